@@ -1,0 +1,65 @@
+# `make` prints what there is to do. Every target prepares the machine by itself; after the first time it works offline.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench crash java
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# In this order: what fails fastest and explains most comes first.
+TEST_GROUPS := $(wildcard tests/unit tests/contract tests/property tests/sim) tests/test_*.py \
+               $(wildcard tests/spark tests/chaos)
+
+title = printf '\n\033[1m== %s\033[0m\n' "$(1)"
+
+help: ## this list
+	@printf 'Holdfast: fault-tolerant stateful stream processing for PySpark\n\n'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED) java ## a job is killed and goes on exactly where it was (about a minute)
+	@$(BIN)/holdfast demo
+
+test: $(INSTALLED) java ## everything but the crash matrix: style, types, layers, then the tests, fastest first
+	@set -e; started=$$SECONDS; \
+	$(MAKE) --no-print-directory lint; \
+	for group in $(TEST_GROUPS); do \
+		$(call title,pytest $$group); \
+		$(BIN)/python -m pytest -q -m "not heavy" $$group; \
+	done; \
+	$(call title,all passed in $$((SECONDS - started)) s)
+
+lint: $(INSTALLED) ## style, types and layers alone
+	@$(call title,ruff: style)
+	@$(BIN)/ruff check .
+	@$(call title,mypy: types)
+	@$(BIN)/mypy
+	@$(call title,import-linter: imports point down only)
+	@$(BIN)/lint-imports --no-logo
+
+bench: $(INSTALLED) java ## speed beside Spark's own stateful operators (about four minutes)
+	@$(BIN)/python -m bench.spark_baselines
+
+crash: $(INSTALLED) java ## the crash matrix: a real process killed at every step of the protocol (long)
+	@$(call title,pytest tests/chaos -m heavy)
+	@$(BIN)/python -m pytest -m heavy tests/chaos
+
+# Made again only when the declared dependencies change.
+$(INSTALLED): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "$(PYTHON) is missing; install it (Debian, Ubuntu: apt-get install python3.11 python3.11-venv)" \
+			"or name another one: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(PYTHON) is too old, Holdfast needs Python 3.11 or newer; name one: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make virtual environments; install that part: apt-get install python3.11-venv"; exit 1; }
+	@$(call title,installing into $(VENV))
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+java:
+	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null 2>&1 || { \
+		echo "java is missing and Spark needs it, version 17 or newer: apt-get install openjdk-17-jdk-headless"; exit 1; }

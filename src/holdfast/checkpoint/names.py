@@ -1,0 +1,62 @@
+"""Where each record lives in checkpoint storage. Numbers are padded, so names sort as numbers do.
+
+Never here: names of files under `data/E/` and `snapshots/E/` beyond their epoch directory; their writers
+choose them.
+"""
+
+from __future__ import annotations
+
+JOB = "job"
+TERMS = "terms/"
+PLANS = "plans/"
+COMMITS = "commits/"
+MANIFESTS = "manifests/"
+FLOORS = "floor/"
+PINS = "pins/"
+DATA = "data/"
+SNAPSHOTS = "snapshots/"
+
+
+def term(number: int) -> str:
+    return f"{TERMS}{number:012d}"
+
+
+def plans_of(epoch: int) -> str:
+    return f"{PLANS}{epoch:012d}/"
+
+
+def plan(epoch: int, attempt: int) -> str:
+    return f"{plans_of(epoch)}{attempt:06d}"
+
+
+def commit(number: int) -> str:
+    return f"{COMMITS}{number:012d}"
+
+
+def manifest(number: int, content: str) -> str:
+    return f"{MANIFESTS}{number:012d}-{content}"
+
+
+def floor(number: int) -> str:
+    return f"{FLOORS}{number:012d}"
+
+
+def pin(name: str) -> str:
+    return f"{PINS}{name}"
+
+
+def data_of(epoch: int) -> str:
+    """The directory for everything that attempts at this epoch write."""
+    return f"{DATA}{epoch:012d}/"
+
+
+def snapshots_of(epoch: int) -> str:
+    """The directory for snapshots of the state after this epoch."""
+    return f"{SNAPSHOTS}{epoch:012d}/"
+
+
+def number_of(name: str) -> int | None:
+    """The number that the second part of a name begins with; None for a name that is not ours."""
+    parts = name.split("/")
+    digits = parts[1][:12] if len(parts) > 1 else ""
+    return int(digits) if len(digits) == 12 and digits.isdecimal() else None

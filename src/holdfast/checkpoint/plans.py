@@ -1,0 +1,109 @@
+"""Plans: what each epoch reads, fixed before it runs.
+
+Always true: a plan is never changed; results belong to (epoch, attempt); a plan found is followed, or a
+new attempt is written.
+Never here: making plans (see epoch) or reading input (see io).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.checkpoint import names
+from holdfast.checkpoint.envelope import seal, unseal
+from holdfast.checkpoint.once import write_once
+from holdfast.checkpoint.records import Json, PlanRecord
+from holdfast.errors import CorruptionError
+from holdfast.ids import EpochId, PlanAttempt
+from holdfast.storage.contract import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWritten:
+    """The plan is in storage and is ours."""
+
+    plan: PlanRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTaken:
+    """Somebody else's plan has this epoch and attempt: follow it, or write the next attempt."""
+
+    plan: PlanRecord
+
+
+class Plans:
+    """The plans in one checkpoint."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def newest(self, epoch: EpochId) -> PlanRecord | None:
+        """The highest attempt planned for an epoch, or None. CorruptionError names a damaged plan."""
+        attempt = self._newest_attempt(epoch)
+        return self.read(epoch, PlanAttempt(attempt)) if attempt else None
+
+    def next_attempt(self, epoch: EpochId) -> PlanAttempt:
+        """The attempt number that a new plan for this epoch takes.
+
+        Reads names only, so a damaged plan is no obstacle.
+        """
+        return PlanAttempt(self._newest_attempt(epoch) + 1)
+
+    def read(self, epoch: EpochId, attempt: PlanAttempt) -> PlanRecord:
+        """One plan. ObjectMissing when it was never written or is retired."""
+        name = names.plan(epoch, attempt)
+        return _opened(self._storage.get(name), name, epoch, attempt)
+
+    def write(self, plan: PlanRecord) -> PlanWritten | PlanTaken:
+        """Put the plan under its epoch and attempt, unless one is there."""
+        name = names.plan(plan.epoch, plan.attempt)
+        data = seal("plan", plan)
+        found = write_once(self._storage, name, data)
+        if found == data:
+            return PlanWritten(plan)
+        return PlanTaken(_opened(found, name, plan.epoch, plan.attempt))
+
+    def _newest_attempt(self, epoch: EpochId) -> int:
+        prefix = names.plans_of(epoch)
+        attempts = [entry.name.removeprefix(prefix) for entry in self._storage.list(prefix)]
+        return max((int(attempt) for attempt in attempts if attempt.isdecimal()), default=0)
+
+
+def may_follow(
+    plan: PlanRecord, *, start_positions: Mapping[str, Json], fingerprint: str, parallelism: int
+) -> str | None:
+    """Why a plan found in storage must not be followed; None: it may be. Pure.
+
+    `start_positions`: source uid -> position after the epoch before, for every source of the job.
+    """
+    if plan.fingerprint != fingerprint:
+        return "it was made by other code"
+    if plan.parallelism != parallelism:
+        return f"it was made for {plan.parallelism} shards, not {parallelism}"
+    for uid, part in plan.slices.items():
+        if uid not in start_positions and part.start is not None:
+            return f"it reads source {uid!r} from {part.start}, and no position of that source is known"
+        if _plain(part.start) != _plain(start_positions.get(uid)):
+            return f"it reads source {uid!r} from {part.start}, not from {start_positions.get(uid)}"
+    return None
+
+
+def _plain(value: Json) -> Json:
+    """JSON has no tuples: a position read back holds lists."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _opened(data: bytes, name: str, epoch: int, attempt: int) -> PlanRecord:
+    plan = unseal("plan", PlanRecord, data, name)
+    if (plan.epoch, plan.attempt) != (epoch, attempt):
+        raise CorruptionError(
+            f"{name} holds the plan of epoch {plan.epoch}, attempt {plan.attempt}; "
+            "restore the storage from a copy"
+        )
+    return plan

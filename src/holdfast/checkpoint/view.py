@@ -1,0 +1,318 @@
+"""What a checkpoint is after each commit: the fold of its records.
+
+Always true: `fold` touches nothing, costs what the record holds and not what the state holds, and refuses
+a record that does not follow. The views of neighbouring commits share almost everything.
+
+Which files are live (everything else may be retired):
+- snapshots: the newest two that cover some key group;
+- deltas: unless every key group of theirs is covered by two kept snapshots, the older at or after the
+  delta's epoch, so that a damaged newest snapshot never costs state;
+- staged output: epochs above what every sink named in the record has published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from holdfast.checkpoint.prefix import Prefix
+from holdfast.checkpoint.records import (
+    CommitRecord,
+    DeltaFile,
+    Json,
+    Manifest,
+    OperatorSchema,
+    Parent,
+    SnapshotFile,
+    StagedFile,
+)
+from holdfast.errors import CorruptionError
+
+SNAPSHOTS_KEPT = 2
+
+Range = tuple[int, int]
+DeltasByRange = dict[Range, Prefix[DeltaFile]]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The end of the chain: what the next record must name as its parent, and what it may not take back."""
+
+    number: int
+    checksum: str
+    term: int
+    run: str
+    clock_ms: int
+    retained_from: int
+    published_through: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointView:
+    """The whole checkpoint after commit `number`. Its dicts are never changed."""
+
+    number: int = 0
+    checksum: str = ""
+    """Of the stored bytes of record `number`."""
+    term: int = 0
+    run: str = ""
+    last_epoch: int = 0
+    positions: dict[str, Json] = field(default_factory=dict)
+    notes: dict[str, Prefix[Json]] = field(default_factory=dict)
+    deltas: dict[str, DeltasByRange] = field(default_factory=dict)
+    """Operator uid -> key-group range -> live deltas in epoch order."""
+    snapshots: dict[str, tuple[SnapshotFile, ...]] = field(default_factory=dict)
+    """Operator uid -> kept snapshots, oldest first."""
+    staged: Prefix[StagedFile] = field(default_factory=Prefix)
+    """Output not yet published everywhere, in epoch order."""
+    published_through: dict[str, int] = field(default_factory=dict)
+    operators: tuple[OperatorSchema, ...] = ()
+    parallelism: int = 0
+    clock_ms: int = 0
+    fingerprint: str = ""
+    rows: int = 0
+    retained_from: int = 1
+    given_up_below: int = 1
+    """`retained_from` as the commit before this one had it: what only older commits need may be deleted now.
+    """
+    manifest: str = ""
+
+    @property
+    def head(self) -> Head:
+        return Head(
+            self.number,
+            self.checksum,
+            self.term,
+            self.run,
+            self.clock_ms,
+            self.retained_from,
+            self.published_through,
+        )
+
+    def live_deltas(self, operator: str) -> list[DeltaFile]:
+        """The live deltas of one operator in epoch order."""
+        found = [delta for deltas in self.deltas.get(operator, {}).values() for delta in deltas]
+        return sorted(found, key=lambda delta: delta.version.epoch)
+
+    def objects(self) -> set[str]:
+        """Every object that restoring and publishing from here needs."""
+        needed = {file.extent.object for file in self.staged}
+        needed.update(file.object for files in self.snapshots.values() for file in files)
+        for ranges in self.deltas.values():
+            for deltas in ranges.values():
+                needed.update(delta.extent.object for delta in deltas)
+        return needed
+
+
+EMPTY = CheckpointView()
+
+
+def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> CheckpointView:
+    """The view after `record`, whose stored bytes have this checksum.
+
+    For a rewind, `view` is what `rewound` made of the view that history goes back to.
+    CorruptionError: the record does not follow the view.
+    """
+    _refuse_unless_next(view, record)
+    published = _published(view.published_through, record.published_through)
+    in_force = view.operators if record.operators is None else record.operators
+    deltas, snapshots = _fold_state(view, record)
+    return CheckpointView(
+        number=record.number,
+        checksum=checksum,
+        term=record.term,
+        run=record.run,
+        last_epoch=record.last_epoch,
+        positions={**view.positions, **record.positions},
+        notes=_fold_notes(view.notes, record.notes),
+        deltas=deltas,
+        snapshots=snapshots,
+        staged=_unpublished(
+            view.staged.appended(sorted(record.staged, key=lambda file: file.epoch)), published
+        ),
+        published_through=published,
+        operators=in_force,
+        parallelism=record.parallelism,
+        clock_ms=record.clock_ms,
+        fingerprint=record.fingerprint,
+        rows=view.rows + record.rows,
+        retained_from=record.retained_from,
+        given_up_below=view.retained_from,
+        manifest=record.manifest,
+    )
+
+
+def rewound(head: Head, to: CheckpointView) -> CheckpointView:
+    """The state and positions of `to` at the end of the chain: what a rewind record is folded onto.
+
+    What sinks have shown cannot be taken back, so `published_through` stays as it is at the head.
+    """
+    published = _published(to.published_through, head.published_through)
+    return replace(
+        to,
+        number=head.number,
+        checksum=head.checksum,
+        term=head.term,
+        run=head.run,
+        clock_ms=max(to.clock_ms, head.clock_ms),
+        retained_from=head.retained_from,
+        published_through=published,
+        staged=_unpublished(to.staged, published),
+    )
+
+
+def to_manifest(view: CheckpointView) -> Manifest:
+    """The full manifest for the commit that follows `view`."""
+    return Manifest(
+        number=view.number + 1,
+        parent=Parent(number=view.number, checksum=view.checksum),
+        term=view.term,
+        run=view.run,
+        positions=view.positions,
+        notes={uid: tuple(notes) for uid, notes in view.notes.items()},
+        last_epoch=view.last_epoch,
+        clock_ms=view.clock_ms,
+        parallelism=view.parallelism,
+        fingerprint=view.fingerprint,
+        rows=view.rows,
+        operators=view.operators,
+        deltas=tuple(delta for operator in view.deltas for delta in view.live_deltas(operator)),
+        snapshots=tuple(file for files in view.snapshots.values() for file in files),
+        staged=tuple(view.staged),
+        published_through=view.published_through,
+        retained_from=view.retained_from,
+    )
+
+
+def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
+    """The inverse of `to_manifest`."""
+    snapshots: dict[str, tuple[SnapshotFile, ...]] = {}
+    for file in manifest.snapshots:
+        snapshots[file.operator] = (*snapshots.get(file.operator, ()), file)
+    return CheckpointView(
+        number=manifest.parent.number,
+        checksum=manifest.parent.checksum,
+        term=manifest.term,
+        run=manifest.run,
+        last_epoch=manifest.last_epoch,
+        positions=manifest.positions,
+        notes={uid: Prefix(notes) for uid, notes in manifest.notes.items()},
+        deltas=_with_deltas({}, manifest.deltas),
+        snapshots=snapshots,
+        staged=Prefix(manifest.staged),
+        published_through=manifest.published_through,
+        operators=manifest.operators,
+        parallelism=manifest.parallelism,
+        clock_ms=manifest.clock_ms,
+        fingerprint=manifest.fingerprint,
+        rows=manifest.rows,
+        retained_from=manifest.retained_from,
+        given_up_below=manifest.retained_from,
+        manifest=name,
+    )
+
+
+def _refuse_unless_next(view: CheckpointView, record: CommitRecord) -> None:
+    wrong = None
+    if record.number != view.number + 1:
+        wrong = f"it comes after commit {view.number}"
+    elif record.parent != Parent(number=view.number, checksum=view.checksum):
+        named = record.parent
+        wrong = f"it names parent {named.number} ({named.checksum}), the chain has {view.checksum}"
+    elif record.term < view.term:
+        wrong = f"its term {record.term} is below term {view.term} of commit {view.number}"
+    elif record.first_epoch != view.last_epoch + 1 or record.last_epoch < view.last_epoch:
+        wrong = f"it covers epochs {record.first_epoch} to {record.last_epoch} after epoch {view.last_epoch}"
+    elif record.retained_from < view.retained_from:
+        wrong = f"it takes back commits below {view.retained_from}, which were given up"
+    elif any(file.version.epoch > record.last_epoch for file in record.snapshots):
+        wrong = f"it names a snapshot of a version after its last epoch {record.last_epoch}"
+    if wrong:
+        raise CorruptionError(
+            f"commit {record.number} does not continue the chain: {wrong}; "
+            "restore the storage from a copy, or rewind"
+        )
+
+
+def _published(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    """Sinks of the newest record; what a sink has shown never shrinks.
+
+    An empty record says nothing about sinks.
+    """
+    if not now:
+        return before
+    return {sink: max(epoch, before.get(sink, 0)) for sink, epoch in now.items()}
+
+
+def _unpublished(staged: Prefix[StagedFile], published: dict[str, int]) -> Prefix[StagedFile]:
+    through = min(published.values(), default=0)
+    count = 0
+    while count < len(staged) and staged[count].epoch <= through:
+        count += 1
+    return staged.without_first(count)
+
+
+def _fold_notes(notes: dict[str, Prefix[Json]], more: dict[str, tuple[Json, ...]]) -> dict[str, Prefix[Json]]:
+    if not more:
+        return notes
+    return {**notes, **{uid: notes.get(uid, Prefix()).appended(added) for uid, added in more.items()}}
+
+
+def _fold_state(
+    view: CheckpointView, record: CommitRecord
+) -> tuple[dict[str, DeltasByRange], dict[str, tuple[SnapshotFile, ...]]]:
+    deltas = _with_deltas(view.deltas, record.deltas)
+    snapshots = view.snapshots
+    for operator in dict.fromkeys(file.operator for file in record.snapshots):
+        new = [file for file in record.snapshots if file.operator == operator]
+        kept, covered = _kept_snapshots([*snapshots.get(operator, ()), *new])
+        snapshots = {**snapshots, operator: kept}
+        deltas = {**deltas, operator: _uncovered(deltas.get(operator, {}), covered)}
+    if record.operators is not None:
+        named = {operator.uid for operator in record.operators}
+        deltas = {uid: ranges for uid, ranges in deltas.items() if uid in named}
+        snapshots = {uid: files for uid, files in snapshots.items() if uid in named}
+    return deltas, snapshots
+
+
+def _with_deltas(deltas: dict[str, DeltasByRange], more: tuple[DeltaFile, ...]) -> dict[str, DeltasByRange]:
+    if not more:
+        return deltas
+    deltas = dict(deltas)
+    copied: set[str] = set()
+    for delta in sorted(more, key=lambda delta: delta.version.epoch):
+        if delta.operator not in copied:
+            deltas[delta.operator] = dict(deltas.get(delta.operator, {}))
+            copied.add(delta.operator)
+        ranges, key = deltas[delta.operator], (delta.first_group, delta.end_group)
+        ranges[key] = ranges.get(key, Prefix()).appended([delta])
+    return deltas
+
+
+def _kept_snapshots(files: list[SnapshotFile]) -> tuple[tuple[SnapshotFile, ...], dict[int, int]]:
+    """The newest two per key group, oldest first; and per key group with two, the epoch of the older."""
+    newest_first = sorted(files, key=lambda file: file.version.epoch, reverse=True)
+    count: dict[int, int] = {}
+    covered: dict[int, int] = {}
+    kept: list[SnapshotFile] = []
+    for file in newest_first:
+        groups = [g for g in range(file.first_group, file.end_group) if count.get(g, 0) < SNAPSHOTS_KEPT]
+        for group in groups:
+            count[group] = count.get(group, 0) + 1
+            if count[group] == SNAPSHOTS_KEPT:
+                covered[group] = file.version.epoch
+        if groups:
+            kept.append(file)
+    return tuple(reversed(kept)), covered
+
+
+def _uncovered(ranges: DeltasByRange, covered: dict[int, int]) -> DeltasByRange:
+    """Drop the deltas that two snapshots have made needless."""
+    live: DeltasByRange = {}
+    for (first, end), deltas in ranges.items():
+        through = min(covered.get(group, 0) for group in range(first, end))
+        count = 0
+        while count < len(deltas) and deltas[count].version.epoch <= through:
+            count += 1
+        if count < len(deltas):
+            live[first, end] = deltas.without_first(count)
+    return live

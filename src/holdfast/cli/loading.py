@@ -1,0 +1,78 @@
+"""A user's file turned into a job, without running the part of it under `if __name__ == "__main__"`.
+
+The file is loaded as a module that is taken out of `sys.modules` again. What it defines is then of no
+importable module, so Spark ships it to the workers by value, exactly as it does for a script's `__main__`.
+Modules beside the file are found as when it is run as a script: its directory leads `sys.path`, and workers
+that Spark starts on this machine inherit it through PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+
+from holdfast.engine.job import Job
+from holdfast.errors import DefinitionError, HoldfastError
+
+MODULE_NAME = "holdfast_app"
+
+
+def load_job(file: Path, name: str | None = None) -> Job:
+    """The one job that `file` declares, or the one called `name`."""
+    jobs = {id(value): value for value in vars(load_module(file)).values() if isinstance(value, Job)}
+    found = list(jobs.values())
+    names = ", ".join(sorted(job.name for job in found))
+    if not found:
+        raise DefinitionError(f"{file} declares no job; assign one to a variable: job = hf.Job('name')")
+    if name is not None:
+        found = [job for job in found if job.name == name]
+        if not found:
+            raise DefinitionError(f"{file} declares no job named {name!r}; it has {names}")
+    if len(found) > 1:
+        raise DefinitionError(f"{file} declares {len(found)} jobs ({names}); choose one with --job NAME")
+    return found[0]
+
+
+def load_module(file: Path) -> ModuleType:
+    """Execute `file` under a name that is not `__main__`."""
+    if not file.is_file():
+        raise DefinitionError(f"there is no file {file}; give the Python file that declares the job")
+    _find_neighbours(file.resolve().parent)
+    spec = importlib.util.spec_from_file_location(MODULE_NAME, file.resolve())
+    if spec is None or spec.loader is None:
+        raise DefinitionError(f"{file} is not a Python file; give one whose name ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    # There while it runs, because dataclasses and typing look up the module of what is being defined.
+    sys.modules[MODULE_NAME] = module
+    try:
+        spec.loader.exec_module(module)
+    except HoldfastError:
+        raise
+    except Exception as cause:
+        raise DefinitionError(
+            f"{file} failed while it was loaded{_line(file, cause)}: {type(cause).__name__}: {cause}; mend it"
+        ) from cause
+    finally:
+        del sys.modules[MODULE_NAME]
+    return module
+
+
+def _find_neighbours(directory: Path) -> None:
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if str(directory) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(directory), *paths])
+
+
+def _line(file: Path, cause: Exception) -> str:
+    if isinstance(cause, SyntaxError):
+        return ""  # its own text says where
+    lines = [
+        frame.lineno for frame in extract_tb(cause.__traceback__) if frame.filename == str(file.resolve())
+    ]
+    return f" (line {lines[-1]})" if lines else ""

@@ -1,0 +1,53 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+from holdfast.engine.progress import Progress
+
+_SIZES = ("bytes", "kB", "MB", "GB", "TB")
+
+
+def size(count: int) -> str:
+    """Bytes with a unit: `12.5 MB`."""
+    amount = float(count)
+    for unit in _SIZES:
+        if amount < 1_000 or unit == _SIZES[-1]:
+            break
+        amount /= 1_000
+    return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+
+
+def age(since_ms: int | None, now_ms: int) -> str:
+    """How long ago something was: `0.4 s`, `3 min`."""
+    if since_ms is None:
+        return "none yet"
+    seconds = max(0, now_ms - since_ms) / 1_000
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.0f} h"
+
+
+def rows(count: int | None) -> str:
+    return "unknown" if count is None else f"{count:,}"
+
+
+def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
+    """What a person wants to know of a run, in reading order."""
+    shown = [
+        ("phase", progress.phase),
+        ("epoch", f"{progress.epoch:,} (committed {progress.committed_epoch:,})"),
+        ("rows", rows(progress.rows)),
+        ("rows/s", f"{progress.rows_per_second:,.0f}"),
+        ("lag", f"{rows(progress.lag_rows)} rows" if progress.lag_rows is not None else "unknown"),
+        ("state", size(progress.state_bytes)),
+        ("checkpoint age", age(progress.committed_ms, now_ms)),
+        ("restarts", str(progress.restarts)),
+        ("term", str(progress.term)),
+    ]
+    return [*shown, ("last error", progress.error)] if progress.error else shown
+
+
+def line(progress: Progress, now_ms: int) -> str:
+    """A run in one line."""
+    first, *others = facts(progress, now_ms)
+    return f"{progress.job}: {first[1]}, " + ", ".join(f"{name} {value}" for name, value in others)

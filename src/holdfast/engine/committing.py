@@ -1,0 +1,166 @@
+"""Turns finished epochs into commit records, beside the next epoch's run.
+
+Always true: commits are attempted in order by one thread; after the first that does not succeed none is
+attempted.
+Never here: choosing results (see runner) or what a commit means (see checkpoint.commits).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from enum import Enum
+
+from holdfast.checkpoint.commits import Adopted
+from holdfast.checkpoint.identity import Checkpoint
+from holdfast.checkpoint.records import CommitRecord, OperatorSchema, SnapshotFile
+from holdfast.checkpoint.view import CheckpointView
+from holdfast.engine.publishing import Publishing
+from holdfast.engine.runner import EpochOutcome
+from holdfast.errors import HoldfastError, StorageError
+
+COMMITS_IN_FLIGHT = 2
+"""How many commits may be under way while the next epoch runs. More would only put off the waiting."""
+
+
+class AdoptedOther(HoldfastError):
+    """A record of an earlier leader took our number: go on from it, throwing away what was in flight."""
+
+
+class PublishOrder(Enum):
+    """When the sinks are written, by guarantee."""
+
+    AFTER_COMMIT = "exactly-once"
+    BEFORE_COMMIT = "at-least-once"
+    AFTER_RUN = "at-most-once"
+    """The commit came before the run: the driver publishes what the run gave."""
+
+
+class Committer:
+    """Commits and publishes in the background, in order."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        publishing: Publishing,
+        view: CheckpointView,
+        term: int,
+        run: str,
+        operators: tuple[OperatorSchema, ...],
+        order: PublishOrder,
+        on_commit: Callable[[CheckpointView], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._checkpoint, self._publishing = checkpoint, publishing
+        self._term, self._run = term, run
+        self._operators: tuple[OperatorSchema, ...] | None = operators
+        self._order = order
+        self._on_commit, self._say = on_commit, say
+        self._commits = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
+        self._publishes = ThreadPoolExecutor(1, thread_name_prefix="holdfast-publish")
+        self._pending: deque[Future[None]] = deque()
+        self._snapshots: list[SnapshotFile] = []
+        self._failed = False
+        self.view = view
+
+    def submit(self, outcomes: list[EpochOutcome]) -> None:
+        """Commit these epochs as one. Waits while too many are in flight; raises what an earlier one failed
+        with.
+        """
+        self.check(COMMITS_IN_FLIGHT - 1)
+        self._pending.append(self._commits.submit(self._commit, outcomes))
+
+    def publish(self, outcomes: list[EpochOutcome]) -> None:
+        """Publish these epochs, after those given before."""
+        self._pending.append(self._publishes.submit(self._publish, outcomes))
+
+    def add_snapshots(self, files: list[SnapshotFile]) -> None:
+        """Name these snapshots in a coming commit record."""
+        self._snapshots = [*self._snapshots, *files]
+
+    def check(self, allowed: int) -> None:
+        """Wait until at most `allowed` pieces of work are unfinished; raise the first failure."""
+        while len(self._pending) > allowed or (self._pending and self._pending[0].done()):
+            self._pending.popleft().result()
+
+    def close(self, wait: bool) -> None:
+        """End the threads. `wait`: everything submitted is committed and published first, or raises."""
+        try:
+            if wait:
+                while self._pending:
+                    self.check(0)
+        finally:
+            self._failed = True
+            self._commits.shutdown(wait=True, cancel_futures=True)
+            self._publishes.shutdown(wait=True, cancel_futures=True)
+
+    def publish_recovered(self) -> None:
+        """Publish, in order, every committed epoch that a sink has not shown yet."""
+        staged = list(self.view.staged)
+        first = min(self._publishing.through.values(), default=self.view.last_epoch) + 1
+        self._publishing.publish(first, self.view.last_epoch, staged)
+
+    def _commit(self, outcomes: list[EpochOutcome]) -> None:
+        if self._failed:
+            return
+        try:
+            if self._order is PublishOrder.BEFORE_COMMIT:
+                self._publish(outcomes)
+            done = self._checkpoint.chain.commit(self.view, self._record(outcomes))
+            if isinstance(done, Adopted):
+                raise AdoptedOther(
+                    f"commit {done.view.number} of term {done.view.term} came first; going on from it"
+                )
+            self.view = done.view
+        except BaseException:
+            self._failed = True
+            raise
+        self._on_commit(self.view)
+        if self._order is PublishOrder.AFTER_COMMIT:
+            self.publish(outcomes)
+        self._retire()
+
+    def _retire(self) -> None:
+        """Delete what nothing needs any more. The commit stands whether or not that works: the next one tries
+        again.
+        """
+        try:
+            self._checkpoint.retention.after_commit(self.view)
+        except StorageError as failure:
+            self._say(f"old checkpoint files could not be removed and will be tried again: {failure}")
+
+    def _publish(self, outcomes: list[EpochOutcome]) -> None:
+        staged = [file for outcome in outcomes for file in outcome.staged]
+        self._publishing.publish(outcomes[0].plan.epoch, outcomes[-1].plan.epoch, staged)
+
+    def _record(self, outcomes: list[EpochOutcome]) -> CommitRecord:
+        last = outcomes[-1].plan
+        notes: dict[str, tuple[object, ...]] = {}
+        positions = dict(self.view.positions)
+        for outcome in outcomes:
+            for uid, part in outcome.plan.slices.items():
+                positions[uid] = part.end
+                if part.notes:
+                    notes[uid] = (*notes.get(uid, ()), *part.notes)
+        ready = [file for file in self._snapshots if file.version.epoch <= last.epoch]
+        self._snapshots = [file for file in self._snapshots if file not in ready]
+        operators, self._operators = self._operators, None
+        return CommitRecord(
+            term=self._term,
+            run=self._run,
+            first_epoch=outcomes[0].plan.epoch,
+            last_epoch=last.epoch,
+            attempts={str(outcome.plan.epoch): outcome.plan.attempt for outcome in outcomes},
+            clock_ms=last.clock_ms,
+            parallelism=last.parallelism,
+            fingerprint=last.fingerprint,
+            positions=positions,
+            notes=notes,
+            deltas=tuple(delta for outcome in outcomes for delta in outcome.deltas),
+            snapshots=tuple(ready),
+            staged=tuple(file for outcome in outcomes for file in outcome.staged),
+            rows=sum(outcome.rows for outcome in outcomes),
+            published_through=self._publishing.through,
+            operators=operators,
+        )

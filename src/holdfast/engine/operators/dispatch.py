@@ -1,0 +1,54 @@
+"""One door to the operators: what each kind of function stores, gives out, and how it is run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.engine.operators.aggregate import run_aggregate
+from holdfast.engine.operators.batch import run_batch
+from holdfast.engine.operators.result import DEAD, DEAD_LETTERS, MAIN, EpochContext, OperatorResult
+from holdfast.engine.operators.rows import run_rows
+from holdfast.graph.aggregates import Aggregation
+from holdfast.graph.functions import BatchFunction, output_schema, side_schemas
+from holdfast.state.handles import state_fields
+from holdfast.state.layout import StateLayout
+from holdfast.state.working import ShardState
+
+if TYPE_CHECKING:
+    from holdfast.graph.nodes import OperatorFunction
+
+
+def state_layout(uid: str, function: OperatorFunction, rows: pa.Schema, key: tuple[str, ...]) -> StateLayout:
+    """The state that a function declares, over rows of this schema."""
+    fields = (
+        function.state_fields(rows) if isinstance(function, Aggregation) else state_fields(type(function))
+    )
+    return StateLayout(uid, pa.schema([rows.field(name) for name in key]), fields)
+
+
+def output_schemas(function: OperatorFunction, rows: pa.Schema, key: tuple[str, ...]) -> dict[str, pa.Schema]:
+    """The columns of everything that a function gives out, by output name."""
+    if isinstance(function, Aggregation):
+        return {MAIN: function.output_schema(rows, key)}
+    return {MAIN: output_schema(function), **side_schemas(function), DEAD: DEAD_LETTERS}
+
+
+def run_function(
+    function: Any,
+    layout: StateLayout,
+    rows: pa.Table,
+    groups: npt.NDArray[np.uint16],
+    key: tuple[str, ...],
+    order_by: tuple[str, ...],
+    state: ShardState,
+    ctx: EpochContext,
+) -> OperatorResult:
+    """Run a function over a shard's slice of an epoch."""
+    if isinstance(function, Aggregation):
+        return run_aggregate(function, layout, rows, groups, key, order_by, state, ctx)
+    runner = run_batch if isinstance(function, BatchFunction) else run_rows
+    return runner(function, layout, rows, groups, key, order_by, state, ctx)

@@ -1,0 +1,140 @@
+"""Aggregates computed over columns: the rows of an epoch per key, then joined with what was kept.
+
+Always true: arrays are aligned with the keys of the slice; integer and decimal sums are exact or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.engine.operators.slices import Index, by_key
+from holdfast.graph.aggregates import Aggregate, AggregateKind
+
+_LONG_MAX = (1 << 63) - 1
+_WIDE_DIGITS = 39
+_SKIP_NULLS = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
+
+
+class Overflow(Exception):
+    """The sum of key number `key` does not fit its type."""
+
+    def __init__(self, key: int, value: object) -> None:
+        super().__init__(key, value)
+        self.key, self.value = key, value
+
+
+def fold(
+    aggregate: Aggregate, kept: Sequence[pa.Array], column: Any, index: Index, key_count: int
+) -> tuple[list[pa.Array], pa.Array]:
+    """The next accumulator fields of one aggregate, and its result.
+
+    `kept`: the fields so far, null where none; `column` is None for counting rows.
+    """
+    match aggregate.kind:
+        case AggregateKind.COUNT:
+            count = _added(kept[0], _counts(column, index, key_count))
+            return [count], count
+        case AggregateKind.SUM:
+            total = _sum(kept[0], column, index, key_count)
+            return [total], total
+        case AggregateKind.MEAN:
+            values = column.cast(pa.float64())
+            total = _added(kept[0], _per_key("sum", values, index))
+            count = _added(kept[1], _counts(column, index, key_count))
+            return [total, count], pc.divide(total, count.cast(pa.float64(), safe=False))
+        case AggregateKind.COLLECT:
+            values = _collected(kept[0], column, index, key_count, aggregate.limit)
+            return [values], values
+        case kind:
+            chosen = _CHOICES[kind](kept[0], _per_key(kind.value, column, index))
+            return [chosen], chosen
+
+
+_CHOICES: dict[AggregateKind, Callable[[pa.Array, pa.Array], pa.Array]] = {
+    AggregateKind.MIN: lambda kept, new: _edge(pc.min_element_wise, kept, new),
+    AggregateKind.MAX: lambda kept, new: _edge(pc.max_element_wise, kept, new),
+    AggregateKind.FIRST: lambda kept, new: pc.coalesce(kept, new),
+    AggregateKind.LAST: lambda kept, new: pc.coalesce(new, kept),
+}
+
+
+def _edge(choose: Callable[[pa.Array, pa.Array], pa.Array], kept: pa.Array, new: pa.Array) -> pa.Array:
+    if pa.types.is_boolean(kept.type):
+        # Arrow compares no booleans here.
+        return choose(kept.cast(pa.int8()), new.cast(pa.int8())).cast(pa.bool_())
+    return choose(kept, new)
+
+
+def _per_key(function: str, column: pa.Array, index: Index) -> pa.Array:
+    grouped = pa.table([pa.array(index), column], names=["key", "value"]).group_by("key", use_threads=False)
+    # Groups come in the order of their first row, which is how keys are numbered.
+    return grouped.aggregate([("value", function, _SKIP_NULLS)]).column(f"value_{function}").combine_chunks()
+
+
+def _counts(column: pa.Array | None, index: Index, key_count: int) -> pa.Array:
+    counted = index if column is None or not column.null_count else index[column.is_valid().to_numpy(False)]
+    return pa.array(np.bincount(counted, minlength=key_count))
+
+
+def _added(kept: pa.Array, new: pa.Array) -> pa.Array:
+    if kept.null_count == len(kept):
+        return new
+    total = pc.add(kept, new)
+    return total if not total.null_count else pc.coalesce(total, kept, new)
+
+
+def _sum(kept: pa.Array, column: pa.Array, index: Index, key_count: int) -> pa.Array:
+    if pa.types.is_floating(column.type):
+        return _added(kept, _per_key("sum", column.cast(pa.float64()), index))
+    if pa.types.is_decimal(column.type):
+        new = _per_key("sum", column.cast(pa.decimal128(38, column.type.scale)), index)
+        wide = pa.decimal256(_WIDE_DIGITS, kept.type.scale)
+        return _narrowed(_added(kept.cast(wide), new.cast(wide)), kept.type)
+    longs = column.cast(pa.int64())
+    if _largest(longs) * len(longs) + _largest(kept) <= _LONG_MAX:
+        return _added(kept, _per_key("sum", longs, index))
+    # Arrow's sums wrap around; where that could happen the sums are made in decimals.
+    wide = pa.decimal256(_WIDE_DIGITS, 0)
+    new = _per_key("sum", longs.cast(pa.decimal128(38, 0)), index)
+    return _narrowed(_added(kept.cast(pa.decimal128(38, 0)).cast(wide), new.cast(wide)), pa.int64())
+
+
+def _largest(column: pa.Array) -> int:
+    extremes = pc.min_max(column).as_py()
+    return max(abs(int(extremes["min"] or 0)), abs(int(extremes["max"] or 0)))
+
+
+def _narrowed(sums: pa.Array, to: pa.DataType) -> pa.Array:
+    try:
+        return sums.cast(to)
+    except pa.ArrowInvalid:
+        convert = partial(pa.scalar, type=to)
+        for key, value in enumerate(sums.to_pylist()):
+            try:
+                convert(int(value) if value is not None and pa.types.is_integer(to) else value)
+            except (pa.ArrowInvalid, OverflowError):
+                raise Overflow(key, value) from None
+        raise
+
+
+def _collected(kept: pa.Array, column: pa.Array, index: Index, key_count: int, limit: int) -> pa.Array:
+    """The newest `limit` values per key: kept ones, then new ones, nulls left out."""
+    if column.null_count:
+        valid = column.is_valid()
+        column, index = column.filter(valid), index[valid.to_numpy(False)]
+    owners = np.concatenate([pc.list_parent_indices(kept).to_numpy().astype(np.int32), index])
+    values = pa.concat_arrays([pc.list_flatten(kept), column])
+    order = by_key(owners, key_count)
+    counts = np.bincount(owners, minlength=key_count)
+    from_newest = np.cumsum(counts)[owners[order]] - np.arange(len(order))
+    offsets: npt.NDArray[np.int64] = np.concatenate([[0], np.cumsum(np.minimum(counts, limit))])
+    return pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), values.take(pa.array(order[from_newest <= limit])), type=kept.type
+    )

@@ -1,0 +1,186 @@
+"""What an operator gives back for a shard's slice, and how what the user's code made becomes that.
+
+Always true: an output has exactly its declared schema; what does not fit is the user's error, by column.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any, Literal
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.errors import UserCodeError
+from holdfast.state.delta import Changes
+from holdfast.state.types import type_ddl
+from holdfast.state.values import Misfit, checker, column_of
+
+MAIN = ""
+DEAD = "!dead"
+DEAD_LETTERS = pa.schema(
+    [("row", pa.string()), ("key", pa.string()), ("error", pa.string()), ("epoch", pa.int64())]
+)
+_SHOWN_CHARS_MAX = 500
+_LIBRARIES = [sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")]
+_HOLDFAST = str(Path(__file__).parents[2])
+
+
+@dataclass(frozen=True, slots=True)
+class EpochContext:
+    """What every task of an epoch knows. `clock_ms` is the plan's: the same however often the epoch runs."""
+
+    uid: str
+    epoch: int
+    clock_ms: int
+    shard: int
+    on_error: Literal["fail", "dead-letter"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorResult:
+    """Outputs by name (MAIN, the side outputs, DEAD in dead-letter mode), state changes, and rows read."""
+
+    outputs: dict[str, pa.Table]
+    changes: Changes
+    rows_in: int
+
+
+class OutputMisfit(Exception):
+    """Output row number `index` does not fit the declared schema; the text says where and why."""
+
+    def __init__(self, index: int, text: str) -> None:
+        super().__init__(index, text)
+        self.index, self.text = index, text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def table_of(made: list[Any], schema: pa.Schema) -> pa.Table:
+    """Output rows (tuples in column order, dicts, rows with names) as a table, or the first OutputMisfit."""
+    width = len(schema)
+    if made and not (set(map(type, made)) == {tuple} and set(map(len, made)) == {width}):
+        made = [_in_order(index, row, schema) for index, row in enumerate(made)]
+    columns = []
+    for place, field in enumerate(schema):
+        try:
+            column = column_of([row[place] for row in made], field.type)
+        except Misfit as misfit:
+            raise OutputMisfit(misfit.index, _misfit_text(field, misfit.value)) from misfit
+        if not field.nullable and column.null_count:
+            index = column.is_null().index(True).as_py()
+            raise OutputMisfit(index, _misfit_text(field, None))
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def row_check(schema: pa.Schema) -> Callable[[Any], None]:
+    """What raises OutputMisfit for one output row that does not fit, cheaply for one that does."""
+    width = len(schema)
+    checks = [checker(field.type) for field in schema]
+    nullable = all(field.nullable for field in schema)
+
+    def check(row: Any) -> None:
+        if row.__class__ is tuple and len(row) == width and (nullable or None not in row):
+            for fits_column, value in zip(checks, row, strict=True):
+                if not fits_column(value):
+                    break
+            else:
+                return
+        table_of([row], schema)
+
+    return check
+
+
+def cast_table(table: object, schema: pa.Schema) -> pa.Table:
+    """A table the user made, in the declared schema: columns found by name, cast where no value is lost."""
+    if not isinstance(table, pa.Table):
+        raise OutputMisfit(0, f"process returned a {type(table).__name__}; return a pyarrow.Table")
+    columns = []
+    for field in schema:
+        if field.name not in table.column_names:
+            raise OutputMisfit(0, f"output column {field.name!r} is missing; there are {table.column_names}")
+        column = table.column(field.name)
+        try:
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
+            wanted, got = type_ddl(field.type), column.type
+            text = f"output column {field.name!r} is declared {wanted} but is {got}: {_one_line(str(cause))}"
+            raise OutputMisfit(0, text) from cause
+        if not field.nullable and column.null_count:
+            raise OutputMisfit(0, _misfit_text(field, None))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def user_error(ctx: EpochContext, key: object, row: object, cause: str) -> UserCodeError:
+    """The error of one row or key, its values shown short."""
+    return UserCodeError(ctx.uid, ctx.epoch, _short(plain_text(key)), _short(plain_text(row)), cause)
+
+
+def cause_of(error: BaseException) -> str:
+    """One line: type, message, and the innermost line of the user's own code."""
+    outer = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_HOLDFAST)]
+    own = [frame for frame in outer if not frame.filename.startswith(tuple(_LIBRARIES))]
+    text = _one_line(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    place = (own or outer)[-1:]
+    return f"{text} at {place[0].filename}:{place[0].lineno}" if place else text
+
+
+def plain_text(value: object) -> str:
+    """A value as a person and a program can read it: text as it is, everything else as JSON."""
+    return value if isinstance(value, str) else json_text(value)
+
+
+def json_text(value: object) -> str:
+    return msgspec.json.encode(value, enc_hook=repr).decode()
+
+
+def dead_letters(letters: Sequence[tuple[str, str, str, int]]) -> pa.Table:
+    """The table of the rows set aside."""
+    return table_of(list(letters), DEAD_LETTERS)
+
+
+def _in_order(index: int, row: Any, schema: pa.Schema) -> tuple[Any, ...]:
+    names = schema.names
+    pick: Callable[[str], Any] | None = None
+    has: Any = ()
+    if isinstance(row, Mapping):
+        pick, has = row.__getitem__, list(row)
+    elif isinstance(row, tuple):
+        # Named tuples and Spark's Row say their columns; where those are others, the order counts.
+        has = (
+            getattr(row, "__fields__", None) or getattr(row, "columns_", None) or getattr(row, "_fields", ())
+        )
+        by_name = dict(zip(has, row, strict=False))
+        pick = by_name.__getitem__ if set(names) <= by_name.keys() else None
+    elif not isinstance(row, list):
+        shown = f"{_short(repr(row))}, a {type(row).__name__}"
+        raise OutputMisfit(index, f"an output row is {shown}; yield a tuple or a dict")
+    if pick is not None:
+        missing = [name for name in names if name not in has]
+        unknown = [name for name in has if name not in names] if isinstance(row, Mapping) else []
+        if missing or unknown:
+            raise OutputMisfit(index, f"an output row has columns {list(has)}; declared are {names}")
+        return tuple(pick(name) for name in names)
+    if len(row) != len(names):
+        raise OutputMisfit(index, f"an output row has {len(row)} values; declared are {len(names)}: {names}")
+    return tuple(row)
+
+
+def _misfit_text(field: pa.Field, value: object) -> str:
+    declared = type_ddl(field.type) + ("" if field.nullable else " not null")
+    got = f"{_short(repr(value))} ({type(value).__name__})"
+    return f"output column {field.name!r} is declared {declared} but got {got}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."

@@ -1,0 +1,209 @@
+"""A graph made ready to run: which streams are staged, under which names, and what every operator reads and
+stores.
+
+Always true: every stateful operator is a stage, and whatever reads its rows reads the staged ones, so nothing
+is ever
+computed twice across a stateful operator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from holdfast.engine.operators.dispatch import output_schemas, state_layout
+from holdfast.errors import DefinitionError
+from holdfast.graph.nodes import (
+    MAIN_OUTPUT,
+    Graph,
+    Node,
+    OperatorNode,
+    OutputNode,
+    SinkNode,
+    SourceNode,
+    StreamNode,
+    TransformNode,
+    UnionNode,
+    describe,
+    parents_of,
+)
+from holdfast.state.keys import routing_expression
+from holdfast.state.layout import StateLayout
+from holdfast.state.types import parse_schema, parse_type, type_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stream whose rows are staged in every epoch. `outputs`: output name -> stream name, for those
+    somebody reads.
+    """
+
+    stream: str
+    node: StreamNode
+    outputs: dict[str, str]
+
+
+@dataclass(frozen=True)
+class OperatorForm:
+    """What an operator reads and stores, known once the columns of its input are."""
+
+    input: pa.Schema
+    layout: StateLayout
+    routing: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """What runs in every epoch, in order."""
+
+    graph: Graph
+    stages: tuple[Stage, ...]
+    streams: dict[Node, str]
+    sinks: dict[str, str]
+    """Sink uid -> the stream that it publishes."""
+    forms: dict[str, OperatorForm]
+    schemas: dict[str, pa.Schema]
+    """Stream name -> columns of its staged rows."""
+
+    @property
+    def published_streams(self) -> frozenset[str]:
+        return frozenset(self.sinks.values())
+
+
+def compile_graph(graph: Graph, spark: SparkSession) -> Program:
+    """Decide what is staged, and find every column type by running the transforms over empty frames."""
+    readers = _readers(graph)
+    streams = {node: _stream_name(graph, node) for node in graph.nodes if _is_staged(node, readers)}
+    stages = tuple(
+        Stage(name, node, _outputs(node, streams))
+        for node, name in streams.items()
+        if not isinstance(node, OutputNode | SinkNode)
+    )
+    sinks = {sink.uid: streams[sink.parent] for sink in graph.sinks}
+    forms, schemas = _Typing(graph, spark, streams).run()
+    return Program(graph, stages, dict(streams), sinks, forms, schemas)
+
+
+def _readers(graph: Graph) -> dict[Node, list[Node]]:
+    readers: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
+    for node in graph.nodes:
+        for parent in parents_of(node):
+            readers[parent].append(node)
+    return readers
+
+
+def _is_staged(node: Node, readers: dict[Node, list[Node]]) -> bool:
+    if isinstance(node, OperatorNode | OutputNode):
+        return True
+    if isinstance(node, TransformNode) and node.materialize:
+        return True
+    return any(isinstance(reader, SinkNode) for reader in readers[node])
+
+
+def _stream_name(graph: Graph, node: Node) -> str:
+    if isinstance(node, OperatorNode):
+        return node.uid
+    if isinstance(node, OutputNode):
+        return f"{node.parent.uid}:{node.name}"
+    sinks = [sink.uid for sink in graph.sinks if sink.parent is node]
+    return f"@{sinks[0]}" if sinks else f"@{graph.nodes.index(node)}"
+
+
+def _outputs(node: Node, streams: dict[Node, str]) -> dict[str, str]:
+    if not isinstance(node, OperatorNode):
+        return {MAIN_OUTPUT: streams[node]}
+    sides = {
+        output.name: name
+        for output, name in streams.items()
+        if isinstance(output, OutputNode) and output.parent is node
+    }
+    return {MAIN_OUTPUT: streams[node], **sides}
+
+
+def frame_schema(frame: DataFrame) -> pa.Schema:
+    """A frame's columns as Arrow types."""
+    return pa.schema(
+        [pa.field(field.name, parse_type(field.dataType.simpleString())) for field in frame.schema.fields]
+    )
+
+
+def schema_ddl(schema: pa.Schema) -> str:
+    return ", ".join(f"`{field.name}` {type_ddl(field.type)}" for field in schema)
+
+
+class _Typing:
+    """Finds the columns of every stream, before a row is read."""
+
+    def __init__(self, graph: Graph, spark: SparkSession, streams: dict[Node, str]) -> None:
+        self._graph, self._spark, self._streams = graph, spark, streams
+        self._frames: dict[Node, DataFrame] = {}
+        self._forms: dict[str, OperatorForm] = {}
+
+    def run(self) -> tuple[dict[str, OperatorForm], dict[str, pa.Schema]]:
+        for node in self._graph.nodes:
+            if isinstance(node, StreamNode):
+                self._frames[node] = self._frame(node)
+        schemas = {
+            name: frame_schema(self._frames[node])
+            for node, name in self._streams.items()
+            if node in self._frames
+        }
+        return self._forms, schemas
+
+    def _frame(self, node: StreamNode) -> DataFrame:
+        if isinstance(node, SourceNode):
+            return self._empty(parse_schema(node.source.schema))
+        if isinstance(node, TransformNode):
+            return apply_transform(node, self._frames[node.parent])
+        if isinstance(node, UnionNode):
+            return union_frames([self._frames[parent] for parent in node.parents])
+        operator = node.parent if isinstance(node, OutputNode) else node
+        schemas = output_schemas(operator.function, self._form(operator).input, operator.key)
+        return self._empty(schemas[node.name if isinstance(node, OutputNode) else MAIN_OUTPUT])
+
+    def _form(self, node: OperatorNode) -> OperatorForm:
+        if node.uid not in self._forms:
+            given = frame_schema(self._frames[node.parent])
+            for column in (*node.key, *node.order_by):
+                if column not in given.names:
+                    raise DefinitionError(
+                        f"{node.place} {describe(node)}: there is no column {column!r} to key or order by; "
+                        f"its input has {', '.join(given.names)}"
+                    )
+            layout = state_layout(node.uid, node.function, given, node.key)
+            self._forms[node.uid] = OperatorForm(given, layout, routing_expression(given, node.key))
+        return self._forms[node.uid]
+
+    def _empty(self, schema: pa.Schema) -> DataFrame:
+        return self._spark.createDataFrame([], schema_ddl(schema))
+
+
+def apply_transform(node: TransformNode, frame: DataFrame) -> DataFrame:
+    """Run a user's transform, which must give back a DataFrame."""
+    from pyspark.sql import DataFrame
+
+    try:
+        given = node.fn(frame)
+    except Exception as cause:
+        raise DefinitionError(
+            f"{node.place} transform: the function failed ({type(cause).__name__}: "
+            f"{str(cause).splitlines()[0]}); mend it: it takes a DataFrame and gives back a DataFrame"
+        ) from cause
+    if not isinstance(given, DataFrame):
+        raise DefinitionError(
+            f"{node.place} transform: the function gave back {type(given).__name__}; "
+            "it must give back a DataFrame"
+        )
+    return given
+
+
+def union_frames(frames: list[DataFrame]) -> DataFrame:
+    first, *others = frames
+    for other in others:
+        first = first.unionByName(other)
+    return first

@@ -1,0 +1,82 @@
+"""What a run is doing, as numbers: shown by the command line, the dashboard and `handle.status()`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from holdfast.clock import Clock
+
+WINDOW_SECONDS = 10.0
+"""Rates are taken over the last epochs of about this long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """One moment of a run. Times in milliseconds of the wall clock, durations in seconds."""
+
+    job: str
+    phase: str = "starting"
+    term: int = 0
+    epoch: int = 0
+    committed_epoch: int = 0
+    commit: int = 0
+    rows: int = 0
+    rows_per_second: float = 0.0
+    lag_rows: int | None = None
+    state_bytes: int = 0
+    epoch_seconds: float = 0.0
+    committed_ms: int | None = None
+    published_through: dict[str, int] = field(default_factory=dict)
+    restarts: int = 0
+    error: str | None = None
+
+
+Listener = Callable[[Progress], None]
+Message = Callable[[str], None]
+
+
+class Monitor:
+    """Holds the newest progress and tells listeners of every change. Safe to use from several threads."""
+
+    def __init__(self, job: str, clock: Clock, listeners: list[Listener], messages: list[Message]) -> None:
+        self._clock = clock
+        self._listeners, self._messages = listeners, messages
+        self._lock = threading.Lock()
+        self._progress = Progress(job=job)
+        self._recent: list[tuple[float, int]] = []
+
+    @property
+    def progress(self) -> Progress:
+        return self._progress
+
+    def update(self, **changes: Any) -> None:
+        with self._lock:
+            self._progress = replace(self._progress, **changes)
+            now = self._progress
+        for listener in self._listeners:
+            listener(now)
+
+    def epoch_done(
+        self, epoch: int, rows: int, seconds: float, state_bytes: int, lag_rows: int | None
+    ) -> None:
+        """An epoch's results were chosen; `rows` is its own number."""
+        now = self._clock.monotonic()
+        self._recent = [(at, n) for at, n in self._recent if now - at <= WINDOW_SECONDS] + [(now, rows)]
+        span = now - self._recent[0][0] + (seconds if len(self._recent) == 1 else 0.0)
+        counted = sum(n for _, n in self._recent[1:]) if len(self._recent) > 1 else rows
+        self.update(
+            epoch=epoch,
+            rows=self._progress.rows + rows,
+            rows_per_second=counted / span if span > 0 else 0.0,
+            epoch_seconds=seconds,
+            state_bytes=state_bytes,
+            lag_rows=lag_rows,
+        )
+
+    def say(self, text: str) -> None:
+        """Something a person should read: a recovery, a rewind, a fall-back."""
+        for message in self._messages:
+            message(text)

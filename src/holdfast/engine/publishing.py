@@ -1,0 +1,58 @@
+"""Makes committed epochs visible in sinks: in order, whole, once.
+
+Always true: what an exactly-once sink shows is a prefix of the committed epochs; `through` never names an
+epoch that a
+sink has not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from holdfast.checkpoint.records import StagedFile
+from holdfast.engine.program import Program
+from holdfast.engine.staged import load_extent
+from holdfast.io.contract import Publisher, StagedPart
+from holdfast.steps import Step, reached
+
+
+class Publishing:
+    """The open sinks of a run. `publish` is called by one thread at a time."""
+
+    def __init__(self, program: Program, identity: str, storage_url: str, recorded: dict[str, int]) -> None:
+        """`recorded`: what the last commit says was published. A sink that shows more is believed, never one
+        that shows less.
+        """
+        self._storage_url = storage_url
+        self._streams = program.sinks
+        self._publishers: dict[str, Publisher] = {
+            node.uid: node.sink.publisher(f"{program.graph.name} ({identity})", node.uid)
+            for node in program.graph.sinks
+        }
+        self.through = {
+            uid: max(recorded.get(uid, 0), publisher.published_through())
+            for uid, publisher in self._publishers.items()
+        }
+
+    def publish(self, first: int, last: int, staged: Iterable[StagedFile]) -> None:
+        """Make epochs `first` to `last` visible. What a sink has shown already it is not given again."""
+        reached(Step.BEFORE_PUBLISH)
+        by_stream: dict[tuple[str, int], list[StagedFile]] = {}
+        for file in staged:
+            by_stream.setdefault((file.stream, file.epoch), []).append(file)
+        for uid, publisher in self._publishers.items():
+            for epoch in range(max(first, self.through[uid] + 1), last + 1):
+                files = sorted(by_stream.get((self._streams[uid], epoch), ()), key=lambda file: file.part)
+                publisher.publish(
+                    epoch, [StagedPart(file.part, file.rows, self._loader(file)) for file in files]
+                )
+                self.through = {**self.through, uid: epoch}
+                reached(Step.SINK_PUBLISHED)
+
+    def close(self) -> None:
+        for publisher in self._publishers.values():
+            publisher.close()
+
+    def _loader(self, file: StagedFile) -> Callable[[], object]:
+        return partial(load_extent, self._storage_url, file.extent)

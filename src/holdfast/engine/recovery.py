@@ -1,0 +1,151 @@
+"""From storage to a checkpoint view that can be continued from.
+
+Always true: damage is never stepped over in silence. A damaged newest snapshot is replaced by the one before
+and the
+deltas since; anything else damaged means going back to the newest checkpoint that verifies, as a new commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.checkpoint.commits import Adopted, Chain, DamagedChain
+from holdfast.checkpoint.damage import newest_intact
+from holdfast.checkpoint.records import Extent, SnapshotFile
+from holdfast.checkpoint.view import CheckpointView, Head
+from holdfast.engine.lines import line_of
+from holdfast.errors import CorruptionError, ObjectMissing, RestoreError
+from holdfast.ids import CommitNumber, shard_ranges
+from holdfast.storage.checksums import checksum, read_extent
+from holdfast.storage.contract import Storage
+
+Say = Callable[[str], None]
+
+
+class Inspector:
+    """Verifies files, each once. `damaged` names what was found so far."""
+
+    def __init__(self, storage: Storage, key_groups: int, say: Say) -> None:
+        self._storage, self._say = storage, say
+        self._whole = shard_ranges(key_groups, 1)[0]
+        self._known: dict[str, bool] = {}
+
+    @property
+    def damaged(self) -> frozenset[str]:
+        return frozenset(name for name, good in self._known.items() if not good)
+
+    def restorable(self, view: CheckpointView) -> bool:
+        """Whether every shard's state can be had and every unpublished output can be read, damaged snapshots
+        left out.
+        """
+        for operator in {*view.snapshots, *view.deltas}:
+            for file in view.snapshots.get(operator, ()):
+                self._good_snapshot(file)
+            line = line_of(view, operator, self._whole, self.damaged)
+            if not all(self._good_extent(delta.extent) for delta in line.deltas):
+                return False
+            if not self._complete(view, operator):
+                return False
+        return all(self._good_extent(file.extent) for file in view.staged)
+
+    def _complete(self, view: CheckpointView, operator: str) -> bool:
+        """Whether the deltas reach back to the snapshots that are left, or to the beginning."""
+        files = view.snapshots.get(operator, ())
+        if not any(file.object in self.damaged for file in files):
+            return True
+        left = [file for file in files if file.object not in self.damaged]
+        covered = {group for file in left for group in range(file.first_group, file.end_group)}
+        lost = {
+            g
+            for file in files
+            if file.object in self.damaged
+            for g in range(file.first_group, file.end_group)
+        }
+        if lost <= covered:
+            return True
+        first = {(d.first_group, d.end_group): d for d in reversed(view.live_deltas(operator))}
+        from_start = {
+            group
+            for (low, high), delta in first.items()
+            if delta.parent.epoch == 0
+            for group in range(low, high)
+        }
+        return lost - covered <= from_start
+
+    def _good_extent(self, extent: Extent) -> bool:
+        key = f"{extent.object}@{extent.offset}"
+        if key not in self._known:
+            self._known[key] = self._reads(lambda: read_extent(self._storage, extent))
+        return self._known[key]
+
+    def _good_snapshot(self, file: SnapshotFile) -> bool:
+        if file.object not in self._known:
+            self._known[file.object] = self._reads(lambda: self._check_chunks(file))
+        return self._known[file.object]
+
+    def _check_chunks(self, file: SnapshotFile) -> None:
+        for index, expected in enumerate(file.chunks):
+            offset = index * file.chunk_bytes
+            data = self._storage.get(file.object, offset, min(file.chunk_bytes, file.length - offset))
+            if checksum(data) != expected:
+                raise CorruptionError(
+                    f"chunk {index} of {file.object} is damaged; restore the file from a copy"
+                )
+
+    def _reads(self, read: Callable[[], object]) -> bool:
+        try:
+            read()
+        except (CorruptionError, ObjectMissing) as problem:
+            self._say(f"DAMAGE: {problem}")
+            return False
+        return True
+
+
+def load_view(chain: Chain, inspector: Inspector, term: int, run: str, say: Say) -> CheckpointView:
+    """The newest view; after damage to the chain itself, the newest one that verifies, by a rewind."""
+    try:
+        return chain.load()
+    except DamagedChain as damage:
+        for problem in damage.problems:
+            say(f"DAMAGE: {problem}")
+        target = newest_intact(chain, damage.head, inspector.restorable)
+        if target is None:
+            raise RestoreError(
+                f"no retained checkpoint verifies ({'; '.join(damage.problems)}); "
+                "restore the storage from a copy"
+            ) from damage
+        _say_rewind(say, target)
+        return _rewound(chain, damage.head, target, term, run)
+
+
+def rewind_past_damage(
+    chain: Chain, view: CheckpointView, inspector: Inspector, term: int, run: str, say: Say
+) -> CheckpointView:
+    """After a file turned out damaged: stay where we are if other files can stand in for it, else go back."""
+    target = newest_intact(chain, view.head, inspector.restorable)
+    if target is None:
+        raise RestoreError(
+            f"no retained checkpoint verifies (damaged: {', '.join(sorted(inspector.damaged))}); "
+            "restore the files from a copy"
+        )
+    if target.number == view.number:
+        say(f"RESTORE: commit {view.number} is restored from an older snapshot and the deltas since")
+        return view
+    _say_rewind(say, target)
+    return _rewound(chain, view.head, target, term, run)
+
+
+def _say_rewind(say: Say, target: CheckpointView) -> None:
+    say(
+        f"REWIND: going back to commit {target.number} (epoch {target.last_epoch}) and replaying from there, "
+        "sinks muted up to what they show; a function that is not deterministic may now differ from its sinks"
+    )
+
+
+def _rewound(chain: Chain, head: Head, target: CheckpointView, term: int, run: str) -> CheckpointView:
+    done = chain.rewind(head, CommitNumber(target.number), term=term, run=run)
+    if isinstance(done, Adopted):
+        # Another leader's record took the number: its damage, if it has any, will be found by reading on from
+        # it.
+        return chain.load()
+    return done.view

@@ -1,0 +1,253 @@
+"""Runs one epoch as Spark work: a job per stage, and the driver's choice of which results count.
+
+Always true: results are taken only from a job that Spark reported successful, one per shard.
+Never here: planning, committing, publishing (see driver, committer, publishing).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from holdfast import errors
+from holdfast.checkpoint.records import DeltaFile, PlanRecord, StagedFile, VersionRecord
+from holdfast.engine.bundle import Bundle
+from holdfast.engine.frames import EpochFrames
+from holdfast.engine.lines import Line
+from holdfast.engine.placement import Placement
+from holdfast.engine.program import Program, Stage
+from holdfast.engine.task import run_operator, run_operator_grouped, run_stage
+from holdfast.engine.work import (
+    RESULT_SCHEMA,
+    OperatorTask,
+    Payload,
+    StageTask,
+    TaskResult,
+    WorkPlace,
+    decode_result,
+)
+from holdfast.errors import EpochFailed
+from holdfast.graph.nodes import OperatorNode
+from holdfast.io.contract import SourceReader
+from holdfast.state.keys import GROUP_COLUMN
+from holdfast.steps import Step, reached
+from holdfast.storage.contract import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SHARD_COLUMN = "__hf_shard"
+Lines = dict[tuple[str, int], Line]
+"""(operator uid, shard) -> its line of state."""
+
+
+@dataclass
+class EpochOutcome:
+    """What an epoch did. Durable, and not yet committed."""
+
+    plan: PlanRecord
+    rows: int = 0
+    seconds: float = 0.0
+    deltas: list[DeltaFile] = field(default_factory=list)
+    staged: list[StagedFile] = field(default_factory=list)
+    versions: dict[tuple[str, int], VersionRecord] = field(default_factory=dict)
+    state_bytes: dict[tuple[str, int], int] = field(default_factory=dict)
+    executors: dict[tuple[str, int], str] = field(default_factory=dict)
+    timings_ms: dict[str, float] = field(default_factory=dict)
+
+
+class EpochRunner:
+    """Knows how this job's epochs run on this Spark session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        program: Program,
+        place: WorkPlace,
+        storage: Storage,
+        readers: Mapping[str, SourceReader],
+        key_groups: int,
+        saves_state: bool,
+        placement: Placement,
+    ) -> None:
+        self._spark, self._program, self._place, self._storage = spark, program, place, storage
+        self._readers, self._key_groups, self._saves_state = readers, key_groups, saves_state
+        self._placement = placement
+
+    def run(self, plan: PlanRecord, lines: Lines, committed: int, run: str) -> EpochOutcome:
+        """Run the epoch. EpochFailed: Spark gave up. UserCodeError: the user's function did."""
+        started = time.perf_counter()
+        outcome = EpochOutcome(plan)
+        frames = EpochFrames(self._spark, self._program, self._readers, plan, self._place.storage_url)
+        payloads: list[tuple[Callable[[Payload], None], Payload]] = []
+        for stage in self._program.stages:
+            results = self._run_stage(stage, frames, plan, lines, committed, run)
+            self._collect(stage, results, frames, outcome, lines, payloads)
+        reached(Step.RESULTS_CHOSEN)
+        Bundle(self._storage, f"data/{plan.epoch:012d}/{run}-{plan.attempt}-bundle").write(payloads)
+        reached(Step.BUNDLE_WRITTEN)
+        outcome.seconds = time.perf_counter() - started
+        return outcome
+
+    def _run_stage(
+        self, stage: Stage, frames: EpochFrames, plan: PlanRecord, lines: Lines, committed: int, run: str
+    ) -> list[TaskResult]:
+        what = f"epoch {plan.epoch} of {self._program.graph.name}: {stage.stream}"
+        if isinstance(stage.node, OperatorNode):
+            task = self._operator_task(stage, stage.node, plan, lines, committed, run)
+            job = self._operator_job(stage.node, task, frames.frame(stage.node.parent), plan.parallelism)
+        else:
+            task_of_stage = StageTask(self._place, stage.stream, plan.epoch, plan.attempt, run)
+            frame = frames.computed(stage.node)
+            job = frame.mapInArrow(partial(run_stage, task_of_stage), RESULT_SCHEMA)
+        return _chosen(job, what)
+
+    def _operator_task(
+        self, stage: Stage, node: OperatorNode, plan: PlanRecord, lines: Lines, committed: int, run: str
+    ) -> OperatorTask:
+        form = self._program.forms[node.uid]
+        return OperatorTask(
+            place=self._place,
+            uid=node.uid,
+            epoch=plan.epoch,
+            attempt=plan.attempt,
+            run=run,
+            clock_ms=plan.clock_ms,
+            committed=committed,
+            function=node.function,
+            layout=form.layout,
+            key=node.key,
+            order_by=node.order_by,
+            on_error=node.on_error,
+            shards=tuple(lines[node.uid, shard].plan() for shard in range(plan.parallelism)),
+            outputs=tuple(stage.outputs),
+            saves_state=self._saves_state,
+        )
+
+    def _operator_job(
+        self, node: OperatorNode, task: OperatorTask, frame: DataFrame, shards: int
+    ) -> DataFrame:
+        routing = self._program.forms[node.uid].routing
+        group = f"cast(pmod({routing}, {self._key_groups}) as int) as {GROUP_COLUMN}"
+        shard = f"cast((({GROUP_COLUMN} + 1) * {shards} - 1) div {self._key_groups} as int) as {SHARD_COLUMN}"
+        routed = frame.selectExpr("*", group).selectExpr("*", shard).repartitionById(shards, SHARD_COLUMN)
+        if self._placement.single_executor:
+            return routed.mapInArrow(partial(run_operator, task), RESULT_SCHEMA)
+        return self._placement.run(routed, SHARD_COLUMN, shards, _grouped(task), RESULT_SCHEMA)
+
+    def _collect(
+        self,
+        stage: Stage,
+        results: list[TaskResult],
+        frames: EpochFrames,
+        outcome: EpochOutcome,
+        lines: Lines,
+        payloads: list[tuple[Callable[[Payload], None], Payload]],
+    ) -> None:
+        """Take the chosen results into the outcome; small payloads become extents with the bundle."""
+        plan = outcome.plan
+        for result in sorted(results, key=lambda result: result.shard):
+            if isinstance(stage.node, OperatorNode):
+                key = (stage.node.uid, result.shard)
+                outcome.executors[key] = f"{result.host}:{result.executor}"
+                for name, spent in result.timings_ms.items():
+                    outcome.timings_ms[name] = max(outcome.timings_ms.get(name, 0.0), spent)
+                if result.version is not None:
+                    outcome.versions[key] = result.version
+                    outcome.state_bytes[key] = result.state_bytes
+                if result.delta is not None:
+                    payloads.append((_delta_adder(outcome, lines[key], stage.node.uid, result), result.delta))
+            for output in result.outputs:
+                stream = stage.outputs[output.name] if isinstance(stage.node, OperatorNode) else stage.stream
+                frames.add(stream, output.payload)
+                if stream in self._program.published_streams:
+                    payloads.append(
+                        (
+                            _staged_adder(outcome, stream, plan.epoch, result.shard, output.rows),
+                            output.payload,
+                        )
+                    )
+        if stage is self._first_reader:
+            outcome.rows = sum(result.rows for result in results)
+
+    @property
+    def _first_reader(self) -> Stage:
+        return self._program.stages[0]
+
+
+def _grouped(task: OperatorTask) -> Callable[..., pa.Table]:
+    def body(key: tuple[pa.Scalar, ...], rows: pa.Table, placement: pa.Table) -> pa.Table:
+        return run_operator_grouped(task, key, rows.drop_columns([SHARD_COLUMN]), placement)
+
+    return body
+
+
+def _delta_adder(
+    outcome: EpochOutcome, line: Line, uid: str, result: TaskResult
+) -> Callable[[Payload], None]:
+    def add(payload: Payload) -> None:
+        assert payload.extent is not None
+        assert result.version is not None
+        outcome.deltas.append(
+            DeltaFile(
+                operator=uid,
+                first_group=line.groups.first,
+                end_group=line.groups.end,
+                version=result.version,
+                parent=line.version,
+                extent=payload.extent,
+                entries=result.entries,
+            )
+        )
+
+    return add
+
+
+def _staged_adder(
+    outcome: EpochOutcome, stream: str, epoch: int, part: int, rows: int
+) -> Callable[[Payload], None]:
+    def add(payload: Payload) -> None:
+        assert payload.extent is not None
+        outcome.staged.append(
+            StagedFile(stream=stream, epoch=epoch, part=part, extent=payload.extent, rows=rows)
+        )
+
+    return add
+
+
+def _chosen(job: DataFrame, what: str) -> list[TaskResult]:
+    """The results of a job that Spark reported successful: of each shard exactly the one that Spark kept."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        rows = job.collect()
+    except (PySparkException, Py4JError) as cause:
+        raise EpochFailed(
+            f"{what} failed in Spark: {_reason(cause)}; nothing of it became visible"
+        ) from cause
+    results = [decode_result(bytes(row[0])) for row in rows]
+    for result in results:
+        if result.failure is not None:
+            raise getattr(errors, result.failure.kind)(*result.failure.args)
+    shards = [result.shard for result in results]
+    if len(set(shards)) != len(shards):
+        raise EpochFailed(
+            f"{what} gave two results for one shard ({sorted(shards)}); nothing of it became visible"
+        )
+    return results
+
+
+def _reason(cause: Exception) -> str:
+    """The line that says what went wrong: the end of the Python traceback, if there is one in Spark's
+    message.
+    """
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    python = [line for line in lines if re.match(r"[A-Za-z_.]+(Error|Exception|Exit|Interrupt)\b", line)]
+    return (python or lines or [type(cause).__name__])[-1 if python else 0]

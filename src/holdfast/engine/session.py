@@ -1,0 +1,91 @@
+"""The Spark session: the user's own, or one made with settings that suit epochs.
+
+Never here: stopping a session that the user gave.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from holdfast.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GOOD_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.shuffle.reduceLocality.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "250000",
+}
+"""What makes a small epoch cheap and keeps shards on their executors."""
+
+_OWN_SESSION = {
+    **GOOD_SETTINGS,
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "500",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.cleaner.periodicGC.interval": "5min",
+}
+
+
+def open_session(name: str) -> SparkSession:
+    """The active session, or a new one: `local[*]` unless the environment names a master."""
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    if not os.environ.get("SPARK_REMOTE"):
+        require_java()
+        # Workers run the Python that this process runs: it is the one that has Holdfast and the user's
+        # packages.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(f"holdfast {name}")
+    for key, value in _OWN_SESSION.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    if not os.environ.get("SPARK_REMOTE"):
+        session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def require_java() -> None:
+    """Refuse early, and in one line, when there is no Java to run Spark on."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
+    if java is None:
+        where = f"in JAVA_HOME={home}" if home else "on the PATH, and JAVA_HOME is not set"
+        raise DefinitionError(
+            f"Spark needs Java 17 or newer and there is no java {where}; "
+            "install one, for example with: apt-get install openjdk-17-jre-headless"
+        )
+
+
+def missing_settings(spark: SparkSession) -> list[str]:
+    """Which of the good settings a user's own session lacks, as `key=value` to add."""
+    return [
+        f"{key}={value}"
+        for key, value in GOOD_SETTINGS.items()
+        if str(spark.conf.get(key, None)).lower() != value
+    ]
+
+
+def is_single_executor(spark: SparkSession) -> bool:
+    """Whether every task runs in one process tree, so that no shard can move away from its state."""
+    return str(spark.conf.get("spark.master", None)).startswith("local")
+
+
+def default_parallelism(spark: SparkSession) -> int:
+    """How many tasks run at once."""
+    if os.environ.get("SPARK_REMOTE"):
+        return max(1, spark.range(1_000).rdd.getNumPartitions()) if hasattr(spark, "sparkContext") else 2
+    return max(1, spark.sparkContext.defaultParallelism)

@@ -1,0 +1,108 @@
+"""Snapshots of working state, in the background: they bound how many deltas a restore has to apply.
+
+A snapshot is taken of whatever version the working state is at when the task gets there. It is named in a
+commit record
+only if that version was chosen by the driver and has been committed.
+Always true: at most one snapshot job runs at a time; no epoch waits for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from holdfast.checkpoint.records import SnapshotFile
+from holdfast.engine.lines import Line
+from holdfast.engine.placement import Placement
+from holdfast.engine.task import snapshot_shard
+from holdfast.engine.work import RESULT_SCHEMA, WorkPlace, decode_result
+from holdfast.ids import KeyGroupRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Lines = dict[tuple[str, int], Line]
+
+DELTAS_MIN = 8
+"""Below this many deltas a restore is quick without a snapshot."""
+DELTAS_MAX = 200
+"""With more deltas than this, opening their files costs more than copying the state."""
+SNAPSHOT_RATIO = 0.5
+"""Deltas may grow to this part of the last snapshot: so copying costs a constant factor of what was written
+anyway.
+"""
+SHARDS_AT_ONCE = 1
+
+
+@dataclass(frozen=True)
+class SnapshotTask:
+    """Shards to be snapshotted, by shard number."""
+
+    place: WorkPlace
+    uid: str
+    groups: dict[int, KeyGroupRange]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for shard in batch.column(0).to_pylist():
+                yield snapshot_shard(self.place, self.uid, shard, self.groups[shard])
+
+
+def due(line: Line) -> bool:
+    """Whether a shard's deltas have outgrown its last snapshot."""
+    count = len(line.deltas)
+    if count < DELTAS_MIN:
+        return False
+    written = sum(delta.extent.length for delta in line.deltas)
+    before = sum(file.length for file in line.snapshots)
+    return count >= DELTAS_MAX or written >= SNAPSHOT_RATIO * before
+
+
+class Snapshotter:
+    """Starts snapshot jobs and hands over what they wrote."""
+
+    def __init__(self, spark: SparkSession, place: WorkPlace, placement: Placement, shards: int) -> None:
+        self._spark, self._place, self._placement, self._shards = spark, place, placement, shards
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-snapshot")
+        self._running: Future[list[SnapshotFile]] | None = None
+
+    def step(self, lines: Lines, on_failure: Callable[[str], None]) -> list[SnapshotFile]:
+        """Called after each epoch: gives the snapshots that were finished since, and starts the next ones
+        that are due.
+        """
+        finished = self._finished(on_failure)
+        if self._running is None:
+            wanted = [key for key, line in lines.items() if due(line)]
+            if wanted:
+                uid = wanted[0][0]
+                groups = {shard: lines[name, shard].groups for name, shard in wanted if name == uid}
+                first = dict(list(groups.items())[:SHARDS_AT_ONCE])
+                self._running = self._pool.submit(self._run, SnapshotTask(self._place, uid, first))
+        return finished
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _finished(self, on_failure: Callable[[str], None]) -> list[SnapshotFile]:
+        if self._running is None or not self._running.done():
+            return []
+        done, self._running = self._running, None
+        try:
+            return done.result()
+        except Exception as failure:
+            # Nothing depends on a snapshot: the deltas are still there, and the next epoch tries again.
+            on_failure(f"a snapshot failed and will be tried again: {str(failure).splitlines()[0]}")
+            return []
+
+    def _run(self, task: SnapshotTask) -> list[SnapshotFile]:
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "holdfast-background")
+        rows = self._placement.shard_rows(self._shards, list(task.groups))
+        results = [
+            decode_result(bytes(row[0])) for row in rows.mapInArrow(partial(task), RESULT_SCHEMA).collect()
+        ]
+        return [result.snapshot for result in results if result.snapshot is not None]

@@ -1,0 +1,335 @@
+"""What runs inside a Spark task: bring the state there, run the operator, write files, say what was written.
+
+A task decides nothing. That its input iterator ended is no evidence that the input was complete, so its files
+have names
+of their own and count only if the driver, told by Spark that the whole job succeeded, chooses them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from holdfast import errors
+from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
+from holdfast.engine.operators.dispatch import run_function
+from holdfast.engine.operators.result import EpochContext
+from holdfast.engine.staged import pack_rows
+from holdfast.engine.work import (
+    INLINE_BYTES,
+    Failure,
+    OperatorTask,
+    Output,
+    Payload,
+    ShardPlan,
+    StageTask,
+    TaskResult,
+    WorkPlace,
+    encode_result,
+)
+from holdfast.ids import KeyGroupRange
+from holdfast.state.delta import read_delta, to_entries, write_delta
+from holdfast.state.keys import GROUP_COLUMN
+from holdfast.state.layout import StateLayout
+from holdfast.state.working import (
+    EMPTY,
+    DeltaStep,
+    Entries,
+    ShardState,
+    SnapshotSource,
+    StaleWorkingState,
+    StateTarget,
+    Version,
+    attach_state,
+    open_state,
+)
+from holdfast.steps import Step, reached
+from holdfast.storage.checksums import checksum, read_extent
+from holdfast.storage.contract import Storage
+from holdfast.storage.places import open_storage
+
+STALE_TRIES = 5
+"""How often a task starts over when a twin of it moved the working state. Twins end; more than this is a
+fault.
+"""
+
+
+def run_operator(task: OperatorTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The body of an operator's task under `mapInArrow`: the partition is the shard."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    yield _as_batch(_operator_result(task, context.partitionId(), list(batches)))
+
+
+def run_operator_grouped(
+    task: OperatorTask, key: tuple[pa.Scalar, ...], rows: pa.Table, placement: pa.Table
+) -> pa.Table:
+    """The body of an operator's task under `cogroup`: the key is the shard."""
+    batch = _as_batch(_operator_result(task, key[0].as_py(), rows.to_batches()))
+    return pa.Table.from_batches([batch])
+
+
+def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Stage a stream's rows as they are."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    shard = context.partitionId()
+    given = [batch for batch in batches if batch.num_rows]
+    result = TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd())
+    if given:
+        rows = pa.Table.from_batches(given)
+        writer = _Writer(
+            open_storage(task.place.storage_url), task.epoch, f"{task.run}-{task.attempt}", shard
+        )
+        payload = writer.write(pack_rows(rows), "rows.arrow")
+        output = Output(task.stream, rows.num_rows, payload)
+        result = msgspec.structs.replace(result, rows=rows.num_rows, outputs=(output,))
+    yield _as_batch(result)
+
+
+def _as_batch(result: TaskResult) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([encode_result(result)], pa.binary())], ["result"])
+
+
+def _operator_result(task: OperatorTask, shard: int, batches: list[pa.RecordBatch]) -> TaskResult:
+    """Run one shard. An error that the driver should see whole comes back as a result, not as a Spark
+    failure:
+    retrying a function that raises is no use, and Spark would keep only its text."""
+    try:
+        given = [batch for batch in batches if batch.num_rows]
+        if not given:
+            return TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd())
+        return _retrying_when_stale(lambda: _run_shard(task, shard, pa.Table.from_batches(given)))
+    except errors.RetryableError:
+        raise
+    except errors.HoldfastError as error:
+        failure = Failure(type(error).__name__, error.args)
+        return TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd(), failure=failure)
+
+
+def _retrying_when_stale(run: Callable[[], TaskResult]) -> TaskResult:
+    for attempt in range(STALE_TRIES):
+        try:
+            return run()
+        except StaleWorkingState:
+            if attempt == STALE_TRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _run_shard(task: OperatorTask, shard: int, table: pa.Table) -> TaskResult:
+    watch = _Watch()
+    plan = task.shards[shard]
+    storage = open_storage(task.place.storage_url)
+    state = open_shard(task.place, task.uid, task.layout, plan, task.committed, task.saves_state)
+    reached(Step.TASK_STATE_READY)
+    watch.lap("open")
+    groups = table[GROUP_COLUMN].combine_chunks().to_numpy(zero_copy_only=False)
+    context = EpochContext(
+        uid=task.uid, epoch=task.epoch, clock_ms=task.clock_ms, shard=shard, on_error=task.on_error
+    )
+    done = run_function(
+        task.function,
+        task.layout,
+        table.drop_columns([GROUP_COLUMN]),
+        groups,
+        task.key,
+        task.order_by,
+        state,
+        context,
+    )
+    reached(Step.TASK_COMPUTED)
+    watch.lap("compute")
+
+    writer = _Writer(storage, task.epoch, f"{task.run}-{task.attempt}-{task.uid}", shard)
+    outputs = tuple(
+        Output(name, rows.num_rows, writer.write(pack_rows(rows), "rows.arrow"))
+        for name, rows in done.outputs.items()
+        if name in task.outputs and rows.num_rows
+    )
+    watch.lap("stage")
+    delta = (
+        writer.write(write_delta(task.layout, done.changes), "delta.parquet") if task.saves_state else None
+    )
+    reached(Step.TASK_FILES_WRITTEN)
+    watch.lap("delta")
+
+    version = VersionRecord(epoch=task.epoch, attempt=task.attempt, result=writer.unique)
+    entries = to_entries(task.layout, done.changes)
+    state.apply(_version(plan.version), _version(version), entries, task.committed, undo=task.saves_state)
+    reached(Step.TASK_APPLIED)
+    watch.lap("apply")
+    state.verify_base()
+    watch.lap("verify")
+    size = state.size_bytes()
+    state.close()
+    return TaskResult(
+        shard=shard,
+        host=socket.gethostname(),
+        executor=os.getcwd(),
+        rows=table.num_rows,
+        version=version,
+        outputs=outputs,
+        delta=delta,
+        entries=len(entries),
+        state_bytes=size,
+        timings_ms=watch.laps_ms,
+    )
+
+
+def open_shard(
+    place: WorkPlace, uid: str, layout: StateLayout, plan: ShardPlan, committed: int, saves_state: bool
+) -> ShardState:
+    """Working state of one shard, at the version that the plan asks for."""
+    storage = open_storage(place.storage_url)
+    directory = _directory(place, uid, plan.groups)
+    version = _version(plan.version)
+    steps = tuple(_delta_step(storage, layout, plan, delta) for delta in plan.deltas)
+    if not saves_state and version != EMPTY:
+        # At most once: what was lost is lost, and an empty state takes its place under the same version.
+        steps = (DeltaStep(version, EMPTY, list),)
+    target = StateTarget(
+        version=version,
+        first_group=plan.groups.first,
+        end_group=plan.groups.end,
+        snapshots=tuple(_snapshot_source(storage, directory, file) for file in plan.snapshots),
+        deltas=steps,
+        committed=committed,
+    )
+    return open_state(directory, _state_identity(place, uid, plan.groups), target, backend=place.backend)
+
+
+def snapshot_shard(place: WorkPlace, uid: str, shard: int, groups: KeyGroupRange) -> pa.RecordBatch:
+    """Write a shard's whole state to checkpoint storage, at whatever version it is here. Nothing here:
+    nothing written.
+    """
+    result = TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd())
+    state = attach_state(
+        _directory(place, uid, groups), _state_identity(place, uid, groups), backend=place.backend
+    )
+    if state is None:
+        return _as_batch(result)
+    with tempfile.TemporaryDirectory(dir=_working_root(place)) as scratch:
+        local = Path(scratch) / "snapshot"
+        info = state.snapshot(local)
+        name = f"snapshots/{info.version.epoch:012d}/{uid}-{groups}-{uuid.uuid4().hex}.{place.backend}"
+        open_storage(place.storage_url).put_file(name, local)
+    state.close()
+    reached(Step.SNAPSHOT_WRITTEN)
+    file = SnapshotFile(
+        operator=uid,
+        first_group=groups.first,
+        end_group=groups.end,
+        version=_version_record(info.version),
+        object=name,
+        length=info.length,
+        chunk_bytes=info.chunk_bytes,
+        chunks=info.chunks,
+        backend=place.backend,
+    )
+    return _as_batch(msgspec.structs.replace(result, snapshot=file))
+
+
+def _directory(place: WorkPlace, uid: str, groups: KeyGroupRange) -> Path:
+    return _working_root(place) / place.identity / uid / str(groups)
+
+
+def _state_identity(place: WorkPlace, uid: str, groups: KeyGroupRange) -> str:
+    return f"{place.identity}/{uid}/{groups}"
+
+
+def _delta_step(storage: Storage, layout: StateLayout, plan: ShardPlan, delta: DeltaFile) -> DeltaStep:
+    def load() -> Entries:
+        data = read_extent(storage, delta.extent)
+        return to_entries(layout, read_delta(layout, data, delta.extent.object, groups=plan.groups))
+
+    return DeltaStep(_version(delta.version), _version(delta.parent), load)
+
+
+def _snapshot_source(storage: Storage, directory: Path, file: SnapshotFile) -> SnapshotSource:
+    path = storage.local_path(file.object)
+    if path is None:
+        path = _fetch(storage, directory, file)
+    return SnapshotSource(
+        version=_version(file.version),
+        first_group=file.first_group,
+        end_group=file.end_group,
+        path=path,
+        length=file.length,
+        chunk_bytes=file.chunk_bytes,
+        chunks=file.chunks,
+    )
+
+
+def _fetch(storage: Storage, directory: Path, file: SnapshotFile) -> Path:
+    """A local copy of a snapshot that cannot be mapped where it is. Its chunks are verified too."""
+    fetched = directory / "fetched" / Path(file.object).name
+    if not fetched.exists():
+        fetched.parent.mkdir(parents=True, exist_ok=True)
+        part = fetched.with_name(f"{fetched.name}.{os.getpid()}")
+        part.write_bytes(storage.get(file.object))
+        part.replace(fetched)
+    return fetched
+
+
+def _working_root(place: WorkPlace) -> Path:
+    """The user's choice; or, on a cluster, the executor's scratch directory, which Spark removes with it."""
+    if place.working_root is not None:
+        root = Path(place.working_root)
+    else:
+        root = Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0]) / "holdfast"
+    root.mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def _version(record: VersionRecord) -> Version:
+    return Version(record.epoch, record.attempt, record.result)
+
+
+def _version_record(version: Version) -> VersionRecord:
+    return VersionRecord(epoch=version.epoch, attempt=version.attempt, result=version.result)
+
+
+class _Writer:
+    """Writes a task's files under names that no other attempt has."""
+
+    def __init__(self, storage: Storage, epoch: int, who: str, shard: int) -> None:
+        self.unique = uuid.uuid4().hex
+        self._storage = storage
+        self._stem = f"data/{epoch:012d}/{who}-{shard}-{self.unique}"
+        self._count = 0
+
+    def write(self, data: bytes, suffix: str) -> Payload:
+        total = checksum(data)
+        if len(data) <= INLINE_BYTES:
+            return Payload(checksum=total, length=len(data), inline=data)
+        name = f"{self._stem}-{self._count}.{suffix}"
+        self._count += 1
+        self._storage.put(name, data)
+        extent = Extent(object=name, offset=0, length=len(data), checksum=total)
+        return Payload(checksum=total, length=len(data), extent=extent)
+
+
+class _Watch:
+    """Where a task's time went."""
+
+    def __init__(self) -> None:
+        self.laps_ms: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps_ms[name] = (now - self._last) * 1_000
+        self._last = now

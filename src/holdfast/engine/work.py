@@ -1,0 +1,132 @@
+"""What crosses to a Spark worker and what comes back, as plain values.
+
+Always true: everything here pickles without a session, a client or an open file; a task's result names files
+that were
+durable before it was sent, or carries their bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
+from holdfast.ids import KeyGroupRange
+
+if TYPE_CHECKING:
+    from holdfast.state.layout import StateLayout
+
+OnError = Literal["fail", "dead-letter"]
+INLINE_BYTES = 32 * 1024
+"""Payloads up to this size travel in the result row; the driver writes all of an epoch's into one object."""
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """One shard before an epoch: which key groups, which state, and how to come by that state."""
+
+    groups: KeyGroupRange
+    version: VersionRecord
+    snapshots: tuple[SnapshotFile, ...]
+    deltas: tuple[DeltaFile, ...]
+
+
+@dataclass(frozen=True)
+class WorkPlace:
+    """Where tasks keep working state and put files."""
+
+    identity: str
+    storage_url: str
+    working_root: str | None
+    backend: str
+
+
+@dataclass(frozen=True)
+class OperatorTask:
+    """One keyed operator in one epoch; every shard's task gets the same value and takes its own shard from
+    it.
+    """
+
+    place: WorkPlace
+    uid: str
+    epoch: int
+    attempt: int
+    run: str
+    clock_ms: int
+    committed: int
+    function: Any
+    layout: StateLayout
+    key: tuple[str, ...]
+    order_by: tuple[str, ...]
+    on_error: OnError
+    shards: tuple[ShardPlan, ...]
+    outputs: tuple[str, ...]
+    saves_state: bool
+
+
+@dataclass(frozen=True)
+class StageTask:
+    """Rows of a stream to be staged as they are."""
+
+    place: WorkPlace
+    stream: str
+    epoch: int
+    attempt: int
+    run: str
+
+
+class Payload(msgspec.Struct, frozen=True):
+    """Bytes in storage (`extent`), or the bytes themselves with their checksum."""
+
+    checksum: str
+    length: int
+    inline: bytes | None = None
+    extent: Extent | None = None
+
+
+class Output(msgspec.Struct, frozen=True):
+    """Rows that a task staged for one named output."""
+
+    name: str
+    rows: int
+    payload: Payload
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A HoldfastError on its way from a task to the driver: class name and arguments."""
+
+    kind: str
+    args: tuple[Any, ...]
+
+
+class TaskResult(msgspec.Struct, frozen=True):
+    """What one task did. It decides nothing: the driver chooses results after Spark reports the job
+    successful.
+    """
+
+    shard: int
+    host: str
+    executor: str
+    rows: int = 0
+    version: VersionRecord | None = None
+    outputs: tuple[Output, ...] = ()
+    delta: Payload | None = None
+    entries: int = 0
+    state_bytes: int = 0
+    snapshot: SnapshotFile | None = None
+    timings_ms: dict[str, float] = {}
+    failure: Failure | None = None
+
+
+RESULT_SCHEMA = "result binary"
+_decoder = msgspec.msgpack.Decoder(TaskResult)
+
+
+def encode_result(result: TaskResult) -> bytes:
+    return msgspec.msgpack.encode(result)
+
+
+def decode_result(data: bytes) -> TaskResult:
+    return _decoder.decode(data)

@@ -1,0 +1,103 @@
+"""Every error that Holdfast raises, sorted by what the reader should do about it.
+
+    HoldfastError
+    ├─ DefinitionError      fix the job            (duplicate uid, guarantee not supported, missing extra)
+    ├─ RetryableError       wait, try again
+    │   ├─ StorageError         storage refused or cannot be reached: nothing was written
+    │   ├─ UnknownOutcome       a write may or may not have happened: read it back
+    │   └─ EpochFailed          the epoch's Spark job failed
+    ├─ FencedOut            stop now               (a newer leader exists)
+    ├─ UserCodeError        the user's function    (uid, epoch, key, row; cause in the text)
+    ├─ RestoreError         choose another point   (incompatible state, checkpoint missing)
+    │   ├─ ObjectMissing        a named object is not in storage
+    │   └─ InputVanished        planned input can no longer be read
+    └─ CorruptionError      call a human           (checksum mismatch; never retried over)
+
+Always true: an error's text is one line that says what happened, to what, and what to do; it survives
+pickling.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """The root of every error that Holdfast raises on purpose."""
+
+    exit_code = 1
+
+
+class DefinitionError(HoldfastError):
+    """The job or its settings are wrong: fix them, then start again."""
+
+    exit_code = 2
+
+
+class RetryableError(HoldfastError):
+    """Something outside failed and may work later."""
+
+    exit_code = 75
+
+
+class StorageError(RetryableError):
+    """Storage refused or could not be reached. Nothing was written."""
+
+
+class UnknownOutcome(RetryableError):
+    """A write may or may not have happened. Only reading it back can tell."""
+
+
+class EpochFailed(RetryableError):
+    """The Spark job of an epoch failed; nothing of the epoch became visible."""
+
+
+class FencedOut(HoldfastError):
+    """A newer leader exists: stop now, write nothing more."""
+
+    # EX_NOPERM: supervisors are told (docs/how-to/run.md) not to restart on it.
+    exit_code = 77
+
+    def __init__(self, ours: int, newest: int, evidence: str) -> None:
+        super().__init__(ours, newest, evidence)
+        self.ours, self.newest, self.evidence = ours, newest, evidence
+
+    def __str__(self) -> str:
+        return (
+            f"a newer leader exists: term {self.ours} was superseded by term {self.newest} "
+            f"({self.evidence}); this driver stops and must not be restarted beside it"
+        )
+
+
+class UserCodeError(HoldfastError):
+    """The user's function failed on a row."""
+
+    exit_code = 3
+
+    def __init__(self, uid: str, epoch: int, key: str, row: str, cause: str) -> None:
+        super().__init__(uid, epoch, key, row, cause)
+        self.uid, self.epoch, self.key, self.row, self.cause = uid, epoch, key, row, cause
+
+    def __str__(self) -> str:
+        return (
+            f"the function of operator {self.uid!r} failed in epoch {self.epoch} on key {self.key}, "
+            f"row {self.row}: {self.cause}; mend the function, or set such rows aside with on_error='dead-letter'"
+        )
+
+
+class RestoreError(HoldfastError):
+    """This checkpoint cannot be continued from as asked: choose another point or other settings."""
+
+    exit_code = 4
+
+
+class ObjectMissing(RestoreError):
+    """A named object is not in storage."""
+
+
+class InputVanished(RestoreError):
+    """Planned input was changed or deleted, so the same plan no longer reads the same rows."""
+
+
+class CorruptionError(HoldfastError):
+    """Stored bytes are not what was written. Never retried over."""
+
+    exit_code = 5

@@ -1,0 +1,109 @@
+"""What a job really guarantees end to end, part by part.
+
+`exactly-once`: every row takes effect once in state and is shown once. It needs sources that can replay and
+sinks that recognise an epoch they already show. `at-least-once`: no row is lost, some may be shown twice;
+needs sources that can replay. `at-most-once`: positions are committed first and state is not saved; no row is
+shown twice, some may be lost. Any parts will do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.errors import DefinitionError
+from holdfast.graph.nodes import Graph, Mistake, Node, SinkNode, SourceNode, describe, parents_of
+
+
+class Guarantee(StrEnum):
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+    AT_MOST_ONCE = "at-most-once"
+    NONE = "none"
+    """Rows may be lost and rows may be shown twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What one source or sink gives under the asked guarantee, and why. A sink's counts its sources in: it is
+    end to end."""
+
+    node: SourceNode | SinkNode
+    connector: str
+    guarantee: Guarantee
+    reason: str
+
+
+def statements(graph: Graph, asked: Guarantee) -> list[Statement]:
+    """One statement for each source, then for each sink. Assumes a checked graph."""
+    return [
+        *(_of_source(node, asked) for node in graph.sources),
+        *(_of_sink(node, asked) for node in graph.sinks),
+    ]
+
+
+def check_guarantee(graph: Graph, asked: str) -> list[Statement]:
+    """The statements, if every part gives what was asked; DefinitionError naming each part that cannot."""
+    choices = [guarantee.value for guarantee in Guarantee if guarantee is not Guarantee.NONE]
+    if asked not in choices:
+        raise DefinitionError(f"guarantee={asked!r} is not known; use one of {', '.join(choices)}")
+    wanted = Guarantee(asked)
+    found = statements(graph, wanted)
+    short = [_mistake(statement, wanted) for statement in found if statement.guarantee is not wanted]
+    if short:
+        raise DefinitionError("\n".join(map(str, short)))
+    return found
+
+
+def _of_source(node: SourceNode, asked: Guarantee) -> Statement:
+    name = type(node.source).__name__
+    if asked is Guarantee.AT_MOST_ONCE:
+        return Statement(node, name, asked, "its position is committed before its rows are processed")
+    if node.source.replayable:
+        return Statement(node, name, asked, "it can replay every planned slice")
+    reason = "it cannot replay, so rows read by an epoch that was not committed are lost"
+    return Statement(node, name, Guarantee.AT_MOST_ONCE, reason)
+
+
+def _of_sink(node: SinkNode, asked: Guarantee) -> Statement:
+    name = type(node.sink).__name__
+    if asked is Guarantee.AT_MOST_ONCE:
+        return Statement(node, name, asked, "each epoch is written at most once")
+    lossy = [source.uid for source in _sources_of(node) if not source.source.replayable]
+    if lossy and node.sink.exactly_once and asked is Guarantee.EXACTLY_ONCE:
+        return Statement(
+            node, name, Guarantee.AT_MOST_ONCE, f"its rows come from {lossy}, which cannot replay"
+        )
+    if lossy:
+        reason = f"its rows come from {lossy}, which cannot replay, and it may show an epoch twice"
+        return Statement(node, name, Guarantee.NONE, reason)
+    if asked is Guarantee.AT_LEAST_ONCE:
+        return Statement(node, name, asked, "it is written before the commit, and again after a crash")
+    if node.sink.exactly_once:
+        return Statement(node, name, asked, "it shows a committed epoch once, however often it is published")
+    reason = "it cannot recognise an epoch that it already shows, so rows may be repeated after a crash"
+    return Statement(node, name, Guarantee.AT_LEAST_ONCE, reason)
+
+
+def _sources_of(node: Node) -> list[SourceNode]:
+    found: dict[SourceNode, None] = {}
+    waiting: list[Node] = [node]
+    seen: set[Node] = set()
+    while waiting:
+        current = waiting.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if isinstance(current, SourceNode):
+            found[current] = None
+        waiting += parents_of(current)
+    return list(found)
+
+
+def _mistake(statement: Statement, asked: Guarantee) -> Mistake:
+    real = "no guarantee" if statement.guarantee is Guarantee.NONE else statement.guarantee.value
+    problem = f"{asked} was asked for, but {statement.connector} gives {real} here: {statement.reason}"
+    enough = Guarantee.AT_MOST_ONCE if statement.guarantee is Guarantee.NONE else statement.guarantee
+    kind = "source" if isinstance(statement.node, SourceNode) else "sink"
+    remedy = f"run with guarantee='{enough}', or use another {kind}"
+    return Mistake(statement.node.place, describe(statement.node), problem, remedy)

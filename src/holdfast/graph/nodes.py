@@ -1,0 +1,172 @@
+"""The graph of a job, as frozen values.
+
+Always true: a node's parents stand before it in `Graph.nodes`; nodes are compared by identity, so that two
+equal declarations stay two nodes. A graph may be wrong: `validate.check` says so, and everyone else may
+assume it was called.
+Never here: Spark, and anything that runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from holdfast.graph.aggregates import Aggregation
+    from holdfast.graph.functions import BatchFunction, KeyedFunction
+    from holdfast.io.contract import Sink, Source
+
+    OperatorFunction = KeyedFunction | BatchFunction | Aggregation
+    Transform = Callable[[DataFrame], DataFrame]
+
+OnError = Literal["fail", "dead-letter"]
+"""What happens to a row that the function fails on: the epoch fails, or the row is set aside."""
+
+MAIN_OUTPUT = ""
+DEAD_LETTERS = "!dead"
+"""Name of the output that holds the rows a function failed on."""
+
+_DECLARING_MODULES = ("holdfast.graph.", "holdfast.engine.")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the user's code something was declared."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{PurePath(self.file).name}:{self.line}"
+
+    @classmethod
+    def of_caller(cls) -> Place:
+        """The innermost frame that is not Holdfast's own declaring code."""
+        frame = sys._getframe(1)
+        while frame.f_back and str(frame.f_globals.get("__name__", "")).startswith(_DECLARING_MODULES):
+            frame = frame.f_back
+        return cls(frame.f_code.co_filename, frame.f_lineno)
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """Something wrong in the declaration: where, about what, what is wrong, and what to do."""
+
+    place: Place
+    subject: str
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.place} {self.subject}: {self.problem}; {self.remedy}"
+
+    @classmethod
+    def of_text(cls, place: Place, subject: str, text: str) -> Mistake:
+        """From the text of an error, which ends with its remedy after a semicolon."""
+        problem, separator, remedy = text.rpartition("; ")
+        return cls(place, subject, problem, remedy) if separator else cls(place, subject, text, "correct it")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SourceNode:
+    """Rows coming in."""
+
+    uid: str
+    source: Source
+    place: Place
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TransformNode:
+    """Stateless Spark SQL over one stream. `materialize`: its rows are staged before use, so it need not be
+    deterministic."""
+
+    parent: StreamNode
+    fn: Transform
+    materialize: bool
+    place: Place
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class UnionNode:
+    """The rows of several streams of the same columns."""
+
+    parents: tuple[StreamNode, ...]
+    place: Place
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OperatorNode:
+    """A stateful function over the rows of each key. As a stream it is the function's main output."""
+
+    uid: str
+    parent: StreamNode
+    key: tuple[str, ...]
+    order_by: tuple[str, ...]
+    function: OperatorFunction
+    on_error: OnError
+    place: Place
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OutputNode:
+    """A further output of an operator: one that its function named, or its dead letters."""
+
+    parent: OperatorNode
+    name: str
+    place: Place
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SinkNode:
+    """Rows going out."""
+
+    uid: str
+    parent: StreamNode
+    sink: Sink
+    place: Place
+
+
+StreamNode = SourceNode | TransformNode | UnionNode | OperatorNode | OutputNode
+Node = StreamNode | SinkNode
+
+
+def parents_of(node: Node) -> tuple[StreamNode, ...]:
+    """The streams that a node reads."""
+    if isinstance(node, SourceNode):
+        return ()
+    return node.parents if isinstance(node, UnionNode) else (node.parent,)
+
+
+def describe(node: Node) -> str:
+    """A node as errors name it: `operator 'totals'`."""
+    kind = type(node).__name__.removesuffix("Node").lower()
+    name: Any = getattr(node, "uid", None) or getattr(node, "name", None)
+    return f"{kind} {name!r}" if name else kind
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Graph:
+    """A declared job: its nodes, parents before children, and the mistakes seen while it was declared."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    place: Place
+    mistakes: tuple[Mistake, ...] = ()
+
+    @property
+    def sources(self) -> tuple[SourceNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, SourceNode))
+
+    @property
+    def operators(self) -> tuple[OperatorNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, OperatorNode))
+
+    @property
+    def sinks(self) -> tuple[SinkNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, SinkNode))

@@ -1,0 +1,173 @@
+"""How a job is declared: streams, keyed streams and what can be done with them.
+
+Each call appends one node to the declaration and gives back a stream to go on from. Nothing is checked and
+nothing runs here: a missing uid or a wrong column is found by `validate.check`, all of them at once, so that
+one run shows every mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.graph.aggregates import Aggregation
+from holdfast.graph.nodes import (
+    DEAD_LETTERS,
+    Graph,
+    Mistake,
+    Node,
+    OperatorNode,
+    OutputNode,
+    Place,
+    SinkNode,
+    SourceNode,
+    StreamNode,
+    TransformNode,
+    UnionNode,
+)
+
+if TYPE_CHECKING:
+    from holdfast.graph.aggregates import Aggregate
+    from holdfast.graph.functions import BatchFunction, KeyedFunction
+    from holdfast.graph.nodes import OnError, OperatorFunction, Transform
+    from holdfast.io.contract import Sink, Source
+
+N = TypeVar("N", bound=Node)
+
+
+class Declaration:
+    """A job being declared. `graph()` gives what was declared so far, as plain data."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._place = Place.of_caller()
+        self._nodes: list[Node] = []
+        self._mistakes: list[Mistake] = []
+
+    def source(self, source: Source, *, uid: str | None = None) -> Stream:
+        """Read rows from `source`. Its position is kept in checkpoints under `uid`."""
+        return Stream(self, self._add(SourceNode(uid=_given(uid), source=source, place=Place.of_caller())))
+
+    def graph(self) -> Graph:
+        """What was declared so far. May be wrong: see `validate.check`."""
+        return Graph(
+            name=self.name, nodes=tuple(self._nodes), place=self._place, mistakes=tuple(self._mistakes)
+        )
+
+    def _add(self, node: N) -> N:
+        self._nodes.append(node)
+        return node
+
+    def _output(self, operator: OperatorNode, name: str) -> OutputNode:
+        for node in self._nodes:
+            if isinstance(node, OutputNode) and node.parent is operator and node.name == name:
+                return node
+        return self._add(OutputNode(parent=operator, name=name, place=Place.of_caller()))
+
+
+class Stream:
+    """Rows with columns, epoch after epoch."""
+
+    def __init__(self, declaration: Declaration, node: StreamNode) -> None:
+        self._declaration = declaration
+        self._node = node
+
+    def transform(self, fn: Transform, materialize: bool = False) -> Stream:
+        """Apply `fn(DataFrame) -> DataFrame`: any stateless Spark SQL, one epoch's rows at a time.
+
+        `fn` gives the same rows for the same input, in any order. If it cannot (random numbers, a lookup in a
+        table that changes), say `materialize=True`: its rows are then stored before they are used. `fn` must
+        not run Spark actions.
+        """
+        node = TransformNode(parent=self._node, fn=fn, materialize=materialize, place=Place.of_caller())
+        return Stream(self._declaration, self._declaration._add(node))
+
+    def union(self, *others: Stream) -> Stream:
+        """The rows of this stream and of `others`, which have the same columns."""
+        place = Place.of_caller()
+        usable = [self._node]
+        given: tuple[object, ...] = others
+        for other in given:
+            if isinstance(other, Stream) and other._declaration is self._declaration:
+                usable.append(other._node)
+            else:
+                problem = f"{other!r} is not a stream of this job"
+                remedy = "give streams that came from this job's source()"
+                self._declaration._mistakes.append(Mistake(place, "union", problem, remedy))
+        return Stream(
+            self._declaration, self._declaration._add(UnionNode(parents=tuple(usable), place=place))
+        )
+
+    def key_by(self, *columns: str, order_by: str | Sequence[str] = ()) -> KeyedStream:
+        """Bring the rows of each key together. A key's rows come in any order within an epoch, unless
+        `order_by` names columns."""
+        order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        return KeyedStream(self._declaration, self._node, tuple(columns), order)
+
+    def sink(self, sink: Sink, *, uid: str | None = None) -> None:
+        """Publish this stream's committed rows. A stream may have several sinks; it is computed once."""
+        node = SinkNode(uid=_given(uid), parent=self._node, sink=sink, place=Place.of_caller())
+        self._declaration._add(node)
+
+
+class KeyedStream:
+    """A stream whose rows are taken key by key, with state per key."""
+
+    def __init__(
+        self, declaration: Declaration, parent: StreamNode, key: tuple[str, ...], order_by: tuple[str, ...]
+    ) -> None:
+        self._declaration = declaration
+        self._parent = parent
+        self._key = key
+        self._order_by = order_by
+
+    def process(
+        self, function: KeyedFunction, *, uid: str | None = None, on_error: OnError = "fail"
+    ) -> OperatorStream:
+        """Run `function` for each row, with the state of the row's key.
+
+        `on_error`: "fail" ends the run with the row, its key and the error; "dead-letter" sets the row aside,
+        into `dead_letters()`, with nothing of it left in state.
+        """
+        return self._operator(function, uid, on_error)
+
+    def process_batch(self, function: BatchFunction, *, uid: str | None = None) -> OperatorStream:
+        """Run `function` for each shard's rows of an epoch as a whole: Arrow in, Arrow out, columnar
+        state."""
+        return self._operator(function, uid, "fail")
+
+    def aggregate(self, *, uid: str | None = None, **aggregates: Aggregate) -> OperatorStream:
+        """Keep running aggregates per key; emits each touched key once per epoch: key columns, then one
+        column each."""
+        return self._operator(Aggregation(aggregates), uid, "fail")
+
+    def _operator(self, function: OperatorFunction, uid: str | None, on_error: OnError) -> OperatorStream:
+        node = OperatorNode(
+            uid=_given(uid),
+            parent=self._parent,
+            key=self._key,
+            order_by=self._order_by,
+            function=function,
+            on_error=on_error,
+            place=Place.of_caller(),
+        )
+        return OperatorStream(self._declaration, self._declaration._add(node))
+
+
+class OperatorStream(Stream):
+    """What an operator emits: its main output, with the further ones at hand."""
+
+    _node: OperatorNode
+
+    def dead_letters(self) -> Stream:
+        """The rows that the function failed on, if the operator was declared with
+        `on_error="dead-letter"`."""
+        return self.output(DEAD_LETTERS)
+
+    def output(self, name: str) -> Stream:
+        """The rows that the function gave to `ctx.emit_to(name, row)`."""
+        return Stream(self._declaration, self._declaration._output(self._node, name))
+
+
+def _given(uid: Any) -> Any:
+    return "" if uid is None else uid

@@ -1,0 +1,241 @@
+"""Every mistake of a declaration at once, before anything runs.
+
+Each mistake is one line: where it was declared, what it is about, what is wrong, what to do. What only Spark
+can know (the columns after a transform) is checked by the engine when it has a session.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+import pyarrow as pa
+
+from holdfast.errors import DefinitionError
+from holdfast.graph import functions
+from holdfast.graph.aggregates import Aggregate, Aggregation
+from holdfast.graph.functions import BatchFunction, KeyedFunction
+from holdfast.graph.nodes import (
+    DEAD_LETTERS,
+    Graph,
+    Mistake,
+    Node,
+    OnError,
+    OperatorNode,
+    OutputNode,
+    SinkNode,
+    SourceNode,
+    StreamNode,
+    TransformNode,
+    UnionNode,
+    describe,
+)
+from holdfast.graph.schemas import known_schema
+from holdfast.io.contract import Sink, Source
+from holdfast.state.routing import check_hashable
+from holdfast.state.types import parse_schema, schema_ddl
+
+UID_LENGTH_MAX = 100
+ON_ERROR: tuple[object, ...] = get_args(OnError)
+
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_Found = Iterator[tuple[str, str]]
+"""What is wrong, and what to do."""
+
+
+def check(graph: Graph) -> None:
+    """Raise one DefinitionError that lists everything wrong with the graph, a line each."""
+    found = mistakes(graph)
+    if found:
+        raise DefinitionError("\n".join(map(str, found)))
+
+
+def mistakes(graph: Graph) -> list[Mistake]:
+    """Everything wrong with the graph, in the order of the declaration."""
+    found = [Mistake(graph.place, f"job {graph.name!r}", *wrong) for wrong in _job(graph)]
+    found += graph.mistakes
+    for node in graph.nodes:
+        for problem, remedy in (*_uid(node, graph), *_node(node)):
+            found.append(Mistake(node.place, describe(node), problem, remedy))
+        if isinstance(node, OperatorNode):
+            found += [Mistake.of_text(node.place, describe(node), text) for text in _operator_texts(node)]
+    return sorted(found, key=lambda mistake: (mistake.place.file, mistake.place.line))
+
+
+def _job(graph: Graph) -> _Found:
+    if not _is_name(graph.name):
+        yield "its name cannot be used in file names", f"use {_NAME_RULE}"
+    if not graph.sources:
+        yield "it reads nothing", "declare a source with source(...)"
+    if not graph.sinks:
+        yield "it has no sink, so nothing would ever be seen of it", "end a stream with sink(...)"
+
+
+def _uid(node: Node, graph: Graph) -> _Found:
+    if not isinstance(node, SourceNode | OperatorNode | SinkNode):
+        return
+    if node.uid == "":
+        yield (
+            "it has no uid, under which checkpoints keep it",
+            "add uid='...', and never change it afterwards",
+        )
+        return
+    if not _is_name(node.uid):
+        yield f"uid {node.uid!r} cannot be used in file names", f"use {_NAME_RULE}"
+    first = next(other for other in graph.nodes if getattr(other, "uid", None) == node.uid)
+    if first is not node:
+        yield f"uid {node.uid!r} is taken by the {describe(first)} of {first.place}", "give each its own uid"
+
+
+def _node(node: Node) -> _Found:
+    if isinstance(node, SourceNode):
+        yield from _source(node)
+    elif isinstance(node, TransformNode):
+        if not _is_callable(node.fn):
+            yield f"{_shown(node.fn)} is not a function", "give a function from DataFrame to DataFrame"
+    elif isinstance(node, UnionNode):
+        yield from _union(node)
+    elif isinstance(node, OperatorNode):
+        yield from _operator(node)
+    elif isinstance(node, OutputNode):
+        yield from _output(node)
+    elif not _is_a(node.sink, Sink):
+        yield f"{_shown(node.sink)} is not a sink", "give an instance of a sink, such as hf.FileSink(...)"
+
+
+def _source(node: SourceNode) -> _Found:
+    if not _is_a(node.source, Source):
+        yield (
+            f"{_shown(node.source)} is not a source",
+            "give an instance of a source, such as hf.FileSource(...)",
+        )
+        return
+    try:
+        parse_schema(node.source.schema)
+    except DefinitionError as error:
+        yield f"its schema cannot be read: {error}", "correct the schema"
+
+
+def _union(node: UnionNode) -> _Found:
+    if len(node.parents) < 2:
+        yield "it has one stream only", "name at least one other stream"
+    known = [schema for schema in map(known_schema, node.parents) if schema is not None]
+    for other in known[1:]:
+        if _columns(other) != _columns(known[0]):
+            yield (
+                f"its streams have different columns: '{schema_ddl(known[0])}' and '{schema_ddl(other)}'",
+                "bring them to the same columns with transform(...)",
+            )
+            return
+
+
+def _operator(node: OperatorNode) -> _Found:
+    if not node.key:
+        yield "key_by() names no column", "name at least one"
+    names = _names(node.key)
+    if len(set(names)) < len(names):
+        yield f"key_by({', '.join(map(repr, names))}) names a column twice", "name each once"
+    yield from _columns_exist(node.parent, "key", node.key)
+    yield from _columns_exist(node.parent, "order_by", node.order_by)
+    if isinstance(node.function, type):
+        name = node.function.__name__
+        yield f"{name} is a class", f"give an instance: {name}()"
+    elif not _is_a(node.function, (KeyedFunction, BatchFunction, Aggregation)):
+        yield (
+            f"{_shown(node.function)} is not a function of a keyed stream",
+            "derive its class from hf.KeyedFunction",
+        )
+    if node.on_error not in ON_ERROR:
+        yield f"on_error={node.on_error!r} is not known", f"use one of {', '.join(map(repr, ON_ERROR))}"
+    elif node.on_error == "dead-letter" and not isinstance(node.function, KeyedFunction):
+        yield "only a KeyedFunction can set single rows aside", "leave out on_error"
+
+
+def _output(node: OutputNode) -> _Found:
+    operator = node.parent
+    if node.name == DEAD_LETTERS:
+        if operator.on_error != "dead-letter":
+            yield f"{describe(operator)} sets no rows aside", "declare it with on_error='dead-letter'"
+        return
+    declared = list(getattr(operator.function, "outputs", {}))
+    if node.name not in declared:
+        yield (
+            f"{describe(operator)} has no such output (it has: {', '.join(declared) or 'none'})",
+            f"declare outputs = {{{node.name!r}: '...'}} in its function",
+        )
+
+
+def _operator_texts(node: OperatorNode) -> Iterator[str]:
+    """Mistakes that others put into words, remedy included."""
+    rows = known_schema(node.parent)
+    keys = [field for field in rows or () if field.name in _names(node.key)]
+    for key in keys:
+        try:
+            check_hashable(key.type, key.name)
+        except DefinitionError as error:
+            yield str(error)
+    if isinstance(node.function, KeyedFunction | BatchFunction):
+        yield from functions.mistakes(node.function)
+    elif isinstance(node.function, Aggregation):
+        yield from _aggregation_texts(node.function, rows, [key.name for key in keys])
+
+
+def _aggregation_texts(aggregation: Aggregation, rows: pa.Schema | None, keys: list[str]) -> Iterator[str]:
+    unfit = [name for name, each in aggregation.aggregates.items() if not _is_a(each, Aggregate)]
+    if unfit:
+        yield f"{', '.join(unfit)}: not an aggregate; give hf.sum('column'), hf.count() or another one"
+        return
+    if not aggregation.aggregates:
+        yield "aggregate() was given nothing to compute; name at least one, such as n=hf.count()"
+        return
+    if rows is None:
+        return
+    try:
+        aggregation.accumulator_type(rows)
+        aggregation.output_schema(rows, keys)
+    except DefinitionError as error:
+        yield str(error)
+
+
+def _names(columns: Sequence[object]) -> list[str]:
+    return [column for column in columns if isinstance(column, str)]
+
+
+def _columns_exist(parent: StreamNode, role: str, names: Sequence[object]) -> _Found:
+    schema = known_schema(parent)
+    for name in names:
+        if not isinstance(name, str):
+            yield (
+                f"{role} column {name!r} is not a name",
+                "give names of columns; compute one with transform(...) first",
+            )
+        elif schema is not None and name not in schema.names:
+            yield (
+                f"{role} column {name!r} does not exist; there are {', '.join(schema.names)}",
+                "name one of these",
+            )
+
+
+def _columns(schema: pa.Schema) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in schema}
+
+
+def _is_a(given: object, kind: type | tuple[type, ...]) -> bool:
+    """Whether the user gave an instance; a class has the methods too."""
+    return isinstance(given, kind) and not isinstance(given, type)
+
+
+def _is_callable(given: object) -> bool:
+    return callable(given)
+
+
+def _is_name(text: object) -> bool:
+    return isinstance(text, str) and len(text) <= UID_LENGTH_MAX and _UID.fullmatch(text) is not None
+
+
+def _shown(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"{value!r:.60}"
+
+
+_NAME_RULE = f"at most {UID_LENGTH_MAX} letters, digits, '.', '_' and '-', a letter or digit first"

@@ -1,0 +1,130 @@
+"""What a source and a sink promise: the two contracts that every connector keeps.
+
+A source plans slices on the driver and turns a slice into rows with Spark. A sink makes committed epochs
+visible.
+Always true: one slice gives the same rows, in any process, any number of times; publishing an epoch again
+changes nothing (for sinks that say `exactly_once`).
+Never here: deciding when to plan, commit or publish (see the engine).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+Json = Any
+"""A value that JSON can hold: it is stored in plans and commit records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What an epoch reads of one source: `start` is out (None: from the beginning), `end` is in.
+
+    `rows` is exact or None (unknown before reading). `detail` is the source's own, kept with the plan (a file
+    list, say). `notes` is what the source must remember for ever; all notes come back, in order, to
+    `Source.reader`.
+    """
+
+    start: Json
+    end: Json
+    rows: int | None = None
+    detail: Json = None
+    notes: tuple[Json, ...] = ()
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where rows come from: a plain description, made before there is a Spark session. Compared and pickled
+    by nobody."""
+
+    @property
+    def schema(self) -> str:
+        """The columns as Spark SQL DDL (`user string, value long`). Every frame has exactly these."""
+
+    @property
+    def replayable(self) -> bool:
+        """Whether a slice can be read again after a crash. If not, the job is at most once from here on."""
+
+    def reader(self, notes: Sequence[Json]) -> SourceReader:
+        """Open the source. Called on the driver, once per run (again after every restart).
+
+        `notes` holds, in order, those of every slice up to the position that `next` is first called with:
+        the committed ones, then those of recorded plans that are going to be followed.
+        """
+
+
+class SourceReader(Protocol):
+    """An open source, on the driver. Used by one thread at a time."""
+
+    def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
+        """Plan the slice that follows `after` (None: the beginning), or None if nothing new is there now.
+
+        Called once per epoch and while waiting for input, so it must be cheap and starts no Spark job. Called
+        again with an older `after` when planned epochs were thrown away: it then plans from there again, not
+        necessarily the same slices. `max_rows` is kept exactly where the source can, approximately where it
+        says so.
+        """
+
+    def exhausted(self, after: Json | None) -> bool:
+        """Whether nothing is left after this position, so that a run `until="exhausted"` may end. Asked only
+        after `next` gave None. Unbounded sources answer False; a directory answers for the files there
+        now."""
+
+    def frame(self, spark: SparkSession, slice: Slice) -> DataFrame:
+        """The rows of a slice planned by this or an earlier reader.
+
+        May be called several times for one slice, in any order of slices. Checks on the driver, before any
+        Spark job runs, that the input is still what was planned. Raises InputVanished if not, naming source
+        and range.
+        """
+
+    def lag(self, after: Json | None) -> int | None:
+        """How many rows are waiting after this position, if that is known cheaply."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """One committed piece of an epoch's output. `load` reads (and verifies) it from storage, each time it is
+    called."""
+
+    part: int
+    rows: int
+    load: Callable[[], pa.Table]
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Where rows go: a plain description, made before there is a Spark session."""
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether publishing one epoch twice shows its rows once. If not, the job is at least once here."""
+
+    def publisher(self, job: str, uid: str) -> Publisher:
+        """Open the sink for one sink node of a job. Called on the driver, once per run (again after every
+        restart)."""
+
+
+class Publisher(Protocol):
+    """An open sink, on the driver. Used by one thread at a time; another process may publish at the same
+    moment."""
+
+    def published_through(self) -> int:
+        """The newest epoch that the sink itself shows; 0: none, or it cannot say. May be lower than the
+        truth, never higher. Asked once, at recovery."""
+
+    def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
+        """Make one committed epoch visible, whole, once.
+
+        Called in order of epochs and only after the commit. Called again for the same epoch after a crash, or
+        by two publishers at once: it must then change nothing. Not called for an epoch that was thrown away;
+        may be called with no parts, or with parts of no rows.
+        """
+
+    def close(self) -> None:
+        """Let go of what is held. Called at the end of a run, also of one that failed; publishes nothing."""

@@ -1,0 +1,53 @@
+"""Checksums of stored bytes: XXH3, 128 bits, as 32 hexadecimal digits.
+
+They find damage, not malice: anyone who can write to storage can also write a matching checksum.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import xxhash
+
+from holdfast.errors import CorruptionError
+from holdfast.storage.contract import Storage
+
+
+class ExtentLike(Protocol):
+    """Some bytes of an object, with their checksum; `checkpoint.records.Extent` is one."""
+
+    @property
+    def object(self) -> str: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def checksum(self) -> str: ...
+
+
+def checksum(data: bytes | memoryview) -> str:
+    """The checksum that stored formats carry. The same bytes give the same text, for ever."""
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def read_extent(storage: Storage, extent: ExtentLike) -> bytes:
+    """Read an extent and verify it: the right bytes, or ObjectMissing, StorageError or CorruptionError."""
+    data = storage.get(extent.object, extent.offset, extent.length)
+    if len(data) != extent.length:
+        raise CorruptionError(
+            f"object {extent.object!r} in {storage.url} is truncated: {extent.length} bytes expected at "
+            f"offset {extent.offset}, {len(data)} found; "
+            "restore it from a copy, or rewind to an older checkpoint"
+        )
+    found = checksum(data)
+    if found != extent.checksum:
+        raise CorruptionError(
+            f"object {extent.object!r} in {storage.url} is damaged: checksum {extent.checksum} expected for "
+            f"{extent.length} bytes at offset {extent.offset}, {found} found; "
+            "restore it from a copy, or rewind to an older checkpoint"
+        )
+    return data

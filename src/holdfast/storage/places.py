@@ -1,0 +1,67 @@
+"""From a url to its storage."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from holdfast.errors import DefinitionError
+from holdfast.storage.contract import Storage
+from holdfast.storage.local import LocalStorage
+
+OBJECT_STORE_SCHEMES = ("s3", "gs", "az")
+
+_opened: dict[str, Storage] = {}
+_lock = threading.Lock()
+
+
+def open_storage(url: str) -> Storage:
+    """The storage at a plain path, file://, s3://, gs:// or az:// url; one per url and process.
+
+    Nothing is created or contacted: a place that cannot be reached shows at its first use.
+    """
+    with _lock:
+        storage = _opened.get(url)
+        if storage is None:
+            storage = _opened[url] = _open(url)
+        return storage
+
+
+def _open(url: str) -> Storage:
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        if not url.strip():
+            raise DefinitionError("storage needs a place; give a directory or an s3://, gs:// or az:// url")
+        return LocalStorage(Path(url).expanduser())
+    if scheme == "file":
+        return _open_file_url(url)
+    if scheme in OBJECT_STORE_SCHEMES:
+        # Imported here: a worker on local storage should not load the object store client.
+        from holdfast.storage.objects import ObjectStorage
+
+        return ObjectStorage(url)
+    raise DefinitionError(
+        f"{url!r} is no place for storage; use a directory, or a file://, s3://, gs:// or az:// url"
+    )
+
+
+def _open_file_url(url: str) -> Storage:
+    parts = urlsplit(url)
+    query = parse_qs(parts.query, keep_blank_values=True)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/") or parts.fragment:
+        raise DefinitionError(f"{url!r} is no place for storage; write file:///absolute/path")
+    if query not in ({}, {"fsync": ["off"]}):
+        raise DefinitionError(f"{url!r} has an unknown setting; only fsync=off is known, for measurements")
+    return LocalStorage(unquote(parts.path), fsync=not query)
+
+
+def _forget_all() -> None:
+    # A forked child has none of its parent's threads: a lock may stay held, a client's event loop be dead.
+    global _lock
+    _lock = threading.Lock()
+    _opened.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,234 @@
+"""The job that crash tests run, as a process of its own: `python -m tests.chaos.apps ROOT [options]`.
+
+    events -> ledger (per key: number, sum, a mark) -> buckets (aggregate over the ledger's rows)
+
+Both operators have a file sink. Every row of the ledger says which mark it found in the state and which it
+left there: with marks taken at random, state and sink agree only if both are of the same task result, epoch
+after epoch. What the rows must be is computed in `checker`, with no Spark and none of this file's classes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import holdfast as hf
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+JOB, LEDGER, BUCKETS = "ledger-job", "ledger", "buckets"
+HOLD_VARIABLE = "CHAOS_HOLD"
+"""Names a file: the first map-side task that creates it stops itself in the middle of its input."""
+
+Marks = Literal["random", "fixed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """How much the job reads. Row `event` has key and value by the formulas below."""
+
+    epochs: int = 12
+    rows: int = 200
+    keys: int = 50
+    buckets: int = 7
+    shards: int = 2
+    pad: int = 0
+    """Incompressible text of this length in the ledger's state and rows: makes files of their own."""
+
+    @property
+    def events(self) -> int:
+        return self.epochs * self.rows
+
+    def key_of(self, event: int) -> int:
+        return event * 48271 % 2147483647 % self.keys
+
+    def value_of(self, event: int) -> int:
+        return event * 39373 % 2147483647 % 1000
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one job keeps everything."""
+
+    root: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "ck"
+
+    @property
+    def working(self) -> Path:
+        return self.root / "working"
+
+    def sink(self, uid: str) -> Path:
+        return self.root / "out" / uid
+
+
+class Ledger(hf.KeyedFunction):
+    """Numbers and adds up a key's events. Each row names the mark it found and the one it left."""
+
+    output = "event long, key long, seq long, total long, mark string, before string, bucket long, pad string"
+    seq = hf.ValueState("long", default=0)
+    total = hf.ValueState("long", default=0)
+    mark = hf.ValueState("string", default="")
+    pad = hf.ValueState("string", default="")
+
+    def __init__(self, marks: Marks, buckets: int, pad: int) -> None:
+        self.marks, self.buckets, self.pad_length = marks, buckets, pad
+
+    def process(self, row: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
+        before = self.mark.value
+        self.seq.value += 1
+        self.total.value += row.value
+        self.mark.value = uuid.uuid4().hex if self.marks == "random" else f"{row.key}-{self.seq.value}"
+        pad = _text(row.event, self.pad_length)
+        if pad:
+            self.pad.value = pad
+        yield (
+            row.event, row.key, self.seq.value, self.total.value, self.mark.value, before,
+            row.event % self.buckets, pad,
+        )  # fmt: skip
+
+
+def _text(seed: int, length: int) -> str:
+    """Text that does not compress, the same for the same seed."""
+    import hashlib
+
+    blocks = range(-(-length // 64))
+    return "".join(hashlib.sha256(f"{seed}-{i}".encode()).hexdigest() for i in blocks)[:length]
+
+
+def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pass rows on; the first task that gets to create the file named by CHAOS_HOLD stops after its first batch."""
+    for batch in batches:
+        yield batch
+        token = os.environ.get(HOLD_VARIABLE)
+        if token is not None:
+            try:
+                os.close(os.open(token, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                continue
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def through_python(frame: DataFrame) -> DataFrame:
+    """A map side that is Python, so that a test can stop it while it feeds the shuffle."""
+    return frame.mapInArrow(hold, frame.schema)
+
+
+def declare(
+    place: Place, shape: Shape, *, marks: Marks = "random", python_map_side: Literal["yes", "no"] = "no"
+) -> hf.Job:
+    """The job, with sinks below `place`."""
+    job = hf.Job(JOB)
+    events = job.source(
+        hf.GeneratorSource(
+            {
+                "event": "id",
+                "key": f"id * 48271 % 2147483647 % {shape.keys}",
+                "value": "id * 39373 % 2147483647 % 1000",
+            },
+            schema="event long, key long, value long",
+            total=shape.events,
+        ),
+        uid="events",
+    )
+    if python_map_side == "yes":
+        events = events.transform(through_python)
+    function = Ledger(marks, shape.buckets, shape.pad)
+    ledger = events.key_by("key", order_by="event").process(function, uid=LEDGER)
+    ledger.sink(hf.FileSink(place.sink(LEDGER), format="parquet"), uid=LEDGER + "-out")
+    totals = ledger.key_by("bucket").aggregate(uid=BUCKETS, rows=hf.count(), seqs=hf.sum("seq"))
+    totals.sink(hf.FileSink(place.sink(BUCKETS), format="parquet"), uid=BUCKETS + "-out")
+    return job
+
+
+def options(place: Place, shape: Shape) -> dict[str, Any]:
+    """The arguments of `run` and `start` that every test uses."""
+    return {
+        "checkpoint": place.checkpoint,
+        "until": "exhausted",
+        "max_rows_per_epoch": shape.rows,
+        "parallelism": shape.shards,
+        "retain": 3,
+        "working_dir": place.working,
+    }
+
+
+def tighten() -> None:
+    """Manifests, sweeps and snapshots every few epochs: a short run then passes every step of the protocol."""
+    from holdfast.checkpoint import commits, identity, retention
+    from holdfast.engine import snapshots
+
+    identity.Chain = partial(commits.Chain, manifest_every=3)  # type: ignore[misc, assignment]
+    identity.Retention = partial(retention.Retention, sweep_every=1)  # type: ignore[misc, assignment]
+    snapshots.DELTAS_MIN = 3
+
+
+def record_placement(path: Path) -> None:
+    """Append to `path`, after each epoch, which executor ran which shard."""
+    from holdfast.engine.runner import EpochOutcome, EpochRunner
+
+    run = EpochRunner.run
+
+    def recording(self: EpochRunner, *args: Any, **named: Any) -> EpochOutcome:
+        outcome = run(self, *args, **named)
+        shards = {f"{uid}/{shard}": executor for (uid, shard), executor in outcome.executors.items()}
+        with path.open("a") as file:
+            file.write(json.dumps({"epoch": outcome.plan.epoch, "executors": shards}) + "\n")
+        return outcome
+
+    EpochRunner.run = recording  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """Run the job to its end. Exit codes are those of the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--shape", default="{}", help="fields of Shape, as JSON")
+    parser.add_argument("--marks", choices=["random", "fixed"], default="random")
+    parser.add_argument("--python-map-side", choices=["yes", "no"], default="no")
+    parser.add_argument("--placement", type=Path)
+    given = parser.parse_args()
+    tighten()
+    if given.placement:
+        record_placement(given.placement)
+    place, shape = Place(given.root), Shape(**json.loads(given.shape))
+    _choose_spark(given.master, given.conf, place)
+    job = declare(place, shape, marks=given.marks, python_map_side=given.python_map_side)
+    try:
+        job.run(**options(place, shape))
+    except hf.HoldfastError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(error.exit_code)
+
+
+def _choose_spark(master: str, conf: list[str], place: Place) -> None:
+    """Before there is a session, Spark's own variable is the public way to configure it."""
+    settings = [
+        "spark.driver.host=127.0.0.1",
+        "spark.driver.bindAddress=127.0.0.1",
+        "spark.driver.memory=700m",
+        f"spark.local.dir={place.root / 'spark'}",
+        f"spark.sql.warehouse.dir={place.root / 'warehouse'}",
+        *conf,
+    ]
+    arguments = " ".join(f"--conf '{setting}'" for setting in settings)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master {master} {arguments} pyspark-shell"
+
+
+if __name__ == "__main__":
+    main()

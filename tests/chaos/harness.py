@@ -1,0 +1,182 @@
+"""Runs the crash-test job in child processes, hurts them, and starts them again until the job is done.
+
+Always true: waiting is for a condition, with a deadline; whatever a scenario started is gone when it ends,
+also when it fails; only processes that it started are ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from holdfast.checkpoint import names
+from tests.chaos import nemesis
+from tests.chaos.apps import Place, Shape
+from tests.chaos.checker import Verdict, check
+from tests.chaos.history import History
+from tests.chaos.nemesis import Action, Fault
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DEADLINE_SECONDS = float(os.environ.get("HOLDFAST_CHAOS_DEADLINE", "240"))
+"""For one process to get where it should. Far beyond what it takes: only a hang comes near."""
+POLL_SECONDS = 0.02
+KILLED = -signal.SIGKILL
+
+
+def wait_until(condition: Callable[[], bool], what: str, history: History | None = None) -> None:
+    """Wait for `condition`; after the deadline, fail with the story so far."""
+    give_up = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        if time.monotonic() > give_up:
+            story = history.story() if history else ""
+            raise AssertionError(f"waited {DEADLINE_SECONDS:.0f} s in vain for: {what}{story}")
+        time.sleep(POLL_SECONDS)
+
+
+class Driver:
+    """One life of the job: a process, with its JVM and its Python workers, in a process group of its own."""
+
+    def __init__(
+        self, scenario: Scenario, name: str, fault: Fault | None, arguments: Sequence[str] = ()
+    ) -> None:
+        self.name, self.fault = name, fault
+        self._scenario = scenario
+        self._token = scenario.place.root / f"token-{name}"
+        self._log = scenario.place.root / f"{name}.log"
+        command = [sys.executable, "-m", "tests.chaos.apps", str(scenario.place.root)]
+        command += ["--shape", json.dumps(asdict(scenario.shape)), *scenario.arguments, *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment["HOLDFAST_WORKING_DIR"] = str(scenario.place.working)
+        environment.update(fault.setting(self._token) if fault else {})
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=scenario.place.root, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+        self._tell(f"started as {self.pid}" + (f", to suffer {fault}" if fault else ""))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def hit(self) -> bool:
+        """Whether its fault has happened."""
+        return self._token.exists()
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def said(self) -> str:
+        """All it wrote."""
+        return self._log.read_text(errors="replace")
+
+    def last_words(self) -> str:
+        lines = [line for line in self.said().splitlines() if line.strip()]
+        return lines[-1] if lines else "nothing"
+
+    def wait(self) -> int:
+        """Wait for its end; returns the exit code."""
+        wait_until(lambda: not self.running, f"{self.name} to end", self._scenario.history)
+        code = self._process.returncode
+        self._tell(f"ended with {code}; last words: {self.last_words()}")
+        return code
+
+    def wait_stopped(self) -> None:
+        """Wait until its fault has stopped it."""
+        wait_until(
+            lambda: self.hit and nemesis.is_stopped(self.pid) or not self.running,
+            f"{self.name} to be stopped", self._scenario.history,
+        )  # fmt: skip
+        assert self.running, f"{self.name} ended instead of being stopped{self._scenario.history.story()}"
+        self._tell("is stopped")
+
+    def resume(self) -> None:
+        self._tell("is resumed")
+        nemesis.resume(self.pid)
+
+    def kill(self) -> None:
+        """From outside, at whatever it is doing."""
+        self._tell("is killed")
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """End it and everything it started."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+
+    def _tell(self, what: str) -> None:
+        self._scenario.history.add(self.name, what)
+
+
+@dataclass
+class Scenario:
+    """One job and what is done to it. Use as a context: at its end every process is gone."""
+
+    place: Place
+    shape: Shape = field(default_factory=Shape)
+    arguments: tuple[str, ...] = ()
+    history: History = field(default_factory=History)
+    drivers: list[Driver] = field(default_factory=list)
+
+    def __enter__(self) -> Scenario:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for driver in self.drivers:
+            driver.close()
+
+    def start(self, fault: Fault | None = None, arguments: Sequence[str] = ()) -> Driver:
+        """Start the job; the process suffers `fault` when it gets there."""
+        driver = Driver(self, f"driver-{len(self.drivers) + 1}", fault, arguments)
+        self.drivers.append(driver)
+        return driver
+
+    def suffer(self, fault: Fault) -> None:
+        """One life that ends by the fault."""
+        assert fault.action is Action.KILL
+        driver = self.start(fault)
+        code = driver.wait()
+        assert driver.hit, f"{fault} never happened{self.history.story()}"
+        assert code == KILLED, f"the driver ended with {code}, not by the kill{self.history.story()}"
+        driver.close()
+
+    def finish(self) -> Driver:
+        """One life without a fault, to the end of the input; then everything must be right."""
+        driver = self.start()
+        code = driver.wait()
+        assert code == 0, f"the last driver failed with {code}: {driver.last_words()}{self.history.story()}"
+        self.expect_exactly_once()
+        return driver
+
+    def expect_exactly_once(self) -> None:
+        """State and sinks are what a run without faults gives."""
+        finding = check(self.place, self.shape)
+        self.history.add("checker", str(finding))
+        assert finding.verdict is Verdict.TRUE, self.history.story()
+
+    def commits(self) -> list[int]:
+        """The numbers of the commit records in storage."""
+        directory = self.place.checkpoint / names.COMMITS
+        return sorted(int(path.name) for path in directory.iterdir()) if directory.exists() else []
+
+    def wait_for_commit(self, number: int, driver: Driver) -> None:
+        """Wait until the chain has got to `number`, which `driver` must live to do."""
+        wait_until(
+            lambda: max(self.commits(), default=0) >= number or not driver.running,
+            f"commit {number}", self.history,
+        )  # fmt: skip
+        found = max(self.commits(), default=0)
+        assert found >= number, f"{driver.name} ended at commit {found}{self.history.story()}"

@@ -1,0 +1,39 @@
+"""The driver is killed at a step of the protocol, and again while it recovers, until the job is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.steps import Step
+from tests.chaos.apps import Place
+from tests.chaos.harness import Scenario
+from tests.chaos.nemesis import DRIVER_STEPS, Fault
+
+RECOVERY_STEPS = (Step.TERM_CLAIMED, Step.RECOVERY_READ, Step.BEFORE_PUBLISH)
+
+COUNTS = {Step.TERM_CLAIMED: 1, Step.RECOVERY_READ: 1}
+"""How often a life may pass the step before it dies there: twice, unless a life gets there only once."""
+
+
+def test_killed_at_the_steps_that_matter_most_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+    """Before and after the commit point, between commit and sink, inside the sink, and twice while recovering."""
+    with Scenario(Place(tmp_path)) as scenario:
+        scenario.suffer(Fault(Step.COMMIT_WRITTEN, 3))
+        scenario.suffer(Fault(Step.BEFORE_PUBLISH, 1))
+        scenario.suffer(Fault(Step.BEFORE_COMMIT, 3))
+        scenario.suffer(Fault(Step.SINK_PUBLISHED, 3))
+        scenario.finish()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("step", DRIVER_STEPS)
+def test_killed_at_any_step_and_again_while_recovering_nothing_is_lost_or_doubled(
+    step: Step, tmp_path: Path
+) -> None:
+    with Scenario(Place(tmp_path)) as scenario:
+        for again_at in RECOVERY_STEPS:
+            scenario.suffer(Fault(step, COUNTS.get(step, 2)))
+            scenario.suffer(Fault(again_at))
+        scenario.finish()

@@ -1,0 +1,136 @@
+"""What every sink that says exactly-once promises, and what a sink that does not must still keep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast.io.console import ConsoleSink
+from holdfast.io.contract import Sink, StagedPart
+from holdfast.io.file_sink import FileSink
+from holdfast.io.memory import MemorySink
+
+Row = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A sink, and what a plain reader sees of it."""
+
+    sink: Sink
+    shown: Callable[[], list[Row]]
+
+
+def memory_case(directory: Path) -> Case:
+    sink = MemorySink()
+    return Case(sink, lambda: [(user, total) for user, total in sink.rows()])
+
+
+def file_case(format: str, read: Callable[[Path], pa.Table]) -> Callable[[Path], Case]:
+    def case(directory: Path) -> Case:
+        def shown() -> list[Row]:
+            tables = [read(path) for path in sorted(directory.glob(f"*.{format}"))]
+            return [(row["user"], row["total"]) for table in tables for row in table.to_pylist()]
+
+        return Case(FileSink(directory, format=format), shown)
+
+    return case
+
+
+def read_json(path: Path) -> pa.Table:
+    return pa.Table.from_pylist([json.loads(line) for line in path.read_text().splitlines()])
+
+
+CASES = {
+    "memory": memory_case,
+    "parquet": file_case("parquet", pq.read_table),
+    "json": file_case("json", read_json),
+    "csv": file_case("csv", pyarrow.csv.read_csv),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    return CASES[request.param](tmp_path)
+
+
+def part(number: int, *rows: Row) -> StagedPart:
+    users, totals = [user for user, _ in rows], [total for _, total in rows]
+    table = pa.table({"user": pa.array(users, pa.string()), "total": pa.array(totals, pa.int64())})
+    return StagedPart(number, len(rows), lambda: table)
+
+
+def broken_part(number: int) -> StagedPart:
+    def load() -> pa.Table:
+        raise OSError("storage is away")
+
+    return StagedPart(number, 1, load)
+
+
+def test_a_sink_is_a_sink(case: Case) -> None:
+    assert isinstance(case.sink, Sink)
+    assert case.sink.exactly_once
+
+
+def test_an_epoch_is_shown_whole_with_all_its_parts(case: Case) -> None:
+    case.sink.publisher("job", "out").publish(1, [part(0, ("a", 1)), part(1, ("b", 2), ("c", 3))])
+    assert case.shown() == [("a", 1), ("b", 2), ("c", 3)]
+
+
+def test_publishing_an_epoch_again_changes_nothing(case: Case) -> None:
+    publisher = case.sink.publisher("job", "out")
+    publisher.publish(1, [part(0, ("a", 1))])
+    publisher.publish(2, [part(0, ("b", 2))])
+    publisher.publish(1, [part(0, ("a", 1))])
+    case.sink.publisher("job", "out").publish(2, [part(0, ("b", 2))])
+    assert case.shown() == [("a", 1), ("b", 2)]
+
+
+def test_the_sink_knows_the_newest_epoch_it_shows_also_in_another_run(case: Case) -> None:
+    publisher = case.sink.publisher("job", "out")
+    assert publisher.published_through() == 0
+    publisher.publish(1, [part(0, ("a", 1))])
+    publisher.publish(12, [part(0, ("b", 2))])
+    publisher.close()
+    assert case.sink.publisher("job", "out").published_through() == 12
+
+
+def test_uids_that_begin_alike_are_not_mixed_up(case: Case) -> None:
+    case.sink.publisher("job", "out-late").publish(7, [part(0, ("a", 1))])
+    assert case.sink.publisher("job", "out").published_through() == 0
+
+
+def test_an_epoch_without_rows_shows_nothing(case: Case) -> None:
+    publisher = case.sink.publisher("job", "out")
+    publisher.publish(1, [])
+    publisher.publish(2, [part(0)])
+    assert case.shown() == []
+    publisher.publish(3, [part(0), part(1, ("a", 1))])
+    assert case.shown() == [("a", 1)]
+
+
+def test_an_epoch_that_cannot_be_loaded_whole_is_not_shown_at_all(case: Case) -> None:
+    publisher = case.sink.publisher("job", "out")
+    with pytest.raises(OSError, match="away"):
+        publisher.publish(1, [part(0, ("a", 1)), broken_part(1)])
+    assert case.shown() == []
+    assert publisher.published_through() == 0
+    publisher.publish(1, [part(0, ("a", 1)), part(1, ("b", 2))])
+    assert case.shown() == [("a", 1), ("b", 2)]
+
+
+def test_a_terminal_promises_no_more_than_at_least_once(capsys: pytest.CaptureFixture[str]) -> None:
+    sink: Sink = ConsoleSink(max_rows=1)
+    publisher = sink.publisher("job", "out")
+    publisher.publish(3, [part(0, ("anna", 1), ("bob", 22))])
+    publisher.publish(4, [])
+    assert not sink.exactly_once
+    assert publisher.published_through() == 0
+    assert capsys.readouterr().out == ("out, epoch 3: 2 rows\n  user  total\n  anna  1\n  ... and 1 more\n")

@@ -1,0 +1,306 @@
+"""What every working-state backend promises. A backend joins by its name in BACKENDS."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import CorruptionError, DefinitionError
+from holdfast.state.working import (
+    EMPTY,
+    DeltaStep,
+    Entries,
+    ShardState,
+    SnapshotInfo,
+    SnapshotSource,
+    StaleWorkingState,
+    StateTarget,
+    Version,
+    attach_state,
+    open_state,
+)
+
+BACKENDS = ["lmdb"]
+GROUPS = 8
+START = StateTarget(EMPTY, 0, GROUPS)
+Model = dict[bytes, bytes]
+Open = Callable[..., ShardState]
+
+
+def key(number: int) -> bytes:
+    return (number % GROUPS).to_bytes(2, "big") + b"\x00" + number.to_bytes(8, "big")
+
+
+def v(epoch: int, result: str = "a") -> Version:
+    return Version(epoch, 1, result)
+
+
+def puts(*numbers: int, value: bytes = b"x") -> Entries:
+    return sorted((key(number), value) for number in numbers)
+
+
+def source(path: Path, info: SnapshotInfo, first: int = 0, end: int = GROUPS) -> SnapshotSource:
+    return SnapshotSource(info.version, first, end, path, info.length, info.chunk_bytes, info.chunks)
+
+
+def step(epoch: int, entries: Entries, result: str = "a", parent: Version | None = None) -> DeltaStep:
+    before = parent if parent is not None else (v(epoch - 1) if epoch > 1 else EMPTY)
+    return DeltaStep(v(epoch, result), before, lambda: entries)
+
+
+@pytest.fixture(params=BACKENDS)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    def open_it(target: StateTarget = START, name: str = "shard", identity: str = "job/op/0-7") -> ShardState:
+        return open_state(tmp_path / name, identity, target, backend=request.param)
+
+    return open_it
+
+
+def entries_of(state: ShardState) -> Model:
+    return dict(state.scan(b""))
+
+
+def test_reads_are_aligned_with_the_keys_asked_for(opened: Open) -> None:
+    state = opened()
+    state.apply(EMPTY, v(1), [(key(1), b"one"), (key(2), b"")], 0)
+    assert state.get_many([key(2), key(9), key(1), key(2)]) == [b"", None, b"one", b""]
+    assert (state.get(key(1)), state.get(key(3))) == (b"one", None)
+    assert (state.version, state.entry_count()) == (v(1), 2)
+    assert state.size_bytes() > 0
+
+
+def test_deletions_delete_and_deleting_nothing_is_fine(opened: Open) -> None:
+    state = opened()
+    state.apply(EMPTY, v(1), puts(1, 2), 0)
+    state.apply(v(1), v(2), [(key(1), None), (key(3), None)], 0)
+    assert entries_of(state) == {key(2): b"x"}
+
+
+def test_scan_gives_one_prefix_in_key_order_over_many_pages(opened: Open) -> None:
+    state = opened()
+    state.apply(EMPTY, v(1), puts(*range(50_000)), 0)
+    found = [found for found, _ in state.scan(b"\x00\x03")]
+    assert found == sorted(key(number) for number in range(50_000) if number % GROUPS == 3)
+
+
+def test_apply_on_another_parent_is_refused_and_changes_nothing(opened: Open) -> None:
+    state = opened()
+    state.apply(EMPTY, v(1), puts(1), 0)
+    state.apply(v(1), v(2), puts(2), 1)
+    with pytest.raises(StaleWorkingState):
+        state.apply(EMPTY, v(1, "zombie"), puts(7), 0)
+    with pytest.raises(StaleWorkingState):
+        state.apply(v(5), v(6), puts(7), 0)
+    assert (state.version, entries_of(state)) == (v(2), dict.fromkeys([key(1), key(2)], b"x"))
+
+
+def test_apply_of_the_version_already_there_changes_nothing(opened: Open) -> None:
+    state = opened()
+    state.apply(EMPTY, v(1), puts(1), 0)
+    state.apply(EMPTY, v(1), puts(1, value=b"again"), 0)
+    assert state.get(key(1)) == b"x"
+
+
+def test_the_result_of_a_twin_is_undone_before_ours_is_applied(opened: Open) -> None:
+    twin, ours = opened(), opened()
+    twin.apply(EMPTY, v(1, "twin"), [(key(1), b"twin"), (key(2), b"twin")], 0)
+    ours.apply(EMPTY, v(1, "ours"), [(key(1), b"ours")], 0)
+    assert entries_of(ours) == {key(1): b"ours"}
+
+
+def test_a_read_never_shows_the_version_of_someone_else(opened: Open) -> None:
+    twin, ours = opened(), opened()
+    scan = ours.scan(b"")
+    twin.apply(EMPTY, v(1), puts(1), 0)
+    reads = (lambda: ours.get(key(1)), lambda: ours.get_many([key(1)]), ours.entry_count, lambda: next(scan))
+    for read in reads:
+        with pytest.raises(StaleWorkingState):
+            read()
+
+
+def test_opening_catches_up_by_deltas_from_where_the_state_is(opened: Open) -> None:
+    opened().apply(EMPTY, v(1), puts(1), 0)
+
+    def never() -> Entries:
+        raise AssertionError("epoch 1 is there already")
+
+    deltas = (DeltaStep(v(1), EMPTY, never), step(2, puts(2)), step(3, [(key(1), None)]))
+    state = opened(StateTarget(v(3), 0, GROUPS, (), deltas, committed=3))
+    assert (state.version, entries_of(state)) == (v(3), {key(2): b"x"})
+
+
+def test_opening_at_an_older_version_undoes_what_was_never_committed(opened: Open) -> None:
+    state = opened()
+    state.apply(EMPTY, v(1), puts(1, 2), 0)
+    state.apply(v(1), v(2), [(key(1), None), (key(2), b"new"), (key(3), b"new")], 0)
+    state.apply(v(2), v(3), [(key(3), None), (key(4), b"new")], 1)
+
+    def never() -> Entries:
+        raise AssertionError("undo needs no delta")
+
+    back = opened(StateTarget(v(1), 0, GROUPS, (), (DeltaStep(v(1), EMPTY, never),), committed=1))
+    assert entries_of(back) == dict.fromkeys([key(1), key(2)], b"x")
+
+
+def test_a_version_that_undo_no_longer_reaches_is_rebuilt(opened: Open) -> None:
+    state = opened()
+    state.apply(EMPTY, v(1), puts(1), 0)
+    state.apply(v(1), v(2), puts(2), 2)
+    back = opened(StateTarget(v(1), 0, GROUPS, (), (step(1, puts(1)),), committed=1))
+    assert entries_of(back) == {key(1): b"x"}
+
+
+def test_another_result_of_the_same_epoch_is_never_taken_for_ours(opened: Open) -> None:
+    opened().apply(EMPTY, v(1, "lost"), puts(1), 0)
+    target = StateTarget(v(1, "chosen"), 0, GROUPS, (), (step(1, puts(2), "chosen"),), committed=1)
+    assert entries_of(opened(target)) == {key(2): b"x"}
+
+
+def test_state_of_another_identity_is_thrown_away(opened: Open) -> None:
+    opened().apply(EMPTY, v(1), puts(1), 0)
+    assert entries_of(opened(identity="another job")) == {}
+
+
+def test_attaching_gives_what_is_there_and_nothing_of_others(opened: Open, tmp_path: Path) -> None:
+    assert attach_state(tmp_path / "shard", "job/op/0-7") is None
+    opened().apply(EMPTY, v(1), puts(1), 0)
+    attached = attach_state(tmp_path / "shard", "job/op/0-7")
+    assert attached is not None
+    assert (attached.version, entries_of(attached)) == (v(1), {key(1): b"x"})
+    assert attach_state(tmp_path / "shard", "another job") is None
+
+
+def test_a_snapshot_opened_lazily_shows_the_same_state(opened: Open, tmp_path: Path) -> None:
+    state = opened()
+    state.apply(EMPTY, v(1), puts(*range(9_000)), 0)
+    info = state.snapshot(tmp_path / "snapshot")
+    assert info.version == v(1)
+    (tmp_path / "snapshot").chmod(0o444)
+    before = (tmp_path / "snapshot").read_bytes()
+
+    deltas = (step(2, sorted([(key(5), None), (key(6), b"new"), (key(9_999), b"new")])),)
+    target = StateTarget(v(2), 0, GROUPS, (source(tmp_path / "snapshot", info),), deltas, committed=1)
+    lazy = opened(target, name="elsewhere")
+    expected: dict[bytes, bytes | None] = dict(puts(*range(9_000)))
+    expected.update({key(6): b"new", key(9_999): b"new"})
+    del expected[key(5)]
+    assert lazy.get_many([key(5), key(6), key(7), key(9_999)]) == [None, b"new", b"x", b"new"]
+    assert (entries_of(lazy), lazy.entry_count()) == (expected, len(expected))
+    lazy.verify_base()
+
+    lazy.apply(v(2), v(3), [(key(5), b"back"), (key(7), None)], 1)
+    again = lazy.snapshot(tmp_path / "again")
+    expected[key(5)] = b"back"
+    del expected[key(7)]
+    whole = opened(StateTarget(v(3), 0, GROUPS, (source(tmp_path / "again", again),), (), 3), name="third")
+    assert entries_of(whole) == entries_of(lazy) == expected
+    assert (tmp_path / "snapshot").read_bytes() == before
+
+    start = StateTarget(v(1), 0, GROUPS, (source(tmp_path / "snapshot", info),), (), 1)
+    undone = opened(start, name="elsewhere")
+    assert entries_of(undone) == dict(puts(*range(9_000)))
+
+
+def test_rescaling_takes_just_the_groups_of_the_new_shard(opened: Open, tmp_path: Path) -> None:
+    sources = []
+    for name, first, end in (("low", 0, 4), ("high", 4, 8)):
+        state = opened(StateTarget(EMPTY, first, end), name=name, identity=name)
+        state.apply(EMPTY, v(1), [e for e in puts(*range(4_000)) if first <= e[0][1] < end], 0)
+        path = tmp_path / f"{name}.snap"
+        sources.append(source(path, state.snapshot(path), first, end))
+    target = StateTarget(v(1), 3, 6, tuple(reversed(sources)), (), 1)
+    middle = opened(target, name="middle", identity="middle")
+    middle.verify_base()
+    assert entries_of(middle) == dict(e for e in puts(*range(4_000)) if 3 <= e[0][1] < 6)
+    low = opened(StateTarget(v(1), 0, 2, tuple(sources), (), 1), name="part", identity="part")
+    assert entries_of(low) == dict(e for e in puts(*range(4_000)) if e[0][1] < 2)
+
+
+def test_a_damaged_chunk_is_found_before_results_count(opened: Open, tmp_path: Path) -> None:
+    path = tmp_path / "snapshot"
+    target = _damaged_target(opened, path)
+    lazy = opened(target, name="elsewhere")
+    with pytest.raises(CorruptionError, match=r"snapshot is damaged in chunk 2 "):
+        lazy.verify_base()
+    with pytest.raises(CorruptionError, match=r"chunk 2 "):
+        opened(target, name="elsewhere").verify_base()
+
+
+def test_a_damaged_chunk_stops_rescaling(opened: Open, tmp_path: Path) -> None:
+    target = _damaged_target(opened, tmp_path / "snapshot")
+    with pytest.raises(CorruptionError, match=r"chunk 2 "):
+        opened(StateTarget(target.version, 0, 2, target.snapshots, (), 1), name="elsewhere")
+
+
+def test_a_truncated_snapshot_is_refused_at_once(opened: Open, tmp_path: Path) -> None:
+    state = opened()
+    state.apply(EMPTY, v(1), puts(*range(9_000)), 0)
+    path = tmp_path / "snapshot"
+    info = state.snapshot(path)
+    path.write_bytes(path.read_bytes()[:-4096])
+    with pytest.raises(CorruptionError, match="it was cut or changed"):
+        opened(StateTarget(v(1), 0, GROUPS, (source(path, info),), (), 1), name="elsewhere")
+
+
+def _damaged_target(opened: Open, path: Path) -> StateTarget:
+    state = opened()
+    state.apply(EMPTY, v(1), puts(*range(9_000), value=b"v" * 1_200), 0)
+    info = state.snapshot(path)
+    data = bytearray(path.read_bytes())
+    data[2 * info.chunk_bytes + 2_000] ^= 1
+    path.write_bytes(data)
+    return StateTarget(v(1), 0, GROUPS, (source(path, info),), (), 1)
+
+
+def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionError, match="there is no state backend 'stone'"):
+        open_state(tmp_path, "job", StateTarget(EMPTY, 0, GROUPS), backend="stone")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_history_of_epochs_undo_and_restores_matches_a_dictionary(
+    opened: Open, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    models: dict[Version, Model] = {EMPTY: {}}
+    chain: list[DeltaStep] = []
+    snapshots: list[SnapshotSource] = []
+    committed, state, results = 0, opened(), 0
+    for number in range(80):
+        at = chain[-1].version if chain else EMPTY
+        action = chance.choice(["apply", "apply", "apply", "commit", "rewind", "snapshot", "move"])
+        if action == "apply":
+            results += 1
+            numbers = chance.sample(range(60), chance.randrange(12))
+            entries: Entries = sorted(
+                (key(n), None if chance.random() < 0.3 else b"%d" % chance.randrange(99)) for n in numbers
+            )
+            version = Version(at.epoch + 1, 1, str(results))
+            if chance.random() < 0.5:
+                state.get_many([key(n) for n in numbers])
+            state.apply(at, version, entries, committed)
+            after = {**models[at], **{k: value for k, value in entries if value is not None}}
+            models[version] = {k: w for k, w in after.items() if (k, None) not in entries}
+            chain.append(DeltaStep(version, at, lambda entries=entries: entries))  # type: ignore[misc]
+        elif action == "commit":
+            committed = at.epoch
+        elif action == "rewind":
+            chain = chain[: chance.randint(committed, len(chain))]
+        elif action == "snapshot":
+            path = tmp_path / f"snapshot-{number}"
+            info = state.snapshot(path)
+            if info.version.epoch <= committed:
+                snapshots.append(source(path, info))
+        if action in ("rewind", "move"):
+            target = chain[-1].version if chain else EMPTY
+            usable = [s for s in snapshots if s.version in models and s.version.epoch <= target.epoch]
+            newest = usable[-1:] if chance.random() < 0.8 else []
+            deltas = tuple(chain[newest[0].version.epoch :] if newest else chain)
+            name = "shard" if action == "rewind" else f"shard-{chance.randrange(3)}"
+            state = opened(StateTarget(target, 0, GROUPS, tuple(newest), deltas, committed), name=name)
+        at = chain[-1].version if chain else EMPTY
+        assert (state.version, entries_of(state)) == (at, models[at]), f"seed {seed}, step {number}: {action}"
+        assert state.entry_count() == len(models[at])

@@ -1,0 +1,107 @@
+"""`holdfast run` as a process: what it prints, how it ends, and that functions reach Spark's workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+APP = """
+import holdfast as hf
+from neighbour import FACTOR
+
+def scaled(value):
+    return FACTOR * value
+
+class Sum(hf.KeyedFunction):
+    output = "key long, total long"
+    total = hf.ValueState("long", default=0)
+
+    def process(self, row, ctx):
+        self.total.value += scaled(row.value)
+        yield row.key, self.total.value
+
+job = hf.Job("sums")
+numbers = job.source(
+    hf.GeneratorSource({{"key": "id % 3", "value": "id"}}, schema="key long, value long", {limits}),
+    uid="numbers",
+)
+numbers.key_by("key").process(Sum(), uid="sums").sink(hf.FileSink("out", format="json"), uid="out")
+
+if __name__ == "__main__":
+    raise SystemExit("the command line must not run this")
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "apps").mkdir()
+    # Beside the file, not in the working directory: found as it is for a script.
+    (tmp_path / "apps" / "neighbour.py").write_text("FACTOR = 10\n")
+    return tmp_path
+
+
+def start(place: Path, limits: str, *, text: str = APP) -> subprocess.Popen[str]:
+    (place / "apps" / "app.py").write_text(text.format(limits=limits))
+    command = [sys.executable, "-m", "holdfast", "run", "apps/app.py", "--checkpoint", "ck", "--json"]
+    command += ["--master", "local[2]", "--until", "exhausted", "--working-dir", "working"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.Popen(
+        command, cwd=place, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def said(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def newest(place: Path) -> dict[int, int]:
+    lines = [line for file in sorted((place / "out").glob("*.json")) for line in file.open()]
+    rows = [json.loads(line) for line in lines]
+    return {row["key"]: max(other["total"] for other in rows if other["key"] == row["key"]) for row in rows}
+
+
+def test_a_file_runs_to_its_end_with_its_functions_and_neighbours(place: Path) -> None:
+    out, err = start(place, "total=30").communicate()
+    last = said(out)[-1]
+    assert (last["phase"], last["rows"], last["published_through"]) == ("stopped", 30, {"out": 1}), err
+    assert newest(place) == {key: 10 * sum(range(key, 30, 3)) for key in range(3)}
+
+
+def test_sigterm_ends_a_run_cleanly_and_the_next_run_goes_on(place: Path) -> None:
+    process = start(place, "rows_per_second=500, total=1_000_000")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line).get("committed_epoch", 0) >= 2:
+            break
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    last = said(out)[-1]
+    assert last["phase"] == "stopped"
+    assert last["committed_epoch"] == last["epoch"] == last["published_through"]["out"]
+
+    done, err = start(place, f"rows_per_second=500, total={last['rows']}").communicate()
+    after = said(done)[-1]
+    assert (after["phase"], after["rows"], after["term"]) == ("stopped", last["rows"], 2), err
+    assert newest(place) == {key: 10 * sum(range(key, last["rows"], 3)) for key in range(3)}
+
+
+def test_an_error_of_the_function_ends_the_run_with_its_code_and_one_line(place: Path) -> None:
+    process = start(
+        place, "total=30", text=APP.replace("return FACTOR * value", "return FACTOR // (value - 7)")
+    )
+    out, err = process.communicate()
+    assert process.returncode == 3
+    (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert "'sums'" in line
+    assert "ZeroDivisionError" in line
+    assert "Traceback" not in err
+    assert said(out)[-1]["phase"] == "failed"
+    assert not list((place / "out").glob("*.json"))

@@ -1,0 +1,82 @@
+"""Every example runs to its end and says what it promises."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from holdfast.cli.loading import load_job
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LINES_MAX = 60
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Examples read and write below the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", "")
+    return tmp_path
+
+
+def run(name: str, spark: SparkSession, **options: Any) -> None:
+    here = Path.cwd()
+    load_job(EXAMPLES / name).run(
+        here / "ck", spark=spark, until="exhausted", working_dir=here / "working", **options
+    )
+
+
+def json_rows(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in sorted(directory.glob("*.json")) for line in file.open()]
+
+
+def test_total_length(place: Path, spark: SparkSession) -> None:
+    (place / "in").mkdir()
+    first, second = place / "in" / "1.json", place / "in" / "2.json"
+    first.write_text('{"user": "anna", "word": "holdfast"}\n{"user": "ben", "word": null}\n')
+    run("total_length.py", spark)
+    second.write_text('{"user": "anna", "word": "kelp"}\n')
+    run("total_length.py", spark)
+    totals = [
+        row
+        for file in sorted((place / "out").glob("*.parquet"))
+        for row in pq.ParquetFile(file).read().to_pylist()
+    ]
+    assert totals == [{"user": "anna", "total": 8}, {"user": "anna", "total": 12}]
+
+
+def test_page_views(place: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    run("page_views.py", spark, guarantee="at-least-once")
+    newest = {row["page"]: row for row in json_rows(place / "out" / "pages")}
+    assert sum(row["views"] for row in newest.values()) == 5_000
+    assert all(100 <= row["average"] <= row["slowest"] < 1_000 for row in newest.values())
+    assert "console, epoch 1" in capsys.readouterr().out
+
+
+def test_dead_letters(place: Path, spark: SparkSession) -> None:
+    run("dead_letters.py", spark)
+    newest = {row["account"]: row["balance"] for row in json_rows(place / "out" / "balances")}
+    assert newest == {"anna": 15, "ben": 7}
+    errors = [row["error"] for row in json_rows(place / "out" / "dead")]
+    assert len(errors) == 2
+    assert all("ValueError" in error for error in errors)
+
+
+def test_two_operators(place: Path, spark: SparkSession) -> None:
+    run("two_operators.py", spark)
+    newest = {row["level"]: row["users"] for row in json_rows(place / "out" / "levels")}
+    assert newest == {1: 100, 10: 100}
+
+
+def test_examples_are_short_and_all_of_them_are_run() -> None:
+    names = {path.name for path in EXAMPLES.glob("*.py")}
+    assert names == {"total_length.py", "page_views.py", "dead_letters.py", "two_operators.py"}
+    long = [path.name for path in EXAMPLES.glob("*.py") if len(path.read_text().splitlines()) >= LINES_MAX]
+    assert not long

@@ -1,0 +1,114 @@
+"""Frames on a real Spark: a slice gives its rows, again and again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from holdfast.errors import DefinitionError
+from holdfast.io.contract import Slice, SourceReader
+from holdfast.io.file_source import FileSource
+from holdfast.io.generator import GeneratorSource
+from holdfast.io.memory import MemorySource
+
+# A task's error comes as either, depending on how deep it lies.
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
+
+
+def next_slice(reader: SourceReader, after: Any = None, max_rows: int | None = None) -> Slice:
+    slice = reader.next(after, max_rows, 0)
+    assert slice is not None
+    return slice
+
+
+def rows(spark: SparkSession, reader: SourceReader, slice: Slice) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in reader.frame(spark, slice).collect())
+
+
+def test_memory_rows_may_be_tuples_or_dicts(spark: SparkSession) -> None:
+    reader = MemorySource([("a", 1), {"n": 2}, ("c", None)], schema="user string, n long").reader([])
+    first = next_slice(reader, max_rows=2)
+    assert sorted(map(str, reader.frame(spark, first).collect())) == [
+        "Row(user='a', n=1)", "Row(user=None, n=2)",
+    ]  # fmt: skip
+    assert rows(spark, reader, next_slice(reader, first.end)) == [("c", None)]
+
+
+def test_memory_rows_beyond_the_schema_are_refused(spark: SparkSession) -> None:
+    for row in ({"m": 1}, (1, 2)):
+        reader = MemorySource([row], schema="n long").reader([])
+        with pytest.raises(DefinitionError):
+            reader.frame(spark, next_slice(reader))
+
+
+def test_generated_rows_have_the_schema_and_are_the_same_each_time(spark: SparkSession) -> None:
+    columns = {"n": "id", "user": "concat('u', pmod(rnd, 10))"}
+    source = GeneratorSource(columns, schema="user string, n int", total=100, seed=7)
+    first = next_slice(source.reader([]), max_rows=40)
+    second = next_slice(source.reader([]), first.end)
+    frame = source.reader([]).frame(spark, first)
+    assert frame.schema.simpleString() == "struct<user:string,n:int>"
+    seen = rows(spark, source.reader([]), first) + rows(spark, source.reader([]), second)
+    assert sorted(n for _, n in seen) == list(range(100))
+    assert sorted(seen) == rows(spark, source.reader([]), Slice(None, second.end))
+    other = GeneratorSource(columns, schema="user string, n int", total=100, seed=8)
+    assert rows(spark, other.reader([]), first) != rows(spark, source.reader([]), first)
+
+
+def test_a_list_of_expressions_is_taken_by_position(spark: SparkSession) -> None:
+    reader = GeneratorSource(["id * 2 AS twice", "'x'"], schema="a long, b string", total=2).reader([])
+    assert rows(spark, reader, next_slice(reader)) == [(0, "x"), (2, "x")]
+
+
+def test_columns_that_do_not_fit_the_schema_are_refused(spark: SparkSession) -> None:
+    reader = GeneratorSource({"a": "id"}, schema="b long", total=1).reader([])
+    with pytest.raises(DefinitionError, match="one expression for each column"):
+        reader.frame(spark, next_slice(reader))
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+def test_exactly_the_planned_files_are_read_whatever_their_names(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    for number, name in enumerate(["a[1]", "b c", "d{x,y}", "e*", "a1"]):
+        path = tmp_path / f"{name}.{format}"
+        if format == "parquet":
+            pq.write_table(pa.table({"n": pa.array([number], pa.int64())}), path)
+        else:
+            path.write_text(f"n\n{number}\n" if format == "csv" else json.dumps({"n": number}) + "\n")
+    options = {"header": "true"} if format == "csv" else {}
+    source = FileSource(tmp_path, format=format, schema="n long", pattern="[!a]*", options=options)
+    reader = source.reader([])
+    slice = next_slice(reader)
+    (tmp_path / f"late.{format}").write_text("not read")
+    assert rows(spark, reader, slice) == [(1,), (2,), (3,)]
+    bracket = FileSource(tmp_path, format=format, schema="n long", pattern="a[[]*", options=options).reader(
+        []
+    )
+    assert rows(spark, bracket, next_slice(bracket)) == [(0,)], "the name a[1] must not be taken for a1"
+
+
+def test_a_malformed_row_fails_instead_of_becoming_null(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"n": 1}\n{"n": oops\n')
+    strict = FileSource(tmp_path, format="json", schema="n long").reader([])
+    with pytest.raises(SPARK_ERRORS, match="FAILFAST"):
+        strict.frame(spark, next_slice(strict)).collect()
+    lenient = FileSource(tmp_path, format="json", schema="n long", mode="DROPMALFORMED").reader([])
+    assert rows(spark, lenient, next_slice(lenient)) == [(1,)]
+
+
+def test_a_csv_header_that_differs_from_the_schema_fails(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("b,a\n1,2\n")
+    reader = FileSource(tmp_path, format="csv", schema="a long, b long", options={"header": "true"}).reader(
+        []
+    )
+    with pytest.raises(SPARK_ERRORS, match="CSV header does not conform"):
+        reader.frame(spark, next_slice(reader)).collect()

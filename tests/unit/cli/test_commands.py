@@ -1,0 +1,119 @@
+"""The commands, as far as they need no Spark: exit codes and what is printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.cli import main
+from holdfast.errors import DefinitionError, FencedOut, UserCodeError
+
+APP = """
+import holdfast as hf
+job = hf.Job("j")
+numbers = job.source(hf.MemorySource([1]), uid="numbers")
+numbers.sink(hf.FileSink("out", format="json"), uid="files")
+numbers.sink(hf.ConsoleSink(), uid="console")
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> str:
+    (tmp_path / "app.py").write_text(APP)
+    return str(tmp_path / "app.py")
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(main.app, list(arguments))
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_guarantees_names_the_weak_part(app: str) -> None:
+    code, out, _ = run("guarantees", app)
+    assert code == 0
+    assert "`run` would refuse exactly-once, because of console (at-least-once)" in out
+
+
+def test_guarantees_says_when_all_parts_give_what_was_asked(app: str) -> None:
+    _, out, _ = run("guarantees", app, "--guarantee", "at-least-once")
+    assert "end to end: at-least-once" in out
+
+
+def test_guarantees_for_programs_is_a_line_for_each_part(app: str) -> None:
+    _, out, _ = run("guarantees", app, "--json")
+    parts = [json.loads(line) for line in out.splitlines()]
+    assert [(part["uid"], part["gives"]) for part in parts] == [
+        ("numbers", "exactly-once"),
+        ("files", "exactly-once"),
+        ("console", "at-least-once"),
+    ]
+
+
+def test_run_refuses_a_guarantee_that_a_sink_cannot_give_before_spark_starts(
+    app: str, tmp_path: Path
+) -> None:
+    code, _, err = run("run", app, "--checkpoint", str(tmp_path / "ck"))
+    assert code == DefinitionError.exit_code == 2
+    assert err.count("error: ") == 1
+    assert "ConsoleSink gives at-least-once" in err
+    assert "Traceback" not in err
+
+
+def test_every_mistake_of_a_job_is_a_line_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(
+        APP + "numbers.sink(hf.ConsoleSink())\nnumbers.key_by('x').aggregate()\n"
+    )
+    code, _, err = run("guarantees", str(tmp_path / "bad.py"))
+    assert code == 2
+    lines = [line for line in err.splitlines() if line]
+    assert len(lines) >= 3
+    assert all(line.startswith("error: bad.py:") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (FencedOut(1, 2, "claimed by host b"), 77),
+        (UserCodeError("totals", 3, "a", "row", "ValueError"), 3),
+        (ValueError("boom"), main.UNEXPECTED),
+    ],
+)
+def test_an_error_decides_the_exit_code(
+    app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("holdfast.engine.job.Job.run", fail)
+    got, _, err = run("run", app, "--checkpoint", str(tmp_path / "ck"))
+    assert got == code
+    assert err.splitlines() == [f"error: {line}" for line in main.explained(error)]
+
+
+def test_verbose_shows_the_traceback(app: str, tmp_path: Path) -> None:
+    _, _, err = run("run", app, "--checkpoint", str(tmp_path / "ck"), "--verbose")
+    assert "Traceback" in err
+
+
+def test_debug_in_the_environment_shows_the_traceback(
+    app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
+    _, _, err = run("run", app, "--checkpoint", str(tmp_path / "ck"))
+    assert "Traceback" in err
+
+
+def test_an_error_that_nobody_foresaw_is_still_one_line() -> None:
+    assert main.explained(ValueError("a\nb")) == [
+        "unexpected ValueError: a; run again with --verbose for the traceback"
+    ]
+
+
+def test_version_names_what_is_installed() -> None:
+    code, out, _ = run("version")
+    assert code == 0
+    assert out.startswith("holdfast 0.")
+    assert "PySpark 4." in out

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SRC = Path(__file__).resolve().parents[3] / "src"
+
+JOB = """
+import functools
+from holdfast.graph import aggregates as hf
+from holdfast.graph.fingerprint import fingerprint
+from holdfast.graph.functions import KeyedFunction
+from holdfast.graph.streams import Declaration
+from holdfast.io.file_source import FileSource
+from holdfast.io.memory import MemorySink
+from holdfast.state.handles import ReducingState, ValueState
+
+LIMIT = 10
+
+def helper(x):
+    return x + 1
+
+def wanted(limit, names):
+    return lambda df: [row for row in df if row in {"b", "a", "c"} and limit and names]
+
+class Base(KeyedFunction):
+    def shared(self):
+        return helper(LIMIT)
+
+class Totals(Base):
+    output = "user string, total long"
+    total = ValueState("long", default=0)
+    top = ReducingState("long", lambda a, b: max(a, b))
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def process(self, row, ctx):
+        try:
+            yield row.user, self.shared() * self.factor
+        except ValueError:
+            pass
+
+job = Declaration("job")
+rows = job.source(FileSource("in/", format="json", schema="user string"), uid="in")
+rows = rows.transform(wanted(3, {"x": [1.5, None], "y": {"p", "q", "r"}}))
+rows = rows.transform(functools.partial(helper))
+totals = rows.key_by("user").process(Totals(2), uid="totals")
+totals.sink(MemorySink(), uid="out")
+totals.key_by("user").aggregate(uid="sums", total=hf.sum("total")).sink(MemorySink(), uid="sums-out")
+found = fingerprint(job.graph())
+"""
+
+
+def fingerprint_here(text: str) -> str:
+    """In this process, as `holdfast run` loads a job file: under a module name that is not __main__."""
+    module: dict[str, Any] = {"__name__": "app"}
+    exec(compile(text, "app.py", "exec", dont_inherit=True), module)
+    return str(module["found"])
+
+
+def fingerprint_elsewhere(text: str, directory: Path, hash_seed: int) -> str:
+    file = directory / "app.py"
+    file.write_text(f"{text}\nprint(found)\n")
+    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(SRC)}
+    run = subprocess.run(
+        [sys.executable, str(file)],
+        env=environment,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return run.stdout.strip()
+
+
+@pytest.mark.parametrize("hash_seed", [1, 2, 3])
+def test_another_process_hash_seed_directory_and_line_numbers_give_the_same(
+    tmp_path: Path, hash_seed: int
+) -> None:
+    moved = "\n\n# moved down\n" + JOB.replace("class Totals", "\n\nclass Totals")
+    assert fingerprint_elsewhere(moved, tmp_path, hash_seed) == fingerprint_here(JOB)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("LIMIT = 10", "LIMIT = 11"),
+        ("return x + 1", "return x + 2"),
+        ("return x + 1", "return x - 1"),
+        ('row in {"b", "a", "c"}', 'row in {"b", "a", "d"}'),
+        ("wanted(3,", "wanted(4,"),
+        ("[1.5, None]", "[1.5, 0]"),
+        ('"p", "q", "r"', '"p", "q", "s"'),
+        ("return helper(LIMIT)", "return helper(-LIMIT)"),
+        ("default=0", "default=1"),
+        ("max(a, b)", "min(a, b)"),
+        ('ValueState("long", default=0)', 'ValueState("double", default=0.0)'),
+        ("Totals(2)", "Totals(3)"),
+        ("except ValueError", "except KeyError"),
+        ('"in/"', '"other/"'),
+        ('schema="user string"', 'schema="user string, word string"'),
+        ('uid="totals"', 'uid="total"'),
+        ('key_by("user").process', 'key_by("user", order_by="user").process'),
+        ('hf.sum("total")', 'hf.max("total")'),
+        ('Declaration("job")', 'Declaration("job2")'),
+        ("rows = rows.transform(functools.partial(helper))", "rows = rows.transform(helper)"),
+        ("rows.key_by", "rows.union(rows).key_by"),
+    ],
+)
+def test_any_change_of_meaning_gives_another(before: str, after: str) -> None:
+    assert before in JOB
+    assert fingerprint_here(JOB.replace(before, after)) != fingerprint_here(JOB)
+
+
+def test_a_source_that_crashed_on_purpose_keeps_its_fingerprint() -> None:
+    from holdfast.graph.fingerprint import fingerprint
+    from holdfast.graph.streams import Declaration
+    from holdfast.io.memory import CRASH, MemorySink, MemorySource, SimulatedCrash
+
+    job, source = Declaration("job"), MemorySource([CRASH, 1])
+    job.source(source, uid="in").sink(MemorySink(), uid="out")
+    before = fingerprint(job.graph())
+    with pytest.raises(SimulatedCrash):
+        source.reader([]).next(None, None, 0)
+    assert fingerprint(job.graph()) == before

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+from holdfast.errors import DefinitionError
+from holdfast.graph import aggregates as hf
+from holdfast.graph.functions import BatchFunction, KeyedFunction
+from holdfast.graph.streams import Declaration
+from holdfast.graph.validate import check, mistakes
+from holdfast.io.memory import MemorySink, MemorySource
+from holdfast.state.handles import ValueState
+
+
+class Totals(KeyedFunction):
+    output = "user string, total long"
+    outputs: ClassVar = {"late": "user string"}
+    total = ValueState("long", default=0)
+
+    def process(self, row: Any, ctx: Any) -> Any:
+        self.total.value += row.value
+        yield row.user, self.total.value
+
+
+class Whole(BatchFunction):
+    output = "user string"
+
+    def process(self, rows: Any, ctx: Any) -> Any:
+        return rows.select(["user"])
+
+
+def source(schema: str = "user string, value long, ts timestamp") -> MemorySource:
+    return MemorySource([], schema=schema)
+
+
+def lines(job: Declaration) -> list[str]:
+    return [str(mistake) for mistake in mistakes(job.graph())]
+
+
+def only(job: Declaration) -> str:
+    (line,) = lines(job)
+    return line
+
+
+def keyed(schema: str = "user string, value long, ts timestamp") -> tuple[Declaration, Any]:
+    job = Declaration("job")
+    return job, job.source(source(schema), uid="words")
+
+
+def test_a_right_job_has_no_mistakes_and_its_parents_come_first() -> None:
+    job, rows = keyed()
+    totals = rows.key_by("user", order_by="ts").process(Totals(), uid="totals", on_error="dead-letter")
+    totals.sink(MemorySink(), uid="out")
+    totals.dead_letters().sink(MemorySink(), uid="dead")
+    totals.output("late").union(totals.output("late").transform(lambda df: df)).sink(MemorySink(), uid="late")
+    totals.key_by("user").aggregate(uid="sums", top=hf.max("total"), n=hf.count()).sink(
+        MemorySink(), uid="top"
+    )
+    rows.key_by("user").process_batch(Whole(), uid="whole").sink(MemorySink(), uid="whole-out")
+    graph = job.graph()
+    check(graph)
+    kinds = [type(node).__name__ for node in graph.nodes]
+    assert kinds[:4] == ["SourceNode", "OperatorNode", "SinkNode", "OutputNode"]
+    assert kinds.count("OutputNode") == 2, "asking for an output twice gives one node"
+
+
+def test_every_mistake_is_reported_at_once_each_on_its_line() -> None:
+    job = Declaration("my job")
+    rows = job.source(source())
+    totals = rows.key_by("user").process(Totals(), uid="totals", on_error="ignore")
+    totals.sink(MemorySink(), uid="totals")
+    with pytest.raises(DefinitionError) as error:
+        check(job.graph())
+    first, second, third, fourth = str(error.value).splitlines()
+    line = job.graph().place.line
+    assert first.startswith(
+        f"test_validate.py:{line} job 'my job': its name cannot be used in file names; use "
+    )
+    assert second.startswith(f"test_validate.py:{line + 1} source: it has no uid")
+    assert third == (
+        f"test_validate.py:{line + 2} operator 'totals': on_error='ignore' is not known; "
+        "use one of 'fail', 'dead-letter'"
+    )
+    assert fourth.startswith(
+        f"test_validate.py:{line + 3} sink 'totals': uid 'totals' is taken by the operator"
+    )
+
+
+def test_a_job_without_source_and_sink_says_both() -> None:
+    found = lines(Declaration("job"))
+    assert len(found) == 2
+    assert "source(" in found[0]
+    assert "sink(" in found[1]
+
+
+@pytest.mark.parametrize("uid", ["a b", "a/b", "ä", "-a", "x" * 101, 7])
+def test_a_uid_that_is_no_file_name_is_refused(uid: Any) -> None:
+    job, rows = keyed()
+    rows.sink(MemorySink(), uid=uid)
+    assert "cannot be used in file names" in only(job)
+
+
+@pytest.mark.parametrize(
+    ("columns", "order_by", "wrong"),
+    [
+        ((), (), "names no column"),
+        (("user", "user"), (), "names a column twice"),
+        (("usr",), (), "key column 'usr' does not exist; there are user, value, ts"),
+        (("user",), "time", "order_by column 'time' does not exist"),
+        ((5,), (), "is not a name"),
+    ],
+)
+def test_wrong_key_columns_are_found_without_spark(columns: Any, order_by: Any, wrong: str) -> None:
+    job, rows = keyed()
+    rows.key_by(*columns, order_by=order_by).process(Totals(), uid="totals").sink(MemorySink(), uid="out")
+    assert wrong in only(job)
+
+
+def test_columns_after_a_transform_are_left_to_spark() -> None:
+    job, rows = keyed()
+    rows.transform(lambda df: df).key_by("made").process(Totals(), uid="totals").sink(MemorySink(), uid="out")
+    assert lines(job) == []
+
+
+def test_a_map_cannot_be_a_key() -> None:
+    job, rows = keyed("user map<string,int>")
+    rows.key_by("user").process(Totals(), uid="totals").sink(MemorySink(), uid="out")
+    assert "holds a map" in only(job)
+
+
+def test_an_unreadable_source_schema_is_named() -> None:
+    job, rows = keyed("user strin")
+    rows.sink(MemorySink(), uid="out")
+    assert "source 'words': its schema cannot be read" in only(job)
+
+
+def test_a_union_needs_the_same_columns_in_any_order() -> None:
+    job = Declaration("job")
+    one, two = job.source(source("a int, b int"), uid="one"), job.source(source("b int, a int"), uid="two")
+    three = job.source(source("a int, b long"), uid="three")
+    one.union(two).sink(MemorySink(), uid="right")
+    assert lines(job) == []
+    one.union(three).sink(MemorySink(), uid="wrong")
+    assert "'a int, b int' and 'a int, b long'" in only(job)
+
+
+def test_a_stream_of_another_job_cannot_join() -> None:
+    job, rows = keyed()
+    _, foreign = keyed()
+    rows.union(foreign, rows).sink(MemorySink(), uid="out")
+    assert "not a stream of this job" in only(job)
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong"),
+    [
+        (Totals, "give an instance: Totals()"),
+        (len, "derive its class"),
+        (KeyedFunction(), "declares no output"),
+    ],
+)
+def test_what_is_no_function_is_refused(function: Any, wrong: str) -> None:
+    job, rows = keyed()
+    rows.key_by("user").process(function, uid="totals").sink(MemorySink(), uid="out")
+    assert any(wrong in line for line in lines(job))
+
+
+@pytest.mark.parametrize(
+    ("aggregates", "wrong"),
+    [
+        ({}, "nothing to compute"),
+        ({"total": "value"}, "total: not an aggregate"),
+        ({"total": hf.sum("val")}, "no such column"),
+        ({"total": hf.sum("user")}, "numeric"),
+        ({"user": hf.count()}, "named like a key column"),
+    ],
+)
+def test_wrong_aggregates_are_refused(aggregates: Any, wrong: str) -> None:
+    job, rows = keyed()
+    rows.key_by("user").aggregate(uid="sums", **aggregates).sink(MemorySink(), uid="out")
+    assert wrong in only(job)
+
+
+def test_an_output_that_nobody_writes_is_refused() -> None:
+    job, rows = keyed()
+    totals = rows.key_by("user").process(Totals(), uid="totals")
+    totals.dead_letters().sink(MemorySink(), uid="dead")
+    totals.output("early").sink(MemorySink(), uid="early")
+    dead, early = lines(job)
+    assert "declare it with on_error='dead-letter'" in dead
+    assert "it has: late" in early
+
+
+def test_rows_of_a_batch_cannot_be_set_aside() -> None:
+    job, rows = keyed()
+    rows.key_by("user").process(Whole(), uid="whole", on_error="dead-letter").sink(MemorySink(), uid="out")
+    assert "only a KeyedFunction" in only(job)
+
+
+@pytest.mark.parametrize("wrong", [MemorySource, 5])
+def test_what_is_no_source_or_sink_is_refused(wrong: Any) -> None:
+    job = Declaration("job")
+    job.source(wrong, uid="in").sink(wrong, uid="out")
+    first, second = lines(job)
+    assert "is not a source" in first
+    assert "is not a sink" in second
