@@ -13,7 +13,7 @@ EpochId = NewType("EpochId", int)
 """Numbers epochs from 1. Not a commit number: one commit may cover several epochs."""
 
 CommitNumber = NewType("CommitNumber", int)
-"""Numbers commit records densely from 1. Never derived from an epoch: a barrier may move, a commit may not."""
+"""Numbers commit records densely from 1. Never derived from an epoch: a barrier may move."""
 
 Term = NewType("Term", int)
 """The fencing number of a leader. Not a restart count: it grows only when the leader's seat is claimed."""

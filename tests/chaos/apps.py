@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import sys
 import uuid
@@ -110,7 +111,7 @@ def _text(seed: int, length: int) -> str:
 
 
 def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pass rows on; the first task that gets to create the file named by CHAOS_HOLD stops after its first batch."""
+    """Pass rows on. The first task that creates the file named by CHAOS_HOLD stops after its first batch."""
     for batch in batches:
         yield batch
         token = os.environ.get(HOLD_VARIABLE)
@@ -167,13 +168,16 @@ def options(place: Place, shape: Shape) -> dict[str, Any]:
 
 
 def tighten() -> None:
-    """Manifests, sweeps and snapshots every few epochs: a short run then passes every step of the protocol."""
+    """Manifests, sweeps and snapshots every few epochs: a short run then passes every step there is."""
     from holdfast.checkpoint import commits, identity, retention
     from holdfast.engine import snapshots
 
-    identity.Chain = partial(commits.Chain, manifest_every=3)  # type: ignore[misc, assignment]
-    identity.Retention = partial(retention.Retention, sweep_every=1)  # type: ignore[misc, assignment]
-    snapshots.DELTAS_MIN = 3
+    for module, name, value in [
+        (identity, "Chain", partial(commits.Chain, manifest_every=3)),
+        (identity, "Retention", partial(retention.Retention, sweep_every=1)),
+        (snapshots, "DELTAS_MIN", 3),
+    ]:
+        setattr(module, name, value)
 
 
 def record_placement(path: Path) -> None:
@@ -219,6 +223,8 @@ def main() -> None:
 def _choose_spark(master: str, conf: list[str], place: Place) -> None:
     """Before there is a session, Spark's own variable is the public way to configure it."""
     settings = [
+        # Lives are short: time spent on making code fast is time lost.
+        "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.driver.host=127.0.0.1",
         "spark.driver.bindAddress=127.0.0.1",
         "spark.driver.memory=700m",
@@ -226,7 +232,7 @@ def _choose_spark(master: str, conf: list[str], place: Place) -> None:
         f"spark.sql.warehouse.dir={place.root / 'warehouse'}",
         *conf,
     ]
-    arguments = " ".join(f"--conf '{setting}'" for setting in settings)
+    arguments = shlex.join(part for setting in settings for part in ("--conf", setting))
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master {master} {arguments} pyspark-shell"
 
 

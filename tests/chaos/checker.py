@@ -109,9 +109,7 @@ def gather(place: Place) -> Evidence:
         committed_events=(view.positions.get("events") or [0])[0],
         ledger=sink_rows(place, LEDGER),
         buckets=sink_rows(place, BUCKETS),
-        ledger_states={
-            at.number: (at.last_epoch, operator_state(storage, at, LEDGER)) for at in retained
-        },
+        ledger_states={at.number: (at.last_epoch, operator_state(storage, at, LEDGER)) for at in retained},
         bucket_state=operator_state(storage, view, BUCKETS),
     )
 
@@ -126,7 +124,7 @@ def sink_rows(place: Place, uid: str) -> dict[int, list[Row]]:
 
 
 def operator_state(storage: Storage, view: CheckpointView, uid: str) -> State:
-    """An operator's state as the checkpoint has it: the newest snapshot of each range, then the deltas after it."""
+    """An operator's state in a checkpoint: the newest snapshot of each range, then the deltas after it."""
     schema = next((operator for operator in view.operators if operator.uid == uid), None)
     if schema is None:
         return {}

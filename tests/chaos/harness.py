@@ -6,6 +6,7 @@ also when it fails; only processes that it started are ended.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -57,9 +58,14 @@ class Driver:
         environment.update(fault.setting(self._token) if fault else {})
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, cwd=scenario.place.root, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                command,
+                cwd=scenario.place.root,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         self._tell(f"started as {self.pid}" + (f", to suffer {fault}" if fault else ""))
 
     @property
@@ -93,7 +99,7 @@ class Driver:
     def wait_stopped(self) -> None:
         """Wait until its fault has stopped it."""
         wait_until(
-            lambda: self.hit and nemesis.is_stopped(self.pid) or not self.running,
+            lambda: (self.hit and nemesis.is_stopped(self.pid)) or not self.running,
             f"{self.name} to be stopped", self._scenario.history,
         )  # fmt: skip
         assert self.running, f"{self.name} ended instead of being stopped{self._scenario.history.story()}"
@@ -111,10 +117,8 @@ class Driver:
 
     def close(self) -> None:
         """End it and everything it started."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
 
     def _tell(self, what: str) -> None:

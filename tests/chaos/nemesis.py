@@ -44,7 +44,7 @@ class Fault:
         return f"{self.action} at {self.step}:{self.count}"
 
     def setting(self, token: Path) -> dict[str, str]:
-        """The environment that brings it about. `token`: a file that does not exist; it appears with the fault."""
+        """The environment that brings it about. `token`: a file that appears with the fault."""
         return {"HOLDFAST_STOP_AT": f"{self.step}:{self.count}:{self.action}:{token}"}
 
 

@@ -51,6 +51,8 @@ class Slice(Record, frozen=True, kw_only=True):
     rows: int | None = None
     detail: Json = None
     notes: tuple[Json, ...] = ()
+    skipped: bool = False
+    """Somebody decided that these rows are given up: the epoch reads nothing of this source."""
 
 
 class PlanRecord(Record, frozen=True, kw_only=True):
@@ -116,7 +118,7 @@ class SnapshotFile(Record, frozen=True, kw_only=True):
 
 
 class StagedFile(Record, frozen=True, kw_only=True):
-    """Output rows of one epoch, waiting to be published (Parquet)."""
+    """Output rows of one epoch, waiting to be published (an Arrow stream)."""
 
     stream: str
     epoch: int

@@ -11,8 +11,8 @@ from typing import Any
 
 import holdfast as hf
 
-EVENTS = int(os.environ.get("EVENTS", "1500000"))
-EVENTS_PER_SECOND = float(os.environ.get("EVENTS_PER_SECOND", "25000"))
+EVENTS = int(os.environ.get("EVENTS", "1000000"))
+EVENTS_PER_SECOND = float(os.environ.get("EVENTS_PER_SECOND", "20000"))
 
 
 class Clicks(hf.KeyedFunction):

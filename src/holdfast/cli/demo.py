@@ -26,7 +26,7 @@ from holdfast.cli.demo_proof import Verdict, prove, read_sink, visible_files
 from holdfast.errors import DefinitionError, HoldfastError
 
 JOB_FILE = Path(__file__).with_name("clickstream.py")
-STREAM_SECONDS = 60.0
+STREAM_SECONDS = 50.0
 """The events arrive over this long, whatever their number."""
 STALLED_SECONDS = 120.0
 """A life of the job that shows nothing new for so long is given up."""
@@ -78,7 +78,7 @@ def play(console: Console, *, seed: int | None, kills: int, events: int, directo
         "seed": seed,
         "directory": directory,
     }
-    console.print(_INTRODUCTION.format(**told), highlight=False)
+    console.print(_INTRODUCTION.format(**told), highlight=False, soft_wrap=True)
     show = _Show(console, directory, events)
     show.run(plan_kills(seed, kills))
     console.print("\nNow the proof: every row in the sink against plain arithmetic, without Holdfast.")
@@ -191,7 +191,8 @@ class _Show:
         self._say(f"{kill}, which was {doing}; {self._rows:,} events in the sink")
 
     def _say(self, text: str) -> None:
-        self._bar.console.print(f"{time.monotonic() - self._began:6.1f} s  {text}", highlight=False)
+        seconds = time.monotonic() - self._began
+        self._bar.console.print(f"{seconds:6.1f} s  {text}", highlight=False, soft_wrap=True)
 
 
 def _table(verdict: Verdict) -> Table:

@@ -20,6 +20,7 @@ class Child:
         self.progress: dict[str, Any] = {}
         command = [sys.executable, "-m", "holdfast", "run", "clickstream.py", "--json"]
         command += ["--checkpoint", "ck", "--working-dir", "working", "--until", "exhausted"]
+        command += ["--max-rows-per-epoch", "50000"]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,

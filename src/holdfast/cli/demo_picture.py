@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 960, 420
-_LEFT, _RIGHT, _TOP, _BOTTOM = 80, 24, 96, 52
+_LEFT, _RIGHT, _TOP, _BOTTOM = 80, 24, 112, 52
 BIN_SECONDS = 1.0
 
 
@@ -86,9 +86,7 @@ def _grid(scale: _Scale) -> list[str]:
         parts.append(f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{second}</text>')
     middle = (WIDTH + _LEFT - _RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT - 12}" text-anchor="middle">seconds since the start</text>')
-    parts.append(
-        f'<text x="{_LEFT}" y="{_TOP - 26}">events per second that became visible in the sink</text>'
-    )
+    parts.append(f'<text x="{_LEFT}" y="72">events per second that became visible in the sink</text>')
     return parts
 
 

@@ -118,7 +118,7 @@ def guarantees(
 def demo(
     seed: Annotated[int | None, typer.Option(help="Repeat the kills of an earlier demo.")] = None,
     kills: Annotated[int, typer.Option(min=0, max=20)] = 4,
-    events: Annotated[int, typer.Option(min=1, max=100_000_000)] = 1_500_000,
+    events: Annotated[int, typer.Option(min=1, max=100_000_000)] = 1_000_000,
     directory: Annotated[
         Path | None, typer.Option(help="An empty directory. [default: a temporary one]")
     ] = None,

@@ -61,7 +61,7 @@ class Committer:
         self._publishes = ThreadPoolExecutor(1, thread_name_prefix="holdfast-publish")
         self._pending: deque[Future[None]] = deque()
         self._snapshots: list[SnapshotFile] = []
-        self._failed = False
+        self._failed = self._unpublished = False
         self.view = view
 
     def submit(self, outcomes: list[EpochOutcome]) -> None:
@@ -131,8 +131,15 @@ class Committer:
             self._say(f"old checkpoint files could not be removed and will be tried again: {failure}")
 
     def _publish(self, outcomes: list[EpochOutcome]) -> None:
+        if self._unpublished:
+            return
         staged = [file for outcome in outcomes for file in outcome.staged]
-        self._publishing.publish(outcomes[0].plan.epoch, outcomes[-1].plan.epoch, staged)
+        try:
+            self._publishing.publish(outcomes[0].plan.epoch, outcomes[-1].plan.epoch, staged)
+        except BaseException:
+            # Later epochs must not be shown before this one: a sink shows a prefix of the committed epochs.
+            self._unpublished = True
+            raise
 
     def _record(self, outcomes: list[EpochOutcome]) -> CommitRecord:
         last = outcomes[-1].plan

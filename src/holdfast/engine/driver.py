@@ -104,6 +104,8 @@ class Driver:
                 self._monitor.say(str(other))
                 view = chain.load()
             except (CorruptionError, ObjectMissing) as damage:
+                # What a newer leader has retired is gone, not damaged.
+                self._refuse_if_superseded()
                 found_before = self._inspector.damaged
                 self._monitor.say(f"DAMAGE: {damage}")
                 view = rewind_past_damage(
@@ -119,7 +121,9 @@ class Driver:
         ranges = shard_ranges(settings.key_groups, shards)
         schemas = operator_schemas(program, view.operators)
         uids = [node.uid for node in self._graph.sources]
-        recorded = recorded_plans(self._checkpoint.plans, view, uids, self._fingerprint, shards)
+        recorded = recorded_plans(
+            self._checkpoint.plans, self._checkpoint.chain, view, uids, self._fingerprint, shards
+        )
         self._planner = Planner(
             self._checkpoint.plans, self._graph.sources, view, recorded, self._clock,
             self._term, self._run, self._fingerprint, shards,
@@ -248,6 +252,9 @@ class Driver:
         if now - self._term_checked < TERM_CHECK_SECONDS:
             return
         self._term_checked = now
+        self._refuse_if_superseded()
+
+    def _refuse_if_superseded(self) -> None:
         newest = newest_term(self._storage)
         if newest is not None and newest.term > self._term:
             raise FencedOut(self._term, newest.term, f"claimed by {newest.host}, process {newest.pid}")

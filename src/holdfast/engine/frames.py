@@ -56,7 +56,7 @@ class EpochFrames:
     def _source(self, node: SourceNode) -> DataFrame:
         if node.uid not in self._sources:
             planned = self._plan.slices.get(node.uid)
-            if planned is None:
+            if planned is None or planned.skipped:
                 frame = self._spark.createDataFrame([], node.source.schema)
             else:
                 taken = Slice(planned.start, planned.end, planned.rows, planned.detail, planned.notes)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec.structs import replace as replace_record
+
 from holdfast.checkpoint.records import DeltaFile, SnapshotFile, VersionRecord
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine.work import ShardPlan
@@ -55,88 +57,94 @@ def line_of(
     `without`: snapshots that are known to be damaged; the one before, and the deltas since, take their place.
     """
     snapshots = _newest(
-        file
-        for file in view.snapshots.get(operator, ())
-        if _overlap(file.first_group, file.end_group, groups) and file.object not in without
+        [file for file in view.snapshots.get(operator, ()) if file.object not in without], groups
     )
-    exact_base = len(snapshots) == 1 and _same(snapshots[0].first_group, snapshots[0].end_group, groups)
-    deltas = [
-        delta
+    pieces = [
+        _Piece(replace_record(delta, first_group=low, end_group=high), _same(delta, groups))
         for delta in view.live_deltas(operator)
-        if _overlap(delta.first_group, delta.end_group, groups) and not _covered(delta, snapshots, groups)
+        for low, high in _uncovered(delta, snapshots, groups)
     ]
-    deltas.sort(key=lambda delta: (delta.version.epoch, delta.first_group))
-    if (exact_base or not snapshots) and all(_same(d.first_group, d.end_group, groups) for d in deltas):
+    pieces.sort(key=lambda piece: (piece.delta.version.epoch, piece.delta.first_group))
+    foreign = max((index + 1 for index, piece in enumerate(pieces) if not piece.own), default=0)
+    merged, own = [piece.delta for piece in pieces[:foreign]], [piece.delta for piece in pieces[foreign:]]
+    if not merged and all(_same(file, groups) for file in snapshots):
         start = snapshots[0].version if snapshots else EMPTY_VERSION
-        version = deltas[-1].version if deltas else start
-        return Line(groups, version, tuple(snapshots), tuple(deltas))
-    return _merged(view, groups, tuple(snapshots), deltas)
+        return Line(groups, own[-1].version if own else start, tuple(snapshots), tuple(own))
+    version = own[0].parent if own else _name_of(view)
+    chain = _relabelled(merged, version, from_nothing=not snapshots)
+    return Line(groups, own[-1].version if own else version, tuple(snapshots), (*chain, *own))
 
 
-def _merged(
-    view: CheckpointView, groups: KeyGroupRange, snapshots: tuple[SnapshotFile, ...], deltas: list[DeltaFile]
-) -> Line:
-    """Files written under another parallelism form no chain of their own: number them as one.
+@dataclass(frozen=True)
+class _Piece:
+    """Of a delta, the key groups that a shard needs. `own`: it was written by a shard of the same range."""
 
-    The name of the merged version is taken from the first delta that already follows it, if there is one; it
-    is the same
-    for everybody, since the state of some key groups after a committed epoch is one thing only.
-    """
-    own = next((i for i, d in enumerate(deltas) if _same(d.first_group, d.end_group, groups)), len(deltas))
-    foreign, following = deltas[:own], deltas[own:]
-    if following:
-        merged = following[0].parent
-    else:
-        merged = VersionRecord(epoch=view.last_epoch, attempt=0, result=f"commit-{view.number}")
+    delta: DeltaFile
+    own: bool
+
+
+def _name_of(view: CheckpointView) -> VersionRecord:
+    """A version for state put together from files of other ranges. The same for everybody: the state of some
+    key groups after a commit is one thing only."""
+    return VersionRecord(epoch=view.last_epoch, attempt=0, result=f"commit-{view.number}")
+
+
+def _relabelled(deltas: list[DeltaFile], end: VersionRecord, from_nothing: bool) -> list[DeltaFile]:
+    """Deltas that were written under other parallelisms form no chain of their own: number them as one."""
+    parent = EMPTY_VERSION if from_nothing else _renamed(end, f"{end.result}-base")
     chain: list[DeltaFile] = []
-    parent = VersionRecord(epoch=merged.epoch, attempt=0, result=f"{merged.result}-base")
-    for index, delta in enumerate(foreign):
-        last = index == len(foreign) - 1
-        version = merged if last else _renamed(merged, f"{merged.result}-{index}")
-        chain.append(_relabelled(delta, version, parent))
+    for index, delta in enumerate(deltas):
+        version = end if index == len(deltas) - 1 else _renamed(end, f"{end.result}-{index}")
+        chain.append(replace_record(delta, version=version, parent=parent))
         parent = version
-    return Line(groups, following[-1].version if following else merged, snapshots, (*chain, *following))
+    return chain
 
 
 def _renamed(version: VersionRecord, result: str) -> VersionRecord:
     return VersionRecord(epoch=version.epoch, attempt=version.attempt, result=result)
 
 
-def _relabelled(delta: DeltaFile, version: VersionRecord, parent: VersionRecord) -> DeltaFile:
-    return DeltaFile(
-        operator=delta.operator,
-        first_group=delta.first_group,
-        end_group=delta.end_group,
-        version=version,
-        parent=parent,
-        extent=delta.extent,
-        entries=delta.entries,
-    )
-
-
-def _newest(files: Iterable[SnapshotFile]) -> list[SnapshotFile]:
-    """Per range the newest snapshot; of overlapping ranges those of the newest epoch."""
+def _newest(files: Sequence[SnapshotFile], groups: KeyGroupRange) -> list[SnapshotFile]:
+    """For each key group its newest snapshot; one that a newer file partly replaces is cut."""
+    newest: dict[int, SnapshotFile] = {}
+    for file in sorted(files, key=lambda file: file.version.epoch):
+        for group in range(max(file.first_group, groups.first), min(file.end_group, groups.end)):
+            newest[group] = file
     chosen: list[SnapshotFile] = []
-    for file in sorted(files, key=lambda file: file.version.epoch, reverse=True):
-        if not any(max(file.first_group, c.first_group) < min(file.end_group, c.end_group) for c in chosen):
+    for file in {id(file): file for file in newest.values()}.values():
+        left = [group for group in newest if newest[group] is file]
+        wanted = min(file.end_group, groups.end) - max(file.first_group, groups.first)
+        if len(left) == wanted:
             chosen.append(file)
+        else:
+            chosen += [replace_record(file, first_group=low, end_group=high) for low, high in _ranges(left)]
     return sorted(chosen, key=lambda file: file.first_group)
 
 
-def _covered(delta: DeltaFile, snapshots: Sequence[SnapshotFile], groups: KeyGroupRange) -> bool:
-    """Whether the snapshots hold everything that the delta changed in these groups."""
-    first, end = max(delta.first_group, groups.first), min(delta.end_group, groups.end)
-    return all(
-        any(
+def _uncovered(
+    delta: DeltaFile, snapshots: Sequence[SnapshotFile], groups: KeyGroupRange
+) -> list[tuple[int, int]]:
+    """The key groups of a delta, as ranges, that a shard needs and no snapshot has at its epoch or later."""
+    needed = [
+        group
+        for group in range(max(delta.first_group, groups.first), min(delta.end_group, groups.end))
+        if not any(
             s.first_group <= group < s.end_group and s.version.epoch >= delta.version.epoch for s in snapshots
         )
-        for group in range(first, end)
-    )
+    ]
+    return _ranges(needed)
 
 
-def _overlap(first: int, end: int, groups: KeyGroupRange) -> bool:
-    return max(first, groups.first) < min(end, groups.end)
+def _ranges(groups: Iterable[int]) -> list[tuple[int, int]]:
+    """Key groups as half-open ranges."""
+    ranges: list[tuple[int, int]] = []
+    for group in sorted(groups):
+        if ranges and ranges[-1][1] == group:
+            ranges[-1] = (ranges[-1][0], group + 1)
+        else:
+            ranges.append((group, group + 1))
+    return ranges
 
 
-def _same(first: int, end: int, groups: KeyGroupRange) -> bool:
-    return first == groups.first and end == groups.end
+def _same(file: DeltaFile | SnapshotFile, groups: KeyGroupRange) -> bool:
+    return file.first_group == groups.first and file.end_group == groups.end

@@ -9,38 +9,76 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from holdfast.checkpoint.commits import Chain
 from holdfast.checkpoint.plans import Plans, PlanTaken, may_follow
 from holdfast.checkpoint.records import Json, PlanRecord, Slice
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock
-from holdfast.errors import CorruptionError, FencedOut
+from holdfast.errors import CorruptionError, FencedOut, ObjectMissing
 from holdfast.graph.nodes import SourceNode
-from holdfast.ids import EpochId
+from holdfast.ids import EpochId, PlanAttempt
 from holdfast.io.contract import SourceReader
 
 PLANS_AHEAD_MAX = 1_000
 """How many recorded plans a recovery follows at most: a rewind may have to replay this many."""
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """A plan found in storage. `obstacle`: why its slices have to be planned again."""
+
+    plan: PlanRecord
+    obstacle: str | None
+
+
 def recorded_plans(
-    plans: Plans, view: CheckpointView, uids: list[str], fingerprint: str, parallelism: int
-) -> deque[PlanRecord]:
-    """The plans after the view that can be followed, in order."""
+    plans: Plans, chain: Chain, view: CheckpointView, uids: list[str], fingerprint: str, parallelism: int
+) -> deque[Recorded]:
+    """The plans after the view, in order, for as long as each reads on from where the one before ended.
+
+    After a rewind these are the plans that were committed then: sinks may show what came of them, so
+    exactly these slices are read again, whatever else has changed.
+    """
     positions: dict[str, Json] = {uid: view.positions.get(uid) for uid in uids}
-    found: deque[PlanRecord] = deque()
+    committed = _committed_attempts(chain, view)
+    found: deque[Recorded] = deque()
     for epoch in range(view.last_epoch + 1, view.last_epoch + 1 + PLANS_AHEAD_MAX):
-        try:
-            plan = plans.newest(EpochId(epoch))
-        except CorruptionError:
+        plan = _recorded(plans, EpochId(epoch), committed.get(epoch))
+        if plan is None or not plan.slices.keys() <= positions.keys():
             break
-        if plan is None or may_follow(
-            plan, start_positions=positions, fingerprint=fingerprint, parallelism=parallelism
+        if may_follow(
+            plan, start_positions=positions, fingerprint=plan.fingerprint, parallelism=plan.parallelism
         ):
             break
-        found.append(plan)
+        obstacle = may_follow(
+            plan, start_positions=positions, fingerprint=fingerprint, parallelism=parallelism
+        )
+        found.append(Recorded(plan, obstacle))
         positions.update({uid: part.end for uid, part in plan.slices.items()})
     return found
+
+
+def _committed_attempts(chain: Chain, view: CheckpointView) -> dict[int, PlanAttempt]:
+    """Epoch -> attempt that was committed, for epochs after the view: there are some after a rewind."""
+    attempts: dict[int, PlanAttempt] = {}
+    for number in chain.numbers():
+        try:
+            record = chain.record(number)
+        except CorruptionError:
+            continue
+        for epoch, attempt in record.attempts.items():
+            if int(epoch) > view.last_epoch:
+                attempts[int(epoch)] = PlanAttempt(attempt)
+    return attempts
+
+
+def _recorded(plans: Plans, epoch: EpochId, attempt: PlanAttempt | None) -> PlanRecord | None:
+    try:
+        return plans.newest(epoch) if attempt is None else plans.read(epoch, attempt)
+    except (CorruptionError, ObjectMissing):
+        return None
 
 
 class Planner:
@@ -51,7 +89,7 @@ class Planner:
         plans: Plans,
         sources: tuple[SourceNode, ...],
         view: CheckpointView,
-        recorded: deque[PlanRecord],
+        recorded: deque[Recorded],
         clock: Clock,
         term: int,
         run: str,
@@ -66,8 +104,8 @@ class Planner:
         self.epoch = view.last_epoch
         self.positions: dict[str, Json] = {node.uid: view.positions.get(node.uid) for node in sources}
         notes = {node.uid: list(view.notes.get(node.uid, ())) for node in sources}
-        for plan in recorded:
-            for uid, part in plan.slices.items():
+        for found in recorded:
+            for uid, part in found.plan.slices.items():
                 notes[uid].extend(part.notes)
         self.readers: Mapping[str, SourceReader] = {
             node.uid: node.source.reader(notes[node.uid]) for node in sources
@@ -78,10 +116,11 @@ class Planner:
         commit.
         """
         while True:
-            if self._recorded:
-                plan = self._recorded.popleft()
+            recorded = self._recorded.popleft() if self._recorded else None
+            if recorded is not None and recorded.obstacle is None:
+                plan = recorded.plan
                 break
-            slices = self._slices(max_rows)
+            slices = self._slices(max_rows) if recorded is None else recorded.plan.slices
             if not slices:
                 return None
             draft = self._draft(slices, parent)
@@ -91,6 +130,8 @@ class Planner:
                 break
             if plan.term > self._term:
                 raise FencedOut(self._term, plan.term, f"plan {plan.epoch}/{plan.attempt} is its")
+            if recorded is not None:
+                self._recorded.appendleft(recorded)
         self.epoch = plan.epoch
         self._clock_ms = plan.clock_ms
         self.positions.update({uid: part.end for uid, part in plan.slices.items()})

@@ -35,7 +35,7 @@ from holdfast.engine.work import (
     WorkPlace,
     encode_result,
 )
-from holdfast.ids import KeyGroupRange
+from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.delta import read_delta, to_entries, write_delta
 from holdfast.state.keys import GROUP_COLUMN
 from holdfast.state.layout import StateLayout
@@ -253,7 +253,9 @@ def _state_identity(place: WorkPlace, uid: str, groups: KeyGroupRange) -> str:
 def _delta_step(storage: Storage, layout: StateLayout, plan: ShardPlan, delta: DeltaFile) -> DeltaStep:
     def load() -> Entries:
         data = read_extent(storage, delta.extent)
-        return to_entries(layout, read_delta(layout, data, delta.extent.object, groups=plan.groups))
+        first, end = max(delta.first_group, plan.groups.first), min(delta.end_group, plan.groups.end)
+        groups = KeyGroupRange(KeyGroup(first), KeyGroup(end))
+        return to_entries(layout, read_delta(layout, data, delta.extent.object, groups=groups))
 
     return DeltaStep(_version(delta.version), _version(delta.parent), load)
 

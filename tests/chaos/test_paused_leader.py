@@ -1,0 +1,59 @@
+"""A leader is stopped before its commit, another one takes over, and the first wakes up.
+
+It must learn at its commit that it was superseded. Nothing that it still does may show anywhere, and the
+rightful leader must not even notice.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import FencedOut
+from holdfast.steps import Step
+from tests.chaos.apps import Place, Shape
+from tests.chaos.harness import Driver, Scenario
+from tests.chaos.nemesis import Action, Fault
+
+
+def _fenced(zombie: Driver, scenario: Scenario) -> None:
+    """Wake it up: it ends by itself, with the exit code and the line that say why."""
+    zombie.resume()
+    assert zombie.wait() == FencedOut.exit_code, scenario.history.story()
+    assert "a newer leader exists" in zombie.last_words(), zombie.said()
+
+
+PAUSED_AT = (Step.PLAN_WRITTEN, Step.BEFORE_COMMIT, Step.COMMIT_WRITTEN, Step.BEFORE_PUBLISH)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("step", PAUSED_AT)
+def test_a_leader_that_wakes_up_beside_its_successor_is_fenced_out(step: Step, tmp_path: Path) -> None:
+    """The successor is still at work when the first wakes up."""
+    with Scenario(Place(tmp_path), Shape(epochs=30)) as scenario:
+        zombie = scenario.start(Fault(step, 3, Action.STOP))
+        zombie.wait_stopped()
+        seen = max(scenario.commits(), default=0)
+        rightful = scenario.start()
+        scenario.wait_for_commit(seen + 3, rightful)
+        _fenced(zombie, scenario)
+        assert rightful.running, f"the successor was done too early to be disturbed{scenario.history.story()}"
+        assert rightful.wait() == 0, scenario.history.story()
+        scenario.expect_exactly_once()
+
+
+@pytest.mark.heavy
+def test_a_leader_that_wakes_up_when_its_commit_number_was_retired_is_fenced_out(tmp_path: Path) -> None:
+    """Its commit's name is free again, so its put succeeds: the floor is what tells it."""
+    with Scenario(Place(tmp_path), Shape(epochs=16)) as scenario:
+        zombie = scenario.start(Fault(Step.BEFORE_COMMIT, 2, Action.STOP))
+        zombie.wait_stopped()
+        rightful = scenario.start()
+        assert rightful.wait() == 0, scenario.history.story()
+        assert min(scenario.commits()) > 2, "retention has not deleted the zombie's commit number"
+        _fenced(zombie, scenario)
+        scenario.expect_exactly_once()
+        successor = scenario.start()
+        assert successor.wait() == 0, scenario.history.story()
+        scenario.expect_exactly_once()
