@@ -39,8 +39,8 @@ lint: $(INSTALLED) ## style, types and layers alone
 	@$(call title,import-linter: imports point down only)
 	@$(BIN)/lint-imports --no-logo
 
-bench: $(INSTALLED) java ## speed beside Spark's own stateful operators (about four minutes)
-	@$(BIN)/python -m bench.spark_baselines
+bench: $(INSTALLED) java ## speed beside Spark's own stateful operators, on a quiet machine (about 15 minutes)
+	@$(BIN)/python -m bench
 
 crash: $(INSTALLED) java ## the crash matrix: a real process killed at every step of the protocol (long)
 	@$(call title,pytest tests/chaos -m heavy)

@@ -1,6 +1,8 @@
-"""Holdfast on the common workload: the same files, the same session, the same kind of sink as Spark's own ways.
+"""Holdfast on the common workload: the same files, the same session, the same kind of sink as Spark's own
+ways.
 
-Measured is the time between commits, in the steady state: planning, reading, state, delta, staged output, commit record and
+Measured is the time between commits, in the steady state: planning, reading, state, delta, staged output,
+commit record and
 published file all happen within it. The first WARM_UP epochs do not count, and the sums are checked.
 """
 
@@ -11,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +73,7 @@ class CommitTimes:
     def gaps_ms(self, skip: int) -> list[float]:
         """Time from commit to commit, in milliseconds, after the first `skip` epochs."""
         times = [self.at[epoch] for epoch in sorted(self.at) if epoch >= skip]
-        return [(after - before) * 1_000 for before, after in zip(times, times[1:], strict=False)]
+        return [(after - before) * 1_000 for before, after in pairwise(times)]
 
 
 def measure(

@@ -2,9 +2,12 @@
 
     python -m bench.state_growth --keys 100000 1000000 10000000
 
-For each size: a state of that many keys is filled, then epochs of 250,000 rows touching 50,000 keys spread over all
-of it are timed, and the size of their deltas is taken from the commit records. Then the job is started again in a new
-process with nothing but the checkpoint: the time from "Spark is up" to the first commit, every byte of the snapshots
+For each size: a state of that many keys is filled, then epochs of 250,000 rows touching 50,000 keys spread
+over all
+of it are timed, and the size of their deltas is taken from the commit records. Then the job is started again
+in a new
+process with nothing but the checkpoint: the time from "Spark is up" to the first commit, every byte of the
+snapshots
 verified, is the restore.
 """
 
@@ -60,7 +63,12 @@ def fill_and_measure(keys: int, place: Path) -> Result:
     epochs = WARM_UP + MEASURED
     times, outcomes = CommitTimes(), _watch_outcomes()
     job_of(keys, keys, epochs).run(
-        place / "ck", spark=spark, until="exhausted", max_rows_per_epoch=ROWS, working_dir=place / "w", on_progress=times
+        place / "ck",
+        spark=spark,
+        until="exhausted",
+        max_rows_per_epoch=ROWS,
+        working_dir=place / "w",
+        on_progress=times,
     )
     spark.stop()
     gaps = times.gaps_ms(min(times.at) + WARM_UP)
@@ -92,7 +100,12 @@ def _restore_here(keys: int, place: Path) -> Result:
     times = CommitTimes()
     fresh = place / "restored"
     handle = job_of(keys, keys, WARM_UP + MEASURED + 1).start(
-        place / "ck", spark=spark, until="exhausted", max_rows_per_epoch=ROWS, working_dir=fresh, on_progress=times
+        place / "ck",
+        spark=spark,
+        until="exhausted",
+        max_rows_per_epoch=ROWS,
+        working_dir=fresh,
+        on_progress=times,
     )
     handle.wait()
     spark.stop()
@@ -149,7 +162,9 @@ def main() -> None:
     results = run_sizes(given.keys)
     small, large = results[0], results[-1]
     for name in ("epoch_ms", "state_ms", "delta_bytes", "restore_s"):
-        print(f"{name:<14} {large['keys']:,} keys / {small['keys']:,} keys = {large[name] / small[name]:.2f}x")
+        print(
+            f"{name:<14} {large['keys']:,} keys / {small['keys']:,} keys = {large[name] / small[name]:.2f}x"
+        )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ Never here: choosing results (see runner) or what a commit means (see checkpoint
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +19,7 @@ from holdfast.checkpoint.records import CommitRecord, OperatorSchema, SnapshotFi
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine.publishing import Publishing
 from holdfast.engine.runner import EpochOutcome
-from holdfast.errors import HoldfastError, StorageError
+from holdfast.errors import HoldfastError
 
 COMMITS_IN_FLIGHT = 2
 """How many commits may be under way while the next epoch runs. More would only put off the waiting."""
@@ -56,11 +57,13 @@ class Committer:
         self._term, self._run = term, run
         self._operators: tuple[OperatorSchema, ...] | None = operators
         self._order = order
+        self._held_back = ""
         self._on_commit, self._say = on_commit, say
         self._commits = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
         self._publishes = ThreadPoolExecutor(1, thread_name_prefix="holdfast-publish")
         self._pending: deque[Future[None]] = deque()
         self._snapshots: list[SnapshotFile] = []
+        self._snapshots_lock = threading.Lock()
         self._failed = self._unpublished = False
         self.view = view
 
@@ -77,7 +80,8 @@ class Committer:
 
     def add_snapshots(self, files: list[SnapshotFile]) -> None:
         """Name these snapshots in a coming commit record."""
-        self._snapshots = [*self._snapshots, *files]
+        with self._snapshots_lock:
+            self._snapshots = [*self._snapshots, *files]
 
     def check(self, allowed: int) -> None:
         """Wait until at most `allowed` pieces of work are unfinished; raise the first failure."""
@@ -113,12 +117,12 @@ class Committer:
                     f"commit {done.view.number} of term {done.view.term} came first; going on from it"
                 )
             self.view = done.view
+            if self._order is PublishOrder.AFTER_COMMIT:
+                self.publish(outcomes)
+            self._on_commit(self.view)
         except BaseException:
             self._failed = True
             raise
-        self._on_commit(self.view)
-        if self._order is PublishOrder.AFTER_COMMIT:
-            self.publish(outcomes)
         self._retire()
 
     def _retire(self) -> None:
@@ -126,9 +130,13 @@ class Committer:
         again.
         """
         try:
-            self._checkpoint.retention.after_commit(self.view)
-        except StorageError as failure:
-            self._say(f"old checkpoint files could not be removed and will be tried again: {failure}")
+            retired = self._checkpoint.retention.after_commit(self.view)
+            held_back = retired.held_back if retired else ""
+        except HoldfastError as failure:
+            held_back = str(failure)
+        if held_back and held_back != self._held_back:
+            self._say(f"old checkpoint files could not be removed and will be tried again: {held_back}")
+        self._held_back = held_back
 
     def _publish(self, outcomes: list[EpochOutcome]) -> None:
         if self._unpublished:
@@ -150,8 +158,9 @@ class Committer:
                 positions[uid] = part.end
                 if part.notes:
                     notes[uid] = (*notes.get(uid, ()), *part.notes)
-        ready = [file for file in self._snapshots if file.version.epoch <= last.epoch]
-        self._snapshots = [file for file in self._snapshots if file not in ready]
+        with self._snapshots_lock:
+            ready = [file for file in self._snapshots if file.version.epoch <= last.epoch]
+            self._snapshots = [file for file in self._snapshots if file not in ready]
         operators, self._operators = self._operators, None
         return CommitRecord(
             term=self._term,

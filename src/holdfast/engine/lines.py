@@ -59,15 +59,16 @@ def line_of(
     snapshots = _newest(
         [file for file in view.snapshots.get(operator, ()) if file.object not in without], groups
     )
+    own_range = (groups.first, groups.end)
     pieces = [
-        _Piece(replace_record(delta, first_group=low, end_group=high), _same(delta, groups))
+        _Piece(replace_record(delta, first_group=low, end_group=high), (low, high) == _range(delta) == own_range)
         for delta in view.live_deltas(operator)
         for low, high in _uncovered(delta, snapshots, groups)
     ]
     pieces.sort(key=lambda piece: (piece.delta.version.epoch, piece.delta.first_group))
     foreign = max((index + 1 for index, piece in enumerate(pieces) if not piece.own), default=0)
     merged, own = [piece.delta for piece in pieces[:foreign]], [piece.delta for piece in pieces[foreign:]]
-    if not merged and all(_same(file, groups) for file in snapshots):
+    if not merged and all(_range(file) == own_range for file in snapshots):
         start = snapshots[0].version if snapshots else EMPTY_VERSION
         return Line(groups, own[-1].version if own else start, tuple(snapshots), tuple(own))
     version = own[0].parent if own else _name_of(view)
@@ -77,7 +78,10 @@ def line_of(
 
 @dataclass(frozen=True)
 class _Piece:
-    """Of a delta, the key groups that a shard needs. `own`: it was written by a shard of the same range."""
+    """Of a delta, the key groups that a shard needs. `own`: all of it, written by a shard of the same range.
+
+    A delta of which a newer snapshot has a part is not: its version does not name the state that it leads to.
+    """
 
     delta: DeltaFile
     own: bool
@@ -86,7 +90,9 @@ class _Piece:
 def _name_of(view: CheckpointView) -> VersionRecord:
     """A version for state put together from files of other ranges. The same for everybody: the state of some
     key groups after a commit is one thing only."""
-    return VersionRecord(epoch=view.last_epoch, attempt=0, result=f"commit-{view.number}")
+    # With the checksum: what was restored from a copy may have another commit of this number before long.
+    name = f"commit-{view.number}-{view.checksum}"
+    return VersionRecord(epoch=view.last_epoch, attempt=0, result=name)
 
 
 def _relabelled(deltas: list[DeltaFile], end: VersionRecord, from_nothing: bool) -> list[DeltaFile]:
@@ -146,5 +152,5 @@ def _ranges(groups: Iterable[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def _same(file: DeltaFile | SnapshotFile, groups: KeyGroupRange) -> bool:
-    return file.first_group == groups.first and file.end_group == groups.end
+def _range(file: DeltaFile | SnapshotFile) -> tuple[int, int]:
+    return file.first_group, file.end_group

@@ -192,7 +192,7 @@ def apply_transform(node: TransformNode, frame: DataFrame) -> DataFrame:
     except Exception as cause:
         raise DefinitionError(
             f"{node.place} transform: the function failed ({type(cause).__name__}: "
-            f"{str(cause).splitlines()[0]}); mend it: it takes a DataFrame and gives back a DataFrame"
+            f"{first_line(cause)}); mend it: it takes a DataFrame and gives back a DataFrame"
         ) from cause
     if not isinstance(given, DataFrame):
         raise DefinitionError(
@@ -200,6 +200,11 @@ def apply_transform(node: TransformNode, frame: DataFrame) -> DataFrame:
             "it must give back a DataFrame"
         )
     return given
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line; its kind where it says nothing."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def union_frames(frames: list[DataFrame]) -> DataFrame:

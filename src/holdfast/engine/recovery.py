@@ -12,7 +12,7 @@ from collections.abc import Callable
 from holdfast.checkpoint.commits import Adopted, Chain, DamagedChain
 from holdfast.checkpoint.damage import newest_intact
 from holdfast.checkpoint.records import Extent, SnapshotFile
-from holdfast.checkpoint.view import CheckpointView, Head
+from holdfast.checkpoint.view import SNAPSHOTS_KEPT, CheckpointView, Head
 from holdfast.engine.lines import line_of
 from holdfast.errors import CorruptionError, ObjectMissing, RestoreError
 from holdfast.ids import CommitNumber, shard_ranges
@@ -61,16 +61,11 @@ class Inspector:
             if file.object in self.damaged
             for g in range(file.first_group, file.end_group)
         }
-        if lost <= covered:
-            return True
-        first = {(d.first_group, d.end_group): d for d in reversed(view.live_deltas(operator))}
-        from_start = {
-            group
-            for (low, high), delta in first.items()
-            if delta.parent.epoch == 0
-            for group in range(low, high)
-        }
-        return lost - covered <= from_start
+        # Deltas are dropped once two snapshots have what they changed: with a single one, all are still there.
+        return all(
+            sum(file.first_group <= group < file.end_group for file in files) < SNAPSHOTS_KEPT
+            for group in lost - covered
+        )
 
     def _good_extent(self, extent: Extent) -> bool:
         key = f"{extent.object}@{extent.offset}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -90,7 +91,9 @@ class EpochRunner:
             results = self._run_stage(stage, frames, plan, lines, committed, run)
             self._collect(stage, results, frames, outcome, lines, payloads)
         reached(Step.RESULTS_CHOSEN)
-        Bundle(self._storage, f"data/{plan.epoch:012d}/{run}-{plan.attempt}-bundle").write(payloads)
+        # Unique: a plan may be run again by this very run, after a rewind, while older commits name the first.
+        name = f"data/{plan.epoch:012d}/{run}-{plan.attempt}-bundle-{uuid.uuid4().hex}"
+        Bundle(self._storage, name).write(payloads)
         reached(Step.BUNDLE_WRITTEN)
         outcome.seconds = time.perf_counter() - started
         return outcome

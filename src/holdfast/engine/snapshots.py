@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.checkpoint.records import SnapshotFile
+from holdfast.checkpoint.records import SnapshotFile, VersionRecord
 from holdfast.engine.lines import Line
 from holdfast.engine.placement import Placement
+from holdfast.engine.program import first_line
 from holdfast.engine.task import snapshot_shard
 from holdfast.engine.work import RESULT_SCHEMA, WorkPlace, decode_result
 from holdfast.ids import KeyGroupRange
@@ -70,6 +71,8 @@ class Snapshotter:
         self._spark, self._place, self._placement, self._shards = spark, place, placement, shards
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-snapshot")
         self._running: Future[list[SnapshotFile]] | None = None
+        self._tried: dict[tuple[str, int], VersionRecord] = {}
+        """Shards asked for a snapshot, the last one last, and where their line stood."""
 
     def step(self, lines: Lines, on_failure: Callable[[str], None]) -> list[SnapshotFile]:
         """Called after each epoch: gives the snapshots that were finished since, and starts the next ones
@@ -77,13 +80,26 @@ class Snapshotter:
         """
         finished = self._finished(on_failure)
         if self._running is None:
-            wanted = [key for key, line in lines.items() if due(line)]
+            wanted = self._wanted(lines)
             if wanted:
                 uid = wanted[0][0]
                 groups = {shard: lines[name, shard].groups for name, shard in wanted if name == uid}
                 first = dict(list(groups.items())[:SHARDS_AT_ONCE])
+                for shard in first:
+                    self._tried.pop((uid, shard), None)
+                    self._tried[uid, shard] = lines[uid, shard].version
                 self._running = self._pool.submit(self._run, SnapshotTask(self._place, uid, first))
         return finished
+
+    def _wanted(self, lines: Lines) -> list[tuple[str, int]]:
+        """The shards that are due, the longest waiting first.
+
+        One that gave nothing (its working state is on another machine, say) and was idle since would give
+        nothing again: it must not keep the others from their turn.
+        """
+        due_now = [key for key, line in lines.items() if due(line) and self._tried.get(key) != line.version]
+        turn = {key: number for number, key in enumerate(self._tried)}
+        return sorted(due_now, key=lambda key: turn.get(key, -1))
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -96,7 +112,7 @@ class Snapshotter:
             return done.result()
         except Exception as failure:
             # Nothing depends on a snapshot: the deltas are still there, and the next epoch tries again.
-            on_failure(f"a snapshot failed and will be tried again: {str(failure).splitlines()[0]}")
+            on_failure(f"a snapshot failed and will be tried again: {first_line(failure)}")
             return []
 
     def _run(self, task: SnapshotTask) -> list[SnapshotFile]:

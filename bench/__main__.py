@@ -1,0 +1,94 @@
+"""Every question in one run: `make bench`.
+
+    python -m bench [--quick] [--out bench-results]
+
+Prints ratios against Spark's own ways on the same data in the same session, writes everything as JSON, and
+draws the
+plots that docs/benchmarks.md shows. `--quick` leaves out the large states.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from bench import guarantees, holdfast_runs, plots, safeguards, spark_baselines, state_growth
+from bench.workload import FULL, TINY
+
+SLICES = 9
+TINY_SLICES = 30
+
+
+def throughput() -> list[dict[str, Any]]:
+    """Holdfast's operators and Spark's own, side by side."""
+    spark = spark_baselines.session()
+    results = []
+    for operator in holdfast_runs.OPERATORS:
+        results.append(holdfast_runs.measure(spark, operator, FULL, SLICES))
+        results.append(holdfast_runs.measure(spark, operator, TINY, TINY_SLICES))
+        print(json.dumps(results[-2:]), flush=True)
+    results += spark_baselines.run_all(spark, SLICES)
+    spark.stop()
+    return results
+
+
+def ratios(results: list[dict[str, Any]]) -> dict[str, float]:
+    """What the project promises, as numbers."""
+
+    def rate(name: str) -> float:
+        found = [r["rows_per_s"] for r in results if r["name"] == name and r["sink"] == "parquet"]
+        return float(max(found))
+
+    def fixed(name: str) -> float:
+        return float(
+            min(r["ms_per_batch"] for r in results if r["name"] == name and r["workload"] == str(TINY))
+        )
+
+    row_api, native = "transformWithState", "groupBy.sum (JVM)"
+    return {
+        "aggregate / transformWithState": rate("holdfast aggregate") / rate(row_api),
+        "process / transformWithState": rate("holdfast process") / rate(row_api),
+        "process_batch / transformWithState": rate("holdfast process_batch") / rate(row_api),
+        "aggregate / native groupBy": rate("holdfast aggregate") / rate(native),
+        "process / native groupBy": rate("holdfast process") / rate(native),
+        "small epoch / native micro-batch": fixed("holdfast aggregate") / fixed(native),
+        "small epoch / transformWithState micro-batch": fixed("holdfast process") / fixed(row_api),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="bench", description="Holdfast beside Spark's own stateful operators"
+    )
+    parser.add_argument("--quick", action="store_true", help="leave out the large states")
+    parser.add_argument("--out", type=Path, default=Path("bench-results"))
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    about = {
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        "load_before": round(os.getloadavg()[0], 2),
+        "started": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    }
+    found: dict[str, Any] = {"about": about, "throughput": throughput()}
+    found["ratios"] = {name: round(value, 2) for name, value in ratios(found["throughput"]).items()}
+    found["guarantees"] = guarantees.run()
+    found["safeguards_ms"] = {name: round(spent, 2) for name, spent in safeguards.run().items()}
+    sizes = [100_000, 1_000_000] if given.quick else [100_000, 1_000_000, 10_000_000]
+    found["state_growth"] = state_growth.run_sizes(sizes)
+    (given.out / "results.json").write_text(json.dumps(found, indent=2))
+    plots.draw(found, given.out)
+    print(
+        json.dumps(
+            {name: found[name] for name in ("about", "ratios", "guarantees", "safeguards_ms")}, indent=2
+        )
+    )
+    print(f"everything: {given.out / 'results.json'}")
+
+
+if __name__ == "__main__":
+    main()
