@@ -12,7 +12,7 @@ import matplotlib
 from bench.workload import TINY
 
 matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402 - after the backend is chosen
+import matplotlib.pyplot as plt
 
 OURS, THEIRS, FAINT = "#0b6e4f", "#8d99ae", "#d9dee7"
 

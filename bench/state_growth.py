@@ -28,7 +28,6 @@ import holdfast as hf
 from bench.holdfast_runs import CommitTimes
 from bench.spark_baselines import session
 from holdfast.checkpoint.commits import Chain
-from holdfast.engine import runner
 from holdfast.storage.places import open_storage
 
 ROWS = 250_000
@@ -61,7 +60,7 @@ def fill_and_measure(keys: int, place: Path) -> Result:
     )
     filled = time.perf_counter() - started
     epochs = WARM_UP + MEASURED
-    times, outcomes = CommitTimes(), _watch_outcomes()
+    times = EpochLog()
     job_of(keys, keys, epochs).run(
         place / "ck",
         spark=spark,
@@ -72,15 +71,14 @@ def fill_and_measure(keys: int, place: Path) -> Result:
     )
     spark.stop()
     gaps = times.gaps_ms(min(times.at) + WARM_UP)
-    state = [sum(o.timings_ms[part] for part in ("open", "apply")) for o in outcomes[WARM_UP:]]
-    deltas = [sum(d.extent.length for d in o.deltas) for o in outcomes[WARM_UP:]]
+    seen = [times.epochs[epoch] for epoch in sorted(times.epochs)][WARM_UP:]
     return {
         "keys": keys,
         "fill_s": round(filled, 1),
         "epoch_ms": round(statistics.median(gaps), 1),
-        "state_ms": round(statistics.median(state), 1),
-        "compute_ms": round(statistics.median(o.timings_ms["compute"] for o in outcomes[WARM_UP:]), 1),
-        "delta_bytes": round(statistics.median(deltas)),
+        "state_ms": round(statistics.median(p.timings_ms["open"] + p.timings_ms["apply"] for p in seen), 1),
+        "compute_ms": round(statistics.median(p.timings_ms["compute"] for p in seen), 1),
+        "delta_bytes": round(statistics.median(p.delta_bytes for p in seen)),
         **_sizes(place),
     }
 
@@ -112,16 +110,17 @@ def _restore_here(keys: int, place: Path) -> Result:
     return {"restore_s": round(max(times.at.values()) - up, 3)}
 
 
-def _watch_outcomes() -> list[runner.EpochOutcome]:
-    seen: list[runner.EpochOutcome] = []
-    original = runner.EpochRunner.run
+class EpochLog(CommitTimes):
+    """Keeps what each epoch said of itself, too."""
 
-    def run(self: runner.EpochRunner, *args: Any) -> runner.EpochOutcome:
-        seen.append(original(self, *args))
-        return seen[-1]
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs: dict[int, hf.Progress] = {}
 
-    runner.EpochRunner.run = run  # type: ignore[method-assign]
-    return seen
+    def __call__(self, progress: hf.Progress) -> None:
+        super().__call__(progress)
+        if progress.timings_ms:
+            self.epochs.setdefault(progress.epoch, progress)
 
 
 def _sizes(place: Path) -> Result:

@@ -63,6 +63,12 @@ class Place:
     """Where one job keeps everything."""
 
     root: Path
+    elsewhere: Path | None = None
+    """The directory of the sinks, if it is not below `root`."""
+
+    @property
+    def outputs(self) -> Path:
+        return self.elsewhere or self.root / "out"
 
     @property
     def checkpoint(self) -> Path:
@@ -73,7 +79,7 @@ class Place:
         return self.root / "working"
 
     def sink(self, uid: str) -> Path:
-        return self.root / "out" / uid
+        return self.outputs / uid
 
 
 class Ledger(hf.KeyedFunction):

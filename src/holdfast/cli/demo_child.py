@@ -11,7 +11,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A JVM that lives for seconds gains nothing from optimising compilation."""
 

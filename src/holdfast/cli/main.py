@@ -1,4 +1,4 @@
-"""The command line: `holdfast run | guarantees | demo | version`.
+"""The command line: `holdfast run | guarantees | skip | demo | version`.
 
 Always true: what goes wrong is told in one line on standard error, `error: ...`, and by an exit code that
 says what to do about it (docs/how-to/run.md). Tracebacks only with --verbose or HOLDFAST_DEBUG=1.
@@ -112,6 +112,23 @@ def guarantees(
     """Say what each source and sink of a job guarantees, and why. Starts no Spark."""
     with _one_line_errors(verbose):
         print_guarantees(load_job(file, job).graph(), guarantee, as_json=json)
+
+
+@app.command()
+def skip(
+    checkpoint: Annotated[str, typer.Option(help="Where the checkpoint is.")],
+    source: Annotated[str, typer.Option(help="The uid of the source whose planned input has vanished.")],
+    verbose: Verbose = False,
+) -> None:
+    """Give up the input that the next epoch was to read of one source. For a job that is not running."""
+    from holdfast.checkpoint.skipping import skip as skip_input
+    from holdfast.storage.places import open_storage
+
+    with _one_line_errors(verbose):
+        plan = skip_input(open_storage(checkpoint), source)
+        given_up = plan.slices[source]
+        what = f"{given_up.start} to {given_up.end}"
+        print(f"epoch {plan.epoch} now reads nothing of {source!r}: {what} is given up")
 
 
 @app.command()

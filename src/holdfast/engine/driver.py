@@ -11,11 +11,13 @@ Never here: what a plan, a result or a commit is (see planning, runner, committi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
 from typing import TYPE_CHECKING
 
+from holdfast.checkpoint.commits import DamagedChain
 from holdfast.checkpoint.identity import open_checkpoint
 from holdfast.checkpoint.records import PlanRecord
 from holdfast.checkpoint.terms import claim, newest_term
@@ -36,7 +38,7 @@ from holdfast.engine.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, RunSett
 from holdfast.engine.snapshots import Snapshotter
 from holdfast.engine.work import WorkPlace
 from holdfast.epoch.admission import Admission
-from holdfast.errors import CorruptionError, FencedOut, ObjectMissing
+from holdfast.errors import CorruptionError, FencedOut, ObjectMissing, StorageError
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.nodes import Graph
@@ -70,6 +72,7 @@ class Driver:
         self._stopping = threading.Event()
         self._admission = Admission(target_seconds=EPOCH_TARGET_SECONDS, ceiling=settings.max_rows_per_epoch)
         self._term_checked = clock.monotonic()
+        self._state_bytes: dict[tuple[str, int], int] = {}
 
     def stop(self) -> None:
         """Ask the run to end after the epoch in hand is committed. Safe from any thread and from a signal
@@ -94,7 +97,7 @@ class Driver:
         self._inspector = Inspector(self._storage, settings.key_groups, self._monitor.say)
         self._program = compile_graph(self._graph, self._spark)
         chain = self._checkpoint.chain
-        view = load_view(chain, self._inspector, self._term, self._run, self._monitor.say)
+        view = self._load()
         while True:
             reached(Step.RECOVERY_READ)
             try:
@@ -102,22 +105,27 @@ class Driver:
                 return
             except AdoptedOther as other:
                 self._monitor.say(str(other))
-                view = chain.load()
+                view = self._load()
             except (CorruptionError, ObjectMissing) as damage:
                 # What a newer leader has retired is gone, not damaged.
                 self._refuse_if_superseded()
                 found_before = self._inspector.damaged
                 self._monitor.say(f"DAMAGE: {damage}")
                 view = rewind_past_damage(
-                    chain, chain.load(), self._inspector, self._term, self._run, self._monitor.say
+                    chain, self._load(), self._inspector, self._term, self._run, self._monitor.say
                 )
-                if self._inspector.damaged == found_before:
+                if self._inspector.damaged == found_before and not isinstance(damage, DamagedChain):
                     raise
+
+    def _load(self) -> CheckpointView:
+        chain = self._checkpoint.chain
+        return load_view(chain, self._inspector, self._term, self._run, self._monitor.say)
 
     def _lead(self, view: CheckpointView) -> None:
         """Go on from `view` until stopped."""
         settings, program = self._settings, self._program
-        shards = settings.parallelism or view.parallelism or default_parallelism(self._spark)
+        usual = min(default_parallelism(self._spark), settings.key_groups)
+        shards = settings.parallelism or view.parallelism or usual
         ranges = shard_ranges(settings.key_groups, shards)
         schemas = operator_schemas(program, view.operators)
         uids = [node.uid for node in self._graph.sources]
@@ -152,7 +160,7 @@ class Driver:
             placement,
         )
         self._snapshotter = Snapshotter(self._spark, place, placement, shards)
-        publishing = Publishing(program, place.identity, self._storage.url, view.published_through)
+        publishing = Publishing(program, place.identity, self._storage.url, view)
         self._committer = Committer(
             self._checkpoint, publishing, view, self._term, self._run, schemas,
             PublishOrder(str(settings.guarantee)), self._committed, self._monitor.say,
@@ -223,9 +231,16 @@ class Driver:
         else:
             self._take_snapshots()
         self._admission = self._admission.after(outcome.rows, outcome.seconds)
-        self._state_bytes = {**getattr(self, "_state_bytes", {}), **outcome.state_bytes}
+        self._state_bytes.update(outcome.state_bytes)
         self._monitor.epoch_done(
-            plan.epoch, outcome.rows, outcome.seconds, sum(self._state_bytes.values()), self._planner.lag()
+            plan.epoch,
+            outcome.rows,
+            outcome.seconds,
+            state_bytes=sum(self._state_bytes.values()),
+            lag_rows=self._planner.lag(),
+            delta_bytes=sum(delta.extent.length for delta in outcome.deltas),
+            timings_ms=outcome.timings_ms,
+            executors={f"{uid}/{shard}": where for (uid, shard), where in outcome.executors.items()},
         )
         return outcome
 
@@ -252,7 +267,9 @@ class Driver:
         if now - self._term_checked < TERM_CHECK_SECONDS:
             return
         self._term_checked = now
-        self._refuse_if_superseded()
+        # Safety does not depend on this look: storage that cannot be reached now may be by the next commit.
+        with contextlib.suppress(StorageError):
+            self._refuse_if_superseded()
 
     def _refuse_if_superseded(self) -> None:
         newest = newest_term(self._storage)

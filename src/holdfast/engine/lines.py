@@ -61,7 +61,9 @@ def line_of(
     )
     own_range = (groups.first, groups.end)
     pieces = [
-        _Piece(replace_record(delta, first_group=low, end_group=high), (low, high) == _range(delta) == own_range)
+        _Piece(
+            replace_record(delta, first_group=low, end_group=high), (low, high) == _range(delta) == own_range
+        )
         for delta in view.live_deltas(operator)
         for low, high in _uncovered(delta, snapshots, groups)
     ]

@@ -8,21 +8,22 @@ otherwise a new attempt is written.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from holdfast.checkpoint import names
 from holdfast.checkpoint.commits import Chain
 from holdfast.checkpoint.plans import Plans, PlanTaken, may_follow
 from holdfast.checkpoint.records import Json, PlanRecord, Slice
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock
-from holdfast.errors import CorruptionError, FencedOut, ObjectMissing
+from holdfast.errors import CorruptionError, FencedOut, ObjectMissing, RestoreError
 from holdfast.graph.nodes import SourceNode
 from holdfast.ids import EpochId, PlanAttempt
 from holdfast.io.contract import SourceReader
 
 PLANS_AHEAD_MAX = 1_000
-"""How many recorded plans a recovery follows at most: a rewind may have to replay this many."""
+"""How many recorded plans a recovery follows at most, beyond those that a rewind has to replay."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +40,20 @@ def recorded_plans(
     """The plans after the view, in order, for as long as each reads on from where the one before ended.
 
     After a rewind these are the plans that were committed then: sinks may show what came of them, so
-    exactly these slices are read again, whatever else has changed.
+    exactly these slices are read again, whatever else has changed. RestoreError where one cannot be.
     """
     positions: dict[str, Json] = {uid: view.positions.get(uid) for uid in uids}
     committed = _committed_attempts(chain, view)
     found: deque[Recorded] = deque()
-    for epoch in range(view.last_epoch + 1, view.last_epoch + 1 + PLANS_AHEAD_MAX):
+    shown = max([*committed, *view.published_through.values()], default=0)
+    for epoch in range(view.last_epoch + 1, max(shown, view.last_epoch + PLANS_AHEAD_MAX) + 1):
         plan = _recorded(plans, EpochId(epoch), committed.get(epoch))
-        if plan is None or not plan.slices.keys() <= positions.keys():
-            break
-        if may_follow(
-            plan, start_positions=positions, fingerprint=plan.fingerprint, parallelism=plan.parallelism
-        ):
+        if plan is None or _leads_elsewhere(plan, positions):
+            if epoch <= shown:
+                raise RestoreError(
+                    f"epoch {epoch} has to be replayed after a rewind, and its plan is damaged or missing or "
+                    f"reads other sources; restore {names.plans_of(epoch)} from a copy, or the sources' uids"
+                )
             break
         obstacle = may_follow(
             plan, start_positions=positions, fingerprint=fingerprint, parallelism=parallelism
@@ -58,6 +61,15 @@ def recorded_plans(
         found.append(Recorded(plan, obstacle))
         positions.update({uid: part.end for uid, part in plan.slices.items()})
     return found
+
+
+def _leads_elsewhere(plan: PlanRecord, positions: dict[str, Json]) -> bool:
+    """Whether the plan reads what does not follow these positions, or a source that the job does not have."""
+    return not plan.slices.keys() <= positions.keys() or bool(
+        may_follow(
+            plan, start_positions=positions, fingerprint=plan.fingerprint, parallelism=plan.parallelism
+        )
+    )
 
 
 def _committed_attempts(chain: Chain, view: CheckpointView) -> dict[int, PlanAttempt]:
@@ -75,8 +87,16 @@ def _committed_attempts(chain: Chain, view: CheckpointView) -> dict[int, PlanAtt
 
 
 def _recorded(plans: Plans, epoch: EpochId, attempt: PlanAttempt | None) -> PlanRecord | None:
+    """The committed attempt, unless somebody has since decided to skip a part of it; else the newest."""
+    newest = _readable(lambda: plans.newest(epoch))
+    if attempt is None or (newest is not None and any(part.skipped for part in newest.slices.values())):
+        return newest
+    return _readable(lambda: plans.read(epoch, attempt))
+
+
+def _readable(read: Callable[[], PlanRecord | None]) -> PlanRecord | None:
     try:
-        return plans.newest(epoch) if attempt is None else plans.read(epoch, attempt)
+        return read()
     except (CorruptionError, ObjectMissing):
         return None
 
@@ -149,8 +169,11 @@ class Planner:
         now_ms = max(self._clock.now_ms(), self._clock_ms)
         slices: dict[str, Slice] = {}
         left = max_rows
-        for uid, reader in self.readers.items():
-            part = reader.next(self.positions[uid], left, now_ms) if left > 0 else None
+        uids = list(self.readers)
+        first = self.epoch % max(1, len(uids))
+        # In turn: a source that always has more than an epoch takes must not keep the others waiting.
+        for uid in uids[first:] + uids[:first]:
+            part = self.readers[uid].next(self.positions[uid], left, now_ms) if left > 0 else None
             if part is not None:
                 slices[uid] = Slice(
                     start=part.start,

@@ -28,6 +28,12 @@ class Progress:
     lag_rows: int | None = None
     state_bytes: int = 0
     epoch_seconds: float = 0.0
+    delta_bytes: int = 0
+    """State changes that the last epoch wrote to checkpoint storage."""
+    timings_ms: dict[str, float] = field(default_factory=dict)
+    """Where the last epoch's slowest tasks spent their time: open, compute, stage, delta, apply, verify."""
+    executors: dict[str, str] = field(default_factory=dict)
+    """Operator and shard, as `uid/shard`, -> where it ran in the last epoch."""
     committed_ms: int | None = None
     published_through: dict[str, int] = field(default_factory=dict)
     restarts: int = 0
@@ -59,10 +65,8 @@ class Monitor:
         for listener in self._listeners:
             listener(now)
 
-    def epoch_done(
-        self, epoch: int, rows: int, seconds: float, state_bytes: int, lag_rows: int | None
-    ) -> None:
-        """An epoch's results were chosen; `rows` is its own number."""
+    def epoch_done(self, epoch: int, rows: int, seconds: float, **more: Any) -> None:
+        """An epoch's results were chosen; `rows` is its own number, `more` further fields of Progress."""
         now = self._clock.monotonic()
         self._recent = [(at, n) for at, n in self._recent if now - at <= WINDOW_SECONDS] + [(now, rows)]
         span = now - self._recent[0][0] + (seconds if len(self._recent) == 1 else 0.0)
@@ -72,8 +76,7 @@ class Monitor:
             rows=self._progress.rows + rows,
             rows_per_second=counted / span if span > 0 else 0.0,
             epoch_seconds=seconds,
-            state_bytes=state_bytes,
-            lag_rows=lag_rows,
+            **more,
         )
 
     def say(self, text: str) -> None:

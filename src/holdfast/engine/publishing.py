@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from holdfast.checkpoint.records import StagedFile
+from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine.program import Program
 from holdfast.engine.staged import load_extent
 from holdfast.io.contract import Publisher, StagedPart
@@ -20,10 +21,11 @@ from holdfast.steps import Step, reached
 class Publishing:
     """The open sinks of a run. `publish` is called by one thread at a time."""
 
-    def __init__(self, program: Program, identity: str, storage_url: str, recorded: dict[str, int]) -> None:
-        """`recorded`: what the last commit says was published. A sink that shows more is believed, never one
-        that shows less.
+    def __init__(self, program: Program, identity: str, storage_url: str, view: CheckpointView) -> None:
+        """`view`: says what was published. A sink that shows more is believed, never one that shows less. A
+        sink that the job did not have before begins with the oldest output that is still there.
         """
+        recorded, new = view.published_through, view.staged[0].epoch - 1 if view.staged else view.last_epoch
         self._storage_url = storage_url
         self._streams = program.sinks
         self._publishers: dict[str, Publisher] = {
@@ -31,7 +33,7 @@ class Publishing:
             for node in program.graph.sinks
         }
         self.through = {
-            uid: max(recorded.get(uid, 0), publisher.published_through())
+            uid: max(recorded.get(uid, new), publisher.published_through())
             for uid, publisher in self._publishers.items()
         }
 
@@ -42,6 +44,7 @@ class Publishing:
         for file in staged:
             by_stream.setdefault((file.stream, file.epoch), []).append(file)
         for uid, publisher in self._publishers.items():
+            assert first <= self.through[uid] + 1, f"epoch {first} of {uid} would come before those it lacks"
             for epoch in range(max(first, self.through[uid] + 1), last + 1):
                 files = sorted(by_stream.get((self._streams[uid], epoch), ()), key=lambda file: file.part)
                 publisher.publish(

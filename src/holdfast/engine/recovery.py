@@ -61,7 +61,7 @@ class Inspector:
             if file.object in self.damaged
             for g in range(file.first_group, file.end_group)
         }
-        # Deltas are dropped once two snapshots have what they changed: with a single one, all are still there.
+        # Deltas are dropped once two snapshots have what they changed: with one, all are still there.
         return all(
             sum(file.first_group <= group < file.end_group for file in files) < SNAPSHOTS_KEPT
             for group in lost - covered

@@ -91,7 +91,7 @@ class EpochRunner:
             results = self._run_stage(stage, frames, plan, lines, committed, run)
             self._collect(stage, results, frames, outcome, lines, payloads)
         reached(Step.RESULTS_CHOSEN)
-        # Unique: a plan may be run again by this very run, after a rewind, while older commits name the first.
+        # Unique: after a rewind this very run may run a plan again, while older commits name the first.
         name = f"data/{plan.epoch:012d}/{run}-{plan.attempt}-bundle-{uuid.uuid4().hex}"
         Bundle(self._storage, name).write(payloads)
         reached(Step.BUNDLE_WRITTEN)

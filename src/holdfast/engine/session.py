@@ -6,6 +6,7 @@ Never here: stopping a session that the user gave.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from typing import TYPE_CHECKING
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING
 from holdfast.errors import DefinitionError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+PARALLELISM_UNKNOWN = 4
 GOOD_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -81,11 +84,27 @@ def missing_settings(spark: SparkSession) -> list[str]:
 
 def is_single_executor(spark: SparkSession) -> bool:
     """Whether every task runs in one process tree, so that no shard can move away from its state."""
-    return str(spark.conf.get("spark.master", None)).startswith("local")
+    return re.fullmatch(r"local(\[.*\])?", str(spark.conf.get("spark.master", None))) is not None
 
 
 def default_parallelism(spark: SparkSession) -> int:
-    """How many tasks run at once."""
-    if os.environ.get("SPARK_REMOTE"):
-        return max(1, spark.range(1_000).rdd.getNumPartitions()) if hasattr(spark, "sparkContext") else 2
-    return max(1, spark.sparkContext.defaultParallelism)
+    """How many tasks run at once; through Spark Connect, which cannot say, PARALLELISM_UNKNOWN."""
+    context = _context(spark)
+    return PARALLELISM_UNKNOWN if context is None else max(1, context.defaultParallelism)
+
+
+def run_in_background(spark: SparkSession) -> None:
+    """Let the jobs of this thread share the cores with epochs, where the session schedules by pools."""
+    context = _context(spark)
+    if context is not None:
+        context.setLocalProperty("spark.scheduler.pool", "holdfast-background")
+
+
+def _context(spark: SparkSession) -> SparkContext | None:
+    """The session's SparkContext; None through Spark Connect, which has none."""
+    from pyspark.errors import PySparkAttributeError
+
+    try:
+        return spark.sparkContext
+    except PySparkAttributeError:
+        return None

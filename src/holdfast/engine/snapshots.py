@@ -20,6 +20,7 @@ from holdfast.checkpoint.records import SnapshotFile, VersionRecord
 from holdfast.engine.lines import Line
 from holdfast.engine.placement import Placement
 from holdfast.engine.program import first_line
+from holdfast.engine.session import run_in_background
 from holdfast.engine.task import snapshot_shard
 from holdfast.engine.work import RESULT_SCHEMA, WorkPlace, decode_result
 from holdfast.ids import KeyGroupRange
@@ -80,7 +81,7 @@ class Snapshotter:
         """
         finished = self._finished(on_failure)
         if self._running is None:
-            wanted = self._wanted(lines)
+            wanted = self._wanted(lines, finished)
             if wanted:
                 uid = wanted[0][0]
                 groups = {shard: lines[name, shard].groups for name, shard in wanted if name == uid}
@@ -91,13 +92,18 @@ class Snapshotter:
                 self._running = self._pool.submit(self._run, SnapshotTask(self._place, uid, first))
         return finished
 
-    def _wanted(self, lines: Lines) -> list[tuple[str, int]]:
-        """The shards that are due, the longest waiting first.
+    def _wanted(self, lines: Lines, finished: list[SnapshotFile]) -> list[tuple[str, int]]:
+        """The shards that are due, the longest waiting first; `finished` are not in their lines yet.
 
         One that gave nothing (its working state is on another machine, say) and was idle since would give
         nothing again: it must not keep the others from their turn.
         """
-        due_now = [key for key, line in lines.items() if due(line) and self._tried.get(key) != line.version]
+        done = {(file.operator, file.first_group) for file in finished}
+        due_now = [
+            key
+            for key, line in lines.items()
+            if due(line) and self._tried.get(key) != line.version and (key[0], line.groups.first) not in done
+        ]
         turn = {key: number for number, key in enumerate(self._tried)}
         return sorted(due_now, key=lambda key: turn.get(key, -1))
 
@@ -116,7 +122,7 @@ class Snapshotter:
             return []
 
     def _run(self, task: SnapshotTask) -> list[SnapshotFile]:
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "holdfast-background")
+        run_in_background(self._spark)
         rows = self._placement.shard_rows(self._shards, list(task.groups))
         results = [
             decode_result(bytes(row[0])) for row in rows.mapInArrow(partial(task), RESULT_SCHEMA).collect()

@@ -7,6 +7,7 @@ of their own and count only if the driver, told by Spark that the whole job succ
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import tempfile
@@ -115,6 +116,9 @@ def _operator_result(task: OperatorTask, shard: int, batches: list[pa.RecordBatc
     except errors.RetryableError:
         raise
     except errors.HoldfastError as error:
+        if isinstance(error, errors.CorruptionError):
+            # If it was the local copy of a snapshot that went bad, the next run fetches another.
+            _forget_fetched(_directory(task.place, task.uid, task.shards[shard].groups), keep=())
         failure = Failure(type(error).__name__, error.args)
         return TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd(), failure=failure)
 
@@ -134,6 +138,19 @@ def _run_shard(task: OperatorTask, shard: int, table: pa.Table) -> TaskResult:
     plan = task.shards[shard]
     storage = open_storage(task.place.storage_url)
     state = open_shard(task.place, task.uid, task.layout, plan, task.committed, task.saves_state)
+    with contextlib.closing(state):
+        return _run_on(state, task, shard, plan, table, storage, watch)
+
+
+def _run_on(
+    state: ShardState,
+    task: OperatorTask,
+    shard: int,
+    plan: ShardPlan,
+    table: pa.Table,
+    storage: Storage,
+    watch: _Watch,
+) -> TaskResult:
     reached(Step.TASK_STATE_READY)
     watch.lap("open")
     groups = table[GROUP_COLUMN].combine_chunks().to_numpy(zero_copy_only=False)
@@ -173,8 +190,6 @@ def _run_shard(task: OperatorTask, shard: int, table: pa.Table) -> TaskResult:
     watch.lap("apply")
     state.verify_base()
     watch.lap("verify")
-    size = state.size_bytes()
-    state.close()
     return TaskResult(
         shard=shard,
         host=socket.gethostname(),
@@ -184,7 +199,7 @@ def _run_shard(task: OperatorTask, shard: int, table: pa.Table) -> TaskResult:
         outputs=outputs,
         delta=delta,
         entries=len(entries),
-        state_bytes=size,
+        state_bytes=state.size_bytes(),
         timings_ms=watch.laps_ms,
     )
 
@@ -208,7 +223,14 @@ def open_shard(
         deltas=steps,
         committed=committed,
     )
-    return open_state(directory, _state_identity(place, uid, plan.groups), target, backend=place.backend)
+    identity = _state_identity(place, uid, plan.groups)
+    try:
+        return open_state(directory, identity, target, backend=place.backend)
+    except errors.ObjectMissing:
+        # State that was here already needs no snapshot, so one is fetched only now that it was missed.
+        if not _fetch_missing(storage, directory, plan.snapshots):
+            raise
+        return open_state(directory, identity, target, backend=place.backend)
 
 
 def snapshot_shard(place: WorkPlace, uid: str, shard: int, groups: KeyGroupRange) -> pa.RecordBatch:
@@ -221,12 +243,14 @@ def snapshot_shard(place: WorkPlace, uid: str, shard: int, groups: KeyGroupRange
     )
     if state is None:
         return _as_batch(result)
-    with tempfile.TemporaryDirectory(dir=_working_root(place)) as scratch:
+    with (
+        contextlib.closing(state),
+        tempfile.TemporaryDirectory(dir=_working_root(place)) as scratch,
+    ):
         local = Path(scratch) / "snapshot"
         info = state.snapshot(local)
         name = f"snapshots/{info.version.epoch:012d}/{uid}-{groups}-{uuid.uuid4().hex}.{place.backend}"
         open_storage(place.storage_url).put_file(name, local)
-    state.close()
     reached(Step.SNAPSHOT_WRITTEN)
     file = SnapshotFile(
         operator=uid,
@@ -261,9 +285,7 @@ def _delta_step(storage: Storage, layout: StateLayout, plan: ShardPlan, delta: D
 
 
 def _snapshot_source(storage: Storage, directory: Path, file: SnapshotFile) -> SnapshotSource:
-    path = storage.local_path(file.object)
-    if path is None:
-        path = _fetch(storage, directory, file)
+    path = storage.local_path(file.object) or _fetched(directory, file)
     return SnapshotSource(
         version=_version(file.version),
         first_group=file.first_group,
@@ -275,15 +297,40 @@ def _snapshot_source(storage: Storage, directory: Path, file: SnapshotFile) -> S
     )
 
 
-def _fetch(storage: Storage, directory: Path, file: SnapshotFile) -> Path:
-    """A local copy of a snapshot that cannot be mapped where it is. Its chunks are verified too."""
-    fetched = directory / "fetched" / Path(file.object).name
-    if not fetched.exists():
+def _fetched(directory: Path, file: SnapshotFile) -> Path:
+    """Where the local copy of a snapshot goes that cannot be mapped where it is."""
+    return directory / "fetched" / Path(file.object).name
+
+
+def _fetch_missing(storage: Storage, directory: Path, files: tuple[SnapshotFile, ...]) -> bool:
+    """Copy snapshots here, a chunk at a time; whoever opens them verifies them. Copies of others are removed.
+
+    False: nothing was missing that could be fetched.
+    """
+    missing = [
+        file
+        for file in {file.object: file for file in files}.values()
+        if storage.local_path(file.object) is None and not _fetched(directory, file).exists()
+    ]
+    if missing:
+        _forget_fetched(directory, keep=files)
+    for file in missing:
+        fetched = _fetched(directory, file)
         fetched.parent.mkdir(parents=True, exist_ok=True)
-        part = fetched.with_name(f"{fetched.name}.{os.getpid()}")
-        part.write_bytes(storage.get(file.object))
+        part = fetched.with_name(f"{fetched.name}.{uuid.uuid4().hex}")
+        with part.open("xb") as copy:
+            for offset in range(0, file.length, file.chunk_bytes):
+                copy.write(storage.get(file.object, offset, min(file.chunk_bytes, file.length - offset)))
         part.replace(fetched)
-    return fetched
+    return bool(missing)
+
+
+def _forget_fetched(directory: Path, keep: tuple[SnapshotFile, ...]) -> None:
+    """Remove local copies of snapshots. Whoever has one mapped keeps it; whoever misses one fetches it."""
+    kept = tuple(Path(file.object).name for file in keep)
+    for path in (directory / "fetched").glob("*"):
+        if not path.name.startswith(kept):
+            path.unlink(missing_ok=True)
 
 
 def _working_root(place: WorkPlace) -> Path:

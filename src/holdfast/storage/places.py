@@ -22,6 +22,9 @@ def open_storage(url: str) -> Storage:
 
     Nothing is created or contacted: a place that cannot be reached shows at its first use.
     """
+    if url.strip() and "://" not in url:
+        # The same words mean another place after a change of directory.
+        url = os.path.abspath(os.path.expanduser(url))
     with _lock:
         storage = _opened.get(url)
         if storage is None:
@@ -34,7 +37,7 @@ def _open(url: str) -> Storage:
     if not separator:
         if not url.strip():
             raise DefinitionError("storage needs a place; give a directory or an s3://, gs:// or az:// url")
-        return LocalStorage(Path(url).expanduser())
+        return LocalStorage(Path(url))
     if scheme == "file":
         return _open_file_url(url)
     if scheme in OBJECT_STORE_SCHEMES:

@@ -1,0 +1,42 @@
+"""Checkpoints that earlier versions wrote are restored, state and all. tests/fixtures holds one per version."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from tests.fixtures.everything import FROZEN_EPOCHS, ROWS_PER_EPOCH, TOTAL_EPOCHS, expected, job
+
+FROZEN = sorted(
+    path for path in (Path(__file__).parents[1] / "fixtures").iterdir() if path.name.startswith("v")
+)
+
+
+@pytest.mark.parametrize("parallelism", [2, 3])
+@pytest.mark.parametrize("frozen", FROZEN, ids=lambda path: path.name)
+def test_a_frozen_checkpoint_goes_on_where_it_was(
+    spark: SparkSession, tmp_path: Path, frozen: Path, parallelism: int
+) -> None:
+    shutil.copytree(frozen, tmp_path / "ck")
+    sink = hf.MemorySink()
+    job(TOTAL_EPOCHS, sink).run(
+        tmp_path / "ck",
+        spark=spark,
+        until="exhausted",
+        max_rows_per_epoch=ROWS_PER_EPOCH,
+        parallelism=parallelism,
+        working_dir=tmp_path / "working",
+        on_message=lambda _: None,
+    )
+    assert sorted(sink.rows()) == sorted(expected(TOTAL_EPOCHS)[FROZEN_EPOCHS * ROWS_PER_EPOCH :])
+
+
+def test_there_is_a_frozen_checkpoint_with_snapshots_and_deltas() -> None:
+    assert FROZEN
+    for frozen in FROZEN:
+        assert list(frozen.glob("snapshots/*/*"))
+        assert list(frozen.glob("data/*/*"))

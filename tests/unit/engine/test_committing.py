@@ -1,0 +1,167 @@
+"""Committing and publishing beside the run: what is shown is a prefix of what is committed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint.identity import open_checkpoint
+from holdfast.checkpoint.records import Extent, PlanRecord, SnapshotFile, StagedFile, VersionRecord
+from holdfast.checkpoint.view import CheckpointView
+from holdfast.clock import SystemClock
+from holdfast.engine.committing import Committer, PublishOrder
+from holdfast.engine.publishing import Publishing
+from holdfast.engine.runner import EpochOutcome
+from holdfast.errors import StorageError
+from holdfast.io.contract import StagedPart
+from holdfast.storage.local import LocalStorage
+
+
+class Shown:
+    """A publisher that fails on the epochs in `failing`, after `wait` was set."""
+
+    def __init__(self, through: int = 0) -> None:
+        self.epochs: list[int] = []
+        self.failing: set[int] = set()
+        self.wait = threading.Event()
+        self.wait.set()
+        self._through = through
+
+    def published_through(self) -> int:
+        return self._through
+
+    def publish(self, epoch: int, parts: list[StagedPart]) -> None:
+        self.wait.wait()
+        if epoch in self.failing:
+            raise StorageError(f"the sink refused epoch {epoch}; try again")
+        self.epochs.append(epoch)
+
+    def close(self) -> None:
+        pass
+
+
+class _Sink:
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+
+    def publisher(self, job: str, uid: str) -> Shown:
+        return self._shown
+
+
+class _Node:
+    def __init__(self, uid: str, shown: Shown) -> None:
+        self.uid, self.sink = uid, _Sink(shown)
+
+
+class _Graph:
+    name = "job"
+
+    def __init__(self, sinks: dict[str, Shown]) -> None:
+        self.sinks = [_Node(uid, shown) for uid, shown in sinks.items()]
+
+
+class _Program:
+    def __init__(self, sinks: dict[str, Shown]) -> None:
+        self.graph, self.sinks = _Graph(sinks), dict.fromkeys(sinks, "stream")
+
+
+def publishing(view: CheckpointView, **sinks: Shown) -> Publishing:
+    return Publishing(_Program(sinks), "id", "memory", view)  # type: ignore[arg-type]
+
+
+def outcome(epoch: int) -> EpochOutcome:
+    plan = PlanRecord(
+        epoch=epoch,
+        attempt=1,
+        term=1,
+        run="run",
+        parent=0,
+        fingerprint="f",
+        parallelism=1,
+        clock_ms=1,
+        slices={},
+    )
+    return EpochOutcome(plan)
+
+
+def committer(
+    root: Path, shown: Shown, on_commit: Callable[[CheckpointView], None] = lambda view: None
+) -> Committer:
+    checkpoint = open_checkpoint(LocalStorage(root), "job", 4, SystemClock(), identity="id")
+    view = checkpoint.chain.load()
+    order = PublishOrder.AFTER_COMMIT
+    sinks = publishing(view, sink=shown)
+    return Committer(checkpoint, sinks, view, 1, "run", (), order, on_commit, lambda text: None)
+
+
+def test_after_an_epoch_that_a_sink_refused_no_later_one_is_shown(tmp_path: Path) -> None:
+    shown = Shown()
+    shown.failing, _ = {1}, shown.wait.clear()
+    work = committer(tmp_path, shown)
+    work.submit([outcome(1)])
+    work.submit([outcome(2)])
+    while work.view.last_epoch < 2:
+        pass
+    shown.wait.set()
+    with pytest.raises(StorageError, match="refused epoch 1"):
+        work.close(wait=True)
+    assert shown.epochs == []
+
+
+def test_an_epoch_is_shown_even_if_whoever_is_told_of_its_commit_fails(tmp_path: Path) -> None:
+    shown = Shown()
+
+    def listener(view: CheckpointView) -> None:
+        raise ValueError("a listener of the user")
+
+    work = committer(tmp_path, shown, listener)
+    work.submit([outcome(1)])
+    work.submit([outcome(2)])
+    with pytest.raises(ValueError, match="listener"):
+        work.close(wait=True)
+    assert shown.epochs in ([], [1])
+    assert work.view.last_epoch == 1
+
+
+def test_a_snapshot_is_named_in_one_commit_and_not_before_its_version_is_committed(tmp_path: Path) -> None:
+    work = committer(tmp_path, Shown())
+    file = SnapshotFile(
+        operator="op",
+        first_group=0,
+        end_group=4,
+        version=VersionRecord(epoch=2, attempt=1, result="r"),
+        object="snapshots/s",
+        length=1,
+        chunk_bytes=1,
+        chunks=("",),
+        backend="lmdb",
+    )
+    work.add_snapshots([file])
+    named = [work._record([outcome(epoch)]).snapshots for epoch in (1, 2, 3)]
+    work.close(wait=False)
+    assert named == [(), (file,), ()]
+
+
+def staged(epoch: int) -> StagedFile:
+    extent = Extent(object="x", offset=0, length=0, checksum="")
+    return StagedFile(stream="stream", epoch=epoch, part=0, extent=extent, rows=0)
+
+
+def test_a_sink_that_the_job_did_not_have_begins_with_the_output_that_is_still_there() -> None:
+    view = CheckpointView(
+        number=9,
+        last_epoch=1_000_000,
+        published_through={"old": 999_998},
+        staged=(staged(999_999), staged(1_000_000)),  # type: ignore[arg-type]
+    )
+    old, new = Shown(), Shown()
+    assert publishing(view, old=old, new=new).through == {"old": 999_998, "new": 999_998}
+
+
+def test_an_epoch_out_of_turn_is_refused() -> None:
+    sinks = publishing(CheckpointView(), sink=Shown())
+    with pytest.raises(AssertionError, match="epoch 2 of sink"):
+        sinks.publish(2, 2, [])

@@ -1,0 +1,61 @@
+"""A line's version names one state only: working state found under that name is trusted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
+from holdfast.checkpoint.view import CheckpointView
+from holdfast.engine.lines import EMPTY_VERSION, line_of
+from holdfast.ids import KeyGroup, KeyGroupRange
+
+ALL = KeyGroupRange(KeyGroup(0), KeyGroup(4))
+OWN = VersionRecord(epoch=10, attempt=1, result="own")
+DELTA = DeltaFile(
+    operator="op",
+    first_group=0,
+    end_group=4,
+    version=OWN,
+    parent=EMPTY_VERSION,
+    extent=Extent(object="d10", offset=0, length=1, checksum=""),
+    entries=1,
+)
+LATER = SnapshotFile(
+    operator="op",
+    first_group=0,
+    end_group=2,
+    version=VersionRecord(epoch=30, attempt=1, result="half"),
+    object="s30",
+    length=1,
+    chunk_bytes=1,
+    chunks=("",),
+    backend="lmdb",
+)
+
+
+def scaled_out_and_back(checksum: str = "sum") -> CheckpointView:
+    """One shard until epoch 10; then two, of which only the first had rows, and a snapshot; now one again."""
+    return CheckpointView(
+        number=30,
+        checksum=checksum,
+        last_epoch=30,
+        deltas={"op": {(0, 4): (DELTA,)}},  # type: ignore[dict-item]
+        snapshots={"op": (LATER,)},
+    )
+
+
+def test_state_that_a_newer_snapshot_is_part_of_does_not_have_the_version_of_an_old_delta() -> None:
+    line = line_of(scaled_out_and_back(), "op", ALL)
+    assert [(d.first_group, d.end_group) for d in line.deltas] == [(2, 4)]
+    assert line.version != OWN
+    assert line.version.epoch == 30
+
+
+def test_another_commit_of_the_same_number_gives_another_version() -> None:
+    one, other = (line_of(scaled_out_and_back(checksum), "op", ALL) for checksum in ("one", "other"))
+    assert one.version != other.version
+
+
+def test_a_line_that_nobody_rescaled_keeps_its_own_version() -> None:
+    view = replace(scaled_out_and_back(), snapshots={})
+    assert line_of(view, "op", ALL).version == OWN
