@@ -16,7 +16,8 @@ import shlex
 import signal
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -168,38 +169,43 @@ def options(place: Place, shape: Shape) -> dict[str, Any]:
         "until": "exhausted",
         "max_rows_per_epoch": shape.rows,
         "parallelism": shape.shards,
-        "retain": 3,
+        "retain": 6,
         "working_dir": place.working,
     }
 
 
-def tighten() -> None:
+@contextmanager
+def tightened() -> Iterator[None]:
     """Manifests, sweeps and snapshots every few epochs: a short run then passes every step there is."""
     from holdfast.checkpoint import commits, identity, retention
     from holdfast.engine import snapshots
 
-    for module, name, value in [
+    often: list[tuple[Any, str, Any]] = [
         (identity, "Chain", partial(commits.Chain, manifest_every=3)),
         (identity, "Retention", partial(retention.Retention, sweep_every=1)),
         (snapshots, "DELTAS_MIN", 3),
-    ]:
-        setattr(module, name, value)
+    ]
+    usual = [(module, name, getattr(module, name)) for module, name, _ in often]
+    try:
+        for module, name, value in often:
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in usual:
+            setattr(module, name, value)
 
 
-def record_placement(path: Path) -> None:
-    """Append to `path`, after each epoch, which executor ran which shard."""
-    from holdfast.engine.runner import EpochOutcome, EpochRunner
+def record_placement(path: Path) -> Callable[[hf.Progress], None]:
+    """A listener that appends to `path`, after each epoch, which executor ran which shard."""
+    told = [0]
 
-    run = EpochRunner.run
+    def listen(progress: hf.Progress) -> None:
+        if progress.epoch > told[0] and progress.executors:
+            told[0] = progress.epoch
+            with path.open("a") as file:
+                file.write(json.dumps({"epoch": progress.epoch, "executors": progress.executors}) + "\n")
 
-    def recording(self: EpochRunner, *args: Any, **named: Any) -> EpochOutcome:
-        outcome = run(self, *args, **named)
-        shards = {f"{uid}/{shard}": executor for (uid, shard), executor in outcome.executors.items()}
-        with path.open("a") as file:
-            file.write(json.dumps({"epoch": outcome.plan.epoch, "executors": shards}) + "\n")
-        return outcome
-
-    EpochRunner.run = recording  # type: ignore[method-assign]
+    return listen
 
 
 def main() -> None:
@@ -213,14 +219,13 @@ def main() -> None:
     parser.add_argument("--python-map-side", choices=["yes", "no"], default="no")
     parser.add_argument("--placement", type=Path)
     given = parser.parse_args()
-    tighten()
-    if given.placement:
-        record_placement(given.placement)
     place, shape = Place(given.root), Shape(**json.loads(given.shape))
     _choose_spark(given.master, given.conf, place)
     job = declare(place, shape, marks=given.marks, python_map_side=given.python_map_side)
+    listener = record_placement(given.placement) if given.placement else None
     try:
-        job.run(**options(place, shape))
+        with tightened():
+            job.run(**options(place, shape), on_progress=listener)
     except hf.HoldfastError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)

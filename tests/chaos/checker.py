@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.checkpoint.history import History
-from holdfast.checkpoint.records import DeltaFile, OperatorSchema
+from holdfast.checkpoint.records import DeltaFile, OperatorSchema, SnapshotFile, VersionRecord
 from holdfast.checkpoint.view import CheckpointView
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, ObjectMissing
 from holdfast.state.delta import read_delta, to_entries
 from holdfast.state.layout import StateLayout
 from holdfast.state.lmdb import DATA, Store
@@ -35,6 +35,8 @@ REASONS_MAX = 8
 Row = dict[str, Any]
 State = dict[int, Row]
 """Key -> state name -> value."""
+Range = tuple[int, int]
+START = VersionRecord(epoch=0, attempt=0, result="")
 
 
 class Verdict(StrEnum):
@@ -124,41 +126,49 @@ def sink_rows(place: Place, uid: str) -> dict[int, list[Row]]:
 
 
 def operator_state(storage: Storage, view: CheckpointView, uid: str) -> State:
-    """An operator's state in a checkpoint: the newest snapshot of each range, then the deltas after it."""
+    """An operator's state in a checkpoint: per range the newest whole snapshot, then the deltas after it.
+
+    Every delta must follow what is there already: a hole is an error.
+    """
     schema = next((operator for operator in view.operators if operator.uid == uid), None)
     if schema is None:
         return {}
     layout = _layout(schema)
     entries: dict[bytes, bytes] = {}
-    covered: dict[tuple[int, int], int] = {}
-    for file in view.snapshots.get(uid, ()):
+    at: dict[Range, VersionRecord] = {}
+    newest_first = sorted(view.snapshots.get(uid, ()), key=lambda file: file.version.epoch, reverse=True)
+    for file in newest_first:
         group_range = (file.first_group, file.end_group)
-        if file.version.epoch < covered.get(group_range, 0):
-            continue
-        covered[group_range] = file.version.epoch
-        path = storage.local_path(file.object)
-        assert path is not None, "crash tests keep their checkpoint on a disk"
-        _verify_chunks(path, file.chunk_bytes, file.chunks)
-        stored = Store(path, readonly=True)
-        found = stored.read(lambda tx: list(tx.items(DATA)))
-        stored.close()
-        entries = {key: value for key, value in entries.items() if not _within(key, group_range)}
-        entries.update(found)
+        if group_range not in at and _is_whole(storage, file):
+            entries.update(_snapshot_entries(storage, file))
+            at[group_range] = file.version
     for delta in view.live_deltas(uid):
-        if delta.version.epoch > covered.get((delta.first_group, delta.end_group), 0):
+        group_range = (delta.first_group, delta.end_group)
+        stands_at = at.get(group_range, START)
+        if delta.version.epoch > stands_at.epoch:
+            if delta.parent != stands_at:
+                raise HoldfastError(f"{uid} {group_range}: {delta.version} does not follow {stands_at}")
             _apply(storage, layout, delta, entries)
+            at[group_range] = delta.version
     return _decoded(layout, entries)
 
 
-def _verify_chunks(path: Path, chunk_bytes: int, chunks: tuple[str, ...]) -> None:
-    data = path.read_bytes()
-    found = tuple(checksum(data[at : at + chunk_bytes]) for at in range(0, len(data), chunk_bytes))
-    if found != chunks:
-        raise HoldfastError(f"{path} does not have the checksums that the commit names")
+def _is_whole(storage: Storage, file: SnapshotFile) -> bool:
+    try:
+        data = storage.get(file.object)
+    except ObjectMissing:
+        return False
+    chunks = range(0, len(data), file.chunk_bytes)
+    return tuple(checksum(data[at : at + file.chunk_bytes]) for at in chunks) == file.chunks
 
 
-def _within(key: bytes, group_range: tuple[int, int]) -> bool:
-    return group_range[0] <= int.from_bytes(key[:2], "big") < group_range[1]
+def _snapshot_entries(storage: Storage, file: SnapshotFile) -> list[tuple[bytes, bytes]]:
+    path = storage.local_path(file.object)
+    assert path is not None, "crash tests keep their checkpoint on a disk"
+    stored = Store(path, readonly=True)
+    found = stored.read(lambda tx: list(tx.items(DATA)))
+    stored.close()
+    return found
 
 
 def _apply(storage: Storage, layout: StateLayout, delta: DeltaFile, entries: dict[bytes, bytes]) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import holdfast as hf
 
-CRASH_EPOCH = 8
+CRASH_EPOCH = 10
 
 
 class Crash(Exception):

@@ -58,27 +58,15 @@ def next_plan(place: Place) -> Victim:
     return _plan(place, _view(place).last_epoch + 1)
 
 
-def replayed_plan(place: Place) -> Victim:
-    """The plan of the last epoch that was shown."""
-    return _plan(place, min(_view(place).published_through.values()))
-
-
 def newest_delta(place: Place) -> Victim:
     return _extent(place, _view(place).live_deltas(LEDGER)[-1].extent)
 
 
-def oldest_needed_delta(place: Place) -> Victim:
-    """The first delta after the newest snapshot of its range."""
+def older_delta(place: Place) -> Victim:
+    """The delta of the epoch before the newest."""
     view = _view(place)
-    delta = view.live_deltas(LEDGER)[-1]
-    group_range = (delta.first_group, delta.end_group)
-    snapshot = max(
-        (f.version.epoch for f in view.snapshots.get(LEDGER, ()) if (f.first_group, f.end_group) == group_range),
-        default=0,
-    )
-    return _extent(
-        place, next(d for d in view.deltas[LEDGER][group_range] if d.version.epoch > snapshot).extent
-    )
+    deltas = [delta for delta in view.live_deltas(LEDGER) if delta.version.epoch == view.last_epoch - 1]
+    return _extent(place, deltas[0].extent)
 
 
 def newest_snapshot(place: Place) -> Victim:
@@ -87,9 +75,7 @@ def newest_snapshot(place: Place) -> Victim:
 
 def staged_output(place: Place) -> Victim:
     """Output that is committed and not shown."""
-    view = _view(place)
-    shown = min(view.published_through.values())
-    return _extent(place, next(f.extent for f in view.staged if f.stream == LEDGER and f.epoch > shown + 1))
+    return _extent(place, [file.extent for file in _view(place).staged if file.stream == LEDGER][-1])
 
 
 def job_record(place: Place) -> Victim:
@@ -110,7 +96,7 @@ KINDS: dict[str, Callable[[Place], Victim]] = {
     "manifest": manifest,
     "next-plan": next_plan,
     "newest-delta": newest_delta,
-    "oldest-delta": oldest_needed_delta,
+    "older-delta": older_delta,
     "newest-snapshot": newest_snapshot,
     "staged-output": staged_output,
     "job": job_record,

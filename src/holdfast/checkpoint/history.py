@@ -51,6 +51,8 @@ class History:
         self.storage = storage
         self._records: dict[int, tuple[CommitRecord, str]] = {}
         self._views: dict[int, CheckpointView] = {}
+        self.worked_around: list[str] = []
+        """Damage that other records stood in for; whoever loads a view tells of it."""
 
     def numbers(self) -> list[CommitNumber]:
         """The commits in storage, oldest first."""
@@ -110,6 +112,7 @@ class History:
         for record, stored in reversed(later):
             view = fold(view, record, stored)
             self._views[view.number] = view
+        self.worked_around += problems
         return view
 
     def read_manifest(self, record: CommitRecord) -> CheckpointView:

@@ -124,23 +124,10 @@ class Driver:
     def _lead(self, view: CheckpointView) -> None:
         """Go on from `view` until stopped."""
         settings, program = self._settings, self._program
-        usual = min(default_parallelism(self._spark), settings.key_groups)
-        shards = settings.parallelism or view.parallelism or usual
-        ranges = shard_ranges(settings.key_groups, shards)
+        shards = settings.parallelism or view.parallelism or self._usual_parallelism()
         schemas = operator_schemas(program, view.operators)
-        uids = [node.uid for node in self._graph.sources]
-        recorded = recorded_plans(
-            self._checkpoint.plans, self._checkpoint.chain, view, uids, self._fingerprint, shards
-        )
-        self._planner = Planner(
-            self._checkpoint.plans, self._graph.sources, view, recorded, self._clock,
-            self._term, self._run, self._fingerprint, shards,
-        )  # fmt: skip
-        self._lines: Lines = {
-            (uid, shard): line_of(view, uid, groups, self._inspector.damaged)
-            for uid in program.forms
-            for shard, groups in enumerate(ranges)
-        }
+        self._planner = self._planner_after(view, shards)
+        self._lines = self._lines_of(view, shards)
         exactly = settings.guarantee is not Guarantee.AT_MOST_ONCE
         place = WorkPlace(
             identity=self._checkpoint.job.identity,
@@ -184,6 +171,26 @@ class Driver:
             finally:
                 publishing.close()
         self._monitor.update(phase="stopped", published_through=publishing.through)
+
+    def _usual_parallelism(self) -> int:
+        return min(default_parallelism(self._spark), self._settings.key_groups)
+
+    def _planner_after(self, view: CheckpointView, shards: int) -> Planner:
+        plans, sources = self._checkpoint.plans, self._graph.sources
+        uids = [node.uid for node in sources]
+        recorded = recorded_plans(
+            plans, self._checkpoint.chain, view, uids, self._fingerprint, shards, self._monitor.say
+        )
+        return Planner(
+            plans, sources, view, recorded, self._clock, self._term, self._run, self._fingerprint, shards
+        )
+
+    def _lines_of(self, view: CheckpointView, shards: int) -> Lines:
+        return {
+            (uid, shard): line_of(view, uid, groups, self._inspector.damaged)
+            for uid in self._program.forms
+            for shard, groups in enumerate(shard_ranges(self._settings.key_groups, shards))
+        }
 
     def _loop(self) -> None:
         pending: list[EpochOutcome] = []
@@ -229,7 +236,7 @@ class Driver:
         if at_most_once:
             self._committer.publish([outcome])
         else:
-            self._take_snapshots()
+            self._take_snapshots(plan.epoch)
         self._admission = self._admission.after(outcome.rows, outcome.seconds)
         self._state_bytes.update(outcome.state_bytes)
         self._monitor.epoch_done(
@@ -244,8 +251,8 @@ class Driver:
         )
         return outcome
 
-    def _take_snapshots(self) -> None:
-        for file in self._snapshotter.step(self._lines, self._monitor.say):
+    def _take_snapshots(self, epoch: int) -> None:
+        for file in self._snapshotter.step(self._lines, epoch, self._monitor.say):
             for key, line in self._lines.items():
                 chosen = {delta.version for delta in line.deltas}
                 if (

@@ -35,7 +35,13 @@ class Recorded:
 
 
 def recorded_plans(
-    plans: Plans, chain: Chain, view: CheckpointView, uids: list[str], fingerprint: str, parallelism: int
+    plans: Plans,
+    chain: Chain,
+    view: CheckpointView,
+    uids: list[str],
+    fingerprint: str,
+    parallelism: int,
+    say: Callable[[str], None] = lambda text: None,
 ) -> deque[Recorded]:
     """The plans after the view, in order, for as long as each reads on from where the one before ended.
 
@@ -47,7 +53,7 @@ def recorded_plans(
     found: deque[Recorded] = deque()
     shown = max([*committed, *view.published_through.values()], default=0)
     for epoch in range(view.last_epoch + 1, max(shown, view.last_epoch + PLANS_AHEAD_MAX) + 1):
-        plan = _recorded(plans, EpochId(epoch), committed.get(epoch))
+        plan = _recorded(plans, EpochId(epoch), committed.get(epoch), say)
         if plan is None or _leads_elsewhere(plan, positions):
             if epoch <= shown:
                 raise RestoreError(
@@ -86,18 +92,23 @@ def _committed_attempts(chain: Chain, view: CheckpointView) -> dict[int, PlanAtt
     return attempts
 
 
-def _recorded(plans: Plans, epoch: EpochId, attempt: PlanAttempt | None) -> PlanRecord | None:
+def _recorded(
+    plans: Plans, epoch: EpochId, attempt: PlanAttempt | None, say: Callable[[str], None]
+) -> PlanRecord | None:
     """The committed attempt, unless somebody has since decided to skip a part of it; else the newest."""
-    newest = _readable(lambda: plans.newest(epoch))
+    newest = _readable(lambda: plans.newest(epoch), say)
     if attempt is None or (newest is not None and any(part.skipped for part in newest.slices.values())):
         return newest
-    return _readable(lambda: plans.read(epoch, attempt))
+    return _readable(lambda: plans.read(epoch, attempt), say)
 
 
-def _readable(read: Callable[[], PlanRecord | None]) -> PlanRecord | None:
+def _readable(read: Callable[[], PlanRecord | None], say: Callable[[str], None]) -> PlanRecord | None:
     try:
         return read()
-    except (CorruptionError, ObjectMissing):
+    except ObjectMissing:
+        return None
+    except CorruptionError as damage:
+        say(f"DAMAGE: {damage}")
         return None
 
 

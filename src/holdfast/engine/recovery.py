@@ -99,7 +99,10 @@ class Inspector:
 def load_view(chain: Chain, inspector: Inspector, term: int, run: str, say: Say) -> CheckpointView:
     """The newest view; after damage to the chain itself, the newest one that verifies, by a rewind."""
     try:
-        return chain.load()
+        view = chain.load()
+        for problem in chain.worked_around:
+            say(f"DAMAGE: {problem}")
+        return view
     except DamagedChain as damage:
         for problem in damage.problems:
             say(f"DAMAGE: {problem}")

@@ -103,13 +103,13 @@ class EpochRunner:
     ) -> list[TaskResult]:
         what = f"epoch {plan.epoch} of {self._program.graph.name}: {stage.stream}"
         if isinstance(stage.node, OperatorNode):
-            task = self._operator_task(stage, stage.node, plan, lines, committed, run)
-            job = self._operator_job(stage.node, task, frames.frame(stage.node.parent), plan.parallelism)
-        else:
-            task_of_stage = StageTask(self._place, stage.stream, plan.epoch, plan.attempt, run)
-            frame = frames.computed(stage.node)
-            job = frame.mapInArrow(partial(run_stage, task_of_stage), RESULT_SCHEMA)
-        return _chosen(job, what)
+            node, parent = stage.node, stage.node.parent
+            task = self._operator_task(stage, node, plan, lines, committed, run)
+            return _chosen(
+                lambda: self._operator_job(node, task, frames.frame(parent), plan.parallelism), what
+            )
+        body = partial(run_stage, StageTask(self._place, stage.stream, plan.epoch, plan.attempt, run))
+        return _chosen(lambda: frames.computed(stage.node).mapInArrow(body, RESULT_SCHEMA), what)
 
     def _operator_task(
         self, stage: Stage, node: OperatorNode, plan: PlanRecord, lines: Lines, committed: int, run: str
@@ -224,13 +224,13 @@ def _staged_adder(
     return add
 
 
-def _chosen(job: DataFrame, what: str) -> list[TaskResult]:
+def _chosen(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
     """The results of a job that Spark reported successful: of each shard exactly the one that Spark kept."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
-        rows = job.collect()
+        rows = job().collect()
     except (PySparkException, Py4JError) as cause:
         raise EpochFailed(
             f"{what} failed in Spark: {_reason(cause)}; nothing of it became visible"

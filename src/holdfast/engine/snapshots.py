@@ -43,16 +43,21 @@ SHARDS_AT_ONCE = 1
 
 @dataclass(frozen=True)
 class SnapshotTask:
-    """Shards to be snapshotted, by shard number."""
+    """Shards to be snapshotted, by shard number. `epoch`: the newest one when it was asked for.
+
+    Files are named by that, not by their version: the version of an idle shard is old, and retention takes an
+    old name that no commit has for a leftover.
+    """
 
     place: WorkPlace
     uid: str
+    epoch: int
     groups: dict[int, KeyGroupRange]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for shard in batch.column(0).to_pylist():
-                yield snapshot_shard(self.place, self.uid, shard, self.groups[shard])
+                yield snapshot_shard(self.place, self.uid, shard, self.groups[shard], self.epoch)
 
 
 def due(line: Line) -> bool:
@@ -75,7 +80,7 @@ class Snapshotter:
         self._tried: dict[tuple[str, int], VersionRecord] = {}
         """Shards asked for a snapshot, the last one last, and where their line stood."""
 
-    def step(self, lines: Lines, on_failure: Callable[[str], None]) -> list[SnapshotFile]:
+    def step(self, lines: Lines, epoch: int, on_failure: Callable[[str], None]) -> list[SnapshotFile]:
         """Called after each epoch: gives the snapshots that were finished since, and starts the next ones
         that are due.
         """
@@ -89,7 +94,7 @@ class Snapshotter:
                 for shard in first:
                     self._tried.pop((uid, shard), None)
                     self._tried[uid, shard] = lines[uid, shard].version
-                self._running = self._pool.submit(self._run, SnapshotTask(self._place, uid, first))
+                self._running = self._pool.submit(self._run, SnapshotTask(self._place, uid, epoch, first))
         return finished
 
     def _wanted(self, lines: Lines, finished: list[SnapshotFile]) -> list[tuple[str, int]]:

@@ -233,9 +233,11 @@ def open_shard(
         return open_state(directory, identity, target, backend=place.backend)
 
 
-def snapshot_shard(place: WorkPlace, uid: str, shard: int, groups: KeyGroupRange) -> pa.RecordBatch:
-    """Write a shard's whole state to checkpoint storage, at whatever version it is here. Nothing here:
-    nothing written.
+def snapshot_shard(
+    place: WorkPlace, uid: str, shard: int, groups: KeyGroupRange, epoch: int
+) -> pa.RecordBatch:
+    """Write a shard's whole state to checkpoint storage, under `epoch`, at whatever version it is here.
+    Nothing here: nothing written.
     """
     result = TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd())
     state = attach_state(
@@ -249,7 +251,7 @@ def snapshot_shard(place: WorkPlace, uid: str, shard: int, groups: KeyGroupRange
     ):
         local = Path(scratch) / "snapshot"
         info = state.snapshot(local)
-        name = f"snapshots/{info.version.epoch:012d}/{uid}-{groups}-{uuid.uuid4().hex}.{place.backend}"
+        name = f"snapshots/{epoch:012d}/{uid}-{groups}-{uuid.uuid4().hex}.{place.backend}"
         open_storage(place.storage_url).put_file(name, local)
     reached(Step.SNAPSHOT_WRITTEN)
     file = SnapshotFile(

@@ -69,7 +69,7 @@ class Rewound:
         return [recorded.plan for recorded in found]
 
 
-def test_a_replay_follows_the_plans_that_were_committed_and_not_those_of_a_late_leader(tmp_path: Path) -> None:
+def test_a_replay_follows_the_plans_that_were_committed_not_those_of_a_late_leader(tmp_path: Path) -> None:
     job = Rewound(tmp_path)
     job.plans.write(plan(2, 2, 17))
     assert [(found.epoch, found.attempt) for found in job.recorded()] == [(2, 1), (3, 1)]

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
 from holdfast.engine.lines import Line
-from holdfast.engine.snapshots import DELTAS_MIN, Lines, Snapshotter, SnapshotTask
+from holdfast.engine.snapshots import DELTAS_MIN, Lines, SnapshotTask, Snapshotter
 from holdfast.ids import shard_ranges
 
 
@@ -55,7 +55,7 @@ class Asked:
         return self.answer
 
     def step(self, lines: Lines) -> list[SnapshotFile]:
-        given = self.snapshotter.step(lines, self.said.append)
+        given = self.snapshotter.step(lines, 99, self.said.append)
         if self.snapshotter._running is not None:
             wait([self.snapshotter._running])
         return given
@@ -76,7 +76,7 @@ def test_a_failure_without_a_text_is_told_and_does_not_end_the_run(monkeypatch: 
     assert asked.said == ["a snapshot failed and will be tried again: AssertionError"]
 
 
-def test_a_shard_is_not_asked_again_before_its_snapshot_is_in_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_is_not_asked_again_before_its_line_has_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(monkeypatch)
     lines = due_lines(DELTAS_MIN)
     del lines["op", 0]
