@@ -8,7 +8,7 @@ state is folded from snapshots and deltas with the readers of the stored formats
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -66,7 +66,7 @@ class Evidence:
     """Sink rows by epoch."""
     buckets: dict[int, list[Row]]
     ledger_states: dict[int, tuple[int, State]]
-    """Every retained commit -> its last epoch and the state then; the newest is the state that counts."""
+    """Each commit that can be gone back to -> its last epoch and the state then. The newest counts."""
     bucket_state: State
 
     @property
@@ -106,14 +106,24 @@ def gather(place: Place) -> Evidence:
     storage = open_storage(str(place.checkpoint))
     history = History(storage)
     view = history.load()
-    retained = [history.view_at(number) for number in range(view.retained_from, view.number + 1)]
     return Evidence(
         committed_events=(view.positions.get("events") or [0])[0],
         ledger=sink_rows(place, LEDGER),
         buckets=sink_rows(place, BUCKETS),
-        ledger_states={at.number: (at.last_epoch, operator_state(storage, at, LEDGER)) for at in retained},
+        ledger_states={
+            at.number: (at.last_epoch, operator_state(storage, at, LEDGER)) for at in _retained(history, view)
+        },
         bucket_state=operator_state(storage, view, BUCKETS),
     )
+
+
+def _retained(history: History, newest: CheckpointView) -> Iterator[CheckpointView]:
+    """The commits that can be gone back to; those that a rewind has gone past are not among them."""
+    number = newest.number
+    while number >= newest.retained_from:
+        yield history.view_at(number)
+        back_to = history.record(number).rewind_to
+        number = number - 1 if back_to is None else back_to
 
 
 def sink_rows(place: Place, uid: str) -> dict[int, list[Row]]:

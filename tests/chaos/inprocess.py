@@ -1,4 +1,4 @@
-"""Runs the crash-test job inside the test's own process: for damage and doubles, where no process need die."""
+"""Runs the crash-test job inside the test's own process: for damage and doubles, where none need die."""
 
 from __future__ import annotations
 

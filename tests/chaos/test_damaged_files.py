@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SHAPE = Shape(epochs=12)
-LARGE = Shape(epochs=11, pad=2_000)
+LARGE = Shape(epochs=11, pad=4_000)
 """Rows so wide that every shard's delta and output is a file of its own."""
 
 
@@ -59,12 +59,16 @@ EXPECTED = {
 LIGHT = {"newest-commit", "newest-delta", "job"}
 
 
-def _cases() -> Iterator[object]:
-    for kind in victims.KINDS:
-        for damage in (Damage.FLIP, Damage.TRUNCATE):
-            light = kind in LIGHT and damage is Damage.FLIP
-            marks = () if light else (pytest.mark.heavy,)
-            yield pytest.param(kind, damage, marks=marks, id=f"{kind}-{damage}")
+CASES = [
+    pytest.param(
+        kind,
+        damage,
+        marks=() if kind in LIGHT and damage is Damage.FLIP else (pytest.mark.heavy,),
+        id=f"{kind}-{damage}",
+    )
+    for kind in victims.KINDS
+    for damage in (Damage.FLIP, Damage.TRUNCATE)
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -95,7 +99,7 @@ def outcome_of(ending: Ending, victim: Victim, place: Place, shape: Shape) -> Ou
     return Outcome.REPAIRED if named else Outcome.UNREAD
 
 
-@pytest.mark.parametrize(("kind", "damage"), _cases())
+@pytest.mark.parametrize(("kind", "damage"), CASES)
 def test_a_damaged_file_is_repaired_or_refused_never_passed_over(
     kind: str, damage: Damage, stopped: Template, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -1,4 +1,6 @@
-"""Checkpoints that earlier versions wrote are restored, state and all. tests/fixtures holds one per version."""
+"""Checkpoints that earlier versions wrote are restored, state and all. tests/fixtures holds one per
+version.
+"""
 
 from __future__ import annotations
 

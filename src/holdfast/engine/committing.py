@@ -17,7 +17,7 @@ from holdfast.checkpoint.commits import Adopted
 from holdfast.checkpoint.identity import Checkpoint
 from holdfast.checkpoint.records import CommitRecord, OperatorSchema, SnapshotFile
 from holdfast.checkpoint.view import CheckpointView
-from holdfast.engine.publishing import Publishing
+from holdfast.engine.publishing import Publishing, Recipients
 from holdfast.engine.runner import EpochOutcome
 from holdfast.errors import HoldfastError
 
@@ -34,6 +34,9 @@ class PublishOrder(Enum):
 
     AFTER_COMMIT = "exactly-once"
     BEFORE_COMMIT = "at-least-once"
+    """Sinks that recognise repeats are still written after the commit: one that took an epoch whose commit
+    was lost
+    would refuse the rows that took its place."""
     AFTER_RUN = "at-most-once"
     """The commit came before the run: the driver publishes what the run gave."""
 
@@ -57,6 +60,7 @@ class Committer:
         self._term, self._run = term, run
         self._operators: tuple[OperatorSchema, ...] | None = operators
         self._order = order
+        self._late = Recipients.DEDUPING if order is PublishOrder.BEFORE_COMMIT else Recipients.ALL
         self._held_back = ""
         self._on_commit, self._say = on_commit, say
         self._commits = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
@@ -76,7 +80,7 @@ class Committer:
 
     def publish(self, outcomes: list[EpochOutcome]) -> None:
         """Publish these epochs, after those given before."""
-        self._pending.append(self._publishes.submit(self._publish, outcomes))
+        self._pending.append(self._publishes.submit(self._publish, outcomes, self._late))
 
     def add_snapshots(self, files: list[SnapshotFile]) -> None:
         """Name these snapshots in a coming commit record."""
@@ -103,21 +107,21 @@ class Committer:
         """Publish, in order, every committed epoch that a sink has not shown yet."""
         staged = list(self.view.staged)
         first = min(self._publishing.through.values(), default=self.view.last_epoch) + 1
-        self._publishing.publish(first, self.view.last_epoch, staged)
+        self._publishing.publish(first, self.view.last_epoch, staged, Recipients.ALL)
 
     def _commit(self, outcomes: list[EpochOutcome]) -> None:
         if self._failed:
             return
         try:
             if self._order is PublishOrder.BEFORE_COMMIT:
-                self._publish(outcomes)
+                self._publish(outcomes, Recipients.REPEATING)
             done = self._checkpoint.chain.commit(self.view, self._record(outcomes))
             if isinstance(done, Adopted):
                 raise AdoptedOther(
                     f"commit {done.view.number} of term {done.view.term} came first; going on from it"
                 )
             self.view = done.view
-            if self._order is PublishOrder.AFTER_COMMIT:
+            if self._order is not PublishOrder.AFTER_RUN:
                 self.publish(outcomes)
             self._on_commit(self.view)
         except BaseException:
@@ -138,12 +142,12 @@ class Committer:
             self._say(f"old checkpoint files could not be removed and will be tried again: {held_back}")
         self._held_back = held_back
 
-    def _publish(self, outcomes: list[EpochOutcome]) -> None:
+    def _publish(self, outcomes: list[EpochOutcome], to: Recipients) -> None:
         if self._unpublished:
             return
         staged = [file for outcome in outcomes for file in outcome.staged]
         try:
-            self._publishing.publish(outcomes[0].plan.epoch, outcomes[-1].plan.epoch, staged)
+            self._publishing.publish(outcomes[0].plan.epoch, outcomes[-1].plan.epoch, staged, to)
         except BaseException:
             # Later epochs must not be shown before this one: a sink shows a prefix of the committed epochs.
             self._unpublished = True

@@ -178,8 +178,9 @@ class Driver:
     def _planner_after(self, view: CheckpointView, shards: int) -> Planner:
         plans, sources = self._checkpoint.plans, self._graph.sources
         uids = [node.uid for node in sources]
+        ceiling = self._settings.max_rows_per_epoch
         recorded = recorded_plans(
-            plans, self._checkpoint.chain, view, uids, self._fingerprint, shards, self._monitor.say
+            plans, self._checkpoint.chain, view, uids, self._fingerprint, shards, ceiling, self._monitor.say
         )
         return Planner(
             plans, sources, view, recorded, self._clock, self._term, self._run, self._fingerprint, shards

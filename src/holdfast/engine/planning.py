@@ -1,8 +1,7 @@
 """Plans epochs: what the next one reads, written down before it runs.
 
 A plan that an earlier leader left behind is followed if it can and may be, so that a crash after planning
-changes nothing;
-otherwise a new attempt is written.
+changes nothing; otherwise a new attempt is written.
 """
 
 from __future__ import annotations
@@ -41,12 +40,14 @@ def recorded_plans(
     uids: list[str],
     fingerprint: str,
     parallelism: int,
+    max_rows: int | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> deque[Recorded]:
     """The plans after the view, in order, for as long as each reads on from where the one before ended.
 
     After a rewind these are the plans that were committed then: sinks may show what came of them, so
-    exactly these slices are read again, whatever else has changed. RestoreError where one cannot be.
+    exactly these slices are read again, whatever else has changed. RestoreError where one cannot be. A plan
+    that nobody can have seen anything of is followed only as it is, and only if it is not too large by now.
     """
     positions: dict[str, Json] = {uid: view.positions.get(uid) for uid in uids}
     committed = _committed_attempts(chain, view)
@@ -64,9 +65,15 @@ def recorded_plans(
         obstacle = may_follow(
             plan, start_positions=positions, fingerprint=fingerprint, parallelism=parallelism
         )
+        if epoch > shown and (obstacle or _too_large(plan, max_rows) or plan.clock_ms < view.clock_ms):
+            break
         found.append(Recorded(plan, obstacle))
         positions.update({uid: part.end for uid, part in plan.slices.items()})
     return found
+
+
+def _too_large(plan: PlanRecord, max_rows: int | None) -> bool:
+    return max_rows is not None and sum(part.rows or 0 for part in plan.slices.values()) > max_rows
 
 
 def _leads_elsewhere(plan: PlanRecord, positions: dict[str, Json]) -> bool:

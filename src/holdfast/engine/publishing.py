@@ -1,13 +1,14 @@
 """Makes committed epochs visible in sinks: in order, whole, once.
 
 Always true: what an exactly-once sink shows is a prefix of the committed epochs; `through` never names an
-epoch that a
-sink has not shown.
+epoch that a sink has not shown.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
+from enum import Enum
 from functools import partial
 
 from holdfast.checkpoint.records import StagedFile
@@ -18,8 +19,16 @@ from holdfast.io.contract import Publisher, StagedPart
 from holdfast.steps import Step, reached
 
 
+class Recipients(Enum):
+    """Which sinks are meant: those that recognise an epoch they already show, those that cannot, or all."""
+
+    DEDUPING = "deduping"
+    REPEATING = "repeating"
+    ALL = "all"
+
+
 class Publishing:
-    """The open sinks of a run. `publish` is called by one thread at a time."""
+    """The open sinks of a run. `publish` is called by one thread at a time for each sink."""
 
     def __init__(self, program: Program, identity: str, storage_url: str, view: CheckpointView) -> None:
         """`view`: says what was published. A sink that shows more is believed, never one that shows less. A
@@ -32,25 +41,30 @@ class Publishing:
             node.uid: node.sink.publisher(f"{program.graph.name} ({identity})", node.uid)
             for node in program.graph.sinks
         }
+        self._dedupes = {node.uid: node.sink.exactly_once for node in program.graph.sinks}
+        self._lock = threading.Lock()
         self.through = {
             uid: max(recorded.get(uid, new), publisher.published_through())
             for uid, publisher in self._publishers.items()
         }
 
-    def publish(self, first: int, last: int, staged: Iterable[StagedFile]) -> None:
+    def publish(self, first: int, last: int, staged: Iterable[StagedFile], to: Recipients) -> None:
         """Make epochs `first` to `last` visible. What a sink has shown already it is not given again."""
         reached(Step.BEFORE_PUBLISH)
         by_stream: dict[tuple[str, int], list[StagedFile]] = {}
         for file in staged:
             by_stream.setdefault((file.stream, file.epoch), []).append(file)
         for uid, publisher in self._publishers.items():
+            if to is not Recipients.ALL and self._dedupes[uid] is not (to is Recipients.DEDUPING):
+                continue
             assert first <= self.through[uid] + 1, f"epoch {first} of {uid} would come before those it lacks"
             for epoch in range(max(first, self.through[uid] + 1), last + 1):
                 files = sorted(by_stream.get((self._streams[uid], epoch), ()), key=lambda file: file.part)
                 publisher.publish(
                     epoch, [StagedPart(file.part, file.rows, self._loader(file)) for file in files]
                 )
-                self.through = {**self.through, uid: epoch}
+                with self._lock:
+                    self.through = {**self.through, uid: epoch}
                 reached(Step.SINK_PUBLISHED)
 
     def close(self) -> None:

@@ -105,9 +105,14 @@ class EpochRunner:
         if isinstance(stage.node, OperatorNode):
             node, parent = stage.node, stage.node.parent
             task = self._operator_task(stage, node, plan, lines, committed, run)
-            return _chosen(
+            results = _chosen(
                 lambda: self._operator_job(node, task, frames.frame(parent), plan.parallelism), what
             )
+            if len(results) != plan.parallelism:
+                raise EpochFailed(
+                    f"{what} gave {len(results)} results for {plan.parallelism} shards; try again"
+                )
+            return results
         body = partial(run_stage, StageTask(self._place, stage.stream, plan.epoch, plan.attempt, run))
         return _chosen(lambda: frames.computed(stage.node).mapInArrow(body, RESULT_SCHEMA), what)
 

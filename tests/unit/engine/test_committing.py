@@ -13,7 +13,7 @@ from holdfast.checkpoint.records import Extent, PlanRecord, SnapshotFile, Staged
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import SystemClock
 from holdfast.engine.committing import Committer, PublishOrder
-from holdfast.engine.publishing import Publishing
+from holdfast.engine.publishing import Publishing, Recipients
 from holdfast.engine.runner import EpochOutcome
 from holdfast.errors import StorageError
 from holdfast.io.contract import StagedPart
@@ -23,7 +23,8 @@ from holdfast.storage.local import LocalStorage
 class Shown:
     """A publisher that fails on the epochs in `failing`, after `wait` was set."""
 
-    def __init__(self, through: int = 0) -> None:
+    def __init__(self, through: int = 0, dedupes: bool = True) -> None:
+        self.dedupes = dedupes
         self.epochs: list[int] = []
         self.failing: set[int] = set()
         self.wait = threading.Event()
@@ -46,6 +47,7 @@ class Shown:
 class _Sink:
     def __init__(self, shown: Shown) -> None:
         self._shown = shown
+        self.exactly_once = shown.dedupes
 
     def publisher(self, job: str, uid: str) -> Shown:
         return self._shown
@@ -165,4 +167,14 @@ def test_a_sink_that_the_job_did_not_have_begins_with_the_output_that_is_still_t
 def test_an_epoch_out_of_turn_is_refused() -> None:
     sinks = publishing(CheckpointView(), sink=Shown())
     with pytest.raises(AssertionError, match="epoch 2 of sink"):
-        sinks.publish(2, 2, [])
+        sinks.publish(2, 2, [], Recipients.ALL)
+
+
+def test_before_the_commit_only_sinks_that_cannot_dedupe_are_written() -> None:
+    deduping, repeating = Shown(), Shown(dedupes=False)
+    sinks = publishing(EMPTY, deduping=deduping, repeating=repeating)
+    sinks.publish(1, 1, [], Recipients.REPEATING)
+    assert (deduping.epochs, repeating.epochs) == ([], [1])
+    sinks.publish(1, 1, [], Recipients.DEDUPING)
+    assert (deduping.epochs, repeating.epochs) == ([1], [1])
+    assert sinks.through == {"deduping": 1, "repeating": 1}
