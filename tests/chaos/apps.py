@@ -92,8 +92,8 @@ class Ledger(hf.KeyedFunction):
     mark = hf.ValueState("string", default="")
     pad = hf.ValueState("string", default="")
 
-    def __init__(self, marks: Marks, buckets: int, pad: int) -> None:
-        self.marks, self.buckets, self.pad_length = marks, buckets, pad
+    def __init__(self, marks: Marks, shape: Shape) -> None:
+        self.marks, self.buckets, self.pad_length = marks, shape.buckets, shape.pad
 
     def process(self, row: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
         before = self.mark.value
@@ -135,10 +135,20 @@ def through_python(frame: DataFrame) -> DataFrame:
     return frame.mapInArrow(hold, frame.schema)
 
 
+def file_sink(place: Place, uid: str) -> hf.Sink:
+    return hf.FileSink(place.sink(uid), format="parquet")
+
+
 def declare(
-    place: Place, shape: Shape, *, marks: Marks = "random", python_map_side: Literal["yes", "no"] = "no"
+    place: Place,
+    shape: Shape,
+    *,
+    marks: Marks = "random",
+    map_side: Callable[[DataFrame], DataFrame] | None = None,
+    ledger_of: Callable[[Marks, Shape], hf.KeyedFunction] = Ledger,
+    sink_of: Callable[[Place, str], hf.Sink] = file_sink,
 ) -> hf.Job:
-    """The job, with sinks below `place`."""
+    """The job, with sinks below `place`. Tests put doubles in the place of its parts."""
     job = hf.Job(JOB)
     events = job.source(
         hf.GeneratorSource(
@@ -152,13 +162,12 @@ def declare(
         ),
         uid="events",
     )
-    if python_map_side == "yes":
-        events = events.transform(through_python)
-    function = Ledger(marks, shape.buckets, shape.pad)
-    ledger = events.key_by("key", order_by="event").process(function, uid=LEDGER)
-    ledger.sink(hf.FileSink(place.sink(LEDGER), format="parquet"), uid=LEDGER + "-out")
+    if map_side is not None:
+        events = events.transform(map_side)
+    ledger = events.key_by("key", order_by="event").process(ledger_of(marks, shape), uid=LEDGER)
+    ledger.sink(sink_of(place, LEDGER), uid=LEDGER + "-out")
     totals = ledger.key_by("bucket").aggregate(uid=BUCKETS, rows=hf.count(), seqs=hf.sum("seq"))
-    totals.sink(hf.FileSink(place.sink(BUCKETS), format="parquet"), uid=BUCKETS + "-out")
+    totals.sink(sink_of(place, BUCKETS), uid=BUCKETS + "-out")
     return job
 
 
@@ -216,12 +225,13 @@ def main() -> None:
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--shape", default="{}", help="fields of Shape, as JSON")
     parser.add_argument("--marks", choices=["random", "fixed"], default="random")
-    parser.add_argument("--python-map-side", choices=["yes", "no"], default="no")
+    parser.add_argument("--python-map-side", action="store_true")
     parser.add_argument("--placement", type=Path)
     given = parser.parse_args()
     place, shape = Place(given.root), Shape(**json.loads(given.shape))
     _choose_spark(given.master, given.conf, place)
-    job = declare(place, shape, marks=given.marks, python_map_side=given.python_map_side)
+    map_side = through_python if given.python_map_side else None
+    job = declare(place, shape, marks=given.marks, map_side=map_side)
     listener = record_placement(given.placement) if given.placement else None
     try:
         with tightened():

@@ -172,7 +172,7 @@ def test_an_epoch_out_of_turn_is_refused() -> None:
 
 def test_before_the_commit_only_sinks_that_cannot_dedupe_are_written() -> None:
     deduping, repeating = Shown(), Shown(dedupes=False)
-    sinks = publishing(EMPTY, deduping=deduping, repeating=repeating)
+    sinks = publishing(CheckpointView(), deduping=deduping, repeating=repeating)
     sinks.publish(1, 1, [], Recipients.REPEATING)
     assert (deduping.epochs, repeating.epochs) == ([], [1])
     sinks.publish(1, 1, [], Recipients.DEDUPING)
