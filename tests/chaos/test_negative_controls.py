@@ -1,0 +1,196 @@
+"""One safeguard is taken away, and the checker must say so.
+
+A crash test that stays green without the thing it tests proves nothing. docs/how-we-test.md lists every
+safeguard with its control; those that need no Spark are in tests/unit, tests/property and tests/sim.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import pytest
+
+import holdfast as hf
+from holdfast.checkpoint import envelope, history, names, plans
+from holdfast.checkpoint.records import PlanRecord, Record
+from holdfast.engine import planning, runner, staged
+from holdfast.storage.contract import Storage
+from holdfast.storage.places import open_storage
+from tests.chaos import apps, doubles, victims
+from tests.chaos.apps import LEDGER, Place, Shape
+from tests.chaos.checker import Finding, Verdict, check
+from tests.chaos.doubles import Gate
+from tests.chaos.harness import wait_until
+from tests.chaos.inprocess import CRASH_EPOCH, Crash, Template, make_template, run_here
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL = Shape(epochs=5)
+SHAPE = Shape(epochs=12)
+
+
+def expect(verdict: Verdict, reason: str, finding: Finding) -> None:
+    assert finding.verdict is verdict, finding
+    assert reason in str(finding), finding
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _often() -> Iterator[None]:
+    with apps.tightened():
+        yield
+
+
+@pytest.fixture(scope="module")
+def stopped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Template:
+    return make_template(spark, tmp_path_factory.mktemp("stopped"), SHAPE)
+
+
+# The driver chooses results, after Spark reported the whole job successful.
+
+
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """So that the input of a task comes in several pieces."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "20")
+    yield
+    spark.conf.set(name, str(before))
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("choice", ["driver", "tasks"])
+def test_taking_what_the_tasks_of_a_cancelled_job_registered_is_found_out(
+    choice: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, gate = Place(tmp_path), Gate(tmp_path / "gate")
+    (tmp_path / "cut").write_text(f"3 {LEDGER}")
+    monkeypatch.setattr(runner, "run_operator", partial(doubles.register_result, str(tmp_path)))
+    if choice == "tasks":
+        monkeypatch.setattr(runner, "_chosen", partial(_taken_as_registered, runner._chosen, tmp_path))
+
+    def cancel() -> None:
+        both = SMALL.shards
+        wait_until(lambda: len(doubles.registered_results(tmp_path, 3, LEDGER)) == both, "both results")
+        (tmp_path / "cut").write_text("")
+        spark.sparkContext.cancelAllJobs()
+        gate.open()
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    ending = run_here(spark, place, SMALL)
+    canceller.join()
+    if choice == "tasks":
+        assert ending.error is None, str(ending)
+        expect(Verdict.FALSE, "is lost", check(place, SMALL))
+    else:
+        assert isinstance(ending.error, hf.EpochFailed), str(ending)
+        assert run_here(spark, place, SMALL).error is None
+        expect(Verdict.TRUE, "", check(place, SMALL))
+
+
+def _taken_as_registered(choose: Callable[..., Any], directory: Path, job: Any, what: str) -> Any:
+    try:
+        return choose(job, what)
+    except hf.EpochFailed:
+        return doubles.registered_results(directory, 3, LEDGER)
+
+
+# A sink knows what it has shown: by the fingerprint of each epoch, and by `published_through`.
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("shows", ["told", "untold"])
+@pytest.mark.parametrize("fingerprint", ["kept", "ignored"])
+def test_a_sink_that_knows_neither_fingerprints_nor_what_it_shows_is_found_out(
+    fingerprint: Literal["kept", "ignored"],
+    shows: Literal["told", "untold"],
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    """Either alone is enough against a driver that dies between the sink and its next commit record."""
+    place = Place(tmp_path)
+    sink_of = doubles.appending_sinks(3, fingerprint, shows)
+
+    def run() -> BaseException | None:
+        return run_here(spark, place, SMALL, job=apps.declare(place, SMALL, sink_of=sink_of)).error
+
+    errors = [run() for _ in range(3)]
+    assert [type(error) for error in errors] == [Crash, Crash, type(None)], "each sink crashes once"
+    if (fingerprint, shows) == ("ignored", "untold"):
+        expect(Verdict.FALSE, "2 times", check(place, SMALL))
+    else:
+        expect(Verdict.TRUE, "", check(place, SMALL))
+
+
+# Results belong to an attempt of a plan, and the commit names it.
+
+
+def zombie_plan(place: Place, epoch: int) -> None:
+    """A leader that woke up late has planned a committed epoch once more, and cut it elsewhere."""
+    storage = open_storage(str(place.checkpoint))
+    committed = plans.Plans(storage).newest(epoch)  # type: ignore[arg-type]
+    assert committed is not None
+    part = committed.slices["events"]
+    shorter = msgspec.structs.replace(part, end=[part.end[0] - 50, part.end[1]], rows=part.rows - 50)
+    plans.Plans(storage).write(msgspec.structs.replace(committed, attempt=2, slices={"events": shorter}))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("attempt", ["committed", "newest"])
+def test_replaying_another_attempt_than_the_committed_one_is_found_out(
+    attempt: str, stopped: Template, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rewind goes back behind an epoch that the sink shows: exactly its rows must be replayed."""
+    place = stopped.copy(tmp_path)
+    shown = CRASH_EPOCH - 1
+    zombie_plan(place, shown)
+    for path in (place.checkpoint / names.data_of(shown - 1)).iterdir():
+        path.unlink()
+    for path in place.checkpoint.glob("snapshots/*/*"):
+        if int(path.parent.name) >= shown - 1:
+            path.unlink()
+    if attempt == "newest":
+        monkeypatch.setattr(planning, "_committed_attempts", lambda chain, view: {})
+    ending = run_here(spark, place, SHAPE)
+    assert any(f"(epoch {shown - 2})" in line for line in ending.said), str(ending)
+    assert ending.error is None, str(ending)
+    if attempt == "newest":
+        expect(Verdict.FALSE, "times", check(place, SHAPE))
+    else:
+        expect(Verdict.TRUE, "", check(place, SHAPE))
+
+
+# Checksums.
+
+
+def unverified(kind: str, type: type[Record], data: bytes, name: str) -> Record:
+    """A record read without a look at its checksum."""
+    return msgspec.json.decode(data.partition(b"\n")[2], type=type)
+
+
+def replace_once(path: Path, old: bytes, new: bytes) -> None:
+    """Turn one bit, so that one number becomes another."""
+    assert sum((a ^ b).bit_count() for a, b in zip(old, new, strict=True)) == 1, "more than one bit"
+    data = path.read_bytes()
+    assert data.count(old) == 1, f"{old!r} is {data.count(old)} times in {path}"
+    path.write_bytes(data.replace(old, new))
+
+
+def damaged_position(place: Place) -> None:
+    """The newest commit says that it read up to an earlier event."""
+    end = CRASH_EPOCH * SHAPE.rows
+    replace_once(victims.newest_commit(place).path, b'"events":[%d' % end, b'"events":[0%d' % (end % 1000))
+
+
+def damaged_slice(place: Place) -> None:
+    """The plan of the next epoch ends before it starts."""
+    end = (CRASH_EPOCH + 1) * SHAPE.rows
+    replace_once(victims.next_plan(place).path, b'"end":[%d' % end, b'"end":[0%d' % (end % 1000))
