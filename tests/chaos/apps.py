@@ -226,12 +226,16 @@ def main() -> None:
     parser.add_argument("--shape", default="{}", help="fields of Shape, as JSON")
     parser.add_argument("--marks", choices=["random", "fixed"], default="random")
     parser.add_argument("--python-map-side", action="store_true")
+    parser.add_argument("--unverified", action="store_true", help="read deltas without their checksums")
     parser.add_argument("--placement", type=Path)
     given = parser.parse_args()
     place, shape = Place(given.root), Shape(**json.loads(given.shape))
     _choose_spark(given.master, given.conf, place)
     map_side = through_python if given.python_map_side else None
-    job = declare(place, shape, marks=given.marks, map_side=map_side)
+    ledger_of: Callable[[Marks, Shape], hf.KeyedFunction] = Ledger
+    if given.unverified:
+        from tests.chaos.unverified import UnverifiedLedger as ledger_of
+    job = declare(place, shape, marks=given.marks, map_side=map_side, ledger_of=ledger_of)
     listener = record_placement(given.placement) if given.placement else None
     try:
         with tightened():

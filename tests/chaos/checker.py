@@ -76,19 +76,23 @@ class Evidence:
 
 def check(place: Place, shape: Shape) -> Finding:
     """Read everything and judge it."""
+    ledger: dict[int, list[Row]] = {}
     try:
-        evidence = gather(place)
+        ledger = sink_rows(place, LEDGER)
+        evidence = gather(place, ledger)
     except (HoldfastError, OSError, pa.ArrowException) as problem:
-        return Finding(Verdict.UNKNOWN, (f"the evidence cannot be read: {problem}",))
+        shown = _shown(ledger)
+        wrong = (*_wrong_in_sink(shown, shape), f"the evidence cannot be read: {problem}")
+        return Finding(Verdict.FALSE if len(wrong) > 1 else Verdict.UNKNOWN, wrong, len(shown))
     return judge(evidence, shape)
 
 
 def judge(evidence: Evidence, shape: Shape) -> Finding:
     """Compare the evidence with what the input must give. Pure."""
-    rows = [row for epoch in sorted(evidence.ledger) for row in evidence.ledger[epoch]]
+    rows = _shown(evidence.ledger)
     if not rows:
         return Finding(Verdict.UNKNOWN, ("the sink is empty: nothing was run",))
-    wrong = [*_some(_sequences(rows, shape)), *_some(_marks(rows))]
+    wrong = _wrong_in_sink(rows, shape)
     if not wrong and evidence.committed_events < shape.events:
         reason = f"{evidence.committed_events} of {shape.events} events are committed: the job has not ended"
         return Finding(Verdict.UNKNOWN, (reason,), len(rows))
@@ -101,14 +105,23 @@ def judge(evidence: Evidence, shape: Shape) -> Finding:
     return Finding(Verdict.FALSE if wrong else Verdict.TRUE, tuple(wrong), len(rows))
 
 
-def gather(place: Place) -> Evidence:
-    """Read the sinks and fold every retained checkpoint."""
+def _shown(ledger: dict[int, list[Row]]) -> list[Row]:
+    return [row for epoch in sorted(ledger) for row in ledger[epoch]]
+
+
+def _wrong_in_sink(rows: list[Row], shape: Shape) -> list[str]:
+    """What is wrong whatever the checkpoint says, and however far the job has got."""
+    return [*_some(_sequences(rows, shape)), *_some(_marks(rows))]
+
+
+def gather(place: Place, ledger: dict[int, list[Row]]) -> Evidence:
+    """Read the other sink, too, and fold every retained checkpoint."""
     storage = open_storage(str(place.checkpoint))
     history = History(storage)
     view = history.load()
     return Evidence(
         committed_events=(view.positions.get("events") or [0])[0],
-        ledger=sink_rows(place, LEDGER),
+        ledger=ledger,
         buckets=sink_rows(place, BUCKETS),
         ledger_states={
             at.number: (at.last_epoch, operator_state(storage, at, LEDGER)) for at in _retained(history, view)

@@ -94,6 +94,12 @@ class Template:
         shutil.copytree(self.kept / "out", self.outputs)
         return Place(to, self.outputs)
 
+    def copy_whole(self, to: Path) -> Place:
+        """A fresh copy with sinks of its own, for a process of its own."""
+        shutil.copytree(self.kept / "ck", to / "ck")
+        shutil.copytree(self.kept / "out", to / "out")
+        return Place(to)
+
 
 def make_template(spark: SparkSession, directory: Path, shape: Shape) -> Template:
     """Run the job until it dies after a commit whose output is not visible yet."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.chaos.apps import Place, Shape
@@ -160,6 +162,18 @@ def test_an_unfinished_run_can_be_wrong_already() -> None:
 
 def test_nothing_at_all_proves_nothing(tmp_path: Path) -> None:
     assert check(Place(tmp_path), SHAPE).verdict is Verdict.UNKNOWN
+
+
+def test_a_sink_can_be_wrong_whatever_the_checkpoint_holds(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.sink("ledger").mkdir(parents=True)
+    rows = right().ledger[2]
+    pq.write_table(pa.Table.from_pylist(rows), place.sink("ledger") / "ledger-out-000000000002.parquet")
+    (place.checkpoint / "commits").mkdir(parents=True)
+    (place.checkpoint / "commits" / "000000000001").write_bytes(b"no record")
+    finding = check(place, SHAPE)
+    assert finding.verdict is Verdict.FALSE
+    assert "leaves a gap" in str(finding)
 
 
 def test_what_cannot_be_read_proves_nothing(tmp_path: Path) -> None:

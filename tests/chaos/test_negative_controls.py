@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint import envelope, history, names, plans
-from holdfast.checkpoint.records import PlanRecord, Record
+from holdfast.checkpoint import history, names, plans
+from holdfast.checkpoint.records import Record
 from holdfast.engine import planning, runner, staged
 from holdfast.storage.contract import Storage
 from holdfast.storage.places import open_storage
@@ -25,14 +27,17 @@ from tests.chaos import apps, doubles, victims
 from tests.chaos.apps import LEDGER, Place, Shape
 from tests.chaos.checker import Finding, Verdict, check
 from tests.chaos.doubles import Gate
-from tests.chaos.harness import wait_until
+from tests.chaos.harness import Scenario, wait_until
 from tests.chaos.inprocess import CRASH_EPOCH, Crash, Template, make_template, run_here
+from tests.chaos.victims import Victim
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SMALL = Shape(epochs=5)
 SHAPE = Shape(epochs=12)
+STATES = ("seq", "total", "mark")
+"""The ledger's states, as far as they are set where rows have no padding."""
 
 
 def expect(verdict: Verdict, reason: str, finding: Finding) -> None:
@@ -125,7 +130,7 @@ def test_a_sink_that_knows_neither_fingerprints_nor_what_it_shows_is_found_out(
     errors = [run() for _ in range(3)]
     assert [type(error) for error in errors] == [Crash, Crash, type(None)], "each sink crashes once"
     if (fingerprint, shows) == ("ignored", "untold"):
-        expect(Verdict.FALSE, "2 times", check(place, SMALL))
+        expect(Verdict.FALSE, "times", check(place, SMALL))
     else:
         expect(Verdict.TRUE, "", check(place, SMALL))
 
@@ -139,7 +144,7 @@ def zombie_plan(place: Place, epoch: int) -> None:
     committed = plans.Plans(storage).newest(epoch)  # type: ignore[arg-type]
     assert committed is not None
     part = committed.slices["events"]
-    shorter = msgspec.structs.replace(part, end=[part.end[0] - 50, part.end[1]], rows=part.rows - 50)
+    shorter = msgspec.structs.replace(part, end=[part.end[0] - 50, part.end[1]], rows=SHAPE.rows - 50)
     plans.Plans(storage).write(msgspec.structs.replace(committed, attempt=2, slices={"events": shorter}))
 
 
@@ -185,12 +190,106 @@ def replace_once(path: Path, old: bytes, new: bytes) -> None:
 
 
 def damaged_position(place: Place) -> None:
-    """The newest commit says that it read up to an earlier event."""
+    """The newest commit says that it read up to a later event."""
     end = CRASH_EPOCH * SHAPE.rows
-    replace_once(victims.newest_commit(place).path, b'"events":[%d' % end, b'"events":[0%d' % (end % 1000))
+    replace_once(victims.newest_commit(place).path, b'"events":[%d' % end, b'"events":[%d' % (end + 1000))
 
 
 def damaged_slice(place: Place) -> None:
-    """The plan of the next epoch ends before it starts."""
+    """The plan of the next epoch reads on to a later event."""
     end = (CRASH_EPOCH + 1) * SHAPE.rows
-    replace_once(victims.next_plan(place).path, b'"end":[%d' % end, b'"end":[0%d' % (end % 1000))
+    replace_once(victims.next_plan(place).path, b'"end":[%d' % end, b'"end":[%d' % (end + 1000))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("damage", "module", "reason"),
+    [(damaged_position, history, "is lost"), (damaged_slice, plans, "was never generated")],
+)
+def test_a_record_read_without_its_checksum_is_found_out(
+    damage: Callable[[Place], None],
+    module: Any,
+    reason: str,
+    stopped: Template,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = stopped.copy(tmp_path / "checked")
+    damage(place)
+    assert run_here(spark, place, SHAPE).error is None
+    expect(Verdict.TRUE, "", check(place, SHAPE))
+
+    place = stopped.copy(tmp_path / "unchecked")
+    damage(place)
+    monkeypatch.setattr(module, "unseal", unverified)
+    assert run_here(spark, place, SHAPE).error is None
+    expect(Verdict.FALSE, reason, check(place, SHAPE))
+
+
+def flip_unnoticed(victim: Victim, read: Callable[[bytes], Any]) -> None:
+    """Turn a bit of a stretch that leaves it readable, but as something else: nearly any does."""
+    whole = victim.path.read_bytes()
+    stretch = whole[victim.offset : victim.offset + victim.length]
+    right = read(stretch)
+    for at in range(len(stretch) // 4, len(stretch)):
+        hurt = stretch[:at] + bytes([stretch[at] ^ 1]) + stretch[at + 1 :]
+        try:
+            wrong = read(hurt)
+        except (hf.CorruptionError, pa.ArrowException, OSError, ValueError):
+            continue
+        if wrong != right:
+            victim.path.write_bytes(whole[: victim.offset] + hurt + whole[victim.offset + victim.length :])
+            return
+    raise AssertionError(f"every flipped bit of {victim.name} makes it unreadable; choose other rows")
+
+
+def staged_totals(data: bytes) -> list[int]:
+    return [row["total"] for row in staged.unpack_rows(data, "staged rows").to_pylist()]
+
+
+def delta_totals(data: bytes) -> list[int]:
+    rows = pq.read_table(pa.BufferReader(data), page_checksum_verification=False).to_pylist()
+    totals = [row["total"] for row in rows if row["state"] == "total"]
+    if len(totals) * len(STATES) != len(rows) or None in totals:
+        raise ValueError("the function would stumble over it")
+    return totals
+
+
+def unverified_extent(storage: Storage, extent: Any) -> bytes:
+    return storage.get(extent.object, extent.offset, extent.length)
+
+
+@pytest.mark.heavy
+def test_staged_output_read_without_its_checksum_is_found_out(
+    stopped: Template, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = stopped.copy(tmp_path / "checked")
+    flip_unnoticed(victims.staged_output(place), staged_totals)
+    assert run_here(spark, place, SHAPE).error is None
+    expect(Verdict.TRUE, "", check(place, SHAPE))
+
+    place = stopped.copy(tmp_path / "unchecked")
+    flip_unnoticed(victims.staged_output(place), staged_totals)
+    monkeypatch.setattr(staged, "read_extent", unverified_extent)
+    assert run_here(spark, place, SHAPE).error is None
+    expect(Verdict.FALSE, "sum", check(place, SHAPE))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("checksums", ["verified", "unverified"])
+def test_a_delta_read_without_its_checksums_is_found_out(
+    checksums: str, stopped: Template, tmp_path: Path
+) -> None:
+    """Deltas are read in workers, so this one needs a process of its own."""
+    place = stopped.copy_whole(tmp_path)
+    flip_unnoticed(victims.newest_delta(place), delta_totals)
+    arguments = ("--marks", "fixed", *(["--unverified"] if checksums == "unverified" else []))
+    with Scenario(place, SHAPE, arguments) as scenario:
+        driver = scenario.start()
+        assert driver.wait() == 0, scenario.history.story()
+        if checksums == "unverified":
+            expect(Verdict.FALSE, "sum", check(place, SHAPE))
+        else:
+            assert "REWIND" in driver.said()
+            expect(Verdict.TRUE, "", check(place, SHAPE))

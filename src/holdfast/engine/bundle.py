@@ -4,34 +4,32 @@ shard and stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from holdfast.checkpoint.records import Extent
 from holdfast.engine.work import Payload
 from holdfast.storage.contract import Storage
 
 
 class Bundle:
-    """One object, written once."""
+    """One object, filled with `place` and written once with `write`. Extents count only after that."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name = storage, name
+        self._pieces: list[bytes] = []
+        self._length = 0
 
-    def write(self, payloads: Sequence[tuple[Callable[[Payload], None], Payload]]) -> None:
-        """Make the inline payloads durable; then hand every payload, as an extent, to its receiver."""
-        pieces: list[bytes] = []
-        offset = 0
-        ready: list[tuple[Callable[[Payload], None], Payload]] = []
-        for receive, payload in payloads:
-            if payload.inline is not None:
-                extent = Extent(
-                    object=self._name, offset=offset, length=payload.length, checksum=payload.checksum
-                )
-                pieces.append(payload.inline)
-                offset += payload.length
-                payload = Payload(checksum=payload.checksum, length=payload.length, extent=extent)
-            ready.append((receive, payload))
-        if pieces:
-            self._storage.put(self._name, b"".join(pieces))
-        for receive, payload in ready:
-            receive(payload)
+    def place(self, payload: Payload) -> Extent:
+        """Where the payload's bytes are, or will be once the bundle is written."""
+        if payload.extent is not None:
+            return payload.extent
+        assert payload.inline is not None
+        extent = Extent(
+            object=self._name, offset=self._length, length=payload.length, checksum=payload.checksum
+        )
+        self._pieces.append(payload.inline)
+        self._length += payload.length
+        return extent
+
+    def write(self) -> None:
+        """Make what was placed durable. Nothing placed, nothing written."""
+        if self._pieces:
+            self._storage.put(self._name, b"".join(self._pieces))

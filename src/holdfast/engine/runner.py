@@ -27,7 +27,6 @@ from holdfast.engine.task import run_operator, run_operator_grouped, run_stage
 from holdfast.engine.work import (
     RESULT_SCHEMA,
     OperatorTask,
-    Payload,
     StageTask,
     TaskResult,
     WorkPlace,
@@ -84,16 +83,20 @@ class EpochRunner:
     def run(self, plan: PlanRecord, lines: Lines, committed: int, run: str) -> EpochOutcome:
         """Run the epoch. EpochFailed: Spark gave up. UserCodeError: the user's function did."""
         started = time.perf_counter()
-        outcome = EpochOutcome(plan)
+        outcome = EpochOutcome(plan, rows=sum(part.rows or 0 for part in plan.slices.values()))
         frames = EpochFrames(self._spark, self._program, self._readers, plan, self._place.storage_url)
-        payloads: list[tuple[Callable[[Payload], None], Payload]] = []
-        for stage in self._program.stages:
-            results = self._run_stage(stage, frames, plan, lines, committed, run)
-            self._collect(stage, results, frames, outcome, lines, payloads)
-        reached(Step.RESULTS_CHOSEN)
         # Unique: after a rewind this very run may run a plan again, while older commits name the first.
         name = f"data/{plan.epoch:012d}/{run}-{plan.attempt}-bundle-{uuid.uuid4().hex}"
-        Bundle(self._storage, name).write(payloads)
+        bundle = Bundle(self._storage, name)
+        for stage in self._program.stages:
+            results = self._run_stage(stage, frames, plan, lines, committed, run)
+            for result in sorted(results, key=lambda result: result.shard):
+                if isinstance(stage.node, OperatorNode):
+                    _take_state(outcome, stage.node.uid, result, lines, bundle)
+                self._take_outputs(outcome, stage, result, frames, bundle)
+            outcome.rows = outcome.rows or sum(result.rows for result in results)
+        reached(Step.RESULTS_CHOSEN)
+        bundle.write()
         reached(Step.BUNDLE_WRITTEN)
         outcome.seconds = time.perf_counter() - started
         return outcome
@@ -141,67 +144,49 @@ class EpochRunner:
     def _operator_job(
         self, node: OperatorNode, task: OperatorTask, frame: DataFrame, shards: int
     ) -> DataFrame:
+        from pyspark.sql.functions import expr
+
         routing = self._program.forms[node.uid].routing
-        group = f"cast(pmod({routing}, {self._key_groups}) as int) as {GROUP_COLUMN}"
-        shard = f"cast((({GROUP_COLUMN} + 1) * {shards} - 1) div {self._key_groups} as int) as {SHARD_COLUMN}"
-        routed = frame.selectExpr("*", group).selectExpr("*", shard).repartitionById(shards, SHARD_COLUMN)
+        grouped = frame.selectExpr("*", f"cast(pmod({routing}, {self._key_groups}) as int) as {GROUP_COLUMN}")
+        shard = f"cast((({GROUP_COLUMN} + 1) * {shards} - 1) div {self._key_groups} as int)"
         if self._placement.single_executor:
-            return routed.mapInArrow(partial(run_operator, task), RESULT_SCHEMA)
-        return self._placement.run(routed, SHARD_COLUMN, shards, _grouped(task), RESULT_SCHEMA)
+            placed = grouped.repartitionById(shards, expr(shard))
+            return placed.mapInArrow(partial(run_operator, task), RESULT_SCHEMA)
+        placed = grouped.selectExpr("*", f"{shard} as {SHARD_COLUMN}").repartitionById(shards, SHARD_COLUMN)
+        return self._placement.run(placed, SHARD_COLUMN, shards, _grouped(task), RESULT_SCHEMA)
 
-    def _collect(
-        self,
-        stage: Stage,
-        results: list[TaskResult],
-        frames: EpochFrames,
-        outcome: EpochOutcome,
-        lines: Lines,
-        payloads: list[tuple[Callable[[Payload], None], Payload]],
+    def _take_outputs(
+        self, outcome: EpochOutcome, stage: Stage, result: TaskResult, frames: EpochFrames, bundle: Bundle
     ) -> None:
-        """Take the chosen results into the outcome; small payloads become extents with the bundle."""
-        plan = outcome.plan
-        for result in sorted(results, key=lambda result: result.shard):
-            if isinstance(stage.node, OperatorNode):
-                key = (stage.node.uid, result.shard)
-                outcome.executors[key] = f"{result.host}:{result.executor}"
-                for name, spent in result.timings_ms.items():
-                    outcome.timings_ms[name] = max(outcome.timings_ms.get(name, 0.0), spent)
-                if result.version is not None:
-                    outcome.versions[key] = result.version
-                    outcome.state_bytes[key] = result.state_bytes
-                if result.delta is not None:
-                    payloads.append((_delta_adder(outcome, lines[key], stage.node.uid, result), result.delta))
-            for output in result.outputs:
-                stream = stage.outputs[output.name] if isinstance(stage.node, OperatorNode) else stage.stream
-                frames.add(stream, output.payload)
-                if stream in self._program.published_streams:
-                    payloads.append(
-                        (
-                            _staged_adder(outcome, stream, plan.epoch, result.shard, output.rows),
-                            output.payload,
-                        )
+        """Take a chosen result's rows: for the stages that read them, and for the sinks."""
+        for output in result.outputs:
+            stream = stage.outputs[output.name] if isinstance(stage.node, OperatorNode) else stage.stream
+            frames.add(stream, output.payload)
+            if stream in self._program.published_streams:
+                extent = bundle.place(output.payload)
+                outcome.staged.append(
+                    StagedFile(
+                        stream=stream,
+                        epoch=outcome.plan.epoch,
+                        part=result.shard,
+                        extent=extent,
+                        rows=output.rows,
                     )
-        if stage is self._first_reader:
-            outcome.rows = sum(result.rows for result in results)
-
-    @property
-    def _first_reader(self) -> Stage:
-        return self._program.stages[0]
+                )
 
 
-def _grouped(task: OperatorTask) -> Callable[..., pa.Table]:
-    def body(key: tuple[pa.Scalar, ...], rows: pa.Table, placement: pa.Table) -> pa.Table:
-        return run_operator_grouped(task, key, rows.drop_columns([SHARD_COLUMN]), placement)
-
-    return body
-
-
-def _delta_adder(
-    outcome: EpochOutcome, line: Line, uid: str, result: TaskResult
-) -> Callable[[Payload], None]:
-    def add(payload: Payload) -> None:
-        assert payload.extent is not None
-        assert result.version is not None
+def _take_state(outcome: EpochOutcome, uid: str, result: TaskResult, lines: Lines, bundle: Bundle) -> None:
+    """Take a chosen result's state changes, and what it says of itself."""
+    key = (uid, result.shard)
+    outcome.executors[key] = f"{result.host}:{result.executor}"
+    for name, spent in result.timings_ms.items():
+        outcome.timings_ms[name] = max(outcome.timings_ms.get(name, 0.0), spent)
+    if result.version is None:
+        return
+    outcome.versions[key] = result.version
+    outcome.state_bytes[key] = result.state_bytes
+    if result.delta is not None:
+        line = lines[key]
         outcome.deltas.append(
             DeltaFile(
                 operator=uid,
@@ -209,24 +194,17 @@ def _delta_adder(
                 end_group=line.groups.end,
                 version=result.version,
                 parent=line.version,
-                extent=payload.extent,
+                extent=bundle.place(result.delta),
                 entries=result.entries,
             )
         )
 
-    return add
 
+def _grouped(task: OperatorTask) -> Callable[..., pa.Table]:
+    def body(key: tuple[pa.Scalar, ...], rows: pa.Table, placement: pa.Table) -> pa.Table:
+        return run_operator_grouped(task, key, rows.drop_columns([SHARD_COLUMN]), placement)
 
-def _staged_adder(
-    outcome: EpochOutcome, stream: str, epoch: int, part: int, rows: int
-) -> Callable[[Payload], None]:
-    def add(payload: Payload) -> None:
-        assert payload.extent is not None
-        outcome.staged.append(
-            StagedFile(stream=stream, epoch=epoch, part=part, extent=payload.extent, rows=rows)
-        )
-
-    return add
+    return body
 
 
 def _chosen(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:

@@ -34,10 +34,12 @@ DELTAS_MIN = 8
 """Below this many deltas a restore is quick without a snapshot."""
 DELTAS_MAX = 200
 """With more deltas than this, opening their files costs more than copying the state."""
-SNAPSHOT_RATIO = 0.5
-"""Deltas may grow to this part of the last snapshot: so copying costs a constant factor of what was written
-anyway.
+SNAPSHOT_RATIO = 0.1
+"""Deltas may hold this part of the last snapshot's entries. A restore then has little to apply, and copying
+still costs a constant factor of what epochs write.
 """
+ENTRY_BYTES = 32
+"""About what an entry takes in a snapshot: deltas are compressed, so bytes of the two cannot be compared."""
 SHARDS_AT_ONCE = 1
 
 
@@ -65,7 +67,7 @@ def due(line: Line) -> bool:
     count = len(line.deltas)
     if count < DELTAS_MIN:
         return False
-    written = sum(delta.extent.length for delta in line.deltas)
+    written = sum(delta.entries for delta in line.deltas) * ENTRY_BYTES
     before = sum(file.length for file in line.snapshots)
     return count >= DELTAS_MAX or written >= SNAPSHOT_RATIO * before
 
