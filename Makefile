@@ -19,7 +19,7 @@ help: ## this list
 	@printf 'Holdfast: fault-tolerant stateful stream processing for PySpark\n\n'
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED) java ## a job is killed and goes on exactly where it was (about a minute)
+demo: $(INSTALLED) java ## a job is killed and goes on exactly where it was (about two minutes)
 	@$(BIN)/holdfast demo
 
 test: $(INSTALLED) java ## everything but the crash matrix: style, types, layers, then the tests, fastest first

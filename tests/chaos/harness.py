@@ -6,7 +6,6 @@ also when it fails; only processes that it started are ended.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from holdfast.checkpoint import names
@@ -27,7 +26,7 @@ from tests.chaos.nemesis import Action, Fault
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEADLINE_SECONDS = float(os.environ.get("HOLDFAST_CHAOS_DEADLINE", "240"))
 """For one process to get where it should. Far beyond what it takes: only a hang comes near."""
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.1
 KILLED = -signal.SIGKILL
 
 
@@ -42,17 +41,17 @@ def wait_until(condition: Callable[[], bool], what: str, history: History | None
 
 
 class Driver:
-    """One life of the job: a process, with its JVM and its Python workers, in a process group of its own."""
+    """One life of the job: a process, with its JVM and its Python workers, in a session of its own."""
 
     def __init__(
-        self, scenario: Scenario, name: str, fault: Fault | None, arguments: Sequence[str] = ()
+        self, scenario: Scenario, name: str, fault: Fault | None, arguments: Sequence[str], shape: Shape
     ) -> None:
         self.name, self.fault = name, fault
         self._scenario = scenario
         self._token = scenario.place.root / f"token-{name}"
         self._log = scenario.place.root / f"{name}.log"
         command = [sys.executable, "-m", "tests.chaos.apps", str(scenario.place.root)]
-        command += ["--shape", json.dumps(asdict(scenario.shape)), *scenario.arguments, *arguments]
+        command += ["--shape", json.dumps(asdict(shape)), *scenario.arguments, *arguments]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
         environment["HOLDFAST_WORKING_DIR"] = str(scenario.place.working)
         environment.update(fault.setting(self._token) if fault else {})
@@ -117,8 +116,7 @@ class Driver:
 
     def close(self) -> None:
         """End it and everything it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        nemesis.end_session(self.pid)
         self._process.wait()
 
     def _tell(self, what: str) -> None:
@@ -142,16 +140,19 @@ class Scenario:
         for driver in self.drivers:
             driver.close()
 
-    def start(self, fault: Fault | None = None, arguments: Sequence[str] = ()) -> Driver:
+    def start(
+        self, fault: Fault | None = None, arguments: Sequence[str] = (), *, shards: int | None = None
+    ) -> Driver:
         """Start the job; the process suffers `fault` when it gets there."""
-        driver = Driver(self, f"driver-{len(self.drivers) + 1}", fault, arguments)
+        shape = replace(self.shape, shards=shards or self.shape.shards)
+        driver = Driver(self, f"driver-{len(self.drivers) + 1}", fault, arguments, shape)
         self.drivers.append(driver)
         return driver
 
-    def suffer(self, fault: Fault) -> None:
+    def suffer(self, fault: Fault, *, shards: int | None = None) -> None:
         """One life that ends by the fault."""
         assert fault.action is Action.KILL
-        driver = self.start(fault)
+        driver = self.start(fault, shards=shards)
         code = driver.wait()
         assert driver.hit, f"{fault} never happened{self.history.story()}"
         assert code == KILLED, f"the driver ended with {code}, not by the kill{self.history.story()}"

@@ -6,6 +6,7 @@ run that was never hurt proves nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -48,56 +49,71 @@ class Fault:
         return {"HOLDFAST_STOP_AT": f"{self.step}:{self.count}:{self.action}:{token}"}
 
 
-def descendants(pid: int) -> list[int]:
-    """Every process below `pid`, children first. Processes that end meanwhile are left out."""
-    children: dict[int, list[int]] = {}
-    for found, parent, _ in _processes():
-        children.setdefault(parent, []).append(found)
-    below: list[int] = []
-    waiting = [pid]
-    while waiting:
-        for child in children.get(waiting.pop(0), []):
-            below.append(child)
-            waiting.append(child)
-    return below
+@dataclass(frozen=True)
+class Process:
+    """`session`: the pid of the process that a test started; whatever comes of that one keeps it."""
+
+    pid: int
+    parent: int
+    session: int
+    state: str
+    """One letter, as the system has it: T stopped, Z ended and not collected."""
+
+    @property
+    def command(self) -> str:
+        try:
+            return (
+                Path(f"/proc/{self.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            )
+        except OSError:
+            return ""
+
+    @property
+    def directory(self) -> str:
+        try:
+            return os.readlink(f"/proc/{self.pid}/cwd")
+        except OSError:
+            return ""
 
 
-def parent_of(pid: int) -> int:
-    return next((parent for found, parent, _ in _processes() if found == pid), 0)
+def members(session: int) -> list[Process]:
+    """All processes of a session, orphans among them."""
+    return [process for process in _processes() if process.session == session and process.state not in "ZX"]
 
 
 def is_stopped(pid: int) -> bool:
     """Whether SIGSTOP has taken effect."""
-    return any(state == "T" for found, _, state in _processes() if found == pid)
+    process = _process(pid)
+    return process is not None and process.state == "T"
 
 
-def is_running(pid: int) -> bool:
-    """Whether the process exists and is no zombie that waits to be collected."""
-    return any(state not in "ZX" for found, _, state in _processes() if found == pid)
-
-
-def command_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
+def end_session(session: int) -> None:
+    """Kill everything that came of the process that began this session."""
+    while alive := members(session):
+        for process in alive:
+            kill(process.pid)
 
 
 def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
+    """SIGKILL; a process that is gone already is fine."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def resume(pid: int) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
-def _processes() -> Iterator[tuple[int, int, str]]:
-    """(pid, parent, state letter) of all processes."""
+def _processes() -> Iterator[Process]:
     for entry in os.scandir("/proc"):
-        if entry.name.isdecimal():
-            try:
-                # The command, in parentheses, may hold anything: the fields begin after the last one.
-                fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            yield int(entry.name), int(fields[1]), fields[0]
+        if entry.name.isdecimal() and (process := _process(int(entry.name))):
+            yield process
+
+
+def _process(pid: int) -> Process | None:
+    try:
+        # The command, in parentheses, may hold anything: the fields begin after the last one.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return Process(pid, int(fields[1]), int(fields[3]), fields[0])

@@ -24,6 +24,8 @@ def _fenced(zombie: Driver, scenario: Scenario) -> None:
     assert "a newer leader exists" in zombie.last_words(), zombie.said()
 
 
+pytestmark = pytest.mark.timeout(1200)
+
 PAUSED_AT = (Step.PLAN_WRITTEN, Step.BEFORE_COMMIT, Step.COMMIT_WRITTEN, Step.BEFORE_PUBLISH)
 
 
@@ -40,6 +42,26 @@ def test_a_leader_that_wakes_up_beside_its_successor_is_fenced_out(step: Step, t
         _fenced(zombie, scenario)
         assert rightful.running, f"the successor was done too early to be disturbed{scenario.history.story()}"
         assert rightful.wait() == 0, scenario.history.story()
+        scenario.expect_exactly_once()
+
+
+@pytest.mark.heavy
+def test_a_commit_that_comes_late_but_before_the_successors_is_adopted(tmp_path: Path) -> None:
+    """Both leaders stop just before writing the same commit number, and the old one is the first to wake up.
+
+    Its record is in the chain, so it counts: the new leader throws its own results away and goes on from it.
+    """
+    with Scenario(Place(tmp_path)) as scenario:
+        first = scenario.start(Fault(Step.BEFORE_COMMIT, 3, Action.STOP))
+        first.wait_stopped()
+        second = scenario.start(Fault(Step.BEFORE_COMMIT, 1, Action.STOP))
+        second.wait_stopped()
+        assert max(scenario.commits()) == 2
+        _fenced(first, scenario)
+        assert max(scenario.commits()) >= 3, f"the first leader committed nothing{scenario.history.story()}"
+        second.resume()
+        assert second.wait() == 0, scenario.history.story()
+        assert "came first; going on from it" in second.said()
         scenario.expect_exactly_once()
 
 

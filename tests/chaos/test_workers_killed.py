@@ -11,6 +11,8 @@ from tests.chaos.apps import Place
 from tests.chaos.harness import Scenario
 from tests.chaos.nemesis import WORKER_STEPS, Fault
 
+pytestmark = pytest.mark.timeout(600)
+
 RETRYING = ("--master", "local[2,4]")
 """Two cores, and a task may fail three times before its job does."""
 

@@ -93,7 +93,7 @@ class Driver:
         )
         self._term = claim(self._storage, self._run, socket.gethostname(), os.getpid(), self._clock.now_ms())
         reached(Step.TERM_CLAIMED)
-        self._monitor.update(term=self._term, phase="restoring")
+        self._monitor.update(term=self._term, restarts=self._term - 1, phase="restoring")
         self._inspector = Inspector(self._storage, settings.key_groups, self._monitor.say)
         self._program = compile_graph(self._graph, self._spark)
         chain = self._checkpoint.chain

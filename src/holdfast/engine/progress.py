@@ -37,6 +37,7 @@ class Progress:
     committed_ms: int | None = None
     published_through: dict[str, int] = field(default_factory=dict)
     restarts: int = 0
+    """How often the job was started on this checkpoint before: every start claims a term."""
     error: str | None = None
 
 
