@@ -25,7 +25,8 @@ from bench.spark_baselines import session
 ROWS = 200
 EVERY = 20
 LIMITS = {"objects": 200, "working_files": 20, "shuffle_files": 400, "driver_mb": 300, "heap_mb": 2_000}
-"""What every curve stays below. Objects: two manifest strides of records and plans, the retained epochs' data, two
+"""What every curve stays below. Objects: two manifest strides of records and plans, the retained epochs'
+data, two
 snapshots a shard.
 """
 

@@ -104,9 +104,17 @@ class Driver:
         assert self.running, f"{self.name} ended instead of being stopped{self._scenario.history.story()}"
         self._tell("is stopped")
 
+    def pause_all(self) -> None:
+        """Stop its JVM and its Python workers as well, whatever they are at: a machine that is frozen."""
+        for process in nemesis.members(self.pid):
+            nemesis.pause(process.pid)
+        self._tell("is stopped with all that belongs to it")
+
     def resume(self) -> None:
+        """Let it go on, and all that belongs to it."""
         self._tell("is resumed")
-        nemesis.resume(self.pid)
+        for process in nemesis.members(self.pid):
+            nemesis.resume(process.pid)
 
     def kill(self) -> None:
         """From outside, at whatever it is doing."""

@@ -46,6 +46,20 @@ def test_a_leader_that_wakes_up_beside_its_successor_is_fenced_out(step: Step, t
 
 
 @pytest.mark.heavy
+def test_a_node_that_is_frozen_as_a_whole_is_fenced_out_when_it_thaws(tmp_path: Path) -> None:
+    """Its workers are stopped in the middle of the next epoch, maybe with the lock of their state held."""
+    with Scenario(Place(tmp_path), Shape(epochs=30)) as scenario:
+        zombie = scenario.start(Fault(Step.BEFORE_COMMIT, 3, Action.STOP))
+        zombie.wait_stopped()
+        zombie.pause_all()
+        rightful = scenario.start()
+        scenario.wait_for_commit(6, rightful)
+        _fenced(zombie, scenario)
+        assert rightful.wait() == 0, scenario.history.story()
+        scenario.expect_exactly_once()
+
+
+@pytest.mark.heavy
 def test_a_commit_that_comes_late_but_before_the_successors_is_adopted(tmp_path: Path) -> None:
     """Both leaders stop just before writing the same commit number, and the old one is the first to wake up.
 
