@@ -28,6 +28,8 @@ class SimulatedCrash(Exception):
 
 
 class _Crash:
+    """A crash of the driver, as an element of the input."""
+
     def __repr__(self) -> str:
         return "CRASH"
 
