@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.checkpoint import names
 from holdfast.steps import Step
-from tests.chaos.apps import Place
+from tests.chaos.apps import Place, Shape
 from tests.chaos.harness import Scenario, wait_until
 from tests.chaos.nemesis import DRIVER_STEPS, Fault
 
@@ -16,8 +16,10 @@ pytestmark = pytest.mark.timeout(1200)
 
 RECOVERY_STEPS = (Step.TERM_CLAIMED, Step.RECOVERY_READ, Step.BEFORE_PUBLISH)
 
-COUNTS = {Step.TERM_CLAIMED: 1, Step.RECOVERY_READ: 1}
-"""How often a life may pass the step before it dies there: twice, unless a life gets there only once."""
+COUNTS = {Step.TERM_CLAIMED: 1, Step.RECOVERY_READ: 1, Step.FLOOR_RAISED: 1}
+"""At which time of passing the step a life ends: the second, unless a life gets there only once."""
+LONG = {Step.FLOOR_RAISED: Shape(epochs=21)}
+"""The floor is raised every third commit, after the first nine."""
 
 
 def test_killed_at_the_steps_that_matter_most_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
@@ -34,7 +36,7 @@ def test_killed_at_the_steps_that_matter_most_nothing_is_lost_or_doubled(tmp_pat
 def test_killed_at_any_step_and_again_while_recovering_nothing_is_lost_or_doubled(
     step: Step, tmp_path: Path
 ) -> None:
-    with Scenario(Place(tmp_path)) as scenario:
+    with Scenario(Place(tmp_path), LONG.get(step, Shape())) as scenario:
         for again_at in RECOVERY_STEPS:
             scenario.suffer(Fault(step, COUNTS.get(step, 2)))
             scenario.suffer(Fault(again_at))
