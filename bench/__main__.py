@@ -67,33 +67,44 @@ def ratios(results: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
+SECTIONS = ("throughput", "guarantees", "safeguards_ms", "state_growth")
+
+
+def measured(section: str, sizes: list[int]) -> Any:
+    if section == "throughput":
+        return throughput()
+    if section == "guarantees":
+        return guarantees.run()
+    if section == "safeguards_ms":
+        return {name: round(spent, 2) for name, spent in safeguards.run().items()}
+    return state_growth.run_sizes(sizes)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="bench", description="Holdfast beside Spark's own stateful operators"
-    )
+    parser = argparse.ArgumentParser(prog="bench", description="Holdfast beside Spark's own operators")
     parser.add_argument("--quick", action="store_true", help="leave out the large states")
+    parser.add_argument("--only", choices=SECTIONS, help="measure one section again")
     parser.add_argument("--out", type=Path, default=Path("bench-results"))
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    about = {
+    results = given.out / "results.json"
+    found: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
+    found["about"] = {
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "load_before": round(os.getloadavg()[0], 2),
         "started": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
-    found: dict[str, Any] = {"about": about, "throughput": throughput()}
-    found["ratios"] = {name: round(value, 2) for name, value in ratios(found["throughput"]).items()}
-    found["guarantees"] = guarantees.run()
-    found["safeguards_ms"] = {name: round(spent, 2) for name, spent in safeguards.run().items()}
     sizes = [100_000, 1_000_000] if given.quick else [100_000, 1_000_000, 10_000_000]
-    found["state_growth"] = state_growth.run_sizes(sizes)
-    (given.out / "results.json").write_text(json.dumps(found, indent=2))
-    plots.draw(found, given.out)
-    print(
-        json.dumps(
-            {name: found[name] for name in ("about", "ratios", "guarantees", "safeguards_ms")}, indent=2
-        )
-    )
-    print(f"everything: {given.out / 'results.json'}")
+    for section in [given.only] if given.only else SECTIONS:
+        found[section] = measured(section, sizes)
+        if section == "throughput":
+            found["ratios"] = {name: round(value, 2) for name, value in ratios(found[section]).items()}
+        results.write_text(json.dumps(found, indent=2))
+    if set(SECTIONS) <= found.keys():
+        plots.draw(found, given.out)
+    shown = ("about", "ratios", "guarantees", "safeguards_ms")
+    print(json.dumps({name: found[name] for name in shown if name in found}, indent=2))
+    print(f"everything: {results}")
 
 
 if __name__ == "__main__":

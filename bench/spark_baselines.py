@@ -37,7 +37,7 @@ from bench.workload import FULL, SCHEMA, SLIGHT, SMALL, TINY, Workload, expected
 
 CORES = 2
 WARM_UP = 2
-TINY_SLICES = 8
+TINY_SLICES = 20
 QUERY_SECONDS_MAX = 180
 OUTPUT = "k long, total long"
 
@@ -213,14 +213,14 @@ def session() -> SparkSession:
 
 
 def run_all(spark: SparkSession, slices: int) -> list[Result]:
-    """Every contender: its throughput into both sinks, and the fixed cost of a micro-batch."""
+    """Every contender: its throughput into its sinks, and the fixed cost of a micro-batch."""
     results = []
     for contender in CONTENDERS:
         count = min(slices, contender.slices_max)
         for sink in contender.sinks:
             results.append(measure(spark, contender, contender.workload, count, sink))
             print(_line(results[-1]), flush=True)
-        results.append(measure(spark, contender, TINY, TINY_SLICES, "noop"))
+        results.append(measure(spark, contender, TINY, TINY_SLICES, "parquet"))
         print(_line(results[-1]), flush=True)
     return results
 

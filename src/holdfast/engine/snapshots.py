@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 Lines = dict[tuple[str, int], Line]
 
-DELTAS_MIN = 8
-"""Below this many deltas a restore is quick without a snapshot."""
+DELTAS_MIN = 20
+"""Below this many deltas a restore is quick enough, and the job that snapshots would cost more than it
+saves.
+"""
 DELTAS_MAX = 200
 """With more deltas than this, opening their files costs more than copying the state."""
 SNAPSHOT_RATIO = 0.1
@@ -40,7 +42,7 @@ still costs a constant factor of what epochs write.
 """
 ENTRY_BYTES = 32
 """About what an entry takes in a snapshot: deltas are compressed, so bytes of the two cannot be compared."""
-SHARDS_AT_ONCE = 1
+SHARDS_AT_ONCE = 4
 
 
 @dataclass(frozen=True)

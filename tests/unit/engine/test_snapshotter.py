@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
+from holdfast.engine import snapshots
 from holdfast.engine.lines import Line
 from holdfast.engine.snapshots import DELTAS_MIN, Lines, SnapshotTask, Snapshotter
 from holdfast.ids import shard_ranges
@@ -62,6 +63,7 @@ class Asked:
 
 
 def test_a_shard_that_gives_nothing_does_not_keep_the_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "SHARDS_AT_ONCE", 1)
     asked = Asked(monkeypatch)
     for turn in range(4):
         asked.step(due_lines(DELTAS_MIN + turn))
