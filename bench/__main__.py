@@ -31,6 +31,7 @@ def throughput() -> list[dict[str, Any]]:
         # The JVM compiles what it runs often: whoever came first would pay for everybody.
         for operator in holdfast_runs.OPERATORS:
             holdfast_runs.measure(spark, operator, FULL, 2)
+            holdfast_runs.measure(spark, operator, TINY, 10)
         for contender in spark_baselines.CONTENDERS[:2]:
             spark_baselines.measure(spark, contender, SMALL, 2, "parquet")
     results = []
