@@ -43,8 +43,8 @@ bench: $(INSTALLED) java ## speed beside Spark's own stateful operators, on a qu
 	@$(BIN)/python -m bench
 
 crash: $(INSTALLED) java ## the crash matrix: a real process killed at every step of the protocol (long)
-	@$(call title,pytest tests/chaos -m heavy)
-	@$(BIN)/python -m pytest -m heavy tests/chaos
+	@$(call title,pytest tests/chaos)
+	@$(BIN)/python -m pytest tests/chaos
 
 # Made again only when the declared dependencies change.
 $(INSTALLED): pyproject.toml constraints.txt
