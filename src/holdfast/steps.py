@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from enum import StrEnum
 
 
@@ -50,7 +51,9 @@ def reached(step: Step) -> None:
         return
     _counts[step] = _counts.get(step, 0) + 1
     if _counts[step] >= int(count) and _first_to_take(token):
-        os.kill(os.getpid(), signal.Signals[f"SIG{action}"])
+        # To this very thread: of several, another one would take a signal to the process, and SIGSTOP would
+        # come late.
+        signal.pthread_kill(threading.get_ident(), signal.Signals[f"SIG{action}"])
 
 
 def _first_to_take(token: str) -> bool:

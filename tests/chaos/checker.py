@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,6 +37,13 @@ State = dict[int, Row]
 """Key -> state name -> value."""
 Range = tuple[int, int]
 START = VersionRecord(epoch=0, attempt=0, result="")
+
+
+class Stand(NamedTuple):
+    """Where the state of a key group stands, and of which shard's files that is known."""
+
+    version: VersionRecord
+    range: Range
 
 
 class Verdict(StrEnum):
@@ -149,31 +156,43 @@ def sink_rows(place: Place, uid: str) -> dict[int, list[Row]]:
 
 
 def operator_state(storage: Storage, view: CheckpointView, uid: str) -> State:
-    """An operator's state in a checkpoint: per range the newest whole snapshot, then the deltas after it.
-
-    Every delta must follow what is there already: a hole is an error.
-    """
+    """An operator's state in a checkpoint: per key group the newest whole snapshot, and the deltas since."""
     schema = next((operator for operator in view.operators if operator.uid == uid), None)
     if schema is None:
         return {}
     layout = _layout(schema)
     entries: dict[bytes, bytes] = {}
-    at: dict[Range, VersionRecord] = {}
-    newest_first = sorted(view.snapshots.get(uid, ()), key=lambda file: file.version.epoch, reverse=True)
-    for file in newest_first:
-        group_range = (file.first_group, file.end_group)
-        if group_range not in at and _is_whole(storage, file):
-            entries.update(_snapshot_entries(storage, file))
-            at[group_range] = file.version
+    at: dict[int, Stand] = {}
+    for file in sorted(view.snapshots.get(uid, ()), key=lambda file: file.version.epoch, reverse=True):
+        new = set(range(file.first_group, file.end_group)) - at.keys()
+        if new and _is_whole(storage, file):
+            found = _snapshot_entries(storage, file)
+            entries.update((key, value) for key, value in found if _group(key) in new)
+            at.update(dict.fromkeys(new, Stand(file.version, (file.first_group, file.end_group))))
     for delta in view.live_deltas(uid):
-        group_range = (delta.first_group, delta.end_group)
-        stands_at = at.get(group_range, START)
-        if delta.version.epoch > stands_at.epoch:
-            if delta.parent != stands_at:
-                raise HoldfastError(f"{uid} {group_range}: {delta.version} does not follow {stands_at}")
-            _apply(storage, layout, delta, entries)
-            at[group_range] = delta.version
+        groups = range(delta.first_group, delta.end_group)
+        behind = {g for g in groups if g not in at or at[g].version.epoch < delta.version.epoch}
+        if behind:
+            _refuse_hole(uid, delta, [at[group] for group in behind if group in at])
+            _apply(storage, layout, delta, behind, entries)
+            at.update(dict.fromkeys(behind, Stand(delta.version, (delta.first_group, delta.end_group))))
     return _decoded(layout, entries)
+
+
+def _refuse_hole(uid: str, delta: DeltaFile, stands: list[Stand]) -> None:
+    """Every delta must follow what is there already. Across a rescaling only the epochs can tell."""
+    follows = all(
+        delta.parent == stand.version
+        if stand.range == (delta.first_group, delta.end_group)
+        else delta.parent.epoch >= stand.version.epoch
+        for stand in stands
+    )
+    if not follows or (not stands and delta.parent != START):
+        raise HoldfastError(f"{uid}: {delta.version} follows {delta.parent}, and there is {stands[:1]}")
+
+
+def _group(key: bytes) -> int:
+    return int.from_bytes(key[:2], "big")
 
 
 def _is_whole(storage: Storage, file: SnapshotFile) -> bool:
@@ -194,9 +213,13 @@ def _snapshot_entries(storage: Storage, file: SnapshotFile) -> list[tuple[bytes,
     return found
 
 
-def _apply(storage: Storage, layout: StateLayout, delta: DeltaFile, entries: dict[bytes, bytes]) -> None:
+def _apply(
+    storage: Storage, layout: StateLayout, delta: DeltaFile, groups: set[int], entries: dict[bytes, bytes]
+) -> None:
     data = read_extent(storage, delta.extent)
     for key, value in to_entries(layout, read_delta(layout, data, delta.extent.object)):
+        if _group(key) not in groups:
+            continue
         if value is None:
             entries.pop(key, None)
         else:

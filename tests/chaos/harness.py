@@ -85,8 +85,10 @@ class Driver:
         return self._log.read_text(errors="replace")
 
     def last_words(self) -> str:
+        """Its last error; Spark's daemons may go on talking after it."""
         lines = [line for line in self.said().splitlines() if line.strip()]
-        return lines[-1] if lines else "nothing"
+        errors = [line for line in lines if line.startswith("error: ")]
+        return (errors or lines or ["nothing"])[-1]
 
     def wait(self) -> int:
         """Wait for its end; returns the exit code."""

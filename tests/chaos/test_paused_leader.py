@@ -89,6 +89,7 @@ def test_a_leader_that_wakes_up_when_its_commit_number_was_retired_is_fenced_out
         assert rightful.wait() == 0, scenario.history.story()
         assert min(scenario.commits()) > 2, "retention has not deleted the zombie's commit number"
         _fenced(zombie, scenario)
+        assert min(scenario.commits()) == 2, "the zombie did not get to create its commit"
         scenario.expect_exactly_once()
         successor = scenario.start()
         assert successor.wait() == 0, scenario.history.story()

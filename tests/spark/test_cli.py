@@ -102,6 +102,7 @@ def test_an_error_of_the_function_ends_the_run_with_its_code_and_one_line(place:
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert "'sums'" in line
     assert "ZeroDivisionError" in line
-    assert "Traceback" not in err
+    # Spark's own daemon may print one of its own while it is being ended; ours must not.
+    assert not [line for line in err.splitlines() if "/holdfast/" in line and line.lstrip().startswith("File ")]
     assert said(out)[-1]["phase"] == "failed"
     assert not list((place / "out").glob("*.json"))
