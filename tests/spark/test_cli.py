@@ -103,6 +103,6 @@ def test_an_error_of_the_function_ends_the_run_with_its_code_and_one_line(place:
     assert "'sums'" in line
     assert "ZeroDivisionError" in line
     # Spark's own daemon may print one of its own while it is being ended; ours must not.
-    assert not [line for line in err.splitlines() if "/holdfast/" in line and line.lstrip().startswith("File ")]
+    assert not [text for text in err.splitlines() if text.strip().startswith("File ") and "holdfast/" in text]
     assert said(out)[-1]["phase"] == "failed"
     assert not list((place / "out").glob("*.json"))
