@@ -9,9 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated
@@ -22,11 +19,8 @@ from rich.console import Console
 from holdfast.cli.displays import Display, JsonLines, LivePanel, PlainLines
 from holdfast.cli.guaranteeing import print_guarantees
 from holdfast.cli.loading import load_job
+from holdfast.cli.telling import AppFile, AsJson, JobName, Verbose, one_line_errors
 from holdfast.clock import SystemClock
-from holdfast.errors import HoldfastError
-
-UNEXPECTED = 70
-"""EX_SOFTWARE: nobody foresaw this error."""
 
 app = typer.Typer(
     add_completion=False,
@@ -34,10 +28,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Fault-tolerant stateful stream processing for PySpark.",
 )
-AppFile = Annotated[Path, typer.Argument(metavar="APP", help="The Python file that declares the job.")]
-JobName = Annotated[str | None, typer.Option("--job", help="Which job, if the file declares several.")]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
 
 
 def main() -> None:
@@ -81,7 +71,7 @@ def run(
     verbose: Verbose = False,
 ) -> None:
     """Run a job. Killed at any moment and started again, it goes on exactly where it was."""
-    with _one_line_errors(verbose), _display(json) as display:
+    with one_line_errors(verbose), _display(json) as display:
         if master is not None:
             _choose_master(master)
         load_job(file, job).run(
@@ -110,7 +100,7 @@ def guarantees(
     verbose: Verbose = False,
 ) -> None:
     """Say what each source and sink of a job guarantees, and why. Starts no Spark."""
-    with _one_line_errors(verbose):
+    with one_line_errors(verbose):
         print_guarantees(load_job(file, job).graph(), guarantee, as_json=json)
 
 
@@ -124,7 +114,7 @@ def skip(
     from holdfast.checkpoint.skipping import skip as skip_input
     from holdfast.storage.places import open_storage
 
-    with _one_line_errors(verbose):
+    with one_line_errors(verbose):
         plan = skip_input(open_storage(checkpoint), source)
         given_up = plan.slices[source]
         what = f"{given_up.start} to {given_up.end}"
@@ -144,7 +134,7 @@ def demo(
     """Kill a running job with kill -9 again and again, then prove that nothing was lost or doubled."""
     from holdfast.cli.demo import play
 
-    with _one_line_errors(verbose):
+    with one_line_errors(verbose):
         play(Console(), seed=seed, kills=kills, events=events, directory=directory)
 
 
@@ -168,24 +158,3 @@ def _choose_master(master: str) -> None:
     """Before there is a session, Spark's own variable is the public way to say it."""
     given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master {shlex.quote(master)} {given}"
-
-
-@contextmanager
-def _one_line_errors(verbose: bool) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if verbose or os.environ.get("HOLDFAST_DEBUG") == "1":
-            traceback.print_exc()
-        for line in explained(error):
-            print(f"error: {line}", file=sys.stderr)
-        raise typer.Exit(error.exit_code if isinstance(error, HoldfastError) else UNEXPECTED) from error
-
-
-def explained(error: Exception) -> list[str]:
-    """An error in words; a line for each mistake if it is about several."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if isinstance(error, HoldfastError):
-        return lines
-    what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    return [f"unexpected {what}; run again with --verbose for the traceback"]

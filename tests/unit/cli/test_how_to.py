@@ -11,7 +11,7 @@ import pyarrow as pa
 from typer.testing import CliRunner
 
 from holdfast import errors
-from holdfast.cli import main
+from holdfast.cli import main, telling
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check
 from holdfast.io.contract import Sink, Source, StagedPart
@@ -73,4 +73,4 @@ def test_every_option_and_exit_code_of_the_page_exists() -> None:
     assert not [option for option in options if option not in known]
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", text, flags=re.MULTILINE)}
     raised = {error.exit_code for error in vars(errors).values() if isinstance(error, type)}
-    assert codes | {errors.HoldfastError.exit_code} == {0, main.UNEXPECTED, *raised}
+    assert codes | {errors.HoldfastError.exit_code} == {0, telling.UNEXPECTED, *raised}
