@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Callable
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from holdfast.errors import CorruptionError, DefinitionError
+from holdfast.errors import CorruptionError, DefinitionError, ObjectMissing, RestoreError, StorageError
+from holdfast.state import generations, marker
+from holdfast.state.backends import MEMORY_DIR, backend_named
+from holdfast.state.portable import look_up, read_snapshot
 from holdfast.state.working import (
     EMPTY,
     DeltaStep,
@@ -23,7 +31,7 @@ from holdfast.state.working import (
     open_state,
 )
 
-BACKENDS = ["lmdb"]
+BACKENDS = ["lmdb", "memory", "rocksdb"]
 GROUPS = 8
 START = StateTarget(EMPTY, 0, GROUPS)
 Model = dict[bytes, bytes]
@@ -42,8 +50,9 @@ def puts(*numbers: int, value: bytes = b"x") -> Entries:
     return sorted((key(number), value) for number in numbers)
 
 
-def source(path: Path, info: SnapshotInfo, first: int = 0, end: int = GROUPS) -> SnapshotSource:
-    return SnapshotSource(info.version, first, end, path, info.length, info.chunk_bytes, info.chunks)
+def source(path: Path, info: SnapshotInfo, backend: str, first: int = 0, end: int = GROUPS) -> SnapshotSource:
+    kind = backend_named(backend).snapshots
+    return SnapshotSource(info.version, first, end, path, info.length, info.chunk_bytes, info.chunks, kind)
 
 
 def step(epoch: int, entries: Entries, result: str = "a", parent: Version | None = None) -> DeltaStep:
@@ -52,9 +61,30 @@ def step(epoch: int, entries: Entries, result: str = "a", parent: Version | None
 
 
 @pytest.fixture(params=BACKENDS)
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    def open_it(target: StateTarget = START, name: str = "shard", identity: str = "job/op/0-7") -> ShardState:
-        return open_state(tmp_path / name, identity, target, backend=request.param)
+def backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Where shards keep working state: for "memory" really in memory, where there is such a file system."""
+    memory = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=MEMORY_DIR if MEMORY_DIR.is_dir() else None))
+    yield lambda backend: memory if backend == "memory" else tmp_path
+    shutil.rmtree(memory)
+
+
+@pytest.fixture
+def opened(backend: str, roots: Callable[[str], Path]) -> Open:
+    def open_it(
+        target: StateTarget = START,
+        name: str = "shard",
+        identity: str = "job/op/0-7",
+        using: str = backend,
+        lock_timeout_s: float = 10.0,
+    ) -> ShardState:
+        directory = roots(using) / name
+        return open_state(directory, identity, target, backend=using, lock_timeout_s=lock_timeout_s)
 
     return open_it
 
@@ -164,16 +194,19 @@ def test_state_of_another_identity_is_thrown_away(opened: Open) -> None:
     assert entries_of(opened(identity="another job")) == {}
 
 
-def test_attaching_gives_what_is_there_and_nothing_of_others(opened: Open, tmp_path: Path) -> None:
-    assert attach_state(tmp_path / "shard", "job/op/0-7") is None
+def test_attaching_gives_what_is_there_and_nothing_of_others(
+    opened: Open, backend: str, roots: Callable[[str], Path]
+) -> None:
+    directory = roots(backend) / "shard"
+    assert attach_state(directory, "job/op/0-7", backend=backend) is None
     opened().apply(EMPTY, v(1), puts(1), 0)
-    attached = attach_state(tmp_path / "shard", "job/op/0-7")
+    attached = attach_state(directory, "job/op/0-7", backend=backend)
     assert attached is not None
     assert (attached.version, entries_of(attached)) == (v(1), {key(1): b"x"})
-    assert attach_state(tmp_path / "shard", "another job") is None
+    assert attach_state(directory, "another job", backend=backend) is None
 
 
-def test_a_snapshot_opened_lazily_shows_the_same_state(opened: Open, tmp_path: Path) -> None:
+def test_a_snapshot_opened_elsewhere_shows_the_same_state(opened: Open, backend: str, tmp_path: Path) -> None:
     state = opened()
     state.apply(EMPTY, v(1), puts(*range(9_000)), 0)
     info = state.snapshot(tmp_path / "snapshot")
@@ -182,7 +215,8 @@ def test_a_snapshot_opened_lazily_shows_the_same_state(opened: Open, tmp_path: P
     before = (tmp_path / "snapshot").read_bytes()
 
     deltas = (step(2, sorted([(key(5), None), (key(6), b"new"), (key(9_999), b"new")])),)
-    target = StateTarget(v(2), 0, GROUPS, (source(tmp_path / "snapshot", info),), deltas, committed=1)
+    base = source(tmp_path / "snapshot", info, backend)
+    target = StateTarget(v(2), 0, GROUPS, (base,), deltas, committed=1)
     lazy = opened(target, name="elsewhere")
     expected: dict[bytes, bytes | None] = dict(puts(*range(9_000)))
     expected.update({key(6): b"new", key(9_999): b"new"})
@@ -195,22 +229,23 @@ def test_a_snapshot_opened_lazily_shows_the_same_state(opened: Open, tmp_path: P
     again = lazy.snapshot(tmp_path / "again")
     expected[key(5)] = b"back"
     del expected[key(7)]
-    whole = opened(StateTarget(v(3), 0, GROUPS, (source(tmp_path / "again", again),), (), 3), name="third")
+    third = source(tmp_path / "again", again, backend)
+    whole = opened(StateTarget(v(3), 0, GROUPS, (third,), (), 3), name="third")
     assert entries_of(whole) == entries_of(lazy) == expected
     assert (tmp_path / "snapshot").read_bytes() == before
 
-    start = StateTarget(v(1), 0, GROUPS, (source(tmp_path / "snapshot", info),), (), 1)
+    start = StateTarget(v(1), 0, GROUPS, (base,), (), 1)
     undone = opened(start, name="elsewhere")
     assert entries_of(undone) == dict(puts(*range(9_000)))
 
 
-def test_rescaling_takes_just_the_groups_of_the_new_shard(opened: Open, tmp_path: Path) -> None:
+def test_rescaling_takes_just_the_groups_of_the_new_shard(opened: Open, backend: str, tmp_path: Path) -> None:
     sources = []
     for name, first, end in (("low", 0, 4), ("high", 4, 8)):
         state = opened(StateTarget(EMPTY, first, end), name=name, identity=name)
         state.apply(EMPTY, v(1), [e for e in puts(*range(4_000)) if first <= e[0][1] < end], 0)
         path = tmp_path / f"{name}.snap"
-        sources.append(source(path, state.snapshot(path), first, end))
+        sources.append(source(path, state.snapshot(path), backend, first, end))
     target = StateTarget(v(1), 3, 6, tuple(reversed(sources)), (), 1)
     middle = opened(target, name="middle", identity="middle")
     middle.verify_base()
@@ -219,50 +254,57 @@ def test_rescaling_takes_just_the_groups_of_the_new_shard(opened: Open, tmp_path
     assert entries_of(low) == dict(e for e in puts(*range(4_000)) if e[0][1] < 2)
 
 
-def test_a_damaged_chunk_is_found_before_results_count(opened: Open, tmp_path: Path) -> None:
-    path = tmp_path / "snapshot"
-    target = _damaged_target(opened, path)
-    lazy = opened(target, name="elsewhere")
-    with pytest.raises(CorruptionError, match=r"snapshot is damaged in chunk 2 "):
-        lazy.verify_base()
-    with pytest.raises(CorruptionError, match=r"chunk 2 "):
-        opened(target, name="elsewhere").verify_base()
+def test_a_damaged_chunk_is_found_before_results_count(opened: Open, backend: str, tmp_path: Path) -> None:
+    """At the opening or by verify_base: whichever comes first, no result was given before."""
+    target = _damaged_target(opened, backend, tmp_path / "snapshot")
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=r"snapshot is damaged in chunk 2 "):
+            opened(target, name="elsewhere").verify_base()
 
 
-def test_a_damaged_chunk_stops_rescaling(opened: Open, tmp_path: Path) -> None:
-    target = _damaged_target(opened, tmp_path / "snapshot")
+def test_a_damaged_chunk_stops_rescaling(opened: Open, backend: str, tmp_path: Path) -> None:
+    target = _damaged_target(opened, backend, tmp_path / "snapshot")
     with pytest.raises(CorruptionError, match=r"chunk 2 "):
         opened(StateTarget(target.version, 0, 2, target.snapshots, (), 1), name="elsewhere")
 
 
-def test_a_truncated_snapshot_is_refused_at_once(opened: Open, tmp_path: Path) -> None:
+def test_a_truncated_snapshot_is_refused_at_once(opened: Open, backend: str, tmp_path: Path) -> None:
     state = opened()
     state.apply(EMPTY, v(1), puts(*range(9_000)), 0)
     path = tmp_path / "snapshot"
     info = state.snapshot(path)
     path.write_bytes(path.read_bytes()[:-4096])
     with pytest.raises(CorruptionError, match="it was cut or changed"):
-        opened(StateTarget(v(1), 0, GROUPS, (source(path, info),), (), 1), name="elsewhere")
+        opened(StateTarget(v(1), 0, GROUPS, (source(path, info, backend),), (), 1), name="elsewhere")
 
 
-def _damaged_target(opened: Open, path: Path) -> StateTarget:
+def test_a_snapshot_that_is_gone_is_named(opened: Open, backend: str, tmp_path: Path) -> None:
+    info = opened().snapshot(tmp_path / "snapshot")
+    (tmp_path / "snapshot").unlink()
+    gone = source(tmp_path / "snapshot", info, backend)
+    for first, end in ((0, GROUPS), (0, 2)):
+        with pytest.raises(ObjectMissing, match="snapshot is gone"):
+            opened(StateTarget(EMPTY, first, end, (gone,), (), 1), name="elsewhere", identity="other")
+
+
+def _damaged_target(opened: Open, backend: str, path: Path) -> StateTarget:
     state = opened()
     state.apply(EMPTY, v(1), puts(*range(9_000), value=b"v" * 1_200), 0)
     info = state.snapshot(path)
     data = bytearray(path.read_bytes())
     data[2 * info.chunk_bytes + 2_000] ^= 1
     path.write_bytes(data)
-    return StateTarget(v(1), 0, GROUPS, (source(path, info),), (), 1)
+    return StateTarget(v(1), 0, GROUPS, (source(path, info, backend),), (), 1)
 
 
 def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DefinitionError, match="there is no state backend 'stone'"):
+    with pytest.raises(DefinitionError, match="there is no state backend 'stone'; choose one of 'lmdb', "):
         open_state(tmp_path, "job", StateTarget(EMPTY, 0, GROUPS), backend="stone")
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_any_history_of_epochs_undo_and_restores_matches_a_dictionary(
-    opened: Open, tmp_path: Path, seed: int
+    opened: Open, backend: str, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
     models: dict[Version, Model] = {EMPTY: {}}
@@ -293,7 +335,7 @@ def test_any_history_of_epochs_undo_and_restores_matches_a_dictionary(
             path = tmp_path / f"snapshot-{number}"
             info = state.snapshot(path)
             if info.version.epoch <= committed:
-                snapshots.append(source(path, info))
+                snapshots.append(source(path, info, backend))
         if action in ("rewind", "move"):
             target = chain[-1].version if chain else EMPTY
             usable = [s for s in snapshots if s.version in models and s.version.epoch <= target.epoch]
@@ -304,3 +346,182 @@ def test_any_history_of_epochs_undo_and_restores_matches_a_dictionary(
         at = chain[-1].version if chain else EMPTY
         assert (state.version, entries_of(state)) == (at, models[at]), f"seed {seed}, step {number}: {action}"
         assert state.entry_count() == len(models[at])
+
+
+# Moving between backends
+
+
+def _snapshotted(opened: Open, backend: str, path: Path, entries: Entries) -> SnapshotSource:
+    state = opened(name="origin")
+    state.apply(EMPTY, v(1), entries, 0)
+    info = state.snapshot(path)
+    state.close()
+    return source(path, info, backend)
+
+
+@pytest.mark.parametrize("other", BACKENDS)
+def test_a_snapshot_is_opened_by_every_backend(
+    opened: Open, backend: str, other: str, tmp_path: Path
+) -> None:
+    entries = sorted([*puts(*range(9_000)), (key(9_000), b""), (key(9_001), b"long" * 50_000)])
+    base = _snapshotted(opened, backend, tmp_path / "snapshot", entries)
+    deltas = (step(2, sorted([(key(5), None), (key(6), b"new")])),)
+    whole = opened(StateTarget(v(2), 0, GROUPS, (base,), deltas, 1), name="moved", using=other)
+    expected = {k: value for k, value in {**dict(entries), key(6): b"new"}.items() if k != key(5)}
+    whole.verify_base()
+    assert (whole.version, entries_of(whole), whole.entry_count()) == (v(2), expected, len(expected))
+    cut = opened(StateTarget(v(1), 3, 5, (base,), (), 1), name="cut", identity="cut", using=other)
+    assert entries_of(cut) == {k: value for k, value in entries if 3 <= k[1] < 5}
+
+
+@pytest.mark.parametrize("other", BACKENDS)
+def test_a_snapshot_is_converted_on_the_way(opened: Open, backend: str, other: str, tmp_path: Path) -> None:
+    base = _snapshotted(opened, backend, tmp_path / "snapshot", puts(*range(9_000)))
+
+    def convert(entries: Entries) -> Entries:
+        return [(k, value + b"!") for k, value in entries if value is not None and k[-1] % 2]
+
+    converted = replace(base, convert=convert)
+    expected = {k: b"x!" for k, _ in puts(*range(9_000)) if k[-1] % 2}
+    state = opened(StateTarget(v(1), 0, GROUPS, (converted,), (), 1), name="moved", using=other)
+    assert entries_of(state) == expected
+    narrow = StateTarget(v(1), 3, 5, (converted,), (), 1)
+    cut = opened(narrow, name="cut", identity="cut", using=other)
+    assert entries_of(cut) == {k: value for k, value in expected.items() if 3 <= k[1] < 5}
+
+
+@pytest.mark.parametrize("other", BACKENDS)
+def test_an_empty_state_has_a_snapshot_too(opened: Open, backend: str, other: str, tmp_path: Path) -> None:
+    base = _snapshotted(opened, backend, tmp_path / "snapshot", [])
+    state = opened(StateTarget(v(1), 0, GROUPS, (base,), (), 1), name="moved", using=other)
+    state.verify_base()
+    assert entries_of(state) == {}
+    state.apply(v(1), v(2), puts(1), 1)
+    assert entries_of(state) == {key(1): b"x"}
+
+
+def test_snapshots_of_two_backends_make_one_state(opened: Open, tmp_path: Path) -> None:
+    """After a move the snapshots of some key groups are still those of the backend before."""
+    sources = []
+    for name, first, end in (("lmdb", 0, 4), ("rocksdb", 4, 8)):
+        state = opened(StateTarget(EMPTY, first, end), name=name, identity=name, using=name)
+        state.apply(EMPTY, v(1), [e for e in puts(*range(4_000)) if first <= e[0][1] < end], 0)
+        path = tmp_path / f"{name}.snap"
+        sources.append(source(path, state.snapshot(path), name, first, end))
+    both = opened(StateTarget(v(1), 2, 7, tuple(reversed(sources)), (), 1), name="both", identity="both")
+    assert entries_of(both) == dict(e for e in puts(*range(4_000)) if 2 <= e[0][1] < 7)
+
+
+def test_one_key_is_found_in_a_snapshot_without_opening_it(
+    opened: Open, backend: str, tmp_path: Path
+) -> None:
+    base = _snapshotted(opened, backend, tmp_path / "snapshot", puts(*range(0, 90_000, 3)))
+    wanted = [key(0), key(1), key(2_997), key(89_997), key(90_000), b"\x00", b"\xff\xff\xff"]
+    assert look_up(base, wanted) == [b"x", None, b"x", b"x", None, None, None]
+    found = list(read_snapshot(base, 2, 4))
+    assert found == [e for e in puts(*range(0, 90_000, 3)) if 2 <= e[0][1] < 4]
+    assert list(read_snapshot(base, GROUPS, 99)) == []
+    with pytest.raises(RestoreError, match="format of backend 'stone', which this version does not know"):
+        look_up(replace(base, backend="stone"), [key(0)])
+    with pytest.raises(ObjectMissing):
+        look_up(replace(base, path=tmp_path / "gone"), [key(0)])
+
+
+def test_a_file_of_another_format_is_no_readable_snapshot(opened: Open, tmp_path: Path, backend: str) -> None:
+    base = _snapshotted(opened, backend, tmp_path / "snapshot", puts(*range(100)))
+    disguised = replace(base, backend="rocksdb" if base.backend == "lmdb" else "lmdb")
+    with pytest.raises(CorruptionError, match="is no readable"):
+        list(read_snapshot(disguised, 0, GROUPS))
+
+
+# Epochs go on meanwhile
+
+
+def test_a_snapshot_taken_while_epochs_are_applied_is_of_one_of_them(
+    opened: Open, backend: str, roots: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Every entry holds the number of the last epoch: a mixture of two would show."""
+    state, stop, applied = opened(), threading.Event(), threading.Semaphore(0)
+
+    def apply_on() -> None:
+        epoch = 0
+        while not stop.is_set():
+            before = v(epoch) if epoch else EMPTY
+            epoch += 1
+            state.apply(before, v(epoch), puts(*range(3_000), value=b"%d" % epoch), epoch)
+            applied.release()
+
+    thread = threading.Thread(target=apply_on)
+    thread.start()
+    try:
+        for number in range(5):
+            assert applied.acquire(timeout=30), "no epoch was applied for 30 s"
+            path = tmp_path / f"snapshot-{number}"
+            snapshotter = attach_state(roots(backend) / "shard", "job/op/0-7", backend=backend)
+            assert snapshotter is not None
+            info = snapshotter.snapshot(path)
+            snapshotter.close()
+            found = dict(read_snapshot(source(path, info, backend), 0, GROUPS))
+            assert set(found.values()) == {b"%d" % info.version.epoch}
+            assert len(found) == 3_000
+    finally:
+        stop.set()
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+# The disk, the machine and the process
+
+
+def test_a_full_disk_is_refused_before_anything_is_written(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = opened()
+    state.apply(EMPTY, v(1), puts(1), 0)
+    monkeypatch.setattr(generations, "DISK_RESERVE_BYTES", 1 << 60)
+    with pytest.raises(StorageError, match=r"disk full: .* nothing was written; .* use backend='lmdb'"):
+        state.apply(v(1), v(2), puts(2), 0)
+    assert (state.version, entries_of(state)) == (v(1), {key(1): b"x"})
+    monkeypatch.undo()
+    state.apply(v(1), v(2), puts(2), 0)
+    assert entries_of(state) == dict(puts(1, 2))
+
+
+def test_files_of_another_boot_are_thrown_away(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened().apply(EMPTY, v(1), puts(1), 0)
+    monkeypatch.setattr(marker, "boot_id", lambda: "another boot")
+    rebuilt = opened(StateTarget(v(1), 0, GROUPS, (), (step(1, puts(2)),), 1))
+    assert entries_of(rebuilt) == {key(2): b"x"}
+
+
+def test_working_state_of_another_backend_is_never_taken_for_ours(opened: Open, roots: object) -> None:
+    """The same directory: the user changed the backend and nothing else."""
+    state = opened(name="shard", using="lmdb")
+    state.apply(EMPTY, v(1), puts(1), 0)
+    state.close()
+    for number, other in enumerate(["rocksdb", "lmdb", "rocksdb"], start=2):
+        target = StateTarget(v(1), 0, GROUPS, (), (step(1, puts(number)),), 1)
+        state = opened(target, name="shard", using=other)
+        assert entries_of(state) == {key(number): b"x"}, "built anew"
+        state.close()
+
+
+def test_a_forked_child_does_no_harm_and_goes_on_or_is_told(opened: Open) -> None:
+    """Spark forks its Python workers. RocksDB does not survive a fork: the child says so, at once."""
+    parent = opened()
+    parent.apply(EMPTY, v(1), puts(1), 0)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            state = opened(StateTarget(v(1), 0, GROUPS, (), (step(1, puts(1)),), 1), lock_timeout_s=0.1)
+            code = 10 if entries_of(state) == {key(1): b"x"} else 1
+        except StorageError as error:
+            code = 20 if "does not survive a fork; start a new process" in str(error) else 1
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (10, 20), "wrong state, or another error"
+    assert entries_of(parent) == {key(1): b"x"}
+    parent.apply(v(1), v(2), puts(2), 1)
+    assert entries_of(parent) == dict(puts(1, 2))

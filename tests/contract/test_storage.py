@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from holdfast.errors import DefinitionError, ObjectMissing
+from holdfast.errors import CorruptionError, DefinitionError, ObjectMissing
 from holdfast.storage.contract import Entry, Put, Storage
 from holdfast.storage.local import LocalStorage
 from holdfast.storage.objects import PART_BYTES, ObjectStorage
@@ -114,6 +114,45 @@ def test_a_file_larger_than_one_part_arrives_whole(storage: Storage, tmp_path: P
     made.write_bytes(data)
     storage.put_file("snapshots/big", made)
     assert storage.get("snapshots/big") == data
+
+
+def test_put_stream_joins_the_parts_and_replaces(storage: Storage) -> None:
+    storage.put("snapshots/1", b"old and long")
+    storage.put_stream("snapshots/1", lambda: iter([b"one ", b"", b"two"]))
+    assert storage.get("snapshots/1") == b"one two"
+    storage.put_stream("snapshots/1", lambda: iter([]))
+    assert storage.get("snapshots/1") == b""
+
+
+def test_a_stream_larger_than_one_part_arrives_whole(storage: Storage) -> None:
+    parts = [os.urandom(PART_BYTES - 1_000), os.urandom(3), os.urandom(PART_BYTES)]
+    storage.put_stream("snapshots/big", lambda: iter(parts))
+    assert storage.get("snapshots/big") == b"".join(parts)
+
+
+def test_a_stream_may_be_read_from_the_storage_that_it_is_written_to(storage: Storage) -> None:
+    storage.put("from", os.urandom(PART_BYTES + 100))
+
+    def parts() -> Iterator[bytes]:
+        for offset in range(0, PART_BYTES + 100, 1 << 20):
+            yield storage.get("from", offset, 1 << 20)
+
+    storage.put_stream("to", parts)
+    assert storage.get("to") == storage.get("from")
+
+
+@pytest.mark.parametrize("size", [10, 2 * PART_BYTES])
+def test_a_stream_that_fails_raises_its_error_and_writes_nothing(storage: Storage, size: int) -> None:
+    def parts() -> Iterator[bytes]:
+        yield os.urandom(size)
+        raise CorruptionError("the second part is damaged")
+
+    storage.put("a", b"old")
+    for name in ("a", "b"):
+        with pytest.raises(CorruptionError, match="second part"):
+            storage.put_stream(name, parts)
+    assert storage.list("") == [Entry("a", 3)]
+    assert storage.get("a") == b"old"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from holdfast.state.keys import key_groups_of, routing_hash
 from holdfast.state.layout import StateField, StateKind, StateLayout
 from holdfast.state.types import parse_type, type_ddl
 
+_LONGEST = dt.timedelta(microseconds=2**63 - 1)
 _FIRST, _LAST = dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999)
 
 _PLAIN: dict[str, st.SearchStrategy[Any]] = {
@@ -31,6 +32,12 @@ _PLAIN: dict[str, st.SearchStrategy[Any]] = {
     "date": st.dates(),
     "timestamp": st.datetimes(_FIRST, _LAST, timezones=st.just(dt.UTC)),
     "timestamp_ntz": st.datetimes(_FIRST, _LAST),
+    "interval day to second": st.timedeltas(dt.timedelta(microseconds=-(2**63)), _LONGEST),
+    "time(6)": st.times(),
+}
+_VALUES_ONLY: dict[str, st.SearchStrategy[Any]] = {
+    "void": st.none(),
+    "variant": st.fixed_dictionaries({"value": st.binary(max_size=9), "metadata": st.binary(max_size=9)}),
 }
 
 
@@ -39,7 +46,7 @@ def types(*, maps: bool, depth: int = 2) -> st.SearchStrategy[str]:
     decimals = st.integers(1, 38).flatmap(
         lambda digits: st.integers(0, digits).map(lambda scale: f"decimal({digits},{scale})")
     )
-    leaves = st.sampled_from(sorted(_PLAIN)) | decimals
+    leaves = st.sampled_from(sorted({**_PLAIN, **_VALUES_ONLY} if maps else _PLAIN)) | decimals
     if depth == 0:
         return leaves
     inner = types(maps=maps, depth=depth - 1)
@@ -64,6 +71,8 @@ def present(type: pa.DataType) -> st.SearchStrategy[Any]:
     if pa.types.is_decimal(type):
         limit = 10**type.precision - 1
         return st.integers(-limit, limit).map(lambda n: _scaled(n, type.scale))
+    if type_ddl(type) in _VALUES_ONLY:
+        return _VALUES_ONLY[type_ddl(type)]
     if pa.types.is_struct(type):
         fields = {type.field(i).name: values(type.field(i).type) for i in range(type.num_fields)}
         return st.fixed_dictionaries(fields)

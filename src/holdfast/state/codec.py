@@ -1,7 +1,7 @@
 """Values of state as bytes, by declared type.
 
     null                              b""
-    number, boolean, date, timestamp, decimal     the value, little-endian, at its own width
+    number, boolean, date, time, timestamp, interval, decimal     the value, little-endian, at its own width
     struct of such fields             one bit per field (1 = not null), then the fields, nulls as zeros
     string, binary                    0x01, then the bytes
     everything else                   msgpack of the plain form (see plain)

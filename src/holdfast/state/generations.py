@@ -9,7 +9,7 @@ nobody uses can be swept; `lock` is held by whoever writes. The system drops bot
 however it dies.
 Always true: after a sweep there are at most as many directories as live processes using the shard, and one
 more.
-Never here: what the files mean (see opening, shard).
+Never here: what the files mean (see home, rocksdb_home).
 """
 
 from __future__ import annotations
@@ -23,13 +23,34 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.clock import Clock
+from holdfast.errors import StorageError
 
+DISK_RESERVE_BYTES = 64 << 20
 _POLL_S = 0.002
 _POLL_MAX_S = 0.05
 
 
 class LockTimeout(Exception):
     """Someone holds the lock and does not let go. Internal: the way on is a new generation."""
+
+
+class Lock:
+    """A lock file. Taken by one process at a time; the system gives it up when that process dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+
+    def try_take(self) -> bool:
+        return _try_flock(self._file, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        # Unlocked by name, not by closing alone: a forked child may hold a copy of the file.
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        os.close(self._file)
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the copy. The lock stays with the parent."""
+        os.close(self._file)
 
 
 class Generation:
@@ -40,24 +61,36 @@ class Generation:
 
     @property
     def file(self) -> Path:
-        """The database file."""
+        """The database file, where the database is a file."""
         return self.path / "data.mdb"
 
     def still_there(self) -> bool:
         """False: someone removed the directory under us (never the sweep)."""
         return _same_file(self._use, self.path / "use")
 
-    @contextlib.contextmanager
-    def locked(self, timeout_s: float, clock: Clock) -> Iterator[None]:
-        """Hold the writer's lock. LockTimeout when it is not free in time."""
-        with _flocked(self.path / "lock") as file:
+    def lock(self, timeout_s: float, clock: Clock) -> Lock:
+        """Take the writer's lock. LockTimeout when it is not free in time."""
+        lock = Lock(self.path / "lock")
+        try:
             give_up, pause = clock.monotonic() + timeout_s, _POLL_S
-            while not _try_flock(file, fcntl.LOCK_EX):
+            while not lock.try_take():
                 if clock.monotonic() >= give_up:
                     raise LockTimeout(f"{self.path} stayed locked for {timeout_s} s")
                 clock.sleep(pause)
                 pause = min(pause * 2, _POLL_MAX_S)
+        except BaseException:
+            lock.release()
+            raise
+        return lock
+
+    @contextlib.contextmanager
+    def locked(self, timeout_s: float, clock: Clock) -> Iterator[None]:
+        """Hold the writer's lock. LockTimeout when it is not free in time."""
+        lock = self.lock(timeout_s, clock)
+        try:
             yield
+        finally:
+            lock.release()
 
     def flag(self, name: str) -> None:
         """Raise a flag that every process sees, for ever."""
@@ -71,11 +104,24 @@ class Generation:
         os.close(self._use)
 
 
+def check_room(directory: Path, bytes_needed: int) -> None:
+    """Refuse to begin what the disk may have no room for. StorageError: nothing was written."""
+    disk, needed = os.statvfs(directory), bytes_needed + DISK_RESERVE_BYTES
+    if disk.f_bavail * disk.f_frsize < needed:
+        raise StorageError(
+            f"disk full: working state in {directory} needs about {needed >> 20} MiB to go on, nothing was "
+            "written; free space there, or if that is backend='memory' use backend='lmdb'"
+        )
+
+
 @contextlib.contextmanager
 def claimed(path: Path) -> Iterator[bool]:
     """Try to be the only one at something. False: another process is at it."""
-    with _flocked(path) as file:
-        yield _try_flock(file, fcntl.LOCK_EX)
+    lock = Lock(path)
+    try:
+        yield lock.try_take()
+    finally:
+        lock.release()
 
 
 def newest(directory: Path) -> Path | None:
@@ -147,17 +193,6 @@ def _numbered(directory: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     return [directory / name for name in sorted(names) if name.startswith("g") and name[1:].isdigit()]
-
-
-@contextlib.contextmanager
-def _flocked(path: Path) -> Iterator[int]:
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-    try:
-        yield file
-    finally:
-        # Unlocked by name, not by closing alone: a forked child may hold a copy of the file.
-        fcntl.flock(file, fcntl.LOCK_UN)
-        os.close(file)
 
 
 def _try_flock(file: int, mode: int) -> bool:

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from holdfast.errors import DefinitionError
 from holdfast.state.layout import StateField, StateKind
-from holdfast.state.types import parse_type, type_ddl
+from holdfast.state.redistribute import REDISTRIBUTE, Redistribute
+from holdfast.state.types import parse_type, relaxed, type_ddl
 from holdfast.state.values import copied, fits
 
 
@@ -28,9 +29,11 @@ class DeclaredState:
 
     kind: ClassVar[StateKind] = StateKind.VALUE
 
-    def __init__(self, type: pa.DataType) -> None:
+    def __init__(self, type: pa.DataType, was: str | None = None) -> None:
+        """`was`: the name under which older code kept this state."""
         self.name = ""
-        self.type = type
+        self.type = relaxed(type)
+        self.was = was
 
     def __set_name__(self, owner: type, name: str) -> None:
         if self.name and self.name != name:
@@ -56,20 +59,31 @@ class ValueState(DeclaredState):
     Where nothing is stored `.value` is the default. None is a value like others: assigning it stores a null.
     """
 
-    def __init__(self, type: str, default: object = None) -> None:
-        super().__init__(parse_type(type))
+    def __init__(self, type: str, default: object = None, *, was: str | None = None) -> None:
+        super().__init__(parse_type(type), was)
         if not fits(default, self.type):
             raise DefinitionError(f"default {default!r} does not fit {type!r}; give one of that type")
         self.default = copied(default)
 
 
 class ListState(DeclaredState):
-    """Items per key, in the order of adding: `append`, `extend`, `replace`, `clear`, iteration, `len`."""
+    """Items per key, in the order of adding: `append`, `extend`, `replace`, `clear`, iteration, `len`.
+
+    In an OperatorFunction: items per shard, and `redistribute` says what becomes of them when the parallelism
+    changes: "split" (also where nothing is said) deals all items out, "union" gives all of them to every
+    shard.
+    """
 
     kind = StateKind.LIST
 
-    def __init__(self, type: str) -> None:
-        super().__init__(parse_type(type))
+    def __init__(
+        self, type: str, *, redistribute: Redistribute | None = None, was: str | None = None
+    ) -> None:
+        super().__init__(parse_type(type), was)
+        if redistribute not in (None, *REDISTRIBUTE):
+            known = ", ".join(map(repr, REDISTRIBUTE))
+            raise DefinitionError(f"redistribute={redistribute!r} is not known; use one of {known}")
+        self.redistribute = redistribute
 
 
 class MapState(DeclaredState):
@@ -77,18 +91,18 @@ class MapState(DeclaredState):
 
     kind = StateKind.MAP
 
-    def __init__(self, key: str, value: str) -> None:
+    def __init__(self, key: str, value: str, *, was: str | None = None) -> None:
         key_type = parse_type(key)
         if pa.types.is_nested(key_type):
             raise DefinitionError(f"{type_ddl(key_type)} cannot be the key of a map state; use a plain type")
-        super().__init__(pa.map_(key_type, parse_type(value)))
+        super().__init__(pa.map_(key_type, parse_type(value)), was)
 
 
 class ReducingState(DeclaredState):
     """One value per key, made by `fn(so far, new)`: `.add(x)`, `.value` (None before any), `.clear()`."""
 
-    def __init__(self, type: str, fn: Callable[[Any, Any], Any]) -> None:
-        super().__init__(parse_type(type))
+    def __init__(self, type: str, fn: Callable[[Any, Any], Any], *, was: str | None = None) -> None:
+        super().__init__(parse_type(type), was)
         self.fn = fn
 
 
@@ -107,8 +121,9 @@ class AggregatingState(DeclaredState):
         add: Callable[[Any, Any], Any],
         merge: Callable[[Any, Any], Any],
         result: Callable[[Any], Any],
+        was: str | None = None,
     ) -> None:
-        super().__init__(parse_type(type))
+        super().__init__(parse_type(type), was)
         self.create, self.add, self.merge, self.result = create, add, merge, result
 
 

@@ -1,10 +1,10 @@
-"""A generation that this process has open: its database, and the base under it while a restore is still lazy.
+"""A generation that this process has open, whichever database is in it: marker, undo and versions.
 
-With a base, the database is an overlay: a key is looked up in `data`, then in `gone` (deleted since), then
-in the base. Always true: entries, marker, undo blob and link change in one write transaction, begun under
-the generation's lock, and only after the marker was read in it. Undo leads back exactly one epoch, to the
-parent that its link names.
-Never here: choosing a version (see working.route), choosing a generation (see opening).
+Always true: entries, marker, undo blob and link change in one write transaction, begun under the generation's
+lock, and only after the marker was read in it. Undo leads back exactly one epoch, to the parent that its link
+names.
+Never here: the database (see lmdb_home, rocksdb_home), choosing a version (see working.route), choosing a
+generation (see opening).
 """
 
 from __future__ import annotations
@@ -12,41 +12,27 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar, cast
 
 from holdfast.clock import Clock
-from holdfast.errors import CorruptionError
-from holdfast.state import snapshot
 from holdfast.state.generations import Generation
-from holdfast.state.lmdb import (
-    DATA,
-    GONE,
-    META,
-    PAGE_BYTES,
-    UNDO,
-    Store,
-    Tx,
-    UnusableStore,
-    close_shared_after_fork,
-    release_readonly,
-    share_readonly,
-)
 from holdfast.state.marker import (
     Link,
     pack_link,
     pack_marker,
     pack_undo,
     read_marker,
-    unpack_base,
     unpack_link,
     unpack_undo,
 )
+from holdfast.state.tables import DATA, META, UNDO, Tx
 from holdfast.state.working import Entries, StaleWorkingState, Version
 
-MARKER_KEY, BASE_KEY, LINK_PREFIX = b"marker", b"base", b"link"
+MARKER_KEY, LINK_PREFIX = b"marker", b"link"
 
 T = TypeVar("T")
 Read = tuple[list[bytes], list[bytes | None]]
@@ -56,61 +42,42 @@ _homes: dict[Path, Home] = {}
 _homes_lock = threading.Lock()
 
 
-class Home:
+class Home(ABC):
     """One per shard directory and process. Closed when it was left and its last handle is closed."""
 
-    def __init__(
-        self, generation: Generation, lock_timeout_s: float, clock: Clock, *, may_be_lazy: bool
-    ) -> None:
-        """Open the files of a generation. `may_be_lazy`: the base may be read while it is being checked."""
+    entry_bytes: int
+    """What the files may have to grow by for one changed entry."""
+
+    def __init__(self, generation: Generation) -> None:
         self.generation = generation
-        self._users, self._left, self.given_up = 0, False, False
-        # LMDB takes locks of its own at opening and at the first read: a process stopped in there holds ours
-        # too.
-        with generation.locked(lock_timeout_s, clock):
-            self.store = Store(generation.file)
-            try:
-                described = self.store.read(lambda tx: tx.get(META, BASE_KEY))
-            except UnusableStore:
-                self.store.close()
-                raise
-        self.source = unpack_base(described) if described else None
-        self.base: Store | None = None
-        self.base_file = -1
-        self.follower: snapshot.Follower | None = None
-        if self.source is not None:
-            try:
-                self._open_base(may_be_lazy)
-            except BaseException:
-                self.store.close()
-                raise
+        self.given_up = False
+        self._users, self._left = 0, False
 
-    def _open_base(self, may_be_lazy: bool) -> None:
-        assert self.source is not None
-        try:
-            # Damaged pages can crash LMDB. So only the process that began the generation reads a base
-            # unchecked: if it dies of it, the next one checks first and can say why.
-            if not may_be_lazy and not self.generation.has(snapshot.VERIFIED):
-                snapshot.verify(self.source)
-                self.generation.flag(snapshot.VERIFIED)
-            with snapshot.opened(self.source) as file:
-                self.base = share_readonly(self.source.path)
-                self.base_file = os.dup(file)
-        except FileNotFoundError as cause:
-            raise UnusableStore(f"its base {self.source.path} is gone") from cause
-        except CorruptionError:
-            self.generation.flag(snapshot.CONDEMNED)
-            raise
-        except UnusableStore as cause:
-            if not self.source.path.exists():
-                raise
-            self.generation.flag(snapshot.CONDEMNED)
-            raise CorruptionError(f"snapshot {self.source.path} is no readable database: {cause}") from cause
+    @abstractmethod
+    def read(self, work: Callable[[Tx], T]) -> T:
+        """Run `work` on one consistent view."""
 
-    def follow(self) -> None:
-        """See to it that someone checks and copies the base."""
-        if self.source is not None and (self.follower is None or not self.follower.busy()):
-            self.follower = snapshot.Follower(self.source, self.base_file, self.generation)
+    @abstractmethod
+    def write(self, work: Callable[[Tx], T], bytes_needed: int = 0) -> T:
+        """Run `work` in one write transaction; an exception undoes all of it. The caller holds the lock.
+
+        `work` may run more than once. StorageError when the disk has no room for `bytes_needed`.
+        """
+
+    @abstractmethod
+    def locked(self, lock_timeout_s: float, clock: Clock) -> AbstractContextManager[None]:
+        """Hold the generation's lock. LockTimeout when it is not free in time."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of files and generation: called once, when nobody here will use them again."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """In a forked child: let go of what the parent has open, without harm to it."""
+
+    def follow(self) -> None:  # noqa: B027
+        """Go on with what is left to do behind, if anything is."""
 
     def hold(self) -> None:
         self._users += 1
@@ -125,52 +92,24 @@ class Home:
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:
-        if not self._left or self._users:
-            return
-        if self.follower is not None:
-            self.follower.stop()
-        if self.base is not None:
-            release_readonly(self.base)
-            os.close(self.base_file)
-        self.store.close()
-        self.generation.release()
+        if self._left and not self._users:
+            self.close()
 
     def look_up(self, tx: Tx, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values that the state shows, aligned with `keys`."""
-        values = tx.get_many(DATA, keys)
-        if self.base is None:
-            return values
-        missing = [index for index, value in enumerate(values) if value is None]
-        if tx.count(GONE):
-            gone = tx.get_many(GONE, [keys[index] for index in missing])
-            missing = [index for index, tomb in zip(missing, gone, strict=True) if tomb is None]
-        wanted = [keys[index] for index in missing]
-        below = self.read_base(lambda base: base.get_many(DATA, wanted))
-        for index, value in zip(missing, below, strict=True):
-            values[index] = value
-        return values
-
-    def read_base(self, work: Callable[[Tx], T]) -> T:
-        """Read the base. What LMDB cannot make sense of is damage, and the checksums say where."""
-        assert self.base is not None
-        try:
-            return self.base.read(work)
-        except UnusableStore:
-            if self.follower is not None:
-                self.follower.wait_verified()
-            raise
+        return tx.get_many(DATA, keys)
 
     def write_entries(self, tx: Tx, entries: Entries) -> None:
         """Store and delete, in key order."""
         # The pairs are passed on as they are: new ones by the ten thousand cost more than the database does.
         stored = [entry for entry in entries if entry[1] is not None]
         deleted = [key for key, value in entries if value is None] if len(stored) < len(entries) else []
-        tx.put_many(DATA, cast("list[tuple[bytes, bytes]]", stored))
+        self.store_and_delete(tx, cast("list[tuple[bytes, bytes]]", stored), deleted)
+
+    def store_and_delete(self, tx: Tx, stored: list[tuple[bytes, bytes]], deleted: list[bytes]) -> None:
+        """Change the table of entries."""
+        tx.put_many(DATA, stored)
         tx.delete_many(DATA, deleted)
-        if self.base is not None:
-            if tx.count(GONE):
-                tx.delete_many(GONE, [key for key, _ in stored])
-            tx.put_many(GONE, zip(deleted, repeat(b"")))
 
     def apply(
         self,
@@ -199,7 +138,7 @@ class Home:
             _drop_undo(tx, committed)
             tx.put(META, MARKER_KEY, pack_marker(identity, version))
 
-        self.store.write(work, bytes_needed=len(entries) * PAGE_BYTES)
+        self.write(work, bytes_needed=len(entries) * self.entry_bytes)
 
     def go_back(self, identity: str, expected: Version, to: Version) -> None:
         """Undo from `expected` to its ancestor `to`; the caller holds the lock."""
@@ -210,7 +149,7 @@ class Home:
                 raise StaleWorkingState(f"working state moved from {expected} to {at}; open it again")
             undo_to(self, tx, identity, at, to)
 
-        self.store.write(work)
+        self.write(work)
 
     def ancestry(self, identity: str) -> list[Version]:
         """The marker's version, then those that undo can reach. Empty: not our state, or not of this boot."""
@@ -224,7 +163,7 @@ class Home:
                 at = link.parent if link else None
             return found
 
-        return self.store.read(work)
+        return self.read(work)
 
 
 def check_parent(tx: Tx, at: Version | None, parent: Version) -> Version:
@@ -304,10 +243,8 @@ def _after_fork() -> None:
     global _homes_lock
     _homes_lock = threading.Lock()
     for inherited in _homes.values():
-        inherited.store.close()
-        inherited.generation.release()
+        inherited.abandon()
     _homes.clear()
-    close_shared_after_fork()
 
 
 with contextlib.suppress(AttributeError):  # no fork on this system

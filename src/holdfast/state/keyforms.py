@@ -1,9 +1,9 @@
 """How one value of a key is written as bytes, by type.
 
-Every value starts with a tag, 0x00 for null (and nothing more) or 0x01, then: numbers, booleans, dates and
-timestamps as 8 bytes that sort as the value does; decimals as 16; strings and binary as length (4,
-big-endian) and bytes; structs as their fields; arrays as count (4, big-endian) and elements. Each form ends
-where it says, so none is a prefix of another.
+Every value starts with a tag, 0x00 for null (and nothing more) or 0x01, then: numbers, booleans, dates,
+times, timestamps and intervals as 8 bytes that sort as the value does; decimals as 16; strings and binary as
+length (4, big-endian) and bytes; structs as their fields; arrays as count (4, big-endian) and elements. Each
+form ends where it says, so none is a prefix of another.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def is_fixed(type: pa.DataType) -> bool:
         or pa.types.is_floating(type)
         or pa.types.is_date(type)
         or pa.types.is_timestamp(type)
+        or pa.types.is_duration(type)
+        or pa.types.is_time64(type)
     )
 
 
@@ -66,7 +68,7 @@ def ordered_words(column: pa.Array) -> Words:
     if pa.types.is_date(type):
         column = column.cast(pa.int32())
     longs = column.cast(pa.int64())
-    numbers = np.frombuffer(longs.buffers()[1], dtype=np.uint64)[longs.offset : longs.offset + len(longs)]
+    numbers = np.frombuffer(longs.buffers()[1], np.uint64, longs.offset + len(longs))[longs.offset :]
     return numbers ^ _SIGN
 
 
@@ -89,6 +91,8 @@ def encode_column(column: pa.Array) -> list[bytes]:
 
 def _encode_present(column: pa.Array) -> list[bytes]:
     type = column.type
+    if pa.types.is_null(type):
+        return [_NULL] * len(column)
     if is_fixed(type):
         words = np.full(len(column), PRESENT, dtype=_TAGGED_WORD)
         words["tag"] = PRESENT
@@ -122,7 +126,9 @@ def _tagged(lengths: list[int]) -> list[bytes]:
 
 
 def _encode_decimals(column: pa.Array) -> list[bytes]:
-    words = np.frombuffer(column.buffers()[1], dtype=np.uint8).reshape(-1, 16)[column.offset :][: len(column)]
+    # Counted: the buffer of an empty column may hold some bytes all the same.
+    end = column.offset + len(column)
+    words = np.frombuffer(column.buffers()[1], np.uint8, 16 * end).reshape(-1, 16)[column.offset :]
     rows = np.empty((len(column), 17), dtype=np.uint8)
     rows[:, 0] = PRESENT
     rows[:, 1:] = words[:, ::-1]

@@ -135,6 +135,19 @@ class KeyCodec:
             return PREFIX_BYTES + FIXED_BYTES
         return self._read(entry_key, PREFIX_BYTES)[1]
 
+    def base_lengths(self, entry_keys: Sequence[bytes]) -> list[int]:
+        """`base_length` of each."""
+        slow, tag = self.base_length, PREFIX_BYTES
+        if self._single_fixed:
+            length = PREFIX_BYTES + FIXED_BYTES
+            return [length if key[tag] == PRESENT else slow(key) for key in entry_keys]
+        if self._single_text:
+            start, end, read = tag + 1, _TEXT_BASE.itemsize, int.from_bytes
+            return [
+                end + read(key[start:end], "big") if key[tag] == PRESENT else slow(key) for key in entry_keys
+            ]
+        return list(map(slow, entry_keys))
+
     def _read(self, data: bytes, place: int) -> tuple[list[object], int]:
         row: list[object] = []
         try:

@@ -91,6 +91,8 @@ class StateLayout:
     operator: str
     key: pa.Schema
     fields: tuple[StateField, ...]
+    generation: int = 0
+    """How often the layout was changed since the operator first had state (see conversion)."""
 
     def __post_init__(self) -> None:
         for what in ("id", "name"):
@@ -99,7 +101,7 @@ class StateLayout:
                 raise DefinitionError(f"operator {self.operator!r} declares a state {what} twice: {seen}")
 
     def __reduce__(self) -> Any:
-        return StateLayout, (self.operator, self.key, self.fields)
+        return StateLayout, (self.operator, self.key, self.fields, self.generation)
 
     @cached_property
     def keys(self) -> KeyCodec:
@@ -119,14 +121,17 @@ class StateLayout:
 
     @staticmethod
     def of_rows(
-        operator: str, key: Iterable[tuple[str, str]], states: Iterable[tuple[int, str, str, str]]
+        operator: str,
+        key: Iterable[tuple[str, str]],
+        states: Iterable[tuple[int, str, str, str]],
+        generation: int = 0,
     ) -> StateLayout:
         """The inverse of `schema_rows`."""
         schema = pa.schema([(name, parse_type(ddl)) for name, ddl in key])
         fields = tuple(
             StateField(id, name, StateKind(kind), parse_type(ddl)) for id, name, kind, ddl in states
         )
-        return StateLayout(operator, schema, fields)
+        return StateLayout(operator, schema, fields, generation)
 
 
 def state_keys(field: StateField, bases: Iterable[bytes]) -> list[bytes]:

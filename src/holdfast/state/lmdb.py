@@ -8,6 +8,7 @@ a file or begins a write holds the directory's lock, which gives up (see generat
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,29 +19,22 @@ from typing import Any, TypeVar
 import lmdb
 
 from holdfast.errors import StorageError
+from holdfast.state.generations import check_room
+from holdfast.state.tables import TABLES, UnusableStore
 
 MAP_BYTES = 4 << 30
 """Address space mapped at first; doubled whenever a transaction does not fit. Costs no memory and no disk."""
 
 READERS_MAX = 512
 PAGE_BYTES = 4096
-DISK_RESERVE_BYTES = 64 << 20
-
-DATA, GONE, UNDO, META = b"data", b"gone", b"undo", b"meta"
-"""Entries; keys deleted over a base; undo blobs by epoch; marker, links and base."""
-TABLES = (DATA, GONE, UNDO, META)
 
 T = TypeVar("T")
 _shared: dict[str, tuple[Store, int]] = {}
 _shared_lock = threading.Lock()
 
 
-class UnusableStore(Exception):
-    """LMDB cannot make sense of the file. Internal: whoever opened it decides what that means."""
-
-
-class Tx:
-    """One transaction over the tables of a store. Valid only inside the function that was given it."""
+class LmdbTx:
+    """See tables.Tx."""
 
     def __init__(self, txn: Any, tables: dict[bytes, Any]) -> None:
         self._txn, self._tables = txn, tables
@@ -84,9 +78,11 @@ class Tx:
                     return
                 yield key, value
 
-    def page(self, table: bytes, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """At most `limit` items from `first` (in) on."""
-        return list(islice(self.items(table, first), limit))
+    def page(
+        self, table: bytes, first: bytes, limit: int, end: bytes | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """At most `limit` items from `first` (in) on, to `end` (out; None: to the last)."""
+        return list(islice(self.items(table, first, end), limit))
 
 
 class Store:
@@ -117,34 +113,29 @@ class Store:
             self._env.reader_check()  # a killed reader would keep old pages from being used again
         return {name: self._env.open_db(name, create=not readonly) for name in TABLES}
 
-    def read(self, work: Callable[[Tx], T]) -> T:
+    def read(self, work: Callable[[LmdbTx], T]) -> T:
         """Run `work` on one consistent view."""
         while True:
             try:
                 with self._env.begin() as txn:
-                    return work(Tx(txn, self._tables))
+                    return work(LmdbTx(txn, self._tables))
             except lmdb.MapResizedError:
                 self._env.set_mapsize(0)
             except lmdb.Error as cause:
                 raise UnusableStore(f"{self.path}: {cause}") from cause
 
-    def write(self, work: Callable[[Tx], T], bytes_needed: int = 0) -> T:
+    def write(self, work: Callable[[LmdbTx], T], bytes_needed: int = 0) -> T:
         """Run `work` in one write transaction; an exception undoes all of it.
 
         `work` runs again when the map was too small. `bytes_needed`: about how much the file may grow. A
         full disk is refused beforehand: touching a page of the map that the disk has no room for would kill
         the process.
         """
-        disk, needed = os.statvfs(self.path.parent), bytes_needed + DISK_RESERVE_BYTES
-        if disk.f_bavail * disk.f_frsize < needed:
-            raise StorageError(
-                f"disk full: working state {self.path} needs about {needed >> 20} MiB to go on; "
-                "free space on its disk, nothing was written"
-            )
+        check_room(self.path.parent, bytes_needed)
         while True:
             try:
                 with self._env.begin(write=True) as txn:
-                    return work(Tx(txn, self._tables))
+                    return work(LmdbTx(txn, self._tables))
             except lmdb.MapResizedError:
                 self._env.set_mapsize(0)
             except lmdb.MapFullError:
@@ -152,11 +143,11 @@ class Store:
             except lmdb.Error as cause:
                 raise UnusableStore(f"{self.path}: {cause}") from cause
 
-    def copy_to(self, file: int, before: Callable[[Tx], T]) -> T:
+    def copy_to(self, file: int, before: Callable[[LmdbTx], T]) -> T:
         """Write a compact copy of one view to the open file; return what `before` read in that same view."""
         try:
             with self._env.begin() as txn:
-                result = before(Tx(txn, self._tables))
+                result = before(LmdbTx(txn, self._tables))
                 self._env.copyfd(file, compact=True, txn=txn)
                 return result
         except lmdb.Error as cause:
@@ -194,10 +185,14 @@ def release_readonly(store: Store) -> None:
             store.close()
 
 
-def close_shared_after_fork() -> None:
+def _close_shared_after_fork() -> None:
     """In a forked child: let go of what the parent shares. Its own handles stay open there."""
     global _shared_lock
     _shared_lock = threading.Lock()
     for store, _ in _shared.values():
         store.close()
     _shared.clear()
+
+
+with contextlib.suppress(AttributeError):  # no fork on this system
+    os.register_at_fork(after_in_child=_close_shared_after_fork)

@@ -15,6 +15,10 @@ import msgspec
 
 from holdfast.state.working import Entries, SnapshotSource, Version
 
+RESERVED = b"\xff\xff"
+"""Keys of entries begin with their key group and stay below this; what a backend keeps beside entries in one
+sorted file has keys that begin with it."""
+
 FORMAT = 1
 """The version of the files in a working-state directory. Any other is thrown away, not converted."""
 

@@ -1,8 +1,8 @@
 """Python objects of a declared type in the plain form that msgpack holds, and at fixed width.
 
 Plain forms: dates as days, timestamps as microseconds since 1970 (UTC, or the wall clock's for
-timestamp_ntz), decimals as text, structs as mappings by field name, maps as lists of [key, value], the rest
-as it is.
+timestamp_ntz), intervals as microseconds, times as nanoseconds, decimals as text, structs as mappings by
+field name, maps as lists of [key, value], the rest as it is.
 """
 
 from __future__ import annotations
@@ -63,6 +63,12 @@ def form_of(type: pa.DataType) -> Form:
     if pa.types.is_timestamp(type):
         zero = _NTZ_ZERO if type.tz is None else _UTC_ZERO
         return _via_integer("<q", _micros_since(zero), lambda micros: zero + micros * _MICROSECOND)
+    if pa.types.is_duration(type):
+        return _via_integer("<q", lambda span: span // _MICROSECOND, lambda micros: micros * _MICROSECOND)
+    if pa.types.is_time64(type):
+        return _via_integer("<q", _nanos, _time_of)
+    if pa.types.is_null(type):
+        return Form(_refused, _refused)
     if pa.types.is_decimal(type):
         return _decimal(type)
     if pa.types.is_struct(type):
@@ -137,6 +143,17 @@ def _micros_since(zero: dt.datetime) -> Callable[[dt.datetime], int]:
         return (aware - zero) // _MICROSECOND
 
     return micros
+
+
+def _nanos(value: dt.time) -> int:
+    seconds = (value.hour * 60 + value.minute) * 60 + value.second
+    return (seconds * 1_000_000 + value.microsecond) * 1_000
+
+
+def _time_of(nanos: int) -> dt.time:
+    if nanos % 1_000:
+        raise ValueError(f"a time of {nanos} nanoseconds is finer than Python's microseconds")
+    return (_NTZ_ZERO + nanos // 1_000 * _MICROSECOND).time()
 
 
 def _decimal(type: pa.DataType) -> Form:

@@ -13,17 +13,18 @@ from holdfast.clock import Clock
 from holdfast.errors import StorageError
 from holdfast.state import snapshot
 from holdfast.state.generations import Generation, begin, newest, publish
-from holdfast.state.home import BASE_KEY, Home
-from holdfast.state.lmdb import DATA, GONE, META, PAGE_BYTES, UNDO, Store, Tx
+from holdfast.state.lmdb import PAGE_BYTES, LmdbTx, Store
+from holdfast.state.lmdb_home import BASE_KEY, LmdbHome
+from holdfast.state.tables import DATA, GONE, META, UNDO
 from holdfast.state.working import StaleWorkingState
 
 
-def ready(home: Home) -> bool:
+def ready(home: LmdbHome) -> bool:
     """Whether a copy of the base lies ready."""
     return home.source is not None and home.generation.has(snapshot.COPY)
 
 
-def promote(home: Home, lock_timeout_s: float, clock: Clock) -> Path | None:
+def promote(home: LmdbHome, lock_timeout_s: float, clock: Clock) -> Path | None:
     """Merge, and publish the next generation. None: another generation was begun meanwhile.
 
     Copies the base first if no copy lies ready. LockTimeout as ever; nothing has changed then.
@@ -47,7 +48,7 @@ def promote(home: Home, lock_timeout_s: float, clock: Clock) -> Path | None:
         built.release()
 
 
-def _copy_base(home: Home, built: Generation) -> None:
+def _copy_base(home: LmdbHome, built: Generation) -> None:
     assert home.source is not None
     assert home.follower is not None
     home.follower.wait_done()
@@ -60,7 +61,7 @@ def _copy_base(home: Home, built: Generation) -> None:
         raise StorageError(f"cannot copy snapshot {home.source.path} to {built.path}: {cause}") from cause
 
 
-def _merge(home: Home, built: Generation) -> None:
+def _merge(home: LmdbHome, built: Generation) -> None:
     merged = Store(built.file)
     try:
         changed = home.store.read(lambda overlay: overlay.count(DATA) + overlay.count(GONE))
@@ -70,7 +71,7 @@ def _merge(home: Home, built: Generation) -> None:
         merged.close()
 
 
-def _copy_overlay(overlay: Tx, merged: Tx) -> None:
+def _copy_overlay(overlay: LmdbTx, merged: LmdbTx) -> None:
     for table in (META, UNDO):
         merged.clear(table)
         merged.put_many(table, overlay.items(table))

@@ -30,7 +30,7 @@ _FORMATS: dict[pa.DataType, str] = {
 
 def fixed_format(type: pa.DataType) -> str | None:
     """The numpy format of a fixed-width type; None for others."""
-    if pa.types.is_timestamp(type):
+    if pa.types.is_timestamp(type) or pa.types.is_duration(type) or pa.types.is_time64(type):
         return "<i8"
     if pa.types.is_decimal128(type):
         return "V16"

@@ -3,7 +3,8 @@
 The hash is Spark's `xxhash64` (XXH64, seed 42, each column's hash the seed of the next, nulls leave it
 unchanged) over canonical columns, so that `int 1` and `long 1`, `float 0.5` and `double 0.5` meet in one
 group: integers, booleans and dates as bigint, floats as double, decimals as decimal(38, their scale),
-timestamps as microseconds, strings and binary as they are, structs and arrays by their elements.
+timestamps and intervals as microseconds, times as nanoseconds, strings and binary as they are, structs and
+arrays by their elements.
 Always true: `routing_hash` equals what Spark computes for `routing_expression` (golden vectors in the tests).
 """
 
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from holdfast.errors import DefinitionError
-from holdfast.state.types import type_ddl
+from holdfast.state.types import is_variant, type_ddl
 
 GROUP_COLUMN = "__hf_group"
 KEY_GROUPS_MAX = 1 << 16
@@ -70,6 +71,10 @@ def check_hashable(type: pa.DataType, name: str) -> None:
     if pa.types.is_map(type):
         raise DefinitionError(
             f"key column {name!r} holds a map, which has no stable hash; key by its entries instead"
+        )
+    if is_variant(type):
+        raise DefinitionError(
+            f"key column {name!r} holds a variant, which has no stable hash; key by a value taken out of it"
         )
     if pa.types.is_struct(type):
         for i in range(type.num_fields):
@@ -131,6 +136,8 @@ def _chain(column: pa.Array, seeds: Hashes) -> Hashes:
             for text, seed in zip(texts, seeds.tolist(), strict=True)
         )
         return np.fromiter(hashed, np.uint64, len(column))
+    if pa.types.is_null(type):
+        return seeds
     check_hashable(type, "key")
     hashes = _xxh64_of_longs(_as_longs(column), seeds)
     if column.null_count:

@@ -1,8 +1,9 @@
 """Spark SQL type strings as Arrow types, and back.
 
 Always true: `parse_type(type_ddl(t)) == t` for every type that `parse_type` can give.
-Never here: types that Spark has and stored state does not (intervals, variant, collated strings): refused
-by name.
+A variant is opaque: the two byte strings that Spark hands over, marked so that it is written as `variant`.
+Never here: types that Spark has and does not hand to Python (year-month and calendar intervals, geometry), or
+that have no stable hash or order (collated strings): refused by name, with a remedy.
 """
 
 from __future__ import annotations
@@ -19,6 +20,16 @@ NESTING_MAX = 32
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
+DAY_TIME = pa.duration("us")
+TIME = pa.time64("ns")
+_VARIANT_MARK = {b"variant": b"true"}
+VARIANT = pa.struct(
+    [
+        pa.field("value", pa.binary()),
+        pa.field("metadata", pa.binary(), metadata=_VARIANT_MARK),
+    ]
+)
+"""As Spark hands variants to Python. Arrow counts it equal to the same struct without the mark."""
 
 _NAMED: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -39,6 +50,8 @@ _NAMED: dict[str, pa.DataType] = {
     "timestamp": TIMESTAMP,
     "timestamp_ltz": TIMESTAMP,
     "timestamp_ntz": TIMESTAMP_NTZ,
+    "void": pa.null(),
+    "variant": VARIANT,
 }
 
 _DDL: dict[pa.DataType, str] = {
@@ -54,6 +67,16 @@ _DDL: dict[pa.DataType, str] = {
     pa.date32(): "date",
     TIMESTAMP: "timestamp",
     TIMESTAMP_NTZ: "timestamp_ntz",
+    DAY_TIME: "interval day to second",
+    TIME: "time(6)",
+    pa.null(): "void",
+}
+
+_DAY_TIME_UNITS = ("day", "hour", "minute", "second")
+_TIME_DIGITS_MAX = 9
+_NOT_HANDED_OVER = {
+    "geometry": "keep it as binary, with st_asbinary",
+    "geography": "keep it as binary, with st_asbinary",
 }
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|(\w+)|([<>(),:]))", re.UNICODE)
@@ -79,8 +102,28 @@ def parse_schema(ddl: str) -> pa.Schema:
     return pa.schema(fields)
 
 
+def relaxed(type: pa.DataType) -> pa.DataType:
+    """The type with every field nullable: what `not null` says of a column says nothing of stored state."""
+    if is_variant(type):
+        return type
+    if pa.types.is_struct(type):
+        return pa.struct([pa.field(child.name, relaxed(child.type)) for child in type])
+    if pa.types.is_list(type):
+        return pa.list_(relaxed(type.value_type))
+    if pa.types.is_map(type):
+        return pa.map_(relaxed(type.key_type), relaxed(type.item_type))
+    return type
+
+
+def is_variant(type: pa.DataType) -> bool:
+    """Whether a struct is what Spark hands over for a variant."""
+    return bool(type == VARIANT and type.field(1).metadata == _VARIANT_MARK)
+
+
 def type_ddl(type: pa.DataType) -> str:
     """Write a type so that `parse_type` reads it back."""
+    if is_variant(type):
+        return "variant"
     if (known := _DDL.get(type)) is not None:
         return known
     if pa.types.is_decimal128(type):
@@ -202,6 +245,12 @@ class _Parser:
             return pa.string()
         if word in ("array", "map", "struct"):
             return self.nested(word, depth - 1)
+        if word == "interval":
+            return self.interval(place)
+        if word == "time":
+            return self.time(place)
+        if word in _NOT_HANDED_OVER:
+            self.refuse(place, f"Spark hands no {word} to Python: {_NOT_HANDED_OVER[word]}")
         self.next -= 1
         self.refuse_next("a type expected")
 
@@ -217,6 +266,28 @@ class _Parser:
                 place, f"decimal({precision},{scale}) is out of range (at most {DECIMAL_DIGITS_MAX} digits)"
             )
         return pa.decimal128(precision, scale)
+
+    def interval(self, place: int) -> pa.DataType:
+        """A day-time interval, of whichever units: all are microseconds."""
+        first = self.peek()[0].lower()
+        if first not in _DAY_TIME_UNITS:
+            kind = "year-month" if first in ("year", "month") else "calendar"
+            self.refuse(place, f"Spark hands no {kind} interval to Python: keep a number of months or days")
+        self.next += 1
+        if self.take("to"):
+            last = self.peek()[0].lower()
+            if last not in _DAY_TIME_UNITS[_DAY_TIME_UNITS.index(first) + 1 :]:
+                self.refuse_next(f"a smaller unit than {first!r} expected")
+            self.next += 1
+        return DAY_TIME
+
+    def time(self, place: int) -> pa.DataType:
+        if self.take("("):
+            digits = self.number()
+            self.expect(")")
+            if digits > _TIME_DIGITS_MAX:
+                self.refuse(place, f"time({digits}) is out of range (at most {_TIME_DIGITS_MAX} digits)")
+        return TIME
 
     def nested(self, word: str, depth: int) -> pa.DataType:
         self.expect("<")

@@ -6,6 +6,7 @@ itself would take 1.5 for a long as 1, and bytes for a string). Structs and maps
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -130,6 +131,10 @@ def _right_class(value: object, declared: pa.DataType) -> bool:
         return isinstance(value, bool | np.bool_)
     if pa.types.is_binary(declared):
         return isinstance(value, bytes | bytearray)
+    if pa.types.is_duration(declared):
+        return isinstance(value, dt.timedelta)
+    if pa.types.is_time(declared):
+        return isinstance(value, dt.time)
     return True
 
 

@@ -6,7 +6,7 @@ It knows bytes alone: entries are (key, value) pairs sorted by key, a value of N
 Always true: the marker (whose state, at which version) changes in the same transaction as the entries, so it
 never lies, whoever is killed, stopped or wakes up late. What is not exactly what a task needs is undone,
 caught up by deltas, or thrown away and rebuilt, never trusted.
-Never here: types and layouts of keys and values (see layout), the database (see lmdb), choosing a version.
+Never here: types and layouts of keys and values (see layout), databases (see backends), choosing a version.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import DefinitionError, RetryableError
+from holdfast.errors import RetryableError
 
 Entries = list[tuple[bytes, bytes | None]]
 """Changes, sorted by key, each key once; None deletes. An empty value is a value."""
+
+Convert = Callable[[Entries], Entries]
+"""From the entries of a snapshot, a run of them in key order, to those that the state is to have, also in key
+order. Runs follow one another and may end anywhere, so each entry is converted by itself."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,7 +54,11 @@ class DeltaStep:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSource:
-    """A snapshot file of the key groups from `first_group` (in) to `end_group` (out). Never written to."""
+    """A snapshot file, of which the key groups from `first_group` (in) to `end_group` (out) are meant.
+
+    `backend` names the format of the file. A backend opens a file of its own format as it is, unless there is
+    something to `convert`; from any other the state is built anew, entry by entry. Never written to.
+    """
 
     version: Version
     first_group: int
@@ -59,6 +67,8 @@ class SnapshotSource:
     length: int
     chunk_bytes: int
     chunks: tuple[str, ...]
+    backend: str = "lmdb"
+    convert: Convert | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +104,8 @@ class StaleWorkingState(RetryableError):
 
 
 class ShardState(Protocol):
-    """A shard's entries at `version`. One thread at a time; other processes may use the directory meanwhile.
+    """A shard's entries at `version`. One thread at a time; other processes may use the directory meanwhile,
+    or begin the next generation when they cannot.
 
     Every read checks the marker in its own read transaction and raises StaleWorkingState when someone (a
     twin of this task, a zombie) has moved the state away from `version`: no read ever mixes two versions.
@@ -125,7 +136,7 @@ class ShardState(Protocol):
         """
 
     def entry_count(self) -> int:
-        """How many entries there are. While a restore is lazy this costs a look at every changed key."""
+        """How many entries there are. May look at each of them: not for every epoch."""
 
     def size_bytes(self) -> int:
         """Bytes on disk in use, those of a base not copied yet included."""
@@ -144,7 +155,7 @@ class ShardState(Protocol):
         """
 
     def close(self) -> None:
-        """Stop using this handle. The process keeps the directory open for the next one."""
+        """Stop using this handle. Until then no other process may be able to use the directory (RocksDB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +210,12 @@ def open_state(
     `lock_timeout_s` (a stopped process) keeps the old files; new ones are begun. CorruptionError: a snapshot
     was found damaged.
     """
-    check_target(target)
-    if backend == "lmdb":
-        from holdfast.state.opening import open_shard
+    from holdfast.state.backends import backend_named
+    from holdfast.state.opening import open_shard
 
-        return open_shard(directory, identity, target, lock_timeout_s, clock or SystemClock())
-    raise _unknown_backend(backend)
+    check_target(target)
+    database = backend_named(backend).database()
+    return open_shard(database, directory, identity, target, lock_timeout_s, clock or SystemClock())
 
 
 def attach_state(
@@ -216,12 +227,8 @@ def attach_state(
     clock: Clock | None = None,
 ) -> ShardState | None:
     """Open what is here, at whatever version it is. None: nothing of this identity that can be used."""
-    if backend == "lmdb":
-        from holdfast.state.opening import attach_shard
+    from holdfast.state.backends import backend_named
+    from holdfast.state.opening import attach_shard
 
-        return attach_shard(directory, identity, lock_timeout_s, clock or SystemClock())
-    raise _unknown_backend(backend)
-
-
-def _unknown_backend(backend: str) -> DefinitionError:
-    return DefinitionError(f"there is no state backend {backend!r}; choose 'lmdb'")
+    database = backend_named(backend).database()
+    return attach_shard(database, directory, identity, lock_timeout_s, clock or SystemClock())

@@ -3,7 +3,8 @@
 A name is a relative, '/'-separated path. No name is also the directory of another.
 
 Durable means: it survives the end of this process and a power cut.
-- `put_new` that returned CREATED or EXISTS, `put` and `put_file` that returned: the object is durable, whole.
+- `put_new` that returned CREATED or EXISTS, `put`, `put_file` and `put_stream` that returned: the object is
+  durable, whole.
 - `list` that returned: every entry that it shows is durable (a name deleted and made anew by another process
   since the last listing excepted). `get` and `size` alone promise no such thing:
   they may see an object whose writer has not returned yet, and a power cut can still take it away.
@@ -16,7 +17,7 @@ Never here: retrying, or deciding what an unknown outcome means (see checkpoint)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -63,6 +64,13 @@ class Storage(Protocol):
 
     def put_file(self, name: str, path: Path) -> None:
         """Like `put`, from a local file, which is removed once its bytes are durable here, and not before."""
+
+    def put_stream(self, name: str, parts: Callable[[], Iterator[bytes]]) -> None:
+        """Like `put`, of the parts one after another, holding few of them at a time.
+
+        `parts` is called again where the write has to begin again. What it raises is raised, and nothing is
+        written.
+        """
 
     def get(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         """Read from `offset`, at most `length` bytes: fewer where the object ends sooner.

@@ -26,6 +26,10 @@ from holdfast.storage.refusals import refusal
 
 OPEN_DIRECTORIES_MAX = 64
 COPY_BYTES = 1 << 20
+STREAM_STEP_BYTES = 8 << 20
+"""A long stream is written to disk in steps of this size rather than when it is synced, and does not stay in
+the page cache: otherwise everybody's next sync waits for all of it, and it drives out what others read.
+"""
 PUT_TRIES = 5
 """How often a write is begun again because its directory was removed, or its temporary swept, under it."""
 
@@ -85,6 +89,9 @@ class LocalStorage:
             raise StorageError(f"cannot write {self._path(name)}: there is no file {path} to take it from")
         self._publish(name, lambda draft, at: self._adopt(draft, at, path), _replace)
         os.unlink(path)
+
+    def put_stream(self, name: str, parts: Callable[[], Iterator[bytes]]) -> None:
+        self._publish(name, lambda draft, at: self._write_parts(draft, at, parts()), _replace)
 
     def get(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         path = self._path(name)
@@ -182,9 +189,22 @@ class LocalStorage:
     def _write(self, draft: str, shed_fd: int, data: bytes) -> None:
         fd = _create(draft, shed_fd)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
+            _write_all(fd, data)
+            self._sync_file(fd)
+        finally:
+            os.close(fd)
+
+    def _write_parts(self, draft: str, shed_fd: int, parts: Iterator[bytes]) -> None:
+        fd = _create(draft, shed_fd)
+        try:
+            begun = end = 0
+            for part in parts:
+                _write_all(fd, part)
+                end += len(part)
+                if end - begun >= STREAM_STEP_BYTES and hasattr(os, "posix_fadvise"):
+                    # Begins to write what is new, and frees what was written by now.
+                    os.posix_fadvise(fd, 0, end, os.POSIX_FADV_DONTNEED)
+                    begun = end
             self._sync_file(fd)
         finally:
             os.close(fd)
@@ -305,6 +325,12 @@ def _replace(draft: str, shed_fd: int, leaf: str, into_fd: int) -> Put:
 
 def _create(draft: str, shed_fd: int) -> int:
     return os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=shed_fd)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def _read(fd: int, offset: int, length: int) -> bytes:

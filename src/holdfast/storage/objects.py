@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -32,6 +33,8 @@ RETRIES_MAX = 4
 RETRY_TIMEOUT = timedelta(seconds=60)
 PART_BYTES = 8 << 20
 """Files larger than this are uploaded in parts of this size."""
+STREAM_PARTS_AT_ONCE = 3
+"""Parts of one stream on their way at a time: each takes memory."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _DETAILS = ("ConnectionRefused", "dns error", "Timeout", "BadScheme")
@@ -93,6 +96,27 @@ class ObjectStorage:
         except _FAILURES as cause:
             raise self._write_failure(cause, name) from cause
         path.unlink()
+
+    def put_stream(self, name: str, parts: Callable[[], Iterator[bytes]]) -> None:
+        # Not given to `obstore.put` as it is: that would call `parts` within its event loop, where nothing
+        # can be read from a bucket.
+        check_name(name)
+        try:
+            upload = obstore.open_writer(
+                self._store, name, buffer_size=PART_BYTES, max_concurrency=STREAM_PARTS_AT_ONCE
+            )
+        except _FAILURES as cause:
+            raise self._write_failure(cause, name) from cause
+        for part in parts():
+            self._upload(name, partial(upload.write, part))
+        # Without this the upload never shows, so an error of `parts` leaves nothing.
+        self._upload(name, upload.close)
+
+    def _upload(self, name: str, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except _FAILURES as cause:
+            raise self._write_failure(cause, name) from cause
 
     def get(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         check_name(name)

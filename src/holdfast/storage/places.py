@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 from pathlib import Path
@@ -12,6 +13,9 @@ from holdfast.storage.contract import Storage
 from holdfast.storage.local import LocalStorage
 
 OBJECT_STORE_SCHEMES = ("s3", "gs", "az")
+WRAPPER_VARIABLE = "HOLDFAST_STORAGE_WRAPPER"
+"""Names `module:function`: every storage that this process opens is passed through it. `holdfast chaos` sets
+it, so that storage fails in the driver and in every worker."""
 
 _opened: dict[str, Storage] = {}
 _lock = threading.Lock()
@@ -28,8 +32,17 @@ def open_storage(url: str) -> Storage:
     with _lock:
         storage = _opened.get(url)
         if storage is None:
-            storage = _opened[url] = _open(url)
+            storage = _opened[url] = _wrapped(_open(url))
         return storage
+
+
+def _wrapped(storage: Storage) -> Storage:
+    setting = os.environ.get(WRAPPER_VARIABLE)
+    if not setting:
+        return storage
+    module, _, function = setting.partition(":")
+    wrapped: Storage = getattr(importlib.import_module(module), function)(storage)
+    return wrapped
 
 
 def _open(url: str) -> Storage:

@@ -51,6 +51,12 @@ CASES: dict[str, pa.Table] = {
     "date": table("k date", k=[dt.date(1970, 1, 1), dt.date(2024, 2, 29), dt.date(1960, 5, 5), None]),
     "timestamp": table("k timestamp", k=_UTC_TIMES),
     "timestamp-ntz": table("k timestamp_ntz", k=list(_TIMES)),
+    "interval": table(
+        "k interval day to second",
+        k=[dt.timedelta(0), dt.timedelta(days=-3, microseconds=7), dt.timedelta(days=99_999), None],
+    ),
+    "time": table("k time(6)", k=[dt.time(0), dt.time(12, 34, 56, 789_123), dt.time.max, None]),
+    "void": table("a long, k void", a=[1, 2, None], k=[None, None, None]),
     "two-columns": table("a long, b string", a=[1, None, 1, None], b=["x", "x", None, None]),
     "columns-swapped": table("a string, b int", a=["x", "x", None, None], b=[1, None, 1, None]),
     "struct": table(

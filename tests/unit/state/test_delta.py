@@ -10,7 +10,15 @@ import pytest
 
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.state.delta import Changes, EntryChange, ValueChange, read_delta, to_entries, write_delta
+from holdfast.state.delta import (
+    Changes,
+    EntryChange,
+    ValueChange,
+    open_delta,
+    read_delta,
+    to_entries,
+    write_delta,
+)
 from holdfast.state.layout import StateField, StateKind, StateLayout
 from holdfast.state.types import parse_schema, parse_type
 
@@ -129,17 +137,18 @@ def test_a_delta_of_another_operator_is_refused() -> None:
 
 
 def test_state_that_is_no_longer_declared_is_never_dropped_silently() -> None:
-    with pytest.raises(RestoreError, match="'by_day'"):
+    with pytest.raises(RestoreError, match=r"by_day\), not under generation 0 \(states total, seen\)"):
         read_delta(replace(_LAYOUT, fields=(_TOTAL, _SEEN)), write_delta(_LAYOUT, _story()), "d")
 
 
-def test_a_state_added_since_and_a_widened_number_are_read() -> None:
-    before = replace(_LAYOUT, fields=(StateField(1, "n", StateKind.VALUE, pa.int32()),))
-    after = replace(_LAYOUT, fields=(StateField(1, "n", StateKind.VALUE, pa.int64()), _SEEN))
-    changes = _changes(before)
-    changes.values["n"] = ValueChange(np.array([0]), pa.array([5], pa.int32()))
-    read = read_delta(after, write_delta(before, changes), "d")
-    assert to_entries(after, read) == [(changes.bases[0] + b"\x01", (5).to_bytes(8, "little"))]
+def test_a_delta_of_another_generation_or_with_other_ids_is_refused() -> None:
+    delta = write_delta(replace(_LAYOUT, generation=2), _story())
+    assert to_entries(_LAYOUT, open_delta(delta, "d").changes(replace(_LAYOUT, generation=2)))
+    with pytest.raises(RestoreError, match=r"generation 2 of operator 'totals'.*not under generation 0"):
+        read_delta(_LAYOUT, delta, "d")
+    swapped = (replace(_TOTAL, id=_SEEN.id), replace(_SEEN, id=_TOTAL.id), *_LAYOUT.fields[2:])
+    with pytest.raises(RestoreError, match="delta d was written under generation 0"):
+        read_delta(replace(_LAYOUT, fields=swapped), write_delta(_LAYOUT, _story()), "d")
 
 
 def test_a_long_key_is_kept_beside_its_state_and_goes_when_the_state_goes() -> None:

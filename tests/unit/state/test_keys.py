@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime as dt
 import math
 
 import numpy as np
@@ -60,6 +61,27 @@ def test_keys_with_maps_are_refused(ddl: str) -> None:
         _codec(ddl)
 
 
+@pytest.mark.parametrize("ddl", ["k variant", "k array<variant>", "k struct<a:variant>"])
+def test_keys_with_variants_are_refused(ddl: str) -> None:
+    with pytest.raises(DefinitionError, match=r"'k' holds a variant.*; key by a value taken out of it"):
+        routing_expression(parse_schema(ddl), ["k"])
+    with pytest.raises(DefinitionError, match="'k' holds a variant"):
+        _codec(ddl)
+
+
+def test_lengths_of_bases_are_those_of_the_bases_themselves() -> None:
+    for ddl, values in [
+        ("k long", [5, None]),
+        ("k string", ["", "user", None, "x" * 500]),
+        ("k array<int>", [[], [1, None], None]),
+    ]:
+        codec = _codec(ddl)
+        bases = codec.encode([pa.array(values, codec.schema.field(0).type)], _groups(*[3] * len(values)))
+        entries = [base + b"\x07tail" for base in bases]
+        assert codec.base_lengths(entries) == [len(base) for base in bases]
+        assert [codec.base_length(entry) for entry in entries] == [len(base) for base in bases]
+
+
 @pytest.mark.parametrize(
     ("ddl", "row", "stored"),
     [
@@ -71,6 +93,9 @@ def test_keys_with_maps_are_refused(ddl: str) -> None:
         ("k string", ["hé"], "010000000368c3a9"),
         ("k string", [""], "0100000000"),
         ("k boolean", [True], "018000000000000001"),
+        ("k interval day to second", [dt.timedelta(microseconds=-1)], "017fffffffffffffff"),
+        ("k time(6)", [dt.time(0, 0, 0, 1)], "0180000000000003e8"),
+        ("k void", [None], "00"),
         ("k decimal(5,2)", [-1], "017fffffffffffffffffffffffffffff9c"),
         ("k array<int>", [[7, None]], "010000000201800000000000000700"),
         ("k struct<a:int,b:binary>", [{"a": None, "b": b"z"}], "010001000000017a"),

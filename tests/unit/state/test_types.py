@@ -1,10 +1,23 @@
 from __future__ import annotations
 
+import datetime as dt
+
 import pyarrow as pa
 import pytest
 
 from holdfast.errors import DefinitionError
-from holdfast.state.types import parse_schema, parse_type, schema_ddl, type_ddl
+from holdfast.state.types import (
+    DAY_TIME,
+    TIME,
+    VARIANT,
+    is_variant,
+    parse_schema,
+    parse_type,
+    relaxed,
+    schema_ddl,
+    type_ddl,
+)
+from holdfast.state.values import fits
 
 
 @pytest.mark.parametrize(
@@ -25,6 +38,15 @@ from holdfast.state.types import parse_schema, parse_type, schema_ddl, type_ddl
         ("date", pa.date32()),
         ("timestamp", pa.timestamp("us", tz="UTC")),
         ("timestamp_ntz", pa.timestamp("us")),
+        ("void", pa.null()),
+        ("interval day to second", pa.duration("us")),
+        ("INTERVAL HOUR", pa.duration("us")),
+        ("interval day to minute", pa.duration("us")),
+        ("time", pa.time64("ns")),
+        ("time(3)", pa.time64("ns")),
+        ("variant", VARIANT),
+        ("array<variant>", pa.list_(VARIANT)),
+        ("struct<time:time(6),interval:interval day>", pa.struct([("time", TIME), ("interval", DAY_TIME)])),
         ("array<int>", pa.list_(pa.int32())),
         ("map<string, array<long>>", pa.map_(pa.string(), pa.list_(pa.int64()))),
         ("struct<a:int,b:string>", pa.struct([("a", pa.int32()), ("b", pa.string())])),
@@ -61,6 +83,12 @@ def test_schemas_keep_order_names_and_nullability() -> None:
         ("string collate UTF8_LCASE", 8, "collated strings"),
         ("long; drop", 5, "is not expected"),
         ("map<string>", 11, "',' expected"),
+        ("interval year to month", 1, "Spark hands no year-month interval to Python"),
+        ("struct<a:interval month>", 10, "Spark hands no year-month interval to Python"),
+        ("interval", 1, "Spark hands no calendar interval to Python"),
+        ("interval second to day", 20, "a smaller unit than 'second' expected"),
+        ("geometry(4326)", 1, "Spark hands no geometry to Python"),
+        ("time(10)", 1, "out of range"),
     ],
 )
 def test_a_mistake_is_refused_with_its_place(ddl: str, place: int, problem: str) -> None:
@@ -74,3 +102,31 @@ def test_a_mistake_is_refused_with_its_place(ddl: str, place: int, problem: str)
 def test_types_that_state_cannot_hold_are_refused_by_name() -> None:
     with pytest.raises(DefinitionError, match="uint8"):
         type_ddl(pa.uint8())
+
+
+@pytest.mark.parametrize(
+    ("ddl", "right", "wrong"),
+    [
+        ("interval day to second", dt.timedelta(days=-3), 5),
+        ("time(6)", dt.time(1, 2, 3, 4), dt.datetime(2024, 1, 1)),
+        ("void", None, 0),
+        ("variant", {"value": b"", "metadata": b""}, "text"),
+    ],
+)
+def test_python_objects_fit_their_type_or_not(ddl: str, right: object, wrong: object) -> None:
+    assert fits(right, parse_type(ddl))
+    assert not fits(wrong, parse_type(ddl))
+
+
+def test_a_variant_is_told_from_a_struct_that_looks_like_it() -> None:
+    struct = parse_type("struct<value:binary,metadata:binary>")
+    assert struct == VARIANT
+    assert (type_ddl(VARIANT), type_ddl(struct)) == ("variant", "struct<value:binary,metadata:binary>")
+    assert is_variant(parse_type("variant"))
+    assert not is_variant(struct)
+
+
+def test_every_field_of_a_relaxed_type_may_be_null() -> None:
+    strict = parse_type("struct<a:int not null,b:array<struct<c:int not null>>,d:map<string,variant>>")
+    loose = "struct<a:int,b:array<struct<c:int>>,d:map<string,variant>>"
+    assert type_ddl(relaxed(strict)) == loose

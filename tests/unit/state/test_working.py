@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.errors import CorruptionError, ObjectMissing, StorageError
 from holdfast.state import generations, home, lmdb, marker, snapshot
-from holdfast.state.shard import LmdbShard
+from holdfast.state.lmdb_shard import LmdbShard
 from holdfast.state.working import (
     EMPTY,
     DeltaStep,
@@ -501,7 +501,7 @@ def test_a_full_disk_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = opened(tmp_path)
-    monkeypatch.setattr(lmdb, "DISK_RESERVE_BYTES", 1 << 60)
+    monkeypatch.setattr(generations, "DISK_RESERVE_BYTES", 1 << 60)
     with pytest.raises(StorageError, match=r"disk full: .* nothing was written"):
         state.apply(EMPTY, v(1), counted(1), 0)
     assert (state.version, values(state)) == (EMPTY, {None})
@@ -511,7 +511,7 @@ def test_a_state_larger_than_its_map_grows_in_every_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lmdb, "MAP_BYTES", 1 << 20)
-    monkeypatch.setattr("holdfast.state.opening.MAP_BYTES", 1 << 20)
+    monkeypatch.setattr("holdfast.state.lmdb_opening.MAP_BYTES", 1 << 20)
     big: Entries = [(key, b"b" * 20_000) for key in KEYS]
 
     def work(pipe: Connection) -> None:

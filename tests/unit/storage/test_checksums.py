@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.errors import CorruptionError, ObjectMissing
-from holdfast.storage.checksums import checksum, read_extent
+from holdfast.storage.checksums import checksum, read_extent, stream_extent
 from holdfast.storage.local import LocalStorage
 from holdfast.testing.faulty_storage import FaultyStorage
 
@@ -69,3 +69,20 @@ def test_a_truncated_object_says_how_much_is_left(storage: FaultyStorage, length
 def test_a_missing_object_is_missing_not_damaged(storage: FaultyStorage) -> None:
     with pytest.raises(ObjectMissing, match="'data/gone'"):
         read_extent(storage, BETA._replace(object="data/gone"))
+
+
+def test_a_stream_gives_the_extent_in_parts(storage: FaultyStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.storage.checksums.PART_BYTES", 3)
+    assert list(stream_extent(storage, BETA)) == [b"bet", b"a"]
+
+
+def test_a_stream_of_damaged_or_missing_bytes_does_not_end_well(storage: FaultyStorage) -> None:
+    storage.flip_at_rest("data/bundle", offset=7)
+    with pytest.raises(CorruptionError, match="damaged"):
+        list(stream_extent(storage, BETA))
+    storage.truncate_at_rest("data/bundle", 8)
+    with pytest.raises(CorruptionError, match="4 bytes expected at offset 6, 2 found"):
+        list(stream_extent(storage, BETA))
+    storage.delete(["data/bundle"])
+    with pytest.raises(ObjectMissing):
+        list(stream_extent(storage, BETA))

@@ -21,12 +21,13 @@ def written_survives(storage: PageCacheStorage) -> bool:
     storage.put_new("commits/1", b"new")
     storage.put("deep/er/still/2", b"put")
     storage.put_file("snapshots/3", made)
+    storage.put_stream("snapshots/4", lambda: iter([b"str", b"eam"]))
     storage.power_cut()
     try:
-        found = [storage.get(name) for name in ("commits/1", "deep/er/still/2", "snapshots/3")]
+        found = [storage.get(name) for name in ("commits/1", "deep/er/still/2", "snapshots/3", "snapshots/4")]
     except ObjectMissing:
         return False
-    return found == [b"new", b"put", b"file"]
+    return found == [b"new", b"put", b"file", b"stream"]
 
 
 def test_what_was_written_survives_a_power_cut(tmp_path: Path) -> None:

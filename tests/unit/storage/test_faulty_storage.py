@@ -72,7 +72,9 @@ def test_damage_on_write_stays(inner: LocalStorage, tmp_path: Path) -> None:
     storage.put_new("new", b"0123456789")
     storage.put("put", b"0123456789")
     storage.put_file("file", tmp_path / "made")
-    assert [bits_changed(inner.get(name), b"0123456789") for name in ("new", "put", "file")] == [1, 1, 1]
+    storage.put_stream("stream", lambda: iter([b"01234", b"56789"]))
+    for name in ("new", "put", "file", "stream"):
+        assert bits_changed(inner.get(name), b"0123456789") == 1
 
 
 def test_damage_at_rest_stays_after_healing(inner: LocalStorage) -> None:

@@ -1,0 +1,135 @@
+"""An operator's list of one shard: as the user's code touches it, and as bytes.
+
+Stored as one Arrow IPC stream with a column `item`; who wrote it stands in the schema's metadata.
+Always true: what is read has the declared type, converted from the stored one only where no value is lost.
+Never here: which shard gets which items (see redistribute), and checksums (whoever names the bytes has them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import CorruptionError, RestoreError
+from holdfast.state.cells import Cell, misfit_text
+from holdfast.state.conversion import converted
+from holdfast.state.delta import Changes
+from holdfast.state.layout import StateField
+from holdfast.state.redistribute import ShardList
+from holdfast.state.types import type_ddl
+from holdfast.state.values import checker, column_of, copied, objects_of
+
+LIST_FORMAT = 1
+_FORMAT_KEY = b"holdfast.format"
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+class OperatorListCell(Cell):
+    """A ListState of one shard. Items are checked when they are added; what is read are copies."""
+
+    __slots__ = ("_field", "_fits", "_inherited", "_items", "_start")
+
+    def __init__(self, field: StateField, held: ShardList) -> None:
+        self._field = field
+        self._fits = checker(field.type)
+        self._items = list(held.items)
+        self._inherited = held.inherited
+        self._start = (self._items, len(self._items))
+
+    def append(self, item: Any) -> None:
+        """Add one item at the end."""
+        if not self._fits(item):
+            raise TypeError(misfit_text(self._field, item))
+        self._items.append(copied(item))
+
+    def extend(self, items: Iterable[Any]) -> None:
+        """Add items at the end."""
+        for item in items:
+            self.append(item)
+
+    def replace(self, items: Iterable[Any]) -> None:
+        """Make these the only items."""
+        fresh = list(items)
+        self.clear()
+        self.extend(fresh)
+
+    def clear(self) -> None:
+        """Forget all items of the shard."""
+        self._items = []
+        self._inherited = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from copied(self._items)
+
+    @property
+    def changed(self) -> bool:
+        items, length = self._start
+        return self._items is not items or len(items) != length
+
+    def held(self) -> ShardList:
+        """The list as it is now."""
+        return ShardList(self._items, self._inherited)
+
+    def load(self, key: int) -> None:
+        """A shard has one list."""
+
+    def keep(self, key: int) -> None:
+        """A shard has one list."""
+
+    def mark(self) -> Any:
+        # Nothing shortens the list, it is only exchanged: its length is enough to go back.
+        return self._items, len(self._items), self._inherited
+
+    def undo(self, mark: Any) -> None:
+        self._items, length, self._inherited = mark
+        del self._items[length:]
+
+    def check(self) -> None:
+        """Items were checked when they were added."""
+
+    def put_into(self, changes: Changes) -> None:
+        raise AssertionError("lists of an operator are stored whole, not as changes")
+
+
+def pack_list(operator: str, field: StateField, items: Iterable[Any]) -> bytes:
+    """A list as bytes."""
+    metadata = {
+        _FORMAT_KEY: str(LIST_FORMAT),
+        b"holdfast.operator": operator,
+        b"holdfast.state": field.name,
+        b"holdfast.type": type_ddl(field.type),
+    }
+    schema = pa.schema([pa.field("item", field.type)], metadata=metadata)
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, schema, options=_OPTIONS) as writer:
+        writer.write_table(pa.Table.from_arrays([column_of(list(items), field.type)], schema=schema))
+    packed: bytes = buffer.getvalue().to_pybytes()
+    return packed
+
+
+def unpack_list(data: bytes, field: StateField, name: str) -> list[Any]:
+    """The items of a list that is stored as `name`."""
+    try:
+        table = pa.ipc.open_stream(data).read_all()
+    except pa.ArrowInvalid as cause:
+        raise CorruptionError(
+            f"the list in {name} cannot be read ({cause}); restore it from a copy"
+        ) from cause
+    written = int((table.schema.metadata or {}).get(_FORMAT_KEY, b"0"))
+    if not 1 <= written <= LIST_FORMAT:
+        raise RestoreError(
+            f"the list in {name} has format {written}, this Holdfast knows {LIST_FORMAT}; upgrade Holdfast"
+        )
+    column = table.column("item").combine_chunks()
+    try:
+        return objects_of(converted(column, field.type))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
+        raise RestoreError(
+            f"state {field.name!r} is declared {type_ddl(field.type)}, the list in {name} holds "
+            f"{type_ddl(column.type)} that does not fit; declare it as it was"
+        ) from cause
