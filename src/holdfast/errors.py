@@ -5,9 +5,11 @@
     ├─ RetryableError       wait, try again
     │   ├─ StorageError         storage refused or cannot be reached: nothing was written
     │   ├─ UnknownOutcome       a write may or may not have happened: read it back
-    │   └─ EpochFailed          the epoch's Spark job failed
+    │   ├─ EpochFailed          the epoch's Spark job failed
+    │   └─ SessionLost          Spark itself is gone: start the process again
     ├─ FencedOut            stop now               (a newer leader exists)
     ├─ UserCodeError        the user's function    (uid, epoch, key, row; cause in the text)
+    ├─ PoisonEpoch          mend what it fails on  (the same epoch failed in the same way again and again)
     ├─ RestoreError         choose another point   (incompatible state, checkpoint missing)
     │   ├─ ObjectMissing        a named object is not in storage
     │   └─ InputVanished        planned input can no longer be read
@@ -50,6 +52,10 @@ class EpochFailed(RetryableError):
     """The Spark job of an epoch failed; nothing of the epoch became visible."""
 
 
+class SessionLost(RetryableError):
+    """The Spark session is gone and cannot be had again in this process."""
+
+
 class FencedOut(HoldfastError):
     """A newer leader exists: stop now, write nothing more."""
 
@@ -80,6 +86,22 @@ class UserCodeError(HoldfastError):
         return (
             f"the function of operator {self.uid!r} failed in epoch {self.epoch} on key {self.key}, "
             f"row {self.row}: {self.cause}; mend it, or set such rows aside with on_error='dead-letter'"
+        )
+
+
+class PoisonEpoch(HoldfastError):
+    """An epoch fails in the same way every time: trying again is no use."""
+
+    exit_code = 6
+
+    def __init__(self, epoch: int, cause: str) -> None:
+        super().__init__(epoch, cause)
+        self.epoch, self.cause = epoch, cause
+
+    def __str__(self) -> str:
+        return (
+            f"epoch {self.epoch} fails in the same way every time and is not tried again: {self.cause}; "
+            "mend the cause, or give up its input with `holdfast skip`"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import cycle
 from typing import NamedTuple
 
 import pytest
@@ -11,16 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
-from holdfast.checkpoint import names, retention
+from holdfast.checkpoint import names, retention, saving
 from holdfast.checkpoint.commits import Chain
+from holdfast.checkpoint.identity import Checkpoint
 from holdfast.checkpoint.pins import Pins, pin, unpin
-from holdfast.checkpoint.records import CommitRecord
+from holdfast.checkpoint.plans import Plans
+from holdfast.checkpoint.records import CommitRecord, JobRecord, ListFile
 from holdfast.checkpoint.retention import Needed, Retention, Retired
+from holdfast.checkpoint.savepoints import verify_savepoint
+from holdfast.checkpoint.saving import take_savepoint
+from holdfast.checkpoint.seeding import open_seeded, seed_checkpoint
 from holdfast.checkpoint.view import EMPTY, CheckpointView
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import CommitNumber
-from tests.unit.checkpoint.kept import MemoryStorage, commit, delta, draft, snapshot
+from holdfast.storage.checksums import checksum
+from holdfast.testing.clocks import ManualClock
+from tests.unit.checkpoint.kept import MemoryStorage, commit, delta, draft, extent, snapshot
 
+JOB = JobRecord(job="sums", identity="id", key_groups=4, created_ms=0, written_by="test")
 RANGES = [(0, 4), (0, 2), (2, 4), (0, 1), (1, 4)]
 
 
@@ -30,7 +39,11 @@ class Act(NamedTuple):
     more: int
 
 
-KINDS = ["commit"] * 6 + ["snapshot"] * 4 + ["rewind", "pin", "unpin", "restart", "orphan"]
+KINDS = ["commit"] * 6 + ["snapshot"] * 4 + ["rewind", "pin", "unpin", "restart", "orphan", "save", "reseed"]
+MEANWHILE = ["snapshot", "commit", "snapshot", "restart", "commit", "rewind"]
+"""What the job does while a savepoint is copied: one of these for each part."""
+
+BYTES = checksum(b"x")
 ACTS = st.lists(st.builds(Act, st.sampled_from(KINDS), st.integers(0, 9), st.integers(0, 9)), max_size=60)
 
 
@@ -42,6 +55,7 @@ class Story:
         self.storage = MemoryStorage()
         self.view = EMPTY
         self.pinned: dict[str, CheckpointView] = {}
+        self.saves = 0
         self.restart()
 
     def restart(self) -> None:
@@ -66,6 +80,10 @@ class Story:
                     del self.pinned[name]
             case "restart":
                 self.restart()
+            case "save" if self.view.number:
+                self.save(act)
+            case "reseed" if self.view.number:
+                self.reseed(act)
             case "orphan":
                 self.storage.put(f"{names.data_of(self.view.last_epoch + 1)}lost-{act.more}", b"")
             case _:
@@ -81,8 +99,16 @@ class Story:
             snapshots=(snapshot(epoch - 1, first, end),) if act.kind == "snapshot" and epoch > 1 else (),
             published=max(0, epoch - 1 - act.number),
         )
+        record = changed(record, lists=self.lists(epoch, act.more))
         self.view = commit(self.chain, self.view, self.renamed(record))
         self.retention.after_commit(self.view)
+
+    def lists(self, epoch: int, more: int) -> tuple[ListFile, ...]:
+        """A list of one of three shards, or of the only shard, or none: old ones live for long."""
+        shards, shard = (3, more % 3) if more < 8 else (1, 0)
+        where = extent(f"{names.data_of(epoch)}list")
+        file = ListFile(operator="op", shards=shards, shard=shard, state="seen", extent=where, items=1)
+        return () if more == 7 else (file,)
 
     def renamed(self, record: CommitRecord) -> CommitRecord:
         """Names of files are never used twice, even after a rewind. One object holds all of an epoch."""
@@ -93,13 +119,53 @@ class Story:
         return changed(
             record,
             deltas=tuple(
-                changed(d, extent=changed(d.extent, object=unique(d.extent.object))) for d in record.deltas
+                changed(d, extent=changed(d.extent, object=unique(d.extent.object), checksum=BYTES))
+                for d in record.deltas
             ),
             staged=tuple(
                 changed(f, extent=changed(f.extent, object=unique(f.extent.object))) for f in record.staged
             ),
-            snapshots=tuple(changed(f, object=f"{f.object}-{self.view.number}") for f in record.snapshots),
+            lists=tuple(
+                changed(
+                    f,
+                    extent=changed(f.extent, object=f"{f.extent.object}-{self.view.number}", checksum=BYTES),
+                )
+                for f in record.lists
+            ),
+            snapshots=tuple(
+                changed(f, object=f"{f.object}-{self.view.number}", chunks=(BYTES,)) for f in record.snapshots
+            ),
         )
+
+    def save(self, act: Act) -> tuple[MemoryStorage, CheckpointView]:
+        """Take a savepoint of a retained commit while the job goes on; it must be whole."""
+        number = max(self.view.retained_from, self.view.number - act.number % 3)
+        saved = self.chain.view_at(number)
+        meanwhile = cycle([Act(kind, act.number, act.more + i) for i, kind in enumerate(MEANWHILE)])
+
+        def go_on(done: int, total: int) -> None:
+            self.act(next(meanwhile))
+            self.check()
+
+        self.saves += 1
+        target = MemoryStorage()
+        take_savepoint(
+            Checkpoint(self.storage, JOB, self.chain, Plans(self.storage), self.retention), number, target,
+            id=f"sp-{self.saves}", stopped=False, clock=ManualClock(0), holder="run-1", progress=go_on,
+        )  # fmt: skip
+        assert verify_savepoint(target) == []
+        return target, saved
+
+    def reseed(self, act: Act) -> None:
+        """Go on in a new checkpoint that begins with a savepoint of this one."""
+        savepoint, saved = self.save(act)
+        self.storage = MemoryStorage()
+        self.pinned.clear()
+        clock = ManualClock(0)
+        new = open_seeded(self.storage, savepoint, "sums", 4, clock, identity="id", claim=False)
+        seed_checkpoint(new, savepoint, term=1, run="run-1")
+        self.restart()
+        assert (self.view.last_epoch, self.view.positions) == (saved.last_epoch, saved.positions)
 
     def pin(self, act: Act) -> None:
         number = self.view.number - act.number % 4
@@ -182,6 +248,11 @@ def test_forgetting_what_a_rewind_brought_back_is_found_out() -> None:
 
 def test_ignoring_pins_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "read_pins", lambda storage: Pins((), ()))
+    assert found_out(Retention)
+
+
+def test_a_savepoint_that_pins_nothing_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "pin", lambda *_: None)
     assert found_out(Retention)
 
 

@@ -41,21 +41,33 @@ def open_checkpoint(
     identity: str,
     create: bool = True,
     retain: int = RETAIN,
+    seeded_from: str = "",
 ) -> Checkpoint:
     """Open the checkpoint of `job` in `storage`, or create it there.
 
-    `identity` is a fresh random name, which a created checkpoint keeps for ever. RestoreError: it is
-    another job's, has another number of key groups, was written by a newer Holdfast, or the place holds
-    something else.
+    `identity` is a fresh random name, which a created checkpoint keeps for ever. `seeded_from` is the id of
+    the savepoint that it begins with (see seeding). RestoreError: it is another job's, has another number of
+    key groups, began with another savepoint or still waits for its own, was written by a newer Holdfast, or
+    the place holds something else.
     """
-    record = _read_job(storage)
+    record = find_job(storage)
     if record is None:
-        _refuse_if_occupied(storage)
+        refuse_if_occupied(storage)
         if not create:
             raise RestoreError(
                 f"there is no checkpoint in {storage.url}; check the place, or start the job to create one"
             )
-        record = _created(storage, job, key_groups, identity, clock.now_ms())
+        record = _created(
+            storage,
+            JobRecord(
+                job=job,
+                identity=identity,
+                key_groups=key_groups,
+                created_ms=clock.now_ms(),
+                written_by=written_by(),
+                seeded_from=seeded_from,
+            ),
+        )
     if record.job != job:
         raise RestoreError(
             f"the checkpoint in {storage.url} belongs to job {record.job!r}, not {job!r}; "
@@ -67,19 +79,34 @@ def open_checkpoint(
             f"the job asks for {key_groups}; "
             f"start it with key_groups={record.key_groups}"
         )
+    if seeded_from:
+        refuse_if_seeded_otherwise(storage, record, seeded_from)
+    elif record.seeded_from and not has_begun(storage):
+        raise RestoreError(
+            f"the checkpoint in {storage.url} is to begin with savepoint {record.seeded_from}, and that was "
+            "not finished; start the job with from_savepoint again"
+        )
     chain = Chain(storage, retain=retain)
     return Checkpoint(storage, record, chain, Plans(storage), Retention(chain))
 
 
 def read_job(storage: Storage) -> JobRecord:
     """Whose checkpoint this is. RestoreError when there is none."""
-    record = _read_job(storage)
+    record = find_job(storage)
     if record is None:
+        if storage.size(names.SAVEPOINT) is not None:
+            raise RestoreError(_HOLDS_A_SAVEPOINT.format(storage.url))
         raise RestoreError(f"there is no checkpoint in {storage.url}; check the place")
     return record
 
 
-def _read_job(storage: Storage) -> JobRecord | None:
+def has_begun(storage: Storage) -> bool:
+    """Whether the checkpoint has, or ever had, a commit."""
+    return bool(storage.list(names.COMMITS) or storage.list(names.FLOORS))
+
+
+def find_job(storage: Storage) -> JobRecord | None:
+    """Whose checkpoint this is; None: there is none."""
     try:
         data = storage.get(names.JOB)
     except ObjectMissing:
@@ -87,18 +114,34 @@ def _read_job(storage: Storage) -> JobRecord | None:
     return unseal("job", JobRecord, data, names.JOB)
 
 
-def _created(storage: Storage, job: str, key_groups: int, identity: str, now_ms: int) -> JobRecord:
-    record = JobRecord(
-        job=job, identity=identity, key_groups=key_groups, created_ms=now_ms, written_by=_written_by()
-    )
+def refuse_if_seeded_otherwise(storage: Storage, record: JobRecord, id: str) -> None:
+    """RestoreError: the checkpoint exists and did not begin with savepoint `id`."""
+    if record.seeded_from != id:
+        began = f"began with savepoint {record.seeded_from}" if record.seeded_from else "began with none"
+        raise RestoreError(
+            f"the checkpoint in {storage.url} cannot begin with savepoint {id}: it exists and {began}; "
+            "choose an empty place, or leave out from_savepoint to go on from it"
+        )
+
+
+def _created(storage: Storage, record: JobRecord) -> JobRecord:
     return unseal("job", JobRecord, write_once(storage, names.JOB, seal("job", record)), names.JOB)
 
 
-def _refuse_if_occupied(storage: Storage) -> None:
+_HOLDS_A_SAVEPOINT = (
+    "{} holds a savepoint, not a checkpoint; choose another place for the checkpoint, "
+    "and start from the savepoint with from_savepoint"
+)
+
+
+def refuse_if_occupied(storage: Storage) -> None:
+    """RestoreError: the place holds no checkpoint and is not empty either."""
     found = [entry.name for entry in storage.list("")]
     # Somebody else may be creating the checkpoint at this moment.
     if not found or names.JOB in found:
         return
+    if names.SAVEPOINT in found or names.UNFINISHED in found:
+        raise RestoreError(_HOLDS_A_SAVEPOINT.format(storage.url))
     ours = [
         name for name in found if name.startswith((names.TERMS, names.COMMITS, names.MANIFESTS, names.FLOORS))
     ]
@@ -112,7 +155,8 @@ def _refuse_if_occupied(storage: Storage) -> None:
     )
 
 
-def _written_by() -> str:
+def written_by() -> str:
+    """The program that writes records, for people."""
     try:
         return f"holdfast {version('holdfast')}"
     except PackageNotFoundError:

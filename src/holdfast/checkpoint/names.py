@@ -13,8 +13,16 @@ COMMITS = "commits/"
 MANIFESTS = "manifests/"
 FLOORS = "floor/"
 PINS = "pins/"
+FAILURES = "failures/"
+REQUESTS = "requests/"
+ANSWERS = "answers/"
 DATA = "data/"
 SNAPSHOTS = "snapshots/"
+
+SAVEPOINT = "savepoint"
+UNFINISHED = "unfinished"
+CLAIMED = "claimed"
+"""These three are in the directory of a savepoint, never in that of a checkpoint."""
 
 
 def term(number: int) -> str:
@@ -43,6 +51,18 @@ def floor(number: int) -> str:
 
 def pin(name: str) -> str:
     return f"{PINS}{name}"
+
+
+def failure(number: int) -> str:
+    return f"{FAILURES}{number:012d}"
+
+
+def request(id: str) -> str:
+    return f"{REQUESTS}{id}"
+
+
+def answers_of(id: str) -> str:
+    return f"{ANSWERS}{id}/"
 
 
 def data_of(epoch: int) -> str:

@@ -7,7 +7,7 @@ Never here: reading, writing or deciding (see commits, plans, terms, retention).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,6 +29,8 @@ class JobRecord(Record, frozen=True, kw_only=True):
     key_groups: int
     created_ms: int
     written_by: str
+    seeded_from: str = ""
+    """The id of the savepoint that the checkpoint begins with; its commit 1 holds that state. Empty: none."""
 
 
 class TermRecord(Record, frozen=True, kw_only=True):
@@ -100,6 +102,31 @@ class DeltaFile(Record, frozen=True, kw_only=True):
     entries: int
 
 
+class StateSchema(Record, frozen=True, kw_only=True):
+    """One declared state: `id` is its number in stored keys; it never changes and is never given again."""
+
+    id: int
+    name: str
+    kind: str
+    type: str
+    fill: str = ""
+    """What the struct fields that came with this schema hold in older values: a value of `type` as it is
+    stored, in hexadecimal digits. Empty: null.
+    """
+
+
+class OperatorSchema(Record, frozen=True, kw_only=True):
+    """What an operator's stored state looks like."""
+
+    uid: str
+    key: tuple[tuple[str, str], ...]
+    states: tuple[StateSchema, ...]
+    generation: int = 0
+    """How often the schema was changed since the operator first had state."""
+    before: OperatorSchema | None = None
+    """The schema that this one took the place of. State is converted along these, step by step."""
+
+
 class SnapshotFile(Record, frozen=True, kw_only=True):
     """A shard's whole state, in the backend's own format.
 
@@ -115,6 +142,12 @@ class SnapshotFile(Record, frozen=True, kw_only=True):
     chunk_bytes: int
     chunks: tuple[str, ...]
     backend: str
+    schema: OperatorSchema | None = None
+    """Under which its bytes were written, without what came before. None, in files of the first Holdfast
+    alone: the one in force in the checkpoint that names it.
+    """
+    sole: bool = False
+    """It came with a savepoint, which has no older deltas: nothing else can stand in for it."""
 
 
 class StagedFile(Record, frozen=True, kw_only=True):
@@ -127,21 +160,17 @@ class StagedFile(Record, frozen=True, kw_only=True):
     rows: int
 
 
-class StateSchema(Record, frozen=True, kw_only=True):
-    """One declared state: `id` is its number in stored keys and never changes."""
+class ListFile(Record, frozen=True, kw_only=True):
+    """The whole list `state` of shard `shard` of an operator that ran with `shards` shards."""
 
-    id: int
-    name: str
-    kind: str
-    type: str
-
-
-class OperatorSchema(Record, frozen=True, kw_only=True):
-    """What an operator's stored state looks like."""
-
-    uid: str
-    key: tuple[tuple[str, str], ...]
-    states: tuple[StateSchema, ...]
+    operator: str
+    shards: int
+    shard: int
+    state: str
+    extent: Extent
+    items: int
+    inherited: int = 0
+    """How many items, from the first, came by union: shards that have any have the same ones."""
 
 
 class Parent(Record, frozen=True, kw_only=True):
@@ -194,6 +223,8 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     """Name of the newest full manifest at or below this commit; empty: none yet."""
     rewind_to: int | None = None
     """History went back: state and positions of that commit hold again from here on."""
+    lists: tuple[ListFile, ...] = ()
+    """Lists that these epochs changed; all of an operator's where its number of shards or its schema did."""
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -224,6 +255,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     staged: tuple[StagedFile, ...]
     published_through: dict[str, int]
     retained_from: int
+    lists: tuple[ListFile, ...] = ()
 
 
 class FloorRecord(Record, frozen=True, kw_only=True):
@@ -241,3 +273,96 @@ class PinRecord(Record, frozen=True, kw_only=True):
     commit: int
     holder: str
     pinned_ms: int
+    expires_ms: int = 0
+    """From then on the pin is void: for holders that may die without removing it. 0: it is never void."""
+
+
+class FailureRecord(Record, frozen=True, kw_only=True):
+    """`failures/N`: the run failed, and what was decided; or it was stopped after failures.
+
+    `decision`: `restart` (after `delay_ms`), `give-up` or `stopped`. `cause` is the same text whenever the
+    same thing happens again; `message` is the error as it was told.
+    """
+
+    at_ms: int
+    term: int
+    run: str
+    host: str
+    epoch: int
+    kind: str
+    cause: str
+    message: str
+    decision: str
+    delay_ms: int = 0
+    reason: str = ""
+    poison: bool = False
+
+
+class SavepointRecord(Record, frozen=True, kw_only=True):
+    """`savepoint` in a directory of its own: a whole checkpoint, every file of it under a name relative to
+    the directory.
+
+    Written last: without it there is no savepoint. `job`, `identity` and `commit` say what it was taken of.
+    """
+
+    id: str
+    job: str
+    identity: str
+    key_groups: int
+    commit: int
+    created_ms: int
+    written_by: str
+    format: Literal["native", "canonical"]
+    """native: the backend's snapshots, and deltas. canonical: only deltas, one per key-group range."""
+    stopped: bool
+    """The job was stopped with it and had published everything: whoever claims it goes on as that job."""
+    manifest: Manifest
+    """Without staged output, and without what sinks have shown."""
+
+
+class UnfinishedRecord(Record, frozen=True, kw_only=True):
+    """`unfinished` in a savepoint's directory: its files are being written, or removed.
+
+    The first to be there and the last to go. Beside a `savepoint` record it means nothing.
+    """
+
+    id: str
+    job: str
+    holder: str
+    since_ms: int
+
+
+class ClaimedRecord(Record, frozen=True, kw_only=True):
+    """`claimed` in a savepoint's directory: the checkpoint that took it over, and will remove it."""
+
+    job: str
+    checkpoint: str
+    claimed_ms: int
+
+
+class RequestRecord(Record, frozen=True, kw_only=True):
+    """`requests/<id>`: somebody wants something of the leader."""
+
+    id: str
+    verb: str
+    arguments: dict[str, Json] = {}
+    asked_by: str
+    asked_ms: int
+    expires_ms: int
+    """A leader that finds it unclaimed after this refuses it: nobody wants yesterday's stop today."""
+
+
+class AnswerRecord(Record, frozen=True, kw_only=True):
+    """`answers/<id>/<step>`: what became of a request.
+
+    Steps are `1-accepted` (somebody leads, but has other work first), `2-running` (claimed: nobody else may
+    carry it out) and `3-ended`. `term` is 0 where the asker took the request back.
+    """
+
+    request: str
+    state: str
+    """accepted, running, done, refused (nothing was done) or failed."""
+    term: int
+    at_ms: int
+    result: dict[str, Json] = {}
+    error: str = ""

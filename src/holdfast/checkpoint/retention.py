@@ -73,6 +73,7 @@ def record_objects(record: CommitRecord) -> set[str]:
     named = {file.object for file in record.snapshots}
     named.update(file.extent.object for file in record.deltas)
     named.update(file.extent.object for file in record.staged)
+    named.update(file.extent.object for file in record.lists)
     return named
 
 
@@ -103,6 +104,7 @@ class Retention:
         self._storage: Storage = chain.storage
         self._sweep_every = sweep_every
         self._swept: tuple[CheckpointView, Needed] | None = None
+        self._first_epoch: int | None = None
 
     def after_commit(self, head: CheckpointView) -> Retired | None:
         """Retire what `head`, just committed by us, allows. None: nothing to do this time.
@@ -110,6 +112,8 @@ class Retention:
         The first sweep of a run looks at everything, to find what a crash left; later ones only at what
         is retired.
         """
+        first_epoch = self._chain.record(head.number).first_epoch
+        self._first_epoch = min(first_epoch, self._first_epoch or first_epoch)
         done = self._swept[0].number if self._swept else 0
         if self._swept and head.given_up_below < done + self._sweep_every:
             return None
@@ -119,7 +123,7 @@ class Retention:
                 done, 0, 0, f"{', '.join(pins.damaged)} is damaged; remove it once nobody needs it"
             )
         floor = read_floor(self._storage)
-        pinned = [record.commit for record in pins.records if record.commit > floor]
+        pinned = [record.commit for record in pins.held_at(head.clock_ms) if record.commit > floor]
         target = min([head.given_up_below, *pinned])
         if self._swept:
             target = min(target, done + SWEEP_COMMITS_MAX)
@@ -180,18 +184,34 @@ class Retention:
             prefixes = [names.data_of(epoch) for epoch in epochs]
             if len(prefixes) > SWEEP_COMMITS_MAX:
                 prefixes = [names.DATA]
-        return [entry.name for prefix in prefixes for entry in self._storage.list(prefix)]
+        found = [entry.name for prefix in prefixes for entry in self._storage.list(prefix)]
+        return [name for name in found if not self._may_be_ours(name)]
+
+    def _may_be_ours(self, name: str) -> bool:
+        """Whether this run may have written a snapshot that a commit of its own is still to name."""
+        return name.startswith(names.SNAPSHOTS) and (names.number_of(name) or 0) >= (self._first_epoch or 0)
 
     def _raise_floor(self, oldest: CheckpointView, head: CheckpointView, floor: int) -> int:
         """Raise the floor to just below the manifest that `oldest` rests on, if that still reads."""
         first_kept = names.number_of(oldest.manifest) or 0
-        if first_kept - 1 <= floor:
+        if first_kept - 1 <= floor or self._replays(floor + 1, first_kept, head):
             return floor
         stored = History(self._storage)
         stored.read_manifest(stored.record(first_kept))
         raise_floor(self._storage, FloorRecord(floor=first_kept - 1, term=head.term, run=head.run))
         reached(Step.FLOOR_RAISED)
         return first_kept - 1
+
+    def _replays(self, first: int, end: int, head: CheckpointView) -> bool:
+        """Whether history went back and one of these commits still says which plans are to be followed."""
+        for number in range(first, end):
+            try:
+                if self._chain.record(number).last_epoch > head.last_epoch:
+                    return True
+            except CorruptionError:
+                # Gone past by a rewind: nobody can learn anything from it.
+                continue
+        return False
 
     def _below(self, floor: int) -> list[str]:
         """Records that the raised floor has made meaningless."""

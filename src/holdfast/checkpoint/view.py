@@ -7,18 +7,24 @@ Which files are live (everything else may be retired):
 - snapshots: the newest two that cover some key group;
 - deltas: unless every key group of theirs is covered by two kept snapshots, the older at or after the
   delta's epoch, so that a damaged newest snapshot never costs state;
-- staged output: epochs above what every sink named in the record has published.
+- staged output: epochs above what every sink named in the record has published;
+- lists of operators without keys: of each operator, shard and state the newest. All of an operator's are of
+  one number of shards: those of another one are replaced as a set.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+
+from msgspec.structs import replace as changed
 
 from holdfast.checkpoint.prefix import Prefix
 from holdfast.checkpoint.records import (
     CommitRecord,
     DeltaFile,
     Json,
+    ListFile,
     Manifest,
     OperatorSchema,
     Parent,
@@ -62,6 +68,8 @@ class CheckpointView:
     """Operator uid -> key-group range -> live deltas in epoch order."""
     snapshots: dict[str, tuple[SnapshotFile, ...]] = field(default_factory=dict)
     """Operator uid -> kept snapshots, oldest first."""
+    lists: dict[str, tuple[ListFile, ...]] = field(default_factory=dict)
+    """Operator uid -> the newest list of each shard and state that has one, in the order of the shards."""
     staged: Prefix[StagedFile] = field(default_factory=Prefix)
     """Output not yet published everywhere, in epoch order."""
     published_through: dict[str, int] = field(default_factory=dict)
@@ -97,6 +105,7 @@ class CheckpointView:
         """Every object that restoring and publishing from here needs."""
         needed = {file.extent.object for file in self.staged}
         needed.update(file.object for files in self.snapshots.values() for file in files)
+        needed.update(file.extent.object for files in self.lists.values() for file in files)
         for ranges in self.deltas.values():
             for deltas in ranges.values():
                 needed.update(delta.extent.object for delta in deltas)
@@ -126,6 +135,7 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
         notes=_fold_notes(view.notes, record.notes),
         deltas=deltas,
         snapshots=snapshots,
+        lists=_fold_lists(view, record),
         staged=_unpublished(
             view.staged.appended(sorted(record.staged, key=lambda file: file.epoch)), published
         ),
@@ -180,6 +190,7 @@ def to_manifest(view: CheckpointView) -> Manifest:
         staged=tuple(view.staged),
         published_through=view.published_through,
         retained_from=view.retained_from,
+        lists=tuple(file for files in view.lists.values() for file in files),
     )
 
 
@@ -208,6 +219,7 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         retained_from=manifest.retained_from,
         given_up_below=manifest.retained_from,
         manifest=name,
+        lists=with_lists({}, manifest.lists),
     )
 
 
@@ -270,8 +282,53 @@ def _fold_state(
     if record.operators is not None:
         named = {operator.uid for operator in record.operators}
         deltas = {uid: ranges for uid, ranges in deltas.items() if uid in named}
-        snapshots = {uid: files for uid, files in snapshots.items() if uid in named}
+        snapshots = {
+            uid: files for uid, files in _stamped(snapshots, view.operators, record.operators).items()
+            if uid in named
+        }  # fmt: skip
     return deltas, snapshots
+
+
+def _stamped(
+    snapshots: dict[str, tuple[SnapshotFile, ...]],
+    before: tuple[OperatorSchema, ...],
+    now: tuple[OperatorSchema, ...],
+) -> dict[str, tuple[SnapshotFile, ...]]:
+    """Snapshots that do not say their schema, marked with the one in force until now where that changes."""
+    ending = {schema.uid: changed(schema, before=None) for schema in before if schema not in now}
+    return {
+        uid: tuple(
+            changed(file, schema=ending[uid]) if uid in ending and file.schema is None else file
+            for file in files
+        )
+        for uid, files in snapshots.items()
+    }
+
+
+def _fold_lists(view: CheckpointView, record: CommitRecord) -> dict[str, tuple[ListFile, ...]]:
+    lists = with_lists(view.lists, record.lists)
+    if record.operators is None:
+        return lists
+    named = {(operator.uid, state.name) for operator in record.operators for state in operator.states}
+    in_force = {uid: tuple(f for f in files if (uid, f.state) in named) for uid, files in lists.items()}
+    return {uid: files for uid, files in in_force.items() if files}
+
+
+def with_lists(
+    lists: dict[str, tuple[ListFile, ...]], more: Sequence[ListFile]
+) -> dict[str, tuple[ListFile, ...]]:
+    """The newest lists after `more`, which are in the order of their epochs."""
+    lists = dict(lists)
+    for operator in dict.fromkeys(file.operator for file in more):
+        newest = {(file.shards, file.shard, file.state): file for file in lists.get(operator, ())}
+        shards = 0
+        for file in more:
+            if file.operator == operator:
+                shards = file.shards
+                newest[file.shards, file.shard, file.state] = file
+        of_one = [file for file in newest.values() if file.shards == shards]
+        lists[operator] = tuple(sorted(of_one, key=lambda file: (file.shard, file.state)))
+    return lists
 
 
 def _with_deltas(deltas: dict[str, DeltasByRange], more: tuple[DeltaFile, ...]) -> dict[str, DeltasByRange]:

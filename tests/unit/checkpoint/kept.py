@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from holdfast.checkpoint import names
@@ -43,6 +43,10 @@ class MemoryStorage:
 
     def put_file(self, name: str, path: Path) -> None:
         self.objects[name] = path.read_bytes()
+
+    def put_stream(self, name: str, parts: Callable[[], Iterator[bytes]]) -> None:
+        self.log.append(("put_stream", name))
+        self.objects[name] = b"".join(parts())
 
     def get(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         self.log.append(("get", name))
@@ -125,7 +129,7 @@ def draft(
 def commit(chain: Chain, view: CheckpointView, record: CommitRecord | None = None) -> CheckpointView:
     """Commit, with the files that the record names in storage, and nobody in the way."""
     record = record or draft(view)
-    for file in (*record.deltas, *record.staged):
+    for file in (*record.deltas, *record.staged, *record.lists):
         chain.storage.put(file.extent.object, b"x")
     for kept in record.snapshots:
         chain.storage.put(kept.object, b"x")

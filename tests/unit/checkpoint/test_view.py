@@ -90,6 +90,28 @@ def test_a_sink_that_left_the_job_holds_nothing_back() -> None:
     assert [file.epoch for file in view.staged] == [2]
 
 
+def test_snapshots_that_say_no_schema_are_marked_when_it_changes() -> None:
+    first = OperatorSchema(uid=OPERATOR, key=(("k", "string"),), states=())
+    view = grown(3)
+    view = following(view, changed(draft(view, snapshots=(snapshot(1, 0, 4),)), operators=(first,)))
+    # The same schema again, as every run says it: nothing changes.
+    view = following(view, changed(draft(view, snapshots=(snapshot(2, 0, 4),)), operators=(first,)))
+    assert [file.schema for file in view.snapshots[OPERATOR]] == [None, None]
+    second = changed(first, generation=1, before=first)
+    new = changed(snapshot(3, 0, 4), schema=changed(second, before=None))
+    view = following(view, changed(draft(view, snapshots=(new,)), operators=(second,)))
+    assert [file.schema for file in view.snapshots[OPERATOR]] == [first, changed(second, before=None)]
+    third = changed(second, generation=2, before=second)
+    view = following(view, changed(draft(view), operators=(third,)))
+    assert [file.schema for file in view.snapshots[OPERATOR]] == [first, changed(second, before=None)]
+    assert fold_back(view) == view.snapshots
+
+
+def fold_back(view: CheckpointView) -> object:
+    """The snapshots as a manifest keeps them."""
+    return from_manifest(to_manifest(view), "m").snapshots
+
+
 def test_state_of_operators_no_longer_in_force_is_dropped() -> None:
     view = grown(2)
     other = OperatorSchema(uid="other", key=(), states=())
