@@ -43,9 +43,13 @@ BANNED_CALLS = {
 VENDOR_DOORS = {
     "lmdb": ("state/lmdb.py",),
     "obstore": ("storage/objects.py",),
+    "prometheus_client": ("dashboard/",),
     "pyspark": ("engine/", "io/"),
     "rich": ("cli/", "io/console.py"),
+    "rocksdict": ("state/rocksdb.py",),
+    "starlette": ("dashboard/",),
     "typer": ("cli/",),
+    "uvicorn": ("dashboard/",),
 }
 
 GRAB_BAGS = {"utils", "util", "helpers", "helper", "common", "misc", "tools"}

@@ -2,6 +2,10 @@
 
 from holdfast.engine.job import Job, JobHandle
 from holdfast.engine.progress import Progress
+from holdfast.engine.query import KeyState, StateReader
+from holdfast.engine.savepoint import Savepoint
+from holdfast.engine.session import register_data_sources
+from holdfast.engine.settings import RunOptions
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,
@@ -9,18 +13,21 @@ from holdfast.errors import (
     FencedOut,
     HoldfastError,
     InputVanished,
+    PoisonEpoch,
     RestoreError,
     RetryableError,
+    SessionLost,
     UserCodeError,
 )
 from holdfast.graph.aggregates import collect, count, first, last, max, mean, min, sum
-from holdfast.graph.functions import BatchFunction, KeyedFunction
+from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
 from holdfast.io.console import ConsoleSink
 from holdfast.io.contract import Publisher, Sink, Slice, Source, SourceReader, StagedPart
 from holdfast.io.file_sink import FileSink
 from holdfast.io.file_source import FileSource
 from holdfast.io.generator import GeneratorSource
 from holdfast.io.memory import CRASH, MemorySink, MemorySource
+from holdfast.protection.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from holdfast.state.handles import AggregatingState, ListState, MapState, ReducingState, ValueState
 
 __all__ = [
@@ -31,29 +38,40 @@ __all__ = [
     "CorruptionError",
     "DefinitionError",
     "EpochFailed",
+    "ExponentialDelay",
+    "FailureRate",
     "FencedOut",
     "FileSink",
     "FileSource",
+    "FixedDelay",
     "GeneratorSource",
     "HoldfastError",
     "InputVanished",
     "Job",
     "JobHandle",
+    "KeyState",
     "KeyedFunction",
     "ListState",
     "MapState",
     "MemorySink",
     "MemorySource",
+    "NoRestart",
+    "OperatorFunction",
+    "PoisonEpoch",
     "Progress",
     "Publisher",
     "ReducingState",
     "RestoreError",
     "RetryableError",
+    "RunOptions",
+    "Savepoint",
+    "SessionLost",
     "Sink",
     "Slice",
     "Source",
     "SourceReader",
     "StagedPart",
+    "StateReader",
     "UserCodeError",
     "ValueState",
     "collect",
@@ -63,5 +81,6 @@ __all__ = [
     "max",
     "mean",
     "min",
+    "register_data_sources",
     "sum",
 ]

@@ -1,143 +1,336 @@
-"""A leader like the engine, with no data: claim, load, publish, then plan, commit, publish, retire."""
+"""A leader: the engine's own planner, committer and publisher over the checkpoint, with no Spark.
+
+It does what `engine.driver.Driver` does: claim, load, publish what was committed and not shown, then plan,
+run, commit, publish and retire, the next epoch running while the last is committed. An epoch's rows are
+numbers of a range, its state the last number; a snapshot is written beside the epochs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 from holdfast.checkpoint import names
-from holdfast.checkpoint.commits import Adopted, Chain
+from holdfast.checkpoint.commits import Adopted, Chain, DamagedChain
+from holdfast.checkpoint.identity import Checkpoint
 from holdfast.checkpoint.plans import Plans
 from holdfast.checkpoint.records import (
-    CommitRecord,
     DeltaFile,
     Extent,
+    JobRecord,
+    OperatorSchema,
     PlanRecord,
     SnapshotFile,
     StagedFile,
     VersionRecord,
 )
 from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.terms import claim
-from holdfast.checkpoint.view import CheckpointView
-from holdfast.errors import FencedOut, RetryableError
-from holdfast.ids import EpochId
-from tests.sim.scheduler import Crashed
-from tests.sim.world import SimStorage, World
+from holdfast.checkpoint.terms import claim, newest_term
+from holdfast.checkpoint.view import EMPTY, CheckpointView
+from holdfast.engine.committing import AdoptedOther, Committer, PublishOrder
+from holdfast.engine.lines import line_of
+from holdfast.engine.planning import Planner, recorded_plans
+from holdfast.engine.publishing import Publishing
+from holdfast.engine.runner import EpochOutcome
+from holdfast.errors import (
+    CorruptionError,
+    FencedOut,
+    ObjectMissing,
+    RestoreError,
+    RetryableError,
+    StorageError,
+    UnknownOutcome,
+)
+from holdfast.ids import CommitNumber, shard_ranges
+from holdfast.io.contract import Slice, StagedPart
+from holdfast.storage.checksums import checksum, read_extent
+from tests.sim.scheduler import Crashed, Executor, Process
+from tests.sim.storage import SimStorage
+from tests.sim.world import OPERATOR, SINK, SOURCE, Rows, Violation, World, content_of, rows_of
 
-OPERATOR, GROUPS, SINK = "totals", 4, "out"
+GROUPS = shard_ranges(1, 1)[0]
+JOB = JobRecord(job="sim", identity="sim", key_groups=1, created_ms=0, written_by="sim")
+SCHEMAS = (OperatorSchema(uid=OPERATOR, key=(), states=()),)
 
 
 @dataclass(frozen=True)
-class Doubles:
+class Parts:
     """The parts under test; a negative control swaps one for a broken one."""
 
     chain: type[Chain] = Chain
     retention: type[Retention] = Retention
-    retain: int = 3
-    manifest_every: int = 4
-    rewinds: bool = False
+    committer: type[Committer] = Committer
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How the leaders of one simulation are set up."""
+
+    retain: int = 2
+    manifest_every: int = 2
+    sweep_every: int = 1
+    lives: int = 2
+    epochs: int = 6
+    barrier_chance: float = 0.7
+    """Of a commit after an epoch."""
+    rewind_chance: float = 0.0
+    recode_chance: float = 0.0
+    snapshot_chance: float = 0.3
+    sink_knows: bool = True
+    """Whether the sink can say how far it was published; if not, it only recognises an epoch it shows."""
 
 
 class Leader:
-    """One simulated process, started again as a new run when it crashes, until its lives are used up."""
+    """One machine: runs the job as a new process when it ends, until its lives are used up."""
 
-    def __init__(
-        self, world: World, name: str, doubles: Doubles, *, lives: int = 3, commits: int = 12
-    ) -> None:
-        self.world, self.name, self.doubles = world, name, doubles
-        self.lives, self.commits = lives, commits
-        self.names = 0
+    def __init__(self, world: World, name: str, parts: Parts, habits: Habits) -> None:
+        self.world, self.name, self.parts, self.habits = world, name, parts, habits
+        self.skew = world.chance.choice((0, 0, 50, 1_000))
+        self.code = "f"
 
     def __call__(self) -> None:
-        for life in range(self.lives):
-            run = f"{self.name}{life}"
+        scheduler = self.world.scheduler
+        for life in range(self.habits.lives):
+            if scheduler.over:
+                return
+            scheduler.reborn(Process(f"{self.name}{life}"))
+            if self.world.chance.random() < self.habits.recode_chance:
+                self.code += "'"
             try:
-                self._live(run)
-            except (Crashed, RetryableError):
-                continue
+                self._live(f"{self.name}{life}")
+            except Crashed:
+                self.world.seen["crash"] += 1
+            except RetryableError:
+                self.world.seen["life ended by storage"] += 1
+
+    def now_ms(self) -> int:
+        return self.world.scheduler.steps + self.skew
 
     def _live(self, run: str) -> None:
-        storage = SimStorage(self.world)
-        term = claim(storage, run, "host", 1, 0)
-        try:
-            self._lead(storage, term, run)
-        except FencedOut as error:
-            self.world.fenced(term, run, error)
-
-    def _lead(self, storage: SimStorage, term: int, run: str) -> None:
-        chain = self.doubles.chain(
-            storage, retain=self.doubles.retain, manifest_every=self.doubles.manifest_every
+        world = self.world
+        storage = SimStorage(world, f"sim://{run}")
+        term = claim(storage, run, "host", 1, self.now_ms())
+        world.tell(f"leads with term {term}")
+        world.claimed(term, run)
+        chain = self.parts.chain(
+            storage, retain=self.habits.retain, manifest_every=self.habits.manifest_every
         )
-        retention = self.doubles.retention(chain, sweep_every=1)
-        view = chain.load()
-        self._publish(storage, view)
-        for _ in range(self.commits):
+        retention = self.parts.retention(chain, sweep_every=self.habits.sweep_every)
+        checkpoint = Checkpoint(storage, JOB, chain, Plans(storage), retention)
+        view = EMPTY
+        while True:
             try:
-                if self.doubles.rewinds and view.number and storage.world.scheduler.random.random() < 0.1:
-                    to = storage.world.scheduler.random.randint(view.retained_from, view.number)
-                    outcome = chain.rewind(view.head, to, term=term, run=run)
-                else:
-                    outcome = chain.commit(view, self._epochs(storage, view, term, run))
-                view = outcome.view
-                self._publish(storage, view)
-                if not isinstance(outcome, Adopted):
-                    retention.after_commit(view)
+                view = self._load(chain, term, run)
+                Lead(self, checkpoint, view, term, run).run()
+                return
+            except AdoptedOther as other:
+                world.tell(str(other))
+                world.seen["record adopted"] += 1
+            except RetryableError as failure:
+                world.tell(str(failure))
+                if world.chance.random() < 0.3:
+                    raise
+            except FencedOut as fenced:
+                world.tell(str(fenced))
+                world.seen["leader fenced out"] += 1
+                world.stopped(term, fenced)
+                return
+            except DamagedChain as damage:
+                raise Violation(f"{run} takes the chain for damaged: {damage}") from damage
+            except (CorruptionError, ObjectMissing) as missing:
+                world.tell(str(missing))
+                world.seen["leader that missed what was retired"] += 1
+                newest = chain.load()
+                if newest.run == run or newest.number == view.number:
+                    world.stopped(term, missing)
+                    return
+                # Gone, not damaged: others went on and retired what we were reading. The next load fences us,
+                # or gives us theirs to go on from.
+            except RestoreError as refusal:
+                world.tell(str(refusal))
+                world.stopped(term, refusal)
+                return
+
+    def _load(self, chain: Chain, term: int, run: str) -> CheckpointView:
+        """The newest view, or the one that history was made to go back to."""
+        view = chain.load()
+        if view.number == 0 or self.world.chance.random() >= self.habits.rewind_chance:
+            return view
+        to = self.world.chance.randint(view.retained_from, view.number)
+        outcome = chain.rewind(view.head, CommitNumber(to), term=term, run=run)
+        self.world.seen["record adopted"] += isinstance(outcome, Adopted)
+        return outcome.view
+
+
+class Lead:
+    """What a leader does from one load of the checkpoint to the next."""
+
+    def __init__(
+        self, leader: Leader, checkpoint: Checkpoint, view: CheckpointView, term: int, run: str
+    ) -> None:
+        self.leader, self.world, self.habits = leader, leader.world, leader.habits
+        self.storage, self.checkpoint, self.term, self.run_name = checkpoint.storage, checkpoint, term, run
+        self.files = 0
+        recorded = recorded_plans(checkpoint.plans, checkpoint.chain, view, [SOURCE], leader.code, 1)
+        self.world.seen["plan of another followed"] += len(recorded)
+        source = SimpleNamespace(uid=SOURCE, source=self)
+        self.planner = Planner(
+            checkpoint.plans,
+            (source,),
+            view,
+            recorded,
+            leader,
+            term,
+            run,
+            leader.code,
+            1,  # type: ignore[arg-type]
+        )
+        self.line = line_of(view, OPERATOR, GROUPS)
+        self.through = self._restored()
+        sink = SimpleNamespace(uid=SINK, sink=self)
+        program: Any = SimpleNamespace(sinks={SINK: SINK}, graph=SimpleNamespace(name="sim", sinks=(sink,)))
+        self.publishing = Publishing(program, "sim", self.storage.url, view)
+        self.committer = leader.parts.committer(
+            checkpoint, self.publishing, view, term, run, SCHEMAS,
+            PublishOrder.AFTER_COMMIT, lambda view: self.world.believed(view, run), lambda text: None,
+        )  # fmt: skip
+        self.snapshots = Executor(self.world.scheduler, 1)
+        self.snapshot: Any = None
+
+    def run(self) -> None:
+        clean = False
+        try:
+            self.committer.publish_recovered()
+            self._loop()
+            clean = True
+        finally:
+            self.snapshots.shutdown(wait=True, cancel_futures=True)
+            self.committer.close(wait=clean)
+
+    def _loop(self) -> None:
+        chance = self.world.chance
+        pending: list[EpochOutcome] = []
+        for _ in range(self.habits.epochs):
+            self.committer.check(allowed=1_000)
+            if chance.random() < 0.1:
+                self._check_term()
+            plan = self.planner.next(5, self.committer.view.number)
+            assert plan is not None
+            pending.append(self._run_epoch(plan))
+            self._take_snapshots(plan.epoch)
+            if chance.random() < self.habits.barrier_chance:
+                self.committer.submit(pending)
+                pending = []
+        if pending:
+            self.committer.submit(pending)
+
+    def _check_term(self) -> None:
+        newest = newest_term(self.storage)
+        if newest is not None and newest.term > self.term:
+            raise FencedOut(self.term, newest.term, "it claimed the seat")
+
+    # An epoch: what Spark would do.
+
+    def _restored(self) -> int:
+        """The state that the checkpoint names, read as a task would."""
+        through = 0
+        for snapshot in self.line.snapshots:
+            through = rows_of(self.storage.get(snapshot.object))[1]
+        for delta in self.line.deltas:
+            first, last = rows_of(read_extent(self.storage, delta.extent))
+            if first != through:
+                raise Violation(f"restored state is at row {through}, the next delta begins at {first}")
+            through = last
+        return through
+
+    def _run_epoch(self, plan: PlanRecord) -> EpochOutcome:
+        part = plan.slices[SOURCE]
+        if (part.start or 0) != self.through:
+            raise Violation(f"{self.run_name} is at row {self.through}, its plan reads on from {part.start}")
+        content = content_of((self.through, part.end))
+        self.through = part.end
+        name = self._name(names.data_of(plan.epoch))
+        self.storage.put(name, content)
+        extent = Extent(object=name, offset=0, length=len(content), checksum=checksum(content))
+        delta = DeltaFile(
+            operator=OPERATOR, first_group=GROUPS.first, end_group=GROUPS.end,
+            version=VersionRecord(epoch=plan.epoch, attempt=plan.attempt, result=name),
+            parent=self.line.version, extent=extent, entries=1,
+        )  # fmt: skip
+        self.line = self.line.extended(delta)
+        staged = StagedFile(stream=SINK, epoch=plan.epoch, part=0, extent=extent, rows=1)
+        return EpochOutcome(plan, deltas=[delta], staged=[staged])
+
+    def _take_snapshots(self, epoch: int) -> None:
+        chance = self.world.chance
+        if self.snapshot is None and chance.random() < self.habits.snapshot_chance:
+            self.snapshot = self.snapshots.submit(
+                self._write_snapshot, epoch, self.line.version, self.through
+            )
+        elif self.snapshot is not None and self.snapshot.done() and chance.random() < 0.5:
+            done, self.snapshot = self.snapshot, None
+            try:
+                file = done.result()
             except RetryableError:
-                view = chain.load()
-                self._publish(storage, view)
+                return
+            if file.version in {delta.version for delta in self.line.deltas}:
+                self.line = self.line.rebased(file)
+                self.committer.add_snapshots([file])
 
-    def _publish(self, storage: SimStorage, view: CheckpointView) -> None:
-        for file in view.staged:
-            storage._step()
-            self.world.publish(file.epoch, file.extent.object)
-
-    def _epochs(self, storage: SimStorage, view: CheckpointView, term: int, run: str) -> CommitRecord:
-        """One to three epochs, planned and run: each leader cuts its barriers elsewhere."""
-        chance = self.world.scheduler.random
-        first = view.last_epoch + 1
-        last = first + chance.choice([0, 0, 1, 2])
-        plans = Plans(storage)
-        attempts, deltas, staged = {}, [], []
-        parent = VersionRecord(epoch=view.last_epoch, attempt=1, result="")
-        for epoch in range(first, last + 1):
-            attempt = plans.next_attempt(EpochId(epoch))
-            plan = PlanRecord(
-                epoch=epoch, attempt=attempt, term=term, run=run, parent=view.number,
-                fingerprint="f", parallelism=1, clock_ms=epoch, slices={},
-            )  # fmt: skip
-            attempts[str(epoch)] = plans.write(plan).plan.attempt
-            bundle = self._write(storage, names.data_of(epoch), run)
-            version = VersionRecord(epoch=epoch, attempt=attempt, result=bundle.object)
-            deltas.append(
-                DeltaFile(
-                    operator=OPERATOR, first_group=0, end_group=GROUPS, version=version, parent=parent,
-                    extent=bundle, entries=1,
-                )
-            )  # fmt: skip
-            staged.append(StagedFile(stream=SINK, epoch=epoch, part=0, extent=bundle, rows=1))
-            parent = version
-        return CommitRecord(
-            term=term, run=run, first_epoch=first, last_epoch=last, attempts=attempts, clock_ms=last,
-            parallelism=1, fingerprint="f", positions={"in": last},
-            deltas=tuple(deltas), staged=tuple(staged),
-            snapshots=self._snapshots(storage, view, run), rows=last - first + 1,
-            published_through={SINK: view.last_epoch},
+    def _write_snapshot(self, epoch: int, version: VersionRecord, through: int) -> SnapshotFile:
+        name = self._name(names.snapshots_of(epoch))
+        content = content_of((0, through))
+        self.storage.put(name, content)
+        return SnapshotFile(
+            operator=OPERATOR, first_group=GROUPS.first, end_group=GROUPS.end, version=version, object=name,
+            length=len(content), chunk_bytes=len(content), chunks=(checksum(content),), backend="sim",
         )  # fmt: skip
 
-    def _snapshots(self, storage: SimStorage, view: CheckpointView, run: str) -> tuple[SnapshotFile, ...]:
-        if view.last_epoch == 0 or self.world.scheduler.random.random() < 0.7:
-            return ()
-        extent = self._write(storage, names.snapshots_of(view.last_epoch), run)
-        version = VersionRecord(epoch=view.last_epoch, attempt=1, result="")
-        return (
-            SnapshotFile(
-                operator=OPERATOR, first_group=0, end_group=GROUPS, version=version, object=extent.object,
-                length=1, chunk_bytes=1, chunks=("",), backend="sim",
-            ),
-        )  # fmt: skip
+    def _name(self, directory: str) -> str:
+        self.files += 1
+        return f"{directory}{self.run_name}-{self.world.scheduler.steps}-{self.files}"
 
-    def _write(self, storage: SimStorage, directory: str, run: str) -> Extent:
-        self.names += 1
-        name = f"{directory}{run}-{self.names}"
-        storage.put(name, b"x")
-        return Extent(object=name, offset=0, length=1, checksum="")
+    # The source and its reader.
+
+    def reader(self, notes: Sequence[Any]) -> Lead:
+        return self
+
+    def next(self, after: int | None, max_rows: int | None, now_ms: int) -> Slice:
+        """One to three rows: each leader cuts its epochs elsewhere."""
+        return Slice(after, (after or 0) + self.world.chance.randint(1, 3))
+
+    # The sink and its publisher.
+
+    exactly_once = True
+
+    def publisher(self, job: str, uid: str) -> Lead:
+        return self
+
+    def published_through(self) -> int:
+        self.world.scheduler.step()
+        return len(self.world.shown) if self.habits.sink_knows else 0
+
+    def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
+        rows: Rows = parts[0].load()
+        world = self.world
+        world.scheduler.step()
+        world.tell(f"shows epoch {epoch}")
+        if world.chance.random() >= world.fault_chance:
+            world.show(epoch, rows)
+        elif world.chance.random() < 0.5:
+            raise StorageError("injected: the sink took nothing")
+        else:
+            if world.chance.random() < 0.5:
+                world.show(epoch, rows)
+            raise UnknownOutcome("injected: the sink did not answer")
+
+
+def loader(world: World) -> Any:
+    """Stands in for `engine.staged.load_extent`."""
+
+    def load(url: str, extent: Extent) -> Rows:
+        return rows_of(read_extent(SimStorage(world, url), extent))
+
+    return load

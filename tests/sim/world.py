@@ -1,26 +1,51 @@
-"""A simulated world for the commit chain: unreliable storage, a sink, and checkers apart from both.
+"""The simulated world: the objects in storage, what a sink shows, and the checkers of both.
 
-The checkers see everything that ever happened; the leaders see only what storage tells them.
+The checkers see everything that ever happened, at the instant when it happens; the processes see only what
+storage tells them. What must hold:
+
+- one chain: every commit record created above the floor continues the newest one, in number, parent, term
+  and epochs; no two runs hold one term;
+- no row lost or doubled: the rows of an epoch are those of its plan, the state of every commit is made of
+  all rows up to its position, each once, and of nobody else's results;
+- the sink shows a prefix of the committed epochs, each once, with no row lost or doubled between them;
+- nothing that a retained or pinned commit needs is deleted, and no record above the floor; the floor never
+  falls and stays below every retained and pinned commit;
+- the leader of the newest term is never stopped by an older one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import random
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.envelope import unseal
-from holdfast.checkpoint.records import CommitRecord
+from holdfast.checkpoint.records import CommitRecord, DeltaFile, PlanRecord, VersionRecord
+from holdfast.checkpoint.retention import record_objects
 from holdfast.checkpoint.view import EMPTY, CheckpointView, fold, rewound
-from holdfast.errors import FencedOut, ObjectMissing, StorageError, UnknownOutcome
+from holdfast.engine.lines import EMPTY_VERSION
+from holdfast.errors import HoldfastError
 from holdfast.storage.checksums import checksum
-from holdfast.storage.contract import Entry, Put
+from holdfast.storage.contract import Put
 from tests.sim.scheduler import Scheduler
+
+SOURCE, OPERATOR, SINK = "in", "totals", "out"
+
+Rows = tuple[int, int]
+"""Half-open the other way round: the first is out, the last is in. As positions of a source are."""
 
 
 class Violation(AssertionError):
     """A checker found that an invariant does not hold."""
+
+
+@dataclass(frozen=True)
+class State:
+    """The operator's state after a commit: `through` is the last row in it."""
+
+    version: VersionRecord = EMPTY_VERSION
+    through: int = 0
 
 
 @dataclass
@@ -28,138 +53,209 @@ class World:
     """Everything that exists, and everything that happened."""
 
     scheduler: Scheduler
-    fault_chance: float = 0.03
-    objects: dict[str, bytes] = field(default_factory=dict)
+    chance: random.Random
+    fault_chance: float = 0.0
+    linger_chance: float = 0.0
+    objects: dict[str, dict[str, bytes]] = field(default_factory=lambda: defaultdict(dict))
+    """By the first part of the name, so that a listing looks at few."""
     late: list[tuple[int, str, bytes]] = field(default_factory=list)
-    chain: list[tuple[CommitRecord, str]] = field(default_factory=list)
+    chain: list[CommitRecord] = field(default_factory=list)
     views: dict[int, CheckpointView] = field(default_factory=lambda: {0: EMPTY})
-    shown: dict[int, str] = field(default_factory=dict)
+    needs: dict[int, frozenset[str]] = field(default_factory=lambda: {0: frozenset()})
+    line: list[State] = field(default_factory=lambda: [State()])
+    """By epoch: the history that holds now."""
+    lines: dict[int, tuple[State, ...]] = field(default_factory=lambda: {0: (State(),)})
+    """By commit: the history that held then."""
+    committed: dict[int, Rows] = field(default_factory=dict)
+    shown: list[Rows] = field(default_factory=list)
+    floor: int = 0
+    terms: dict[int, str] = field(default_factory=dict)
+    pinned: dict[str, int] = field(default_factory=dict)
+    seen: Counter[str] = field(default_factory=Counter)
+    story: list[tuple[int, str, str, str]] = field(default_factory=list)
 
-    def floor(self) -> int:
-        return max(
-            (names.number_of(name) or 0 for name in self.objects if name.startswith("floor/")), default=0
-        )
+    # What storage does.
+
+    def objects_in(self, name: str) -> dict[str, bytes]:
+        """The objects beside `name`."""
+        return self.objects[name.partition("/")[0]]
 
     def create(self, name: str, data: bytes) -> Put:
-        if name in self.objects:
+        beside = self.objects_in(name)
+        if name in beside:
             return Put.EXISTS
-        used_up = name.startswith(names.COMMITS) and (names.number_of(name) or 0) <= self.floor()
-        self.objects[name] = data
-        if name.startswith(names.COMMITS) and not used_up:
-            self._grow(unseal("commit", CommitRecord, data, name), checksum(data))
+        beside[name] = data
+        if name.startswith(names.COMMITS):
+            if (names.number_of(name) or 0) <= self.floor:
+                self.seen["retired number used again"] += 1
+            else:
+                self._grow(unseal("commit", CommitRecord, data, name), checksum(data))
+        elif name.startswith(names.FLOORS):
+            self._raise_floor(names.number_of(name) or 0)
         return Put.CREATED
 
-    def publish(self, epoch: int, content: str) -> None:
+    def remove(self, name: str) -> None:
+        there = self.objects_in(name).pop(name, None)
+        if there is None:
+            return
+        if name.startswith((names.DATA, names.SNAPSHOTS)):
+            self.seen["object retired"] += 1
+            for number in self._kept():
+                if name in self.needs[number]:
+                    raise Violation(f"commit {number} is {self._why_kept(number)}, but {name} is gone")
+        elif name.startswith(names.COMMITS):
+            self._check_used_up(name)
+        elif name.startswith(names.FLOORS) and names.number_of(name) == self.floor:
+            raise Violation(f"the floor falls: {name} was the highest, but is deleted")
+
+    def land_later(self, delay: int, name: str, data: bytes) -> None:
+        self.late.append((self.scheduler.steps + delay, name, data))
+
+    def land(self) -> None:
+        """Let the writes happen whose time has come."""
+        due = [write for write in self.late if write[0] <= self.scheduler.steps]
+        for write in due:
+            self.late.remove(write)
+            self.seen["late write"] += self.create(write[1], write[2]) is Put.CREATED
+
+    # What processes tell.
+
+    def tell(self, what: str) -> None:
+        self.story.append((self.scheduler.steps, self.scheduler.process.name, what, ""))
+
+    def told(self) -> list[str]:
+        """The story so far, a line for each thing that happened."""
+        return [f"{step:5d} {who:5s} {what} {name}".rstrip() for step, who, what, name in self.story]
+
+    def claimed(self, term: int, run: str) -> None:
+        if term in self.terms:
+            raise Violation(f"term {term} is held by {self.terms[term]} and by {run}")
+        self.terms[term] = run
+        self.seen["takeover"] += len(self.terms) > 1
+
+    def believed(self, view: CheckpointView, run: str) -> None:
+        """A leader was told that this is in the chain."""
+        if view.number >= len(self.views) or self.views[view.number].checksum != view.checksum:
+            raise Violation(f"{run} takes commit {view.number} for its own, but the chain has another")
+
+    def stopped(self, term: int, error: HoldfastError) -> None:
+        """A leader gave up for ever. It may, once there is a newer one."""
+        newest = max(names.number_of(name) or 0 for name in self.objects_in(names.TERMS))
+        if newest <= term:
+            raise Violation(f"the leader of term {term} stops, though it is the newest: {error}")
+
+    def show(self, epoch: int, rows: Rows) -> None:
         """The sink's one atomic step: an epoch already shown is left alone."""
-        if epoch in self.shown:
+        if epoch <= len(self.shown):
+            self.seen["epoch offered to the sink again"] += 1
+            if self.shown[epoch - 1] != rows:
+                shown = self.shown[epoch - 1]
+                raise Violation(f"the sink shows rows {shown} for epoch {epoch} and was given {rows}")
             return
         if epoch != len(self.shown) + 1:
             raise Violation(f"the sink shows {len(self.shown)} epochs and was given epoch {epoch}")
-        committed = {contents(record).get(epoch) for record, _ in self.chain}
-        if content not in committed:
-            raise Violation(f"the sink was given {content} for epoch {epoch}, which was never committed")
-        self.shown[epoch] = content
+        if self.committed.get(epoch) != rows:
+            raise Violation(f"the sink was given rows {rows} of epoch {epoch}, which was never committed so")
+        if rows[0] != (self.shown[-1][1] if self.shown else 0):
+            raise Violation(f"the sink shows rows up to {self.shown[-1:]} and was given {rows}")
+        self.shown.append(rows)
 
-    def fenced(self, ours: int, run: str, error: FencedOut) -> None:
-        others = {record.term for record, _ in self.chain if record.run != run}
-        if max(others, default=0) < ours:
-            raise Violation(f"term {ours} was fenced, though no other leader has reached it: {error}")
+    def pin(self, name: str, commit: int) -> None:
+        """Somebody was promised this commit."""
+        self.pinned[name] = commit
+        missing = [o for o in self.needs[commit] if o not in self.objects_in(o)]
+        if commit <= self.floor or missing:
+            raise Violation(f"commit {commit} was pinned, but {(missing or ['its record'])[0]} is gone")
 
-    def check_retained(self) -> None:
-        """Every commit that the newest record says is retained has all its files."""
-        if not self.chain:
-            return
-        first = self.chain[-1][0].retained_from
-        needed = set().union(*(view.objects() for number, view in self.views.items() if number >= first))
-        missing = sorted(needed - self.objects.keys())
-        if missing:
-            raise Violation(f"commits from {first} on are retained, but {missing[0]} is gone")
+    # What must hold.
+
+    def check_whole(self) -> None:
+        """At the end: the sink shows everything, and what is retained or pinned has all its files."""
+        if len(self.shown) < len(self.line) - 1:
+            raise Violation(f"{len(self.line) - 1} epochs are committed, the sink shows {len(self.shown)}")
+        for number in self._kept():
+            missing = sorted(o for o in self.needs[number] if o not in self.objects_in(o))
+            if missing:
+                raise Violation(f"commit {number} is {self._why_kept(number)}, but {missing[0]} is gone")
+
+    def _kept(self) -> set[int]:
+        first = self.chain[-1].retained_from if self.chain else 1
+        return {*range(first, len(self.chain) + 1), *self.pinned.values()}
+
+    def _why_kept(self, number: int) -> str:
+        return "pinned" if number in self.pinned.values() else "retained"
+
+    def _raise_floor(self, floor: int) -> None:
+        self.floor = max(self.floor, floor)
+        self.seen["floor raised"] += 1
+        lost = [number for number in self._kept() if number <= self.floor]
+        if lost:
+            raise Violation(f"commit {lost[0]} is {self._why_kept(lost[0])}, but the floor is {self.floor}")
+
+    def _check_used_up(self, name: str) -> None:
+        if (names.number_of(name) or 0) > self.floor:
+            raise Violation(f"{name} is above the floor {self.floor}, but is deleted")
 
     def _grow(self, record: CommitRecord, stored: str) -> None:
         last = self.views[len(self.chain)]
         if record.number != last.number + 1 or record.parent.checksum != last.checksum:
             raise Violation(f"commit {record.number} does not follow commit {last.number}")
+        if record.term < last.term:
+            raise Violation(f"commit {record.number} of term {record.term} follows one of term {last.term}")
         if record.rewind_to is not None:
+            self.seen["rewind"] += 1
             last = rewound(last.head, self.views[record.rewind_to])
+            self.line = list(self.lines[record.rewind_to])
         if record.first_epoch != last.last_epoch + 1:
             raise Violation(
                 f"commit {record.number} repeats or skips epochs: it starts at {record.first_epoch}"
             )
-        if record.term < last.term:
-            raise Violation(f"commit {record.number} of term {record.term} follows one of term {last.term}")
-        self.chain.append((record, stored))
-        self.views[record.number] = fold(last, record, stored)
+        missing = sorted(o for o in record_objects(record) if o not in self.objects_in(o))
+        if missing:
+            raise Violation(f"commit {record.number} names {missing[0]}, which is not there")
+        for delta in record.deltas:
+            self._extend(record, delta)
+        at = record.positions.get(SOURCE, 0)
+        if len(self.line) != record.last_epoch + 1 or at != self.line[-1].through:
+            raise Violation(f"commit {record.number} is at {record.positions}, its state at {self.line[-1]}")
+        self._check_snapshots(record)
+        self.seen["commit"] += 1
+        self.seen["commit of several epochs"] += len(record.deltas) > 1
+        self.seen["commit by a superseded leader"] += record.term < max(self.terms, default=0)
+        self.seen["plan attempt after the first"] += any(a > 1 for a in record.attempts.values())
+        self.chain.append(record)
+        view = self.views[record.number] = fold(last, record, stored)
+        self.needs[record.number] = frozenset(view.objects())
+        self.lines[record.number] = tuple(self.line)
+
+    def _extend(self, record: CommitRecord, delta: DeltaFile) -> None:
+        """An epoch of a commit: by its plan, from the state before."""
+        epoch, before = delta.version.epoch, self.line[-1]
+        if delta.parent != before.version:
+            raise Violation(f"epoch {epoch} was made from {delta.parent}, the state is {before.version}")
+        attempt = record.attempts[str(epoch)]
+        name = names.plan(epoch, attempt)
+        plan = unseal("plan", PlanRecord, self.objects_in(name).get(name, b""), name)
+        rows = rows_of(self.objects_in(delta.extent.object)[delta.extent.object])
+        if rows != (plan.slices[SOURCE].start or 0, plan.slices[SOURCE].end):
+            raise Violation(f"epoch {epoch} has rows {rows}, its plan is another")
+        if rows[0] != before.through:
+            raise Violation(f"commit {record.number} loses or doubles rows: {rows} after {before.through}")
+        self.line.append(State(delta.version, rows[1]))
+        self.committed[epoch] = rows
+
+    def _check_snapshots(self, record: CommitRecord) -> None:
+        for file in record.snapshots:
+            self.seen["snapshot"] += 1
+            held = State(file.version, rows_of(self.objects_in(file.object)[file.object])[1])
+            if self.line[file.version.epoch] != held:
+                raise Violation(f"commit {record.number} names {file.object}, a snapshot of another state")
 
 
-def contents(record: CommitRecord) -> dict[int, str]:
-    """What a commit says that each of its epochs put out."""
-    return {file.epoch: file.extent.object for file in record.staged}
+def content_of(rows: Rows) -> bytes:
+    return b"%d %d" % rows
 
 
-class SimStorage:
-    """One leader's way to the world's objects. Answers get lost, and lost writes may land much later."""
-
-    url = "sim://world"
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    def put_new(self, name: str, data: bytes) -> Put:
-        self._step()
-        fate = self._fate()
-        if fate == "fail":
-            raise StorageError("injected: nothing was written; try again")
-        if fate == "lost":
-            raise UnknownOutcome("injected")
-        if fate == "late":
-            delay = self.world.scheduler.random.choice([1, 20, 300])
-            self.world.late.append((self.world.scheduler.steps + delay, name, data))
-            raise UnknownOutcome("injected")
-        outcome = self.world.create(name, data)
-        if fate == "unanswered":
-            raise UnknownOutcome("injected")
-        return outcome
-
-    def put(self, name: str, data: bytes) -> None:
-        self._step()
-        self.world.objects[name] = data
-
-    def put_file(self, name: str, path: Path) -> None:
-        self.put(name, path.read_bytes())
-
-    def get(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        self._step()
-        if name not in self.world.objects:
-            raise ObjectMissing(f"{name} is not there")
-        return self.world.objects[name][offset:][:length]
-
-    def size(self, name: str) -> int | None:
-        self._step()
-        data = self.world.objects.get(name)
-        return None if data is None else len(data)
-
-    def list(self, prefix: str) -> list[Entry]:
-        self._step()
-        return [Entry(n, len(data)) for n, data in sorted(self.world.objects.items()) if n.startswith(prefix)]
-
-    def delete(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._step()
-            self.world.objects.pop(name, None)
-        self.world.check_retained()
-
-    def local_path(self, name: str) -> Path | None:
-        return None
-
-    def _step(self) -> None:
-        self.world.scheduler.step()
-        due = [write for write in self.world.late if write[0] <= self.world.scheduler.steps]
-        for write in due:
-            self.world.late.remove(write)
-            self.world.create(write[1], write[2])
-
-    def _fate(self) -> str:
-        chance = self.world.scheduler.random
-        if chance.random() >= self.world.fault_chance:
-            return "fine"
-        return chance.choice(["fail", "lost", "late", "unanswered"])
+def rows_of(content: bytes) -> Rows:
+    first, last = content.split()
+    return int(first), int(last)

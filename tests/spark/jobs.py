@@ -63,6 +63,7 @@ def run(
     said: list[str] = []
     options.setdefault("max_rows_per_epoch", 50)
     options.setdefault("working_dir", checkpoint.parent / "working")
+    options.setdefault("restart", hf.NoRestart())
     job.run(checkpoint, spark=spark, until=until, on_message=said.append, **options)
     return said
 

@@ -16,7 +16,7 @@ from enum import Enum
 from holdfast.checkpoint.commits import Adopted
 from holdfast.checkpoint.identity import Checkpoint
 from holdfast.checkpoint.records import CommitRecord, OperatorSchema, SnapshotFile
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.view import CheckpointView, with_lists
 from holdfast.engine.publishing import Publishing, Recipients
 from holdfast.engine.runner import EpochOutcome
 from holdfast.errors import HoldfastError
@@ -166,6 +166,7 @@ class Committer:
             ready = [file for file in self._snapshots if file.version.epoch <= last.epoch]
             self._snapshots = [file for file in self._snapshots if file not in ready]
         operators, self._operators = self._operators, None
+        lists = with_lists({}, [file for outcome in outcomes for file in outcome.lists.files])
         return CommitRecord(
             term=self._term,
             run=self._run,
@@ -183,4 +184,5 @@ class Committer:
             rows=sum(outcome.rows for outcome in outcomes),
             published_through=self._publishing.through,
             operators=operators,
+            lists=tuple(file for files in lists.values() for file in files),
         )

@@ -8,17 +8,20 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
+from holdfast.checkpoint.records import SavepointRecord
 from holdfast.clock import SystemClock
 from holdfast.engine.driver import Driver
 from holdfast.engine.progress import Listener, Message, Monitor, Progress
+from holdfast.engine.savepoints import await_commit, refuse_target
 from holdfast.engine.session import missing_settings, open_session
-from holdfast.engine.settings import RunSettings, check_settings
-from holdfast.errors import DefinitionError
+from holdfast.engine.settings import RunOptions, RunSettings, check_settings, check_shards
+from holdfast.engine.wishes import Wishes
 from holdfast.graph.guarantees import check_guarantee
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check
+from holdfast.storage.contract import Storage
 from holdfast.storage.places import open_storage
 
 if TYPE_CHECKING:
@@ -33,39 +36,17 @@ class Job(Declaration):
         checkpoint: str | Path,
         *,
         spark: SparkSession | None = None,
-        guarantee: str = "exactly-once",
-        checkpoint_interval: str | None = None,
-        until: str = "stopped",
-        parallelism: int | None = None,
-        key_groups: int = 128,
-        backend: str = "lmdb",
-        max_rows_per_epoch: int | None = None,
-        epoch_interval: str | None = None,
-        retain: int = 10,
-        working_dir: str | Path | None = None,
         on_progress: Listener | None = None,
         on_message: Message | None = None,
+        **options: Unpack[RunOptions],
     ) -> None:
         """Run until stopped (SIGTERM, SIGINT), or until the sources are exhausted. Killed at any moment and
-        started again,
-        it goes on exactly where it was."""
+        started again, it goes on exactly where it was. Options: see `RunOptions`.
+        """
         handle = self.start(
-            checkpoint,
-            spark=spark,
-            guarantee=guarantee,
-            checkpoint_interval=checkpoint_interval,
-            until=until,
-            parallelism=parallelism,
-            key_groups=key_groups,
-            backend=backend,
-            max_rows_per_epoch=max_rows_per_epoch,
-            epoch_interval=epoch_interval,
-            retain=retain,
-            working_dir=working_dir,
-            on_progress=on_progress,
-            on_message=on_message,
+            checkpoint, spark=spark, on_progress=on_progress, on_message=on_message, **options
         )
-        with _stopping_on_signals(handle):
+        with stopping_on_signals(handle):
             handle.wait()
 
     def start(
@@ -75,14 +56,14 @@ class Job(Declaration):
         spark: SparkSession | None = None,
         on_progress: Listener | None = None,
         on_message: Message | None = None,
-        **options: Any,
+        **options: Unpack[RunOptions],
     ) -> JobHandle:
         """Start running in a thread and give back a handle. Options are those of `run`. Mistakes are raised
         here.
         """
         graph = self.graph()
         check(graph)
-        settings = _settings(checkpoint, options)
+        settings = check_settings(checkpoint, options)
         check_guarantee(graph, settings.guarantee)
         storage = open_storage(settings.checkpoint)
         session = spark or open_session(graph.name)
@@ -94,15 +75,21 @@ class Job(Declaration):
             monitor.say(
                 f"this Spark session runs epochs slower than it could; consider: {', '.join(missing)}"
             )
-        driver = Driver(graph, settings, session, storage, uuid.uuid4().hex[:12], clock, monitor)
-        return JobHandle(driver, monitor)
+        run = uuid.uuid4().hex[:12]
+        wishes = Wishes()
+        driver = Driver(graph, settings, session, spark is None, storage, run, clock, monitor, wishes)
+        return JobHandle(driver, storage, monitor, wishes, settings)
 
 
 class JobHandle:
     """A running job."""
 
-    def __init__(self, driver: Driver, monitor: Monitor) -> None:
-        self._driver, self._monitor = driver, monitor
+    def __init__(
+        self, driver: Driver, storage: Storage, monitor: Monitor, wishes: Wishes, settings: RunSettings
+    ) -> None:
+        self.storage = storage
+        """Where the checkpoint is kept."""
+        self._driver, self._monitor, self._wishes, self._settings = driver, monitor, wishes, settings
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-driver", daemon=True)
         self._thread.start()
@@ -111,9 +98,35 @@ class JobHandle:
         """Where the run stands now."""
         return self._monitor.progress
 
-    def stop(self) -> None:
-        """End the run after the epoch in hand is committed; returns at once, `wait` waits."""
-        self._driver.stop()
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` of every change from now on."""
+        self._monitor.listen(listener)
+
+    def stop(self, savepoint: str | Path | None = None, drain: bool = False) -> None:
+        """End the run after the epoch in hand is committed; returns at once, `wait` waits.
+
+        `drain`: first read all that the sources have at hand. `savepoint`: leave one there, an empty place,
+        after everything is committed and published; whoever claims it goes on as this job.
+        """
+        if savepoint is not None:
+            refuse_target(str(savepoint))
+            self._wishes.savepoint = str(savepoint)
+        (self._wishes.draining if drain else self._wishes.stopping).set()
+
+    def savepoint(self, url: str | Path, format: str = "native") -> SavepointRecord:
+        """Take a savepoint of all that was run before now, while the job goes on; returns when it is
+        complete. `format`: native (a copy of the checkpoint's files), or canonical (Parquet that other tools
+        read, made by Spark).
+        """
+        refuse_target(str(url))
+        epoch = self.status().epoch
+        self._wishes.barrier.set()
+        await_commit(self._monitor, epoch, SystemClock())
+        return self._driver.save(str(url), format, stopped=False)
+
+    def rescale(self, parallelism: int) -> None:
+        """Go on with this many shards from the next epoch on; returns at once."""
+        self._wishes.parallelism = check_shards(parallelism, self._settings.key_groups)
 
     def wait(self, timeout: float | None = None) -> Progress:
         """Wait for the end of the run, or for `timeout` seconds. Raises what the run failed with."""
@@ -132,28 +145,10 @@ class JobHandle:
 
     def _run(self) -> None:
         try:
-            self._driver.run()
+            self._driver.run(self)
         except BaseException as failure:
             self._failure = failure
             self._monitor.update(phase="failed", error=str(failure))
-
-
-def _settings(checkpoint: str | Path, options: dict[str, Any]) -> RunSettings:
-    known: dict[str, Any] = {
-        "guarantee": "exactly-once",
-        "checkpoint_interval": None,
-        "until": "stopped",
-        "parallelism": None,
-        "key_groups": 128,
-        "backend": "lmdb",
-        "max_rows_per_epoch": None,
-        "epoch_interval": None,
-        "retain": 10,
-        "working_dir": None,
-    }
-    if unknown := sorted(options.keys() - known.keys()):
-        raise DefinitionError(f"unknown option {unknown[0]!r}; the options are {', '.join(sorted(known))}")
-    return check_settings(checkpoint=checkpoint, **(known | options))
 
 
 def _to_standard_error(text: str) -> None:
@@ -163,7 +158,7 @@ def _to_standard_error(text: str) -> None:
 
 
 @contextmanager
-def _stopping_on_signals(handle: JobHandle) -> Iterator[None]:
+def stopping_on_signals(handle: JobHandle) -> Iterator[None]:
     """SIGTERM and SIGINT end the run cleanly, when this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield

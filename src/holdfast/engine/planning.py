@@ -89,6 +89,9 @@ def _committed_attempts(chain: Chain, view: CheckpointView) -> dict[int, PlanAtt
     """Epoch -> attempt that was committed, for epochs after the view: there are some after a rewind."""
     attempts: dict[int, PlanAttempt] = {}
     for number in chain.numbers():
+        if number > view.number:
+            # A superseded leader has just committed it: no history went back, and our commit will meet it.
+            break
         try:
             record = chain.record(number)
         except CorruptionError:

@@ -26,9 +26,11 @@ from holdfast.graph.nodes import (
     StreamNode,
     TransformNode,
     UnionNode,
+    UnkeyedNode,
     describe,
     parents_of,
 )
+from holdfast.state.conversion import Lineage
 from holdfast.state.keys import routing_expression
 from holdfast.state.layout import StateLayout
 from holdfast.state.types import parse_schema, parse_type, type_ddl
@@ -55,6 +57,9 @@ class OperatorForm:
     input: pa.Schema
     layout: StateLayout
     routing: str
+    """What a row's key group comes from; empty for an operator without keys."""
+    lineage: Lineage
+    """The layouts of its stored state up to this one; nothing before it until schemas were compared."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,16 @@ class Program:
     @property
     def published_streams(self) -> frozenset[str]:
         return frozenset(self.sinks.values())
+
+    @property
+    def unkeyed(self) -> dict[str, UnkeyedNode]:
+        """The operators without keys: they have lists, and no lines of state."""
+        return {node.uid: node for node in self.graph.nodes if isinstance(node, UnkeyedNode)}
+
+    @property
+    def keyed_uids(self) -> list[str]:
+        """The operators that have a line of state per shard."""
+        return [uid for uid in self.forms if uid not in self.unkeyed]
 
 
 def compile_graph(graph: Graph, spark: SparkSession) -> Program:
@@ -176,7 +191,8 @@ class _Typing:
                         f"its input has {', '.join(given.names)}"
                     )
             layout = state_layout(node.uid, node.function, given, node.key)
-            self._forms[node.uid] = OperatorForm(given, layout, routing_expression(given, node.key))
+            routing = routing_expression(given, node.key) if node.key else ""
+            self._forms[node.uid] = OperatorForm(given, layout, routing, Lineage.begin(layout))
         return self._forms[node.uid]
 
     def _empty(self, schema: pa.Schema) -> DataFrame:

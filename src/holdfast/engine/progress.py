@@ -36,9 +36,15 @@ class Progress:
     """Operator and shard, as `uid/shard`, -> where it ran in the last epoch."""
     committed_ms: int | None = None
     published_through: dict[str, int] = field(default_factory=dict)
+    parallelism: int = 0
     restarts: int = 0
-    """How often the job was started on this checkpoint before: every start claims a term."""
+    """How often the job was started on this checkpoint before (every start claims a term), and how often it
+    was tried again since.
+    """
     error: str | None = None
+    epochs_run: int = 0
+    rows_run: int = 0
+    """What this process ran, thrown away or not: only grows, whereas `epoch` and `rows` may go back."""
 
 
 Listener = Callable[[Progress], None]
@@ -59,6 +65,11 @@ class Monitor:
     def progress(self) -> Progress:
         return self._progress
 
+    def listen(self, listener: Listener) -> None:
+        """Tell this listener too, from now on, and at once how things stand."""
+        self._listeners.append(listener)
+        listener(self.progress)
+
     def update(self, **changes: Any) -> None:
         with self._lock:
             self._progress = replace(self._progress, **changes)
@@ -75,6 +86,8 @@ class Monitor:
         self.update(
             epoch=epoch,
             rows=self._progress.rows + rows,
+            epochs_run=self._progress.epochs_run + 1,
+            rows_run=self._progress.rows_run + rows,
             rows_per_second=counted / span if span > 0 else 0.0,
             epoch_seconds=seconds,
             **more,

@@ -15,6 +15,7 @@ from holdfast.checkpoint.records import StagedFile
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine.program import Program
 from holdfast.engine.staged import load_extent
+from holdfast.errors import RestoreError
 from holdfast.io.contract import Publisher, StagedPart
 from holdfast.steps import Step, reached
 
@@ -47,6 +48,17 @@ class Publishing:
             uid: max(recorded.get(uid, new), publisher.published_through())
             for uid, publisher in self._publishers.items()
         }
+
+    def refuse_ahead(self, epoch: int) -> None:
+        """Refuse sinks that show more than `epoch`: the job that was stopped with a savepoint has gone on
+        from its own checkpoint since, and epochs of the same numbers would be taken for shown.
+        """
+        ahead = [f"{uid!r} shows epoch {shown}" for uid, shown in self.through.items() if shown > epoch]
+        if ahead:
+            raise RestoreError(
+                f"the savepoint ends with epoch {epoch} and its job went on since: sink {', '.join(ahead)}; "
+                "start without claim and with sinks of its own"
+            )
 
     def publish(self, first: int, last: int, staged: Iterable[StagedFile], to: Recipients) -> None:
         """Make epochs `first` to `last` visible. What a sink has shown already it is not given again."""

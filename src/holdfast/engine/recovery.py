@@ -46,6 +46,9 @@ class Inspector:
                 return False
             if not self._complete(view, operator):
                 return False
+        lists = (file for files in view.lists.values() for file in files)
+        if not all(self._good_extent(file.extent) for file in lists):
+            return False
         return all(self._good_extent(file.extent) for file in view.staged)
 
     def _complete(self, view: CheckpointView, operator: str) -> bool:
@@ -62,7 +65,9 @@ class Inspector:
             for g in range(file.first_group, file.end_group)
         }
         # Deltas are dropped once two snapshots have what they changed: with one, all are still there.
-        return all(
+        # All but those before a savepoint, of which there are none.
+        from_savepoint = {g for file in files if file.sole for g in range(file.first_group, file.end_group)}
+        return not (lost - covered) & from_savepoint and all(
             sum(file.first_group <= group < file.end_group for file in files) < SNAPSHOTS_KEPT
             for group in lost - covered
         )

@@ -21,19 +21,23 @@ from holdfast.checkpoint.records import DeltaFile, PlanRecord, StagedFile, Versi
 from holdfast.engine.bundle import Bundle
 from holdfast.engine.frames import EpochFrames
 from holdfast.engine.lines import Line
+from holdfast.engine.lists import Lists, TakenLists, take_lists
 from holdfast.engine.placement import Placement
 from holdfast.engine.program import Program, Stage
+from holdfast.engine.session import describe_jobs
 from holdfast.engine.task import run_operator, run_operator_grouped, run_stage
+from holdfast.engine.unkeyed_task import run_unkeyed
 from holdfast.engine.work import (
     RESULT_SCHEMA,
     OperatorTask,
     StageTask,
     TaskResult,
+    UnkeyedTask,
     WorkPlace,
     decode_result,
 )
 from holdfast.errors import EpochFailed
-from holdfast.graph.nodes import OperatorNode
+from holdfast.graph.nodes import OperatorNode, UnkeyedNode
 from holdfast.io.contract import SourceReader
 from holdfast.state.keys import GROUP_COLUMN
 from holdfast.steps import Step, reached
@@ -60,6 +64,7 @@ class EpochOutcome:
     state_bytes: dict[tuple[str, int], int] = field(default_factory=dict)
     executors: dict[tuple[str, int], str] = field(default_factory=dict)
     timings_ms: dict[str, float] = field(default_factory=dict)
+    lists: TakenLists = field(default_factory=TakenLists)
 
 
 class EpochRunner:
@@ -80,7 +85,7 @@ class EpochRunner:
         self._readers, self._key_groups, self._saves_state = readers, key_groups, saves_state
         self._placement = placement
 
-    def run(self, plan: PlanRecord, lines: Lines, committed: int, run: str) -> EpochOutcome:
+    def run(self, plan: PlanRecord, lines: Lines, lists: Lists, committed: int, run: str) -> EpochOutcome:
         """Run the epoch. EpochFailed: Spark gave up. UserCodeError: the user's function did."""
         started = time.perf_counter()
         outcome = EpochOutcome(plan, rows=sum(part.rows or 0 for part in plan.slices.values()))
@@ -89,7 +94,10 @@ class EpochRunner:
         name = f"data/{plan.epoch:012d}/{run}-{plan.attempt}-bundle-{uuid.uuid4().hex}"
         bundle = Bundle(self._storage, name)
         for stage in self._program.stages:
-            results = self._run_stage(stage, frames, plan, lines, committed, run)
+            results = self._run_stage(stage, frames, plan, lines, lists, committed, run)
+            if isinstance(stage.node, UnkeyedNode):
+                kept_in = bundle if self._saves_state else None
+                take_lists(outcome.lists, stage.node.uid, results, lists, kept_in)
             for result in sorted(results, key=lambda result: result.shard):
                 if isinstance(stage.node, OperatorNode):
                     _take_state(outcome, stage.node.uid, result, lines, bundle)
@@ -102,22 +110,53 @@ class EpochRunner:
         return outcome
 
     def _run_stage(
-        self, stage: Stage, frames: EpochFrames, plan: PlanRecord, lines: Lines, committed: int, run: str
+        self,
+        stage: Stage,
+        frames: EpochFrames,
+        plan: PlanRecord,
+        lines: Lines,
+        lists: Lists,
+        committed: int,
+        run: str,
     ) -> list[TaskResult]:
         what = f"epoch {plan.epoch} of {self._program.graph.name}: {stage.stream}"
-        if isinstance(stage.node, OperatorNode):
-            node, parent = stage.node, stage.node.parent
-            task = self._operator_task(stage, node, plan, lines, committed, run)
+        describe_jobs(self._spark, f"holdfast {what}")
+        node = stage.node
+        if not isinstance(node, OperatorNode):
+            body = partial(run_stage, StageTask(self._place, stage.stream, plan.epoch, plan.attempt, run))
+            return _chosen(lambda: frames.computed(node).mapInArrow(body, RESULT_SCHEMA), what)
+        parent, shards = node.parent, plan.parallelism
+        if isinstance(node, UnkeyedNode):
+            unkeyed = partial(run_unkeyed, self._unkeyed_task(stage, node, plan, lists, run))
+            # Any row may go to any shard. Spark sorts before it deals rows out in turn, so that a part of a
+            # shuffle that is computed again deals them out the same way.
             results = _chosen(
-                lambda: self._operator_job(node, task, frames.frame(parent), plan.parallelism), what
+                lambda: frames.frame(parent).repartition(shards).mapInArrow(unkeyed, RESULT_SCHEMA), what
             )
-            if len(results) != plan.parallelism:
-                raise EpochFailed(
-                    f"{what} gave {len(results)} results for {plan.parallelism} shards; try again"
-                )
-            return results
-        body = partial(run_stage, StageTask(self._place, stage.stream, plan.epoch, plan.attempt, run))
-        return _chosen(lambda: frames.computed(stage.node).mapInArrow(body, RESULT_SCHEMA), what)
+        else:
+            task = self._operator_task(stage, node, plan, lines, committed, run)
+            results = _chosen(lambda: self._operator_job(node, task, frames.frame(parent), shards), what)
+        if len(results) != shards:
+            raise EpochFailed(f"{what} gave {len(results)} results for {shards} shards; try again")
+        return results
+
+    def _unkeyed_task(
+        self, stage: Stage, node: UnkeyedNode, plan: PlanRecord, lists: Lists, run: str
+    ) -> UnkeyedTask:
+        return UnkeyedTask(
+            place=self._place,
+            uid=node.uid,
+            epoch=plan.epoch,
+            attempt=plan.attempt,
+            run=run,
+            clock_ms=plan.clock_ms,
+            function=node.function,
+            layout=self._program.forms[node.uid].layout,
+            on_error=node.on_error,
+            lists=lists[node.uid].shards,
+            outputs=tuple(stage.outputs),
+            saves_state=self._saves_state,
+        )
 
     def _operator_task(
         self, stage: Stage, node: OperatorNode, plan: PlanRecord, lines: Lines, committed: int, run: str
@@ -132,7 +171,7 @@ class EpochRunner:
             clock_ms=plan.clock_ms,
             committed=committed,
             function=node.function,
-            layout=form.layout,
+            lineage=form.lineage,
             key=node.key,
             order_by=node.order_by,
             on_error=node.on_error,

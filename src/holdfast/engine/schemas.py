@@ -1,61 +1,157 @@
-"""Whether the state that a checkpoint holds is the state that this code declares."""
+"""The state schemas in force: what a checkpoint holds, brought together with what this code declares.
+
+Always true: nothing is touched; what does not fit is told, all of it at once, before anything runs.
+Never here: what fits what (see state.evolution).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from msgspec.structs import replace as changed
 
 from holdfast.checkpoint.records import OperatorSchema, StateSchema
 from holdfast.engine.program import Program
 from holdfast.errors import RestoreError
+from holdfast.graph.aggregates import Aggregation
+from holdfast.graph.nodes import OperatorNode
+from holdfast.state.conversion import Generation, Lineage
+from holdfast.state.evolution import Declared, Evolution, StateChange, What, evolve, lost_operators, shown
+from holdfast.state.handles import ValueState, declared_states
 from holdfast.state.layout import StateLayout
-from holdfast.state.types import type_ddl
 
 
-def operator_schemas(program: Program, stored: tuple[OperatorSchema, ...]) -> tuple[OperatorSchema, ...]:
-    """The schemas in force for this run; RestoreError when stored state does not fit what is declared."""
-    found = {schema.uid: schema for schema in stored}
-    for uid in found.keys() - program.forms.keys():
-        raise RestoreError(
-            f"the checkpoint holds state of operator {uid!r}, which this job does not have; "
-            "declare the operator again, or start with another checkpoint"
-        )
-    return tuple(_checked(form.layout, found.get(uid)) for uid, form in program.forms.items())
+@dataclass(frozen=True)
+class InForce:
+    """The schemas that a run goes on with."""
+
+    records: tuple[OperatorSchema, ...]
+    """For the first commit of the run."""
+    lineages: dict[str, Lineage]
+    """By operator: for its tasks."""
+    changes: dict[str, tuple[StateChange, ...]]
+    """By operator, those that are dropped included: what becomes of its states."""
+    stored: frozenset[str] = frozenset()
+    """The operators that the checkpoint holds state of."""
+
+    @property
+    def news(self) -> list[str]:
+        """What changes for stored state, a line each."""
+        return [
+            f"state {each.state!r} of operator {uid!r} is {each.what}: {each.detail}"
+            for uid, changes in self.changes.items()
+            for each in changes
+            if each.what is not What.KEPT and uid in self.stored
+        ]
+
+    def applied_to(self, program: Program) -> Program:
+        """The program with layouts as they are stored."""
+        forms = {
+            uid: replace(form, layout=self.lineages[uid].layout, lineage=self.lineages[uid])
+            for uid, form in program.forms.items()
+        }
+        return replace(program, forms=forms)
+
+    def written_as(self, uid: str) -> OperatorSchema:
+        """What new files of an operator are marked with."""
+        return next(file_schema(record) for record in self.records if record.uid == uid)
 
 
-def _checked(layout: StateLayout, stored: OperatorSchema | None) -> OperatorSchema:
-    schema = OperatorSchema(
+def operator_schemas(
+    program: Program, stored: tuple[OperatorSchema, ...], allow_dropped_state: bool = False
+) -> InForce:
+    """The schemas in force for this run; RestoreError, a line for each reason, when stored state does not fit
+    what is declared.
+    """
+    declared = {
+        node.uid: declaration(node, program.forms[node.uid].layout)
+        for node in program.graph.nodes
+        if isinstance(node, OperatorNode) and node.uid in program.forms
+    }
+    found, problems = examine(declared, stored, allow_dropped_state)
+    if problems:
+        raise RestoreError("\n".join(problems))
+    return found
+
+
+def examine(
+    declared: Mapping[str, Declared], stored: tuple[OperatorSchema, ...], allow_dropped_state: bool
+) -> tuple[InForce, list[str]]:
+    """What `operator_schemas` decides by: the schemas, and the problems that forbid them."""
+    kept = {schema.uid: schema for schema in stored}
+    outcomes = {uid: _outcome(each, kept.get(uid), allow_dropped_state) for uid, each in declared.items()}
+    problems = [problem for outcome in outcomes.values() for problem in outcome.problems]
+    changes = {uid: outcome.changes for uid, outcome in outcomes.items()}
+    lost = [uid for uid in kept if uid not in declared]
+    if not allow_dropped_state:
+        problems += lost_operators(lost)
+    for uid in lost:
+        changes[uid] = tuple(StateChange(state.name, What.DROPPED, state.type) for state in kept[uid].states)
+    lineages = {uid: outcome.lineage for uid, outcome in outcomes.items()}
+    records = tuple(record_of(lineage) for lineage in lineages.values())
+    return InForce(records, lineages, changes, frozenset(kept)), problems
+
+
+def declaration(node: OperatorNode, layout: StateLayout) -> Declared:
+    """What an operator's function declares of its state."""
+    if isinstance(node.function, Aggregation):
+        return Declared(layout)
+    states = declared_states(type(node.function))
+    return Declared(
+        layout,
+        was={name: state.was for name, state in states.items() if state.was},
+        defaults={name: state.default for name, state in states.items() if isinstance(state, ValueState)},
+    )
+
+
+def _outcome(declared: Declared, stored: OperatorSchema | None, allow_dropped_state: bool) -> Evolution:
+    if stored is None:
+        added = tuple(StateChange(f.name, What.ADDED, shown(f)) for f in declared.layout.fields)
+        return Evolution(Lineage.begin(declared.layout), added)
+    return evolve(lineage_of(stored), declared, allow_dropped_state)
+
+
+def lineage_of(schema: OperatorSchema) -> Lineage:
+    """Every layout that led to a stored schema, oldest first."""
+    chain: list[OperatorSchema] = []
+    at: OperatorSchema | None = schema
+    while at is not None:
+        chain.append(at)
+        at = at.before
+    return Lineage(tuple(map(_generation, reversed(chain))))
+
+
+def record_of(lineage: Lineage) -> OperatorSchema:
+    """The inverse of `lineage_of`."""
+    record: OperatorSchema | None = None
+    for generation in lineage.generations:
+        record = _record(generation, record)
+    assert record is not None
+    return record
+
+
+def file_schema(schema: OperatorSchema) -> OperatorSchema:
+    """A schema as files carry it: the lineage is in the checkpoint."""
+    return changed(schema, before=None)
+
+
+def _generation(schema: OperatorSchema) -> Generation:
+    rows = [(state.id, state.name, state.kind, state.type) for state in schema.states]
+    layout = StateLayout.of_rows(schema.uid, schema.key, rows, schema.generation)
+    return Generation(layout, {state.id: bytes.fromhex(state.fill) for state in schema.states if state.fill})
+
+
+def _record(generation: Generation, before: OperatorSchema | None) -> OperatorSchema:
+    layout = generation.layout
+    key, states = layout.schema_rows()
+    return OperatorSchema(
         uid=layout.operator,
-        key=tuple((field.name, type_ddl(field.type)) for field in layout.key),
+        key=key,
         states=tuple(
-            StateSchema(id=field.id, name=field.name, kind=str(field.kind), type=type_ddl(field.type))
-            for field in layout.fields
+            StateSchema(id=id, name=name, kind=kind, type=type, fill=generation.fills.get(id, b"").hex())
+            for id, name, kind, type in states
         ),
+        generation=layout.generation,
+        before=before,
     )
-    if stored is not None and stored != schema:
-        raise RestoreError(_difference(schema, stored))
-    return schema
-
-
-def _difference(ours: OperatorSchema, stored: OperatorSchema) -> str:
-    remedy = "declare it as it was, or start with another checkpoint"
-    if ours.key != stored.key:
-        keys = f"{_columns(ours.key)}, its stored state by {_columns(stored.key)}"
-        return f"operator {ours.uid!r} is keyed by {keys}; {remedy}"
-    before = {state.name: state for state in stored.states}
-    now = {state.name: state for state in ours.states}
-    for name in sorted(before.keys() | now.keys()):
-        old, new = before.get(name), now.get(name)
-        if old != new:
-            return (
-                f"state {name!r} of operator {ours.uid!r} is declared as {_state(new)}, "
-                f"the checkpoint holds {_state(old)}; {remedy}"
-            )
-    return (
-        f"the states of operator {ours.uid!r} are declared in another order than the checkpoint has; {remedy}"
-    )
-
-
-def _columns(key: tuple[tuple[str, str], ...]) -> str:
-    return ", ".join(f"{name} {ddl}" for name, ddl in key)
-
-
-def _state(state: StateSchema | None) -> str:
-    return "nothing" if state is None else f"{state.kind} of {state.type}"

@@ -5,18 +5,21 @@ Never here: stopping a session that the user gave.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import sys
+import weakref
 from typing import TYPE_CHECKING
 
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, SessionLost
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+_registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 PARALLELISM_UNKNOWN = 4
 GOOD_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
@@ -53,12 +56,58 @@ def open_session(name: str) -> SparkSession:
         # packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"holdfast {name}")
+    given = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     for key, value in _OWN_SESSION.items():
-        builder = builder.config(key, value)
+        if f"{key}=" not in given:
+            builder = builder.config(key, value)
     session = builder.getOrCreate()
     if not os.environ.get("SPARK_REMOTE"):
         session.sparkContext.setLogLevel("ERROR")
+    register_data_sources(session)
     return session
+
+
+def register_data_sources(spark: SparkSession) -> None:
+    """Make `spark.read.format("holdfast-state")` known to a session. Again: nothing happens.
+
+    Sessions that Holdfast opens know it.
+    """
+    from holdfast.engine.datasource import StateDataSource
+
+    if spark not in _registered:
+        spark.dataSource.register(StateDataSource)
+        _registered.add(spark)
+
+
+def revived(spark: SparkSession, name: str, own: bool) -> SparkSession:
+    """The session, if it still works; otherwise a new one in its place.
+
+    SessionLost: it was the user's, or the JVM behind it is gone: PySpark starts one per process.
+    """
+    if _works(spark):
+        return spark
+    if own:
+        with contextlib.suppress(Exception):
+            spark.stop()
+        with contextlib.suppress(Exception):
+            session = open_session(name)
+            if _works(session):
+                return session
+    raise SessionLost("the Spark session ended and cannot be had again in this process; start the job again")
+
+
+def _works(spark: SparkSession) -> bool:
+    try:
+        return bool(spark.sql("select 1").collect())
+    except Exception:
+        return False
+
+
+def describe_jobs(spark: SparkSession, text: str) -> None:
+    """Let Spark's own pages show what the next jobs of this thread are for."""
+    context = _context(spark)
+    if context is not None:
+        context.setJobDescription(text)
 
 
 def require_java() -> None:
@@ -93,11 +142,21 @@ def default_parallelism(spark: SparkSession) -> int:
     return PARALLELISM_UNKNOWN if context is None else max(1, context.defaultParallelism)
 
 
-def run_in_background(spark: SparkSession) -> None:
-    """Let the jobs of this thread share the cores with epochs, where the session schedules by pools."""
+def run_in_background(spark: SparkSession, tag: str, description: str) -> None:
+    """Let the jobs of this thread share the cores with epochs, where the session schedules by pools, and be
+    interrupted by their tag.
+    """
     context = _context(spark)
     if context is not None:
         context.setLocalProperty("spark.scheduler.pool", "holdfast-background")
+    describe_jobs(spark, description)
+    spark.addTag(tag)
+
+
+def interrupt_jobs(spark: SparkSession, tag: str) -> None:
+    """Cut short the jobs with this tag. A session that is gone has none."""
+    with contextlib.suppress(Exception):
+        spark.interruptTag(tag)
 
 
 def _context(spark: SparkSession) -> SparkContext | None:

@@ -8,22 +8,25 @@ Always true: at most one snapshot job runs at a time; no epoch waits for one.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.checkpoint.records import SnapshotFile, VersionRecord
+from holdfast.checkpoint.records import OperatorSchema, SnapshotFile, VersionRecord
 from holdfast.engine.lines import Line
 from holdfast.engine.placement import Placement
 from holdfast.engine.program import first_line
-from holdfast.engine.session import run_in_background
+from holdfast.engine.schemas import InForce
+from holdfast.engine.session import interrupt_jobs, run_in_background
 from holdfast.engine.task import snapshot_shard
 from holdfast.engine.work import RESULT_SCHEMA, WorkPlace, decode_result
 from holdfast.ids import KeyGroupRange
+from holdfast.state.conversion import Lineage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,14 +57,20 @@ class SnapshotTask:
     """
 
     place: WorkPlace
-    uid: str
+    lineage: Lineage
+    schema: OperatorSchema
     epoch: int
     groups: dict[int, KeyGroupRange]
+
+    @property
+    def uid(self) -> str:
+        return self.schema.uid
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for shard in batch.column(0).to_pylist():
-                yield snapshot_shard(self.place, self.uid, shard, self.groups[shard], self.epoch)
+                groups = self.groups[shard]
+                yield snapshot_shard(self.place, self.lineage, self.schema, shard, groups, self.epoch)
 
 
 def due(line: Line) -> bool:
@@ -77,9 +86,13 @@ def due(line: Line) -> bool:
 class Snapshotter:
     """Starts snapshot jobs and hands over what they wrote."""
 
-    def __init__(self, spark: SparkSession, place: WorkPlace, placement: Placement, shards: int) -> None:
+    def __init__(
+        self, spark: SparkSession, place: WorkPlace, placement: Placement, shards: int, in_force: InForce
+    ) -> None:
         self._spark, self._place, self._placement, self._shards = spark, place, placement, shards
+        self._in_force = in_force
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-snapshot")
+        self._tag = f"holdfast-snapshot-{uuid.uuid4().hex}"
         self._running: Future[list[SnapshotFile]] | None = None
         self._tried: dict[tuple[str, int], VersionRecord] = {}
         """Shards asked for a snapshot, the last one last, and where their line stood."""
@@ -98,8 +111,12 @@ class Snapshotter:
                 for shard in first:
                     self._tried.pop((uid, shard), None)
                     self._tried[uid, shard] = lines[uid, shard].version
-                self._running = self._pool.submit(self._run, SnapshotTask(self._place, uid, epoch, first))
+                self._running = self._pool.submit(self._run, self._task(uid, epoch, first))
         return finished
+
+    def _task(self, uid: str, epoch: int, groups: dict[int, KeyGroupRange]) -> SnapshotTask:
+        schema = self._in_force.written_as(uid)
+        return SnapshotTask(self._place, self._in_force.lineages[uid], schema, epoch, groups)
 
     def _wanted(self, lines: Lines, finished: list[SnapshotFile]) -> list[tuple[str, int]]:
         """The shards that are due, the longest waiting first; `finished` are not in their lines yet.
@@ -117,6 +134,11 @@ class Snapshotter:
         return sorted(due_now, key=lambda key: turn.get(key, -1))
 
     def close(self) -> None:
+        """Cut short what is under way: nothing depends on it."""
+        while self._running is not None and not self._running.done():
+            # Again and again: a job that is only just being started does not have the tag yet.
+            interrupt_jobs(self._spark, self._tag)
+            wait([self._running], timeout=0.2)
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _finished(self, on_failure: Callable[[str], None]) -> list[SnapshotFile]:
@@ -131,7 +153,7 @@ class Snapshotter:
             return []
 
     def _run(self, task: SnapshotTask) -> list[SnapshotFile]:
-        run_in_background(self._spark)
+        run_in_background(self._spark, self._tag, f"holdfast snapshot of {task.uid} after epoch {task.epoch}")
         rows = self._placement.shard_rows(self._shards, list(task.groups))
         results = [
             decode_result(bytes(row[0])) for row in rows.mapInArrow(partial(task), RESULT_SCHEMA).collect()

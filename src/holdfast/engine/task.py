@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast import errors
-from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
+from holdfast.checkpoint.records import DeltaFile, Extent, OperatorSchema, SnapshotFile, VersionRecord
 from holdfast.engine.operators.dispatch import run_function
 from holdfast.engine.operators.result import EpochContext
 from holdfast.engine.staged import pack_rows
@@ -37,9 +37,10 @@ from holdfast.engine.work import (
     encode_result,
 )
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.state.delta import read_delta, to_entries, write_delta
+from holdfast.state.backends import backend_named
+from holdfast.state.conversion import Lineage, delta_entries
+from holdfast.state.delta import to_entries, write_delta
 from holdfast.state.keys import GROUP_COLUMN
-from holdfast.state.layout import StateLayout
 from holdfast.state.working import (
     EMPTY,
     DeltaStep,
@@ -69,14 +70,14 @@ def run_operator(task: OperatorTask, batches: Iterator[pa.RecordBatch]) -> Itera
 
     context = TaskContext.get()
     assert context is not None
-    yield _as_batch(_operator_result(task, context.partitionId(), list(batches)))
+    yield as_batch(_operator_result(task, context.partitionId(), list(batches)))
 
 
 def run_operator_grouped(
     task: OperatorTask, key: tuple[pa.Scalar, ...], rows: pa.Table, placement: pa.Table
 ) -> pa.Table:
     """The body of an operator's task under `cogroup`: the key is the shard."""
-    batch = _as_batch(_operator_result(task, key[0].as_py(), rows.to_batches()))
+    batch = as_batch(_operator_result(task, key[0].as_py(), rows.to_batches()))
     return pa.Table.from_batches([batch])
 
 
@@ -91,16 +92,16 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     result = TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd())
     if given:
         rows = pa.Table.from_batches(given)
-        writer = _Writer(
+        writer = TaskWriter(
             open_storage(task.place.storage_url), task.epoch, f"{task.run}-{task.attempt}", shard
         )
         payload = writer.write(pack_rows(rows), "rows.arrow")
         output = Output(task.stream, rows.num_rows, payload)
         result = msgspec.structs.replace(result, rows=rows.num_rows, outputs=(output,))
-    yield _as_batch(result)
+    yield as_batch(result)
 
 
-def _as_batch(result: TaskResult) -> pa.RecordBatch:
+def as_batch(result: TaskResult) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([encode_result(result)], pa.binary())], ["result"])
 
 
@@ -118,7 +119,7 @@ def _operator_result(task: OperatorTask, shard: int, batches: list[pa.RecordBatc
     except errors.HoldfastError as error:
         if isinstance(error, errors.CorruptionError):
             # If it was the local copy of a snapshot that went bad, the next run fetches another.
-            _forget_fetched(_directory(task.place, task.uid, task.shards[shard].groups), keep=())
+            _forget_fetched(_disk_directory(task.place, task.uid, task.shards[shard].groups), keep=())
         failure = Failure(type(error).__name__, error.args)
         return TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd(), failure=failure)
 
@@ -134,10 +135,10 @@ def _retrying_when_stale(run: Callable[[], TaskResult]) -> TaskResult:
 
 
 def _run_shard(task: OperatorTask, shard: int, table: pa.Table) -> TaskResult:
-    watch = _Watch()
+    watch = Watch()
     plan = task.shards[shard]
     storage = open_storage(task.place.storage_url)
-    state = open_shard(task.place, task.uid, task.layout, plan, task.committed, task.saves_state)
+    state = open_shard(task.place, task.uid, task.lineage, plan, task.committed, task.saves_state)
     with contextlib.closing(state):
         return _run_on(state, task, shard, plan, table, storage, watch)
 
@@ -149,7 +150,7 @@ def _run_on(
     plan: ShardPlan,
     table: pa.Table,
     storage: Storage,
-    watch: _Watch,
+    watch: Watch,
 ) -> TaskResult:
     reached(Step.TASK_STATE_READY)
     watch.lap("open")
@@ -170,7 +171,7 @@ def _run_on(
     reached(Step.TASK_COMPUTED)
     watch.lap("compute")
 
-    writer = _Writer(storage, task.epoch, f"{task.run}-{task.attempt}-{task.uid}", shard)
+    writer = TaskWriter(storage, task.epoch, f"{task.run}-{task.attempt}-{task.uid}", shard)
     outputs = tuple(
         Output(name, rows.num_rows, writer.write(pack_rows(rows), "rows.arrow"))
         for name, rows in done.outputs.items()
@@ -205,13 +206,13 @@ def _run_on(
 
 
 def open_shard(
-    place: WorkPlace, uid: str, layout: StateLayout, plan: ShardPlan, committed: int, saves_state: bool
+    place: WorkPlace, uid: str, lineage: Lineage, plan: ShardPlan, committed: int, saves_state: bool
 ) -> ShardState:
-    """Working state of one shard, at the version that the plan asks for."""
+    """Working state of one shard, at the version that the plan asks for, in the layout in force."""
     storage = open_storage(place.storage_url)
-    directory = _directory(place, uid, plan.groups)
+    directory, fetched = _directory(place, uid, plan.groups), _disk_directory(place, uid, plan.groups)
     version = _version(plan.version)
-    steps = tuple(_delta_step(storage, layout, plan, delta) for delta in plan.deltas)
+    steps = tuple(_delta_step(storage, lineage, plan, delta) for delta in plan.deltas)
     if not saves_state and version != EMPTY:
         # At most once: what was lost is lost, and an empty state takes its place under the same version.
         steps = (DeltaStep(version, EMPTY, list),)
@@ -219,39 +220,40 @@ def open_shard(
         version=version,
         first_group=plan.groups.first,
         end_group=plan.groups.end,
-        snapshots=tuple(_snapshot_source(storage, directory, file) for file in plan.snapshots),
+        snapshots=tuple(_snapshot_source(storage, fetched, lineage, file) for file in plan.snapshots),
         deltas=steps,
         committed=committed,
     )
-    identity = _state_identity(place, uid, plan.groups)
+    identity = _state_identity(place, uid, plan.groups, lineage)
     try:
         return open_state(directory, identity, target, backend=place.backend)
     except errors.ObjectMissing:
         # State that was here already needs no snapshot, so one is fetched only now that it was missed.
-        if not _fetch_missing(storage, directory, plan.snapshots):
+        if not _fetch_missing(storage, fetched, plan.snapshots):
             raise
         return open_state(directory, identity, target, backend=place.backend)
 
 
 def snapshot_shard(
-    place: WorkPlace, uid: str, shard: int, groups: KeyGroupRange, epoch: int
+    place: WorkPlace, lineage: Lineage, schema: OperatorSchema, shard: int, groups: KeyGroupRange, epoch: int
 ) -> pa.RecordBatch:
     """Write a shard's whole state to checkpoint storage, under `epoch`, at whatever version it is here.
-    Nothing here: nothing written.
+    Nothing here in the layout in force, which `schema` describes: nothing written.
     """
+    uid, kind = schema.uid, backend_named(place.backend).snapshots
     result = TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd())
     state = attach_state(
-        _directory(place, uid, groups), _state_identity(place, uid, groups), backend=place.backend
+        _directory(place, uid, groups), _state_identity(place, uid, groups, lineage), backend=place.backend
     )
     if state is None:
-        return _as_batch(result)
+        return as_batch(result)
     with (
         contextlib.closing(state),
-        tempfile.TemporaryDirectory(dir=_working_root(place)) as scratch,
+        tempfile.TemporaryDirectory(dir=_disk_root(place)) as scratch,
     ):
         local = Path(scratch) / "snapshot"
         info = state.snapshot(local)
-        name = f"snapshots/{epoch:012d}/{uid}-{groups}-{uuid.uuid4().hex}.{place.backend}"
+        name = f"snapshots/{epoch:012d}/{uid}-{groups}-{uuid.uuid4().hex}.{kind}"
         open_storage(place.storage_url).put_file(name, local)
     reached(Step.SNAPSHOT_WRITTEN)
     file = SnapshotFile(
@@ -263,30 +265,41 @@ def snapshot_shard(
         length=info.length,
         chunk_bytes=info.chunk_bytes,
         chunks=info.chunks,
-        backend=place.backend,
+        backend=kind,
+        schema=schema,
     )
-    return _as_batch(msgspec.structs.replace(result, snapshot=file))
+    return as_batch(msgspec.structs.replace(result, snapshot=file))
 
 
 def _directory(place: WorkPlace, uid: str, groups: KeyGroupRange) -> Path:
-    return _working_root(place) / place.identity / uid / str(groups)
+    """Where a shard's working state is."""
+    root = backend_named(place.backend).root(_disk_root(place))
+    return root / place.identity / uid / str(groups)
 
 
-def _state_identity(place: WorkPlace, uid: str, groups: KeyGroupRange) -> str:
-    return f"{place.identity}/{uid}/{groups}"
+def _disk_directory(place: WorkPlace, uid: str, groups: KeyGroupRange) -> Path:
+    """Where files go that are too large for memory: on disk, whatever the backend."""
+    return _disk_root(place) / place.identity / uid / str(groups)
 
 
-def _delta_step(storage: Storage, layout: StateLayout, plan: ShardPlan, delta: DeltaFile) -> DeltaStep:
+def _state_identity(place: WorkPlace, uid: str, groups: KeyGroupRange, lineage: Lineage) -> str:
+    """With the lineage: working state of other code is thrown away and built anew, never misread."""
+    return f"{place.identity}/{uid}/{groups}/{lineage.fingerprint}"
+
+
+def _delta_step(storage: Storage, lineage: Lineage, plan: ShardPlan, delta: DeltaFile) -> DeltaStep:
     def load() -> Entries:
         data = read_extent(storage, delta.extent)
         first, end = max(delta.first_group, plan.groups.first), min(delta.end_group, plan.groups.end)
         groups = KeyGroupRange(KeyGroup(first), KeyGroup(end))
-        return to_entries(layout, read_delta(layout, data, delta.extent.object, groups=groups))
+        return delta_entries(lineage, data, delta.extent.object, groups)
 
     return DeltaStep(_version(delta.version), _version(delta.parent), load)
 
 
-def _snapshot_source(storage: Storage, directory: Path, file: SnapshotFile) -> SnapshotSource:
+def _snapshot_source(
+    storage: Storage, directory: Path, lineage: Lineage, file: SnapshotFile
+) -> SnapshotSource:
     path = storage.local_path(file.object) or _fetched(directory, file)
     return SnapshotSource(
         version=_version(file.version),
@@ -296,6 +309,8 @@ def _snapshot_source(storage: Storage, directory: Path, file: SnapshotFile) -> S
         length=file.length,
         chunk_bytes=file.chunk_bytes,
         chunks=file.chunks,
+        convert=lineage.converter(file.schema.generation if file.schema else 0, file.object),
+        backend=file.backend,
     )
 
 
@@ -335,7 +350,7 @@ def _forget_fetched(directory: Path, keep: tuple[SnapshotFile, ...]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _working_root(place: WorkPlace) -> Path:
+def _disk_root(place: WorkPlace) -> Path:
     """The user's choice; or, on a cluster, the executor's scratch directory, which Spark removes with it."""
     if place.working_root is not None:
         root = Path(place.working_root)
@@ -353,7 +368,7 @@ def _version_record(version: Version) -> VersionRecord:
     return VersionRecord(epoch=version.epoch, attempt=version.attempt, result=version.result)
 
 
-class _Writer:
+class TaskWriter:
     """Writes a task's files under names that no other attempt has."""
 
     def __init__(self, storage: Storage, epoch: int, who: str, shard: int) -> None:
@@ -373,7 +388,7 @@ class _Writer:
         return Payload(checksum=total, length=len(data), extent=extent)
 
 
-class _Watch:
+class Watch:
     """Where a task's time went."""
 
     def __init__(self) -> None:

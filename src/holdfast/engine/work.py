@@ -16,6 +16,7 @@ from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, Version
 from holdfast.ids import KeyGroupRange
 
 if TYPE_CHECKING:
+    from holdfast.state.conversion import Lineage
     from holdfast.state.layout import StateLayout
 
 OnError = Literal["fail", "dead-letter"]
@@ -57,11 +58,34 @@ class OperatorTask:
     clock_ms: int
     committed: int
     function: Any
-    layout: StateLayout
+    lineage: Lineage
     key: tuple[str, ...]
     order_by: tuple[str, ...]
     on_error: OnError
     shards: tuple[ShardPlan, ...]
+    outputs: tuple[str, ...]
+    saves_state: bool
+
+    @property
+    def layout(self) -> StateLayout:
+        return self.lineage.layout
+
+
+@dataclass(frozen=True)
+class UnkeyedTask:
+    """One operator without keys in one epoch; every shard's task takes its own lists from it."""
+
+    place: WorkPlace
+    uid: str
+    epoch: int
+    attempt: int
+    run: str
+    clock_ms: int
+    function: Any
+    layout: StateLayout
+    on_error: OnError
+    lists: tuple[dict[str, HeldList], ...]
+    """For each shard: state name -> its list; one that is not there is empty."""
     outputs: tuple[str, ...]
     saves_state: bool
 
@@ -84,6 +108,14 @@ class Payload(msgspec.Struct, frozen=True):
     length: int
     inline: bytes | None = None
     extent: Extent | None = None
+
+
+class HeldList(msgspec.Struct, frozen=True):
+    """A shard's list, packed (see state.lists); its first `inherited` items came by union."""
+
+    payload: Payload
+    items: int
+    inherited: int = 0
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -118,6 +150,8 @@ class TaskResult(msgspec.Struct, frozen=True):
     snapshot: SnapshotFile | None = None
     timings_ms: dict[str, float] = {}
     failure: Failure | None = None
+    lists: dict[str, HeldList] = {}
+    """Of an operator without keys: the lists that changed, by state."""
 
 
 RESULT_SCHEMA = "result binary"

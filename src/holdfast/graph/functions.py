@@ -1,17 +1,17 @@
-"""What a user writes for a keyed operator.
+"""What a user writes for a stateful operator.
 
 Never here: running it (see engine.operators).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, get_args
 
 import pyarrow as pa
 
 from holdfast.errors import DefinitionError
-from holdfast.state.handles import ValueState, declared_states
+from holdfast.state.handles import DeclaredState, ListState, ValueState, declared_states
 from holdfast.state.types import parse_schema
 
 RESERVED_OUTPUT_PREFIX = "!"
@@ -56,7 +56,33 @@ class BatchFunction:
         raise NotImplementedError
 
 
-def output_schema(function: KeyedFunction | BatchFunction) -> pa.Schema:
+class OperatorFunction:
+    """User code that sees one row at a time, without a key: its state are lists, one of each per shard.
+
+    `output`, `outputs` and what is lost after a slice are as for a KeyedFunction. Which shard sees a row, and
+    in which order, is not specified.
+    """
+
+    output: ClassVar[str]
+    outputs: ClassVar[Mapping[str, str]] = {}
+
+    def open(self, ctx: Any) -> None:
+        """Prepare for a slice of rows. Called once for each, before its first row; it has no state yet."""
+
+    def process(self, row: Any, ctx: Any) -> Iterable[Any] | None:
+        """Handle one row: yield (or return an iterable of) output rows, tuples by place or dicts by name.
+
+        Called once per row of a successful epoch, again when the epoch is repeated. Not called for a shard
+        that got no rows: its lists stay as they are. `ctx.shard` and `ctx.shards` say where this is.
+        """
+        raise NotImplementedError
+
+
+DeclaringFunction = KeyedFunction | BatchFunction | OperatorFunction
+"""Functions that declare outputs and states as class attributes."""
+
+
+def output_schema(function: DeclaringFunction) -> pa.Schema:
     """The declared schema of the main output."""
     declared = getattr(function, "output", None)
     if not isinstance(declared, str):
@@ -65,12 +91,12 @@ def output_schema(function: KeyedFunction | BatchFunction) -> pa.Schema:
     return parse_schema(declared)
 
 
-def side_schemas(function: KeyedFunction | BatchFunction) -> dict[str, pa.Schema]:
+def side_schemas(function: DeclaringFunction) -> dict[str, pa.Schema]:
     """The declared schemas of the side outputs, by name."""
     return {name: parse_schema(ddl) for name, ddl in getattr(function, "outputs", {}).items()}
 
 
-def mistakes(function: KeyedFunction | BatchFunction) -> list[str]:
+def mistakes(function: DeclaringFunction) -> list[str]:
     """Everything wrong with the declaration of a function, a line each."""
     found = []
     name = type(function).__name__
@@ -82,12 +108,18 @@ def mistakes(function: KeyedFunction | BatchFunction) -> list[str]:
     for side in getattr(function, "outputs", {}):
         if not side or side.startswith(RESERVED_OUTPUT_PREFIX):
             found.append(f"{name} names a side output {side!r}; names are not empty or begin with '!'")
-    base = BatchFunction if isinstance(function, BatchFunction) else KeyedFunction
-    if type(function).process is base.process:
+    if any(type(function).process is base.process for base in get_args(DeclaringFunction)):
         found.append(f"{name} has no process method; write one")
-    if isinstance(function, BatchFunction):
-        for state in declared_states(type(function)).values():
-            if not isinstance(state, ValueState):
-                kind = type(state).__name__
-                found.append(f"{name}.{state.name} is a {kind}; a BatchFunction can have ValueState only")
+    for state in declared_states(type(function)).values():
+        found += _state_mistakes(function, state)
     return found
+
+
+def _state_mistakes(function: DeclaringFunction, state: DeclaredState) -> Iterator[str]:
+    name, kind = f"{type(function).__name__}.{state.name}", type(state).__name__
+    if isinstance(function, BatchFunction) and not isinstance(state, ValueState):
+        yield f"{name} is a {kind}; a BatchFunction can have ValueState only"
+    elif isinstance(function, OperatorFunction) and not isinstance(state, ListState):
+        yield f"{name} is a {kind}; an OperatorFunction can have ListState only: key the stream for others"
+    elif not isinstance(function, OperatorFunction) and getattr(state, "redistribute", None):
+        yield f"{name} says redistribute, but state per key moves with its key; leave redistribute out"

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from holdfast.graph.aggregates import Aggregation
-    from holdfast.graph.functions import BatchFunction, KeyedFunction
+    from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
     from holdfast.io.contract import Sink, Source
 
-    OperatorFunction = KeyedFunction | BatchFunction | Aggregation
+    StatefulFunction = KeyedFunction | BatchFunction | Aggregation | OperatorFunction
     Transform = Callable[[DataFrame], DataFrame]
 
 OnError = Literal["fail", "dead-letter"]
@@ -108,9 +108,17 @@ class OperatorNode:
     parent: StreamNode
     key: tuple[str, ...]
     order_by: tuple[str, ...]
-    function: OperatorFunction
+    function: StatefulFunction
     on_error: OnError
     place: Place
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class UnkeyedNode(OperatorNode):
+    """An operator whose rows have no key: its function keeps lists per shard."""
+
+    key: tuple[str, ...] = ()
+    order_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -146,6 +154,8 @@ def parents_of(node: Node) -> tuple[StreamNode, ...]:
 def describe(node: Node) -> str:
     """A node as errors name it: `operator 'totals'`."""
     kind = type(node).__name__.removesuffix("Node").lower()
+    if isinstance(node, OperatorNode):
+        kind = "operator"
     name: Any = getattr(node, "uid", None) or getattr(node, "name", None)
     return f"{kind} {name!r}" if name else kind
 

@@ -24,12 +24,13 @@ from holdfast.graph.nodes import (
     StreamNode,
     TransformNode,
     UnionNode,
+    UnkeyedNode,
 )
 
 if TYPE_CHECKING:
     from holdfast.graph.aggregates import Aggregate
-    from holdfast.graph.functions import BatchFunction, KeyedFunction
-    from holdfast.graph.nodes import OnError, OperatorFunction, Transform
+    from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
+    from holdfast.graph.nodes import OnError, StatefulFunction, Transform
     from holdfast.io.contract import Sink, Source
 
 N = TypeVar("N", bound=Node)
@@ -104,6 +105,20 @@ class Stream:
         order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
         return KeyedStream(self._declaration, self._node, tuple(columns), order)
 
+    def process(
+        self, function: OperatorFunction, *, uid: str | None = None, on_error: OnError = "fail"
+    ) -> OperatorStream:
+        """Run `function` for each row, with the lists of the shard that the row came to.
+
+        Rows are spread evenly over the shards, in any order; which shard gets a row is not specified.
+        `on_error`: as for keyed streams.
+        """
+        place = Place.of_caller()
+        node = UnkeyedNode(
+            uid=_given(uid), parent=self._node, function=function, on_error=on_error, place=place
+        )
+        return OperatorStream(self._declaration, self._declaration._add(node))
+
     def sink(self, sink: Sink, *, uid: str | None = None) -> None:
         """Publish this stream's committed rows. A stream may have several sinks; it is computed once."""
         node = SinkNode(uid=_given(uid), parent=self._node, sink=sink, place=Place.of_caller())
@@ -141,7 +156,7 @@ class KeyedStream:
         column each."""
         return self._operator(Aggregation(aggregates), uid, "fail")
 
-    def _operator(self, function: OperatorFunction, uid: str | None, on_error: OnError) -> OperatorStream:
+    def _operator(self, function: StatefulFunction, uid: str | None, on_error: OnError) -> OperatorStream:
         node = OperatorNode(
             uid=_given(uid),
             parent=self._parent,

@@ -15,7 +15,7 @@ import pyarrow as pa
 from holdfast.errors import DefinitionError
 from holdfast.graph import functions
 from holdfast.graph.aggregates import Aggregate, Aggregation
-from holdfast.graph.functions import BatchFunction, KeyedFunction
+from holdfast.graph.functions import BatchFunction, DeclaringFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.nodes import (
     DEAD_LETTERS,
     Graph,
@@ -29,6 +29,7 @@ from holdfast.graph.nodes import (
     StreamNode,
     TransformNode,
     UnionNode,
+    UnkeyedNode,
     describe,
 )
 from holdfast.graph.schemas import known_schema
@@ -131,6 +132,30 @@ def _union(node: UnionNode) -> _Found:
 
 
 def _operator(node: OperatorNode) -> _Found:
+    if not isinstance(node, UnkeyedNode):
+        yield from _key(node)
+    if isinstance(node.function, type):
+        name = node.function.__name__
+        yield f"{name} is a class", f"give an instance: {name}()"
+    elif isinstance(node, UnkeyedNode) and not _is_a(node.function, OperatorFunction):
+        yield (
+            f"{_shown(node.function)} is not a function of a stream without keys",
+            "derive its class from hf.OperatorFunction, or say key_by(...) first",
+        )
+    elif not isinstance(node, UnkeyedNode) and not _is_a(
+        node.function, (KeyedFunction, BatchFunction, Aggregation)
+    ):
+        yield (
+            f"{_shown(node.function)} is not a function of a keyed stream",
+            "derive its class from hf.KeyedFunction",
+        )
+    if node.on_error not in ON_ERROR:
+        yield f"on_error={node.on_error!r} is not known", f"use one of {', '.join(map(repr, ON_ERROR))}"
+    elif node.on_error == "dead-letter" and not isinstance(node.function, KeyedFunction | OperatorFunction):
+        yield "only a function that sees single rows can set them aside", "leave out on_error"
+
+
+def _key(node: OperatorNode) -> _Found:
     if not node.key:
         yield "key_by() names no column", "name at least one"
     names = _names(node.key)
@@ -138,18 +163,6 @@ def _operator(node: OperatorNode) -> _Found:
         yield f"key_by({', '.join(map(repr, names))}) names a column twice", "name each once"
     yield from _columns_exist(node.parent, "key", node.key)
     yield from _columns_exist(node.parent, "order_by", node.order_by)
-    if isinstance(node.function, type):
-        name = node.function.__name__
-        yield f"{name} is a class", f"give an instance: {name}()"
-    elif not _is_a(node.function, (KeyedFunction, BatchFunction, Aggregation)):
-        yield (
-            f"{_shown(node.function)} is not a function of a keyed stream",
-            "derive its class from hf.KeyedFunction",
-        )
-    if node.on_error not in ON_ERROR:
-        yield f"on_error={node.on_error!r} is not known", f"use one of {', '.join(map(repr, ON_ERROR))}"
-    elif node.on_error == "dead-letter" and not isinstance(node.function, KeyedFunction):
-        yield "only a KeyedFunction can set single rows aside", "leave out on_error"
 
 
 def _output(node: OutputNode) -> _Found:
@@ -175,7 +188,7 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
             check_hashable(key.type, key.name)
         except DefinitionError as error:
             yield str(error)
-    if isinstance(node.function, KeyedFunction | BatchFunction):
+    if isinstance(node.function, DeclaringFunction):
         yield from functions.mistakes(node.function)
     elif isinstance(node.function, Aggregation):
         yield from _aggregation_texts(node.function, rows, [key.name for key in keys])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
+from msgspec.structs import replace
+
+from holdfast.checkpoint.records import DeltaFile, Extent, ListFile, SnapshotFile, VersionRecord
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine.lines import EMPTY_VERSION
 from holdfast.engine.recovery import Inspector
@@ -61,3 +63,18 @@ def test_a_damaged_only_snapshot_is_made_good_by_the_deltas_from_the_beginning(t
 
 def test_two_damaged_snapshots_are_never_taken_for_restorable(tmp_path: Path) -> None:
     assert not restorable(LocalStorage(tmp_path), lost_snapshot(3), lost_snapshot(4))
+
+
+def test_a_damaged_snapshot_from_a_savepoint_is_not_made_good_by_deltas(tmp_path: Path) -> None:
+    assert not restorable(LocalStorage(tmp_path), replace(lost_snapshot(3), sole=True))
+
+
+def test_a_damaged_list_makes_a_checkpoint_unrestorable(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    storage.put("data/1/bundle", b"list")
+    where = Extent(object="data/1/bundle", offset=0, length=4, checksum=checksum(b"list"))
+    file = ListFile(operator="op", shards=1, shard=0, state="seen", extent=where, items=1)
+    view = CheckpointView(number=1, last_epoch=1, lists={"op": (file,)})
+    assert Inspector(storage, 4, lambda text: None).restorable(view)
+    (tmp_path / "data/1/bundle").write_bytes(b"lost")
+    assert not Inspector(storage, 4, lambda text: None).restorable(view)

@@ -25,6 +25,7 @@ def job() -> Job:
         ("key_groups", 0, "key_groups"),
         ("max_rows_per_epoch", 0, "max_rows_per_epoch"),
         ("retain", 1, "retain"),
+        ("backend", "stone", "'lmdb', 'memory', 'rocksdb'"),
         ("paralelism", 2, "parallelism"),
     ],
 )

@@ -5,13 +5,17 @@ from __future__ import annotations
 from concurrent.futures import wait
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
 from holdfast.engine import snapshots
 from holdfast.engine.lines import Line
+from holdfast.engine.schemas import InForce, record_of
 from holdfast.engine.snapshots import DELTAS_MIN, Lines, SnapshotTask, Snapshotter
 from holdfast.ids import shard_ranges
+from holdfast.state.conversion import Lineage
+from holdfast.state.layout import StateLayout
 
 
 def line(shard: int, epochs: int) -> Line:
@@ -46,7 +50,9 @@ class Asked:
         self.answer: list[SnapshotFile] | Exception = []
         self.said: list[str] = []
         nothing: Any = None
-        self.snapshotter = Snapshotter(nothing, nothing, nothing, 2)
+        lineage = Lineage.begin(StateLayout("op", pa.schema([("k", pa.string())]), ()))
+        in_force = InForce((record_of(lineage),), {"op": lineage}, {})
+        self.snapshotter = Snapshotter(nothing, nothing, nothing, 2, in_force)
         monkeypatch.setattr(self.snapshotter, "_run", self.run)
 
     def run(self, task: SnapshotTask) -> list[SnapshotFile]:

@@ -129,3 +129,34 @@ def test_a_source_that_crashed_on_purpose_keeps_its_fingerprint() -> None:
     with pytest.raises(SimulatedCrash):
         source.reader([]).next(None, None, 0)
     assert fingerprint(job.graph()) == before
+
+
+def test_an_operator_without_keys_counts_in() -> None:
+    job = """
+from typing import Any
+from holdfast.graph.fingerprint import fingerprint
+from holdfast.graph.functions import OperatorFunction
+from holdfast.graph.streams import Declaration
+from holdfast.io.memory import MemorySink, MemorySource
+from holdfast.state.handles import ListState
+
+class Seen(OperatorFunction):
+    output = "user string"
+    users = ListState("string", redistribute="split")
+    def process(self, row: Any, ctx: Any) -> Any:
+        self.users.append(row.user)
+
+job = Declaration("job")
+rows = job.source(MemorySource([], schema="user string"), uid="in")
+rows.process(Seen(), uid="seen", on_error="fail").sink(MemorySink(), uid="out")
+found = fingerprint(job.graph())
+"""
+    whole = fingerprint_here(job)
+    assert fingerprint_here(job) == whole
+    for before, after in [
+        ('redistribute="split"', 'redistribute="union"'),
+        ("append(row.user)", "append(row.user.lower())"),
+        ('uid="seen"', 'uid="seen-2"'),
+        ('on_error="fail"', 'on_error="dead-letter"'),
+    ]:
+        assert fingerprint_here(job.replace(before, after)) != whole, before

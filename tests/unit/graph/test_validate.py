@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+import holdfast
 from holdfast.errors import DefinitionError
 from holdfast.graph import aggregates as hf
-from holdfast.graph.functions import BatchFunction, KeyedFunction
+from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check, mistakes
 from holdfast.io.memory import MemorySink, MemorySource
-from holdfast.state.handles import ValueState
+from holdfast.state.handles import ListState, ValueState
 
 
 class Totals(KeyedFunction):
@@ -28,6 +30,15 @@ class Whole(BatchFunction):
 
     def process(self, rows: Any, ctx: Any) -> Any:
         return rows.select(["user"])
+
+
+class Seen(OperatorFunction):
+    output = "user string"
+    outputs: ClassVar = {"again": "user string"}
+    users = ListState("string", redistribute="union")
+
+    def process(self, row: Any, ctx: Any) -> Any:
+        self.users.append(row.user)
 
 
 def source(schema: str = "user string, value long, ts timestamp") -> MemorySource:
@@ -195,7 +206,7 @@ def test_an_output_that_nobody_writes_is_refused() -> None:
 def test_rows_of_a_batch_cannot_be_set_aside() -> None:
     job, rows = keyed()
     rows.key_by("user").process(Whole(), uid="whole", on_error="dead-letter").sink(MemorySink(), uid="out")
-    assert "only a KeyedFunction" in only(job)
+    assert "only a function that sees single rows can set them aside" in only(job)
 
 
 @pytest.mark.parametrize("wrong", [MemorySource, 5])
@@ -205,3 +216,81 @@ def test_what_is_no_source_or_sink_is_refused(wrong: Any) -> None:
     first, second = lines(job)
     assert "is not a source" in first
     assert "is not a sink" in second
+
+
+def test_an_operator_without_keys_is_an_operator_like_others() -> None:
+    job, rows = keyed()
+    seen = rows.process(Seen(), uid="seen", on_error="dead-letter")
+    seen.sink(MemorySink(), uid="out")
+    seen.output("again").sink(MemorySink(), uid="again")
+    seen.dead_letters().key_by("key").aggregate(uid="dead", n=hf.count()).sink(MemorySink(), uid="dead-out")
+    check(job.graph())
+    assert [node.uid for node in job.graph().operators] == ["seen", "dead"]
+
+
+def test_an_operator_without_keys_needs_a_uid_and_columns_of_its_own() -> None:
+    job, rows = keyed()
+    rows.process(Seen()).key_by("usr").process(Totals(), uid="totals").sink(MemorySink(), uid="out")
+    first, second = lines(job)
+    assert "operator: it has no uid" in first
+    assert "key column 'usr' does not exist; there are user" in second
+
+
+@pytest.mark.parametrize(
+    ("declare", "wrong"),
+    [
+        (lambda rows: rows.process(Totals(), uid="op"), "is not a function of a stream without keys"),
+        (lambda rows: rows.process(Whole(), uid="op"), "is not a function of a stream without keys"),
+        (lambda rows: rows.process(Seen, uid="op"), "Seen is a class; give an instance: Seen()"),
+        (lambda rows: rows.key_by("user").process(Seen(), uid="op"), "is not a function of a keyed stream"),
+    ],
+)
+def test_keyed_and_other_functions_are_not_taken_for_one_another(declare: Any, wrong: str) -> None:
+    job, rows = keyed()
+    declare(rows).sink(MemorySink(), uid="out")
+    assert wrong in "\n".join(lines(job))
+
+
+class Counting(Seen):
+    users = ValueState("long")
+
+
+class Spread(Totals):
+    total = ListState("long", redistribute="split")
+
+
+class Nothing(OperatorFunction):
+    output = "user string"
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong"),
+    [
+        (Counting(), "Counting.users is a ValueState; an OperatorFunction can have ListState only"),
+        (Nothing(), "Nothing has no process method; write one"),
+    ],
+)
+def test_what_an_operator_function_cannot_be(function: Any, wrong: str) -> None:
+    job, rows = keyed()
+    rows.process(function, uid="op").sink(MemorySink(), uid="out")
+    assert wrong in only(job)
+
+
+def test_state_per_key_is_not_redistributed() -> None:
+    job, rows = keyed()
+    rows.key_by("user").process(Spread(), uid="op").sink(MemorySink(), uid="out")
+    assert "Spread.total says redistribute, but state per key moves with its key; leave" in only(job)
+
+
+def test_an_unknown_redistribution_is_refused_where_it_is_declared() -> None:
+    with pytest.raises(DefinitionError, match="redistribute='all' is not known; use one of 'split', 'union'"):
+        ListState("string", redistribute="all")  # type: ignore[arg-type]
+
+
+def test_the_example_of_the_page_on_operator_state_is_a_right_job() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "operator-state.md").read_text()
+    example = page.partition("```python\n")[2].partition("```")[0]
+    job = Declaration("job")
+    exec(example, {"hf": holdfast, "job": job, "source": source("word string"), "sink": MemorySink()})
+    check(job.graph())
+    assert [node.uid for node in job.graph().operators] == ["sample"]

@@ -19,10 +19,10 @@ from holdfast.state.layout import StateLayout
 from holdfast.state.working import ShardState
 
 if TYPE_CHECKING:
-    from holdfast.graph.nodes import OperatorFunction
+    from holdfast.graph.nodes import StatefulFunction
 
 
-def state_layout(uid: str, function: OperatorFunction, rows: pa.Schema, key: tuple[str, ...]) -> StateLayout:
+def state_layout(uid: str, function: StatefulFunction, rows: pa.Schema, key: tuple[str, ...]) -> StateLayout:
     """The state that a function declares, over rows of this schema."""
     fields = (
         function.state_fields(rows) if isinstance(function, Aggregation) else state_fields(type(function))
@@ -30,7 +30,7 @@ def state_layout(uid: str, function: OperatorFunction, rows: pa.Schema, key: tup
     return StateLayout(uid, pa.schema([rows.field(name) for name in key]), fields)
 
 
-def output_schemas(function: OperatorFunction, rows: pa.Schema, key: tuple[str, ...]) -> dict[str, pa.Schema]:
+def output_schemas(function: StatefulFunction, rows: pa.Schema, key: tuple[str, ...]) -> dict[str, pa.Schema]:
     """The columns of everything that a function gives out, by output name."""
     if isinstance(function, Aggregation):
         return {MAIN: function.output_schema(rows, key)}

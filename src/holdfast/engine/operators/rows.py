@@ -1,4 +1,4 @@
-"""Runs a KeyedFunction over a shard's slice: row by row, key after key.
+"""Runs a function that sees single rows over a shard's slice: row by row, key after key.
 
 Always true: the rows of a key are handled one after another, in slice order; a row that is set aside as a
 dead letter leaves nothing behind, neither state nor output. Same rows and state, same result.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import namedtuple
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, repeat
 from typing import Any
 
@@ -32,7 +32,7 @@ from holdfast.engine.operators.result import (
 )
 from holdfast.engine.operators.slices import KeyedSlice, by_key, cut
 from holdfast.errors import HoldfastError
-from holdfast.graph.functions import KeyedFunction, output_schema, side_schemas
+from holdfast.graph.functions import KeyedFunction, OperatorFunction, output_schema, side_schemas
 from holdfast.state.binding import bind
 from holdfast.state.cells import Cell, StateMisfit
 from holdfast.state.delta import Changes
@@ -76,44 +76,52 @@ def run_rows(
 ) -> OperatorResult:
     """Run the function over the rows of a shard. UserCodeError where its code fails, or a dead letter."""
     keyed = cut(layout, rows, groups, key_columns, order_by)
-    run = _Run(function, keyed, layout, state, ctx)
-    if ctx.on_error == "dead-letter":
-        run.set_failures_aside()
-    else:
-        run.to_the_end()
+    run = RowsRun(function, keyed, ctx, lambda own: bind(own, layout, keyed.bases, state))
+    run.run()
     return OperatorResult(run.outputs(), run.changes(), keyed.rows.num_rows)
 
 
-class _Run:
-    """One function over one slice."""
+class RowsRun:
+    """One function over one slice.
+
+    `bind` puts cells under the declared names of the function's copy, after its `open`; `row_context` makes
+    what `process` gets as `ctx`.
+    """
 
     def __init__(
         self,
-        function: KeyedFunction,
+        function: KeyedFunction | OperatorFunction,
         keyed: KeyedSlice,
-        layout: StateLayout,
-        state: ShardState,
         ctx: EpochContext,
+        bind: Callable[[object], Sequence[Cell]],
+        row_context: Callable[[int, int, dict[str, list[Any]]], RowContext] = RowContext,
     ) -> None:
         self.ctx, self.keyed = ctx, keyed
         self.schemas = {MAIN: output_schema(function), **side_schemas(function)}
         self.checks = {name: row_check(schema) for name, schema in self.schemas.items()}
         self.made: dict[str, list[Any]] = {name: [] for name in self.schemas}
         self.dead: list[tuple[str, str, str, int]] = []
-        self.row_context = RowContext(ctx.epoch, ctx.clock_ms, self.made)
+        self.row_context = row_context(ctx.epoch, ctx.clock_ms, self.made)
         self.function = copy.copy(function)
         try:
             self.function.open(self.row_context)
         except Exception as error:
             raise user_error(ctx, "(none yet)", "(none yet: open failed)", cause_of(error)) from error
-        self.cells: list[Cell] = bind(self.function, layout, keyed.bases, state)
+        self.cells = bind(self.function)
         columns = [objects_of(column) for column in keyed.keys]
         self.keys: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         self.counts: list[int] = np.bincount(keyed.index, minlength=keyed.key_count).tolist()
         self.ends: list[int] = []
         """How many main output rows there were after each key."""
 
-    def to_the_end(self) -> None:
+    def run(self) -> None:
+        """Every row, as `on_error` says."""
+        if self.ctx.on_error == "dead-letter":
+            self._set_failures_aside()
+        else:
+            self._to_the_end()
+
+    def _to_the_end(self) -> None:
         """Every row; the first failure ends it."""
         process, context = self.function.process, self.row_context
         cells, made = self.cells, self.made[MAIN]
@@ -137,7 +145,7 @@ class _Run:
         except Exception as error:
             raise user_error(self.ctx, context.key, _named(row), cause_of(error)) from error
 
-    def set_failures_aside(self) -> None:
+    def _set_failures_aside(self) -> None:
         """Every row; one that fails, or makes what does not fit, becomes a dead letter and is undone."""
         rows = _row_objects(self.keyed, self.keys)
         for number, (key, count) in enumerate(zip(self.keys, self.counts, strict=True)):

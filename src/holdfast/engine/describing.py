@@ -1,0 +1,114 @@
+"""A job, its checkpoints and its requests as plain values, for the command line and the HTTP API alike.
+
+Always true: all of it is read from storage, so it works whether or not anybody leads. Nothing is written
+but the question to the leader, which is removed again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.checkpoint.failures import read_failures
+from holdfast.checkpoint.history import History
+from holdfast.checkpoint.identity import read_job
+from holdfast.checkpoint.requests import Asked
+from holdfast.checkpoint.terms import newest_term
+from holdfast.checkpoint.view import CheckpointView
+from holdfast.clock import Clock
+from holdfast.engine.asking import asker, status_of_leader
+from holdfast.errors import CorruptionError
+from holdfast.storage.contract import Storage
+
+
+def standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, Any]:
+    """How a job stands: its newest checkpoint, its failures, and its leader's word if that comes within
+    `seconds` (`progress` is None where it does not). RestoreError: there is no checkpoint.
+    """
+    job = read_job(storage)
+    leader = newest_term(storage)
+    progress = None
+    if leader is not None:
+        progress = status_of_leader(storage, clock, seconds, by=asker("holdfast status"))
+    return {
+        "job": job.job,
+        "identity": job.identity,
+        "key_groups": job.key_groups,
+        "created_ms": job.created_ms,
+        "leader": msgspec.to_builtins(leader) if leader is not None else None,
+        "progress": progress,
+        "checkpoint": _newest_plainly(storage),
+        "failures": [msgspec.to_builtins(record) for record in read_failures(storage)],
+        "now_ms": clock.now_ms(),
+    }
+
+
+def asked_plainly(asked: Asked) -> dict[str, Any]:
+    """A request and what became of it."""
+    request, answer = asked.request, asked.answer
+    told: dict[str, Any] = {"request": asked.id, "state": str(asked.state)}
+    if request is not None:
+        told |= {
+            "verb": request.verb,
+            "arguments": request.arguments,
+            "asked_by": request.asked_by,
+            "asked_ms": request.asked_ms,
+        }
+    if answer is not None:
+        told |= {"term": answer.term, "at_ms": answer.at_ms, "result": answer.result}
+        told |= {"error": answer.error} if answer.error else {}
+    return told
+
+
+def commits_plainly(history: History) -> list[dict[str, Any]]:
+    """The retained commits, newest first. CorruptionError where the newest cannot be read."""
+    newest = history.load()
+    told = []
+    for number in range(newest.number, max(newest.retained_from, 1) - 1, -1):
+        record = history.record(number)
+        told.append(
+            {
+                "commit": number,
+                "first_epoch": record.first_epoch,
+                "last_epoch": record.last_epoch,
+                "rows": record.rows,
+                "term": record.term,
+                "run": record.run,
+                "clock_ms": record.clock_ms,
+                "parallelism": record.parallelism,
+                "published_through": record.published_through,
+                "delta_bytes": sum(delta.extent.length for delta in record.deltas),
+                "snapshots": len(record.snapshots),
+                "rewind_to": record.rewind_to,
+            }
+        )
+    return told
+
+
+def _newest_plainly(storage: Storage) -> dict[str, Any]:
+    try:
+        view = History(storage).load()
+    except CorruptionError as damage:
+        return {"problem": str(damage)}
+    return {
+        "commit": view.number,
+        "last_epoch": view.last_epoch,
+        "rows": view.rows,
+        "clock_ms": view.clock_ms,
+        "parallelism": view.parallelism,
+        "published_through": view.published_through,
+        "retained_from": view.retained_from,
+        "stored_bytes": _stored_bytes(view),
+    }
+
+
+def _stored_bytes(view: CheckpointView) -> int:
+    """Of the newest snapshots, and of the deltas since the oldest snapshots that are kept."""
+    newest = {
+        (uid, file.first_group, file.end_group): file.length
+        for uid, files in view.snapshots.items()
+        for file in files
+    }
+    deltas = (delta.extent.length for uid in view.deltas for delta in view.live_deltas(uid))
+    return sum(newest.values()) + sum(deltas)

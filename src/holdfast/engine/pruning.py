@@ -1,0 +1,109 @@
+"""Giving up old commits on request, beside a running job or without one.
+
+    nobody leads    two commits that cover no epoch: the first gives up all but the newest `keep`, the second
+                    lets their files be deleted (see retention)
+    somebody leads  only what it has given up itself is deleted: how much to keep is the leader's to say
+
+Always true: every deletion is retention's own, from a committed view, so it is one that the leader itself
+would make. Without a leader a term is claimed: one that was paused for longer than it took to ask, and wakes
+up, is fenced out as by any other takeover.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from dataclasses import dataclass
+
+from holdfast.checkpoint.commits import Adopted, Chain
+from holdfast.checkpoint.pins import read_pins, unpin
+from holdfast.checkpoint.records import CommitRecord, PinRecord
+from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.terms import claim
+from holdfast.checkpoint.view import CheckpointView
+from holdfast.clock import Clock
+from holdfast.engine.asking import asker, status_of_leader
+from holdfast.errors import DefinitionError, RetryableError
+from holdfast.storage.contract import Storage
+
+ANSWER_SECONDS = 3.0
+KEEP_MIN = 2
+"""As for a run: what there is to go back to when the newest turns out damaged."""
+
+
+GIVING_UP = 2
+"""Commits that it takes: one says what is given up, and what a later one finds given up may be deleted."""
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was done, or would be. `led`: a leader runs; `held_back`: why nothing was deleted."""
+
+    led: bool
+    retained_from: int
+    newest: int
+    given_up: tuple[int, ...]
+    pins_dropped: tuple[str, ...]
+    deleted: int
+    held_back: str = ""
+
+
+def prune(
+    storage: Storage, keep: int, clock: Clock, *, pins_older_than_ms: int | None = None, dry_run: bool = False
+) -> Pruned:
+    """Give up all but the newest `keep` commits, if nobody leads, and delete what is given up.
+
+    Pins whose time is over are removed; with `pins_older_than_ms` also all those that are older than that.
+    """
+    if keep < KEEP_MIN:
+        raise DefinitionError(
+            f"keep={keep} keeps too little to go back to; choose a number from {KEEP_MIN} on"
+        )
+    # The commits that give the others up come on top: they hold nothing new to go back to.
+    chain = Chain(storage, retain=keep + GIVING_UP)
+    view = chain.load()
+    now = clock.now_ms()
+    doomed = tuple(pin.name for pin in read_pins(storage).records if _over(pin, now, pins_older_than_ms))
+    led = status_of_leader(storage, clock, ANSWER_SECONDS, by=asker("prune")) is not None
+    target = view.retained_from if led else max(view.retained_from, view.number - keep + 1)
+    given_up = tuple(number for number in chain.numbers() if view.retained_from <= number < target)
+    if dry_run or not view.number:
+        return Pruned(led, target, view.number, given_up, doomed, 0)
+    unpin(storage, doomed)
+    if not led and given_up:
+        view = _give_up(storage, chain, view, clock)
+    swept = Retention(chain).after_commit(view)
+    deleted, held_back = (swept.deleted, swept.held_back) if swept else (0, "")
+    return Pruned(led, view.retained_from, view.number, given_up, doomed, deleted, held_back)
+
+
+def _over(pin: PinRecord, now_ms: int, older_than_ms: int | None) -> bool:
+    if 0 < pin.expires_ms <= now_ms:
+        return True
+    return older_than_ms is not None and pin.pinned_ms < now_ms - older_than_ms
+
+
+def _give_up(storage: Storage, chain: Chain, view: CheckpointView, clock: Clock) -> CheckpointView:
+    run = f"prune-{uuid.uuid4().hex[:12]}"
+    term = claim(storage, run, socket.gethostname(), os.getpid(), clock.now_ms())
+    for _ in range(GIVING_UP):
+        record = CommitRecord(
+            term=term,
+            run=run,
+            first_epoch=view.last_epoch + 1,
+            last_epoch=view.last_epoch,
+            attempts={},
+            clock_ms=max(view.clock_ms, clock.now_ms()),
+            parallelism=view.parallelism,
+            fingerprint=view.fingerprint,
+            positions=view.positions,
+            published_through=view.published_through,
+        )
+        done = chain.commit(view, record)
+        if isinstance(done, Adopted):
+            raise RetryableError(
+                f"another leader committed {done.view.number} meanwhile; prune again, nothing is lost"
+            )
+        view = done.view
+    return view

@@ -1,0 +1,211 @@
+"""An upgrade, rehearsed: whether this code can go on from that state, and what would change.
+
+Always true: it reads records and nothing else, writes nothing, opens no source and no sink.
+Never here: what fits what (see state.evolution); showing it (see cli.checking).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from holdfast.checkpoint.commits import Chain, DamagedChain
+from holdfast.checkpoint.identity import read_job
+from holdfast.checkpoint.plans import Plans
+from holdfast.checkpoint.savepoints import find_savepoint, read_savepoint
+from holdfast.checkpoint.view import CheckpointView, from_manifest
+from holdfast.engine.operators.dispatch import state_layout
+from holdfast.engine.planning import recorded_plans
+from holdfast.engine.program import compile_graph
+from holdfast.engine.schemas import declaration, examine
+from holdfast.errors import DefinitionError, RestoreError
+from holdfast.graph.fingerprint import fingerprint
+from holdfast.graph.guarantees import Guarantee, check_guarantee
+from holdfast.graph.nodes import Graph
+from holdfast.graph.schemas import known_schema
+from holdfast.graph.validate import check
+from holdfast.ids import EpochId
+from holdfast.state.layout import StateLayout
+from holdfast.state.types import relaxed
+from holdfast.storage.contract import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One part of the job or of the stored state, and what becomes of it."""
+
+    part: str
+    name: str
+    what: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What would happen. With problems, `run` would refuse, for these reasons."""
+
+    place: str
+    job: str
+    epoch: int
+    findings: tuple[Finding, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Origin:
+    view: CheckpointView
+    job: str
+    chain: Chain | None
+    """None: a savepoint, which has no plans."""
+
+
+def rehearse(
+    graph: Graph,
+    storage: Storage,
+    session: Callable[[], SparkSession],
+    *,
+    allow_dropped_state: bool = False,
+    guarantee: str = "exactly-once",
+    parallelism: int | None = None,
+) -> Rehearsal:
+    """Compare a job with the checkpoint or savepoint in `storage`. `session` is called only if a transform
+    lies before an operator: what columns it gives, Spark alone can tell.
+
+    DefinitionError: the job is wrong in itself. RestoreError: there is nothing there to go on from.
+    """
+    check(graph)
+    origin = _origin(storage)
+    view = origin.view
+    layouts = _layouts(graph, session)
+    declared = {node.uid: declaration(node, layouts[node.uid]) for node in graph.operators}
+    in_force, problems = examine(declared, view.operators, allow_dropped_state)
+    findings = [Finding("state", f"{uid}.{each.state}", str(each.what), each.detail)
+                for uid, changes in in_force.changes.items() for each in changes]  # fmt: skip
+    stored = {schema.uid for schema in view.operators}
+    operators = [Finding("operator", uid, _of(uid in stored, uid in declared)) for uid in in_force.changes]
+    settings, more = _settings(graph, origin, guarantee, parallelism)
+    return Rehearsal(
+        place=storage.url,
+        job=graph.name,
+        epoch=view.last_epoch,
+        findings=(*_sources(graph, view), *operators, *findings, *_sinks(graph, view), *settings),
+        problems=(*more, *problems),
+    )
+
+
+def _origin(storage: Storage) -> _Origin:
+    if find_savepoint(storage) is not None:
+        record = read_savepoint(storage)
+        return _Origin(from_manifest(record.manifest, ""), record.job, None)
+    job, chain = read_job(storage).job, Chain(storage)
+    try:
+        return _Origin(chain.load(), job, chain)
+    except DamagedChain as damage:
+        raise RestoreError(
+            f"the newest checkpoint in {storage.url} is damaged ({'; '.join(damage.problems)}); "
+            "`run` would go back to the newest one that verifies"
+        ) from damage
+
+
+def _layouts(graph: Graph, session: Callable[[], SparkSession]) -> dict[str, StateLayout]:
+    """What each operator declares, with ids that mean nothing yet."""
+    rows = {node.uid: known_schema(node.parent) for node in graph.operators}
+    if any(schema is None for schema in rows.values()):
+        program = compile_graph(graph, session())
+        return {uid: form.layout for uid, form in program.forms.items()}
+    return {
+        node.uid: state_layout(node.uid, node.function, _as_read(rows[node.uid]), node.key)
+        for node in graph.operators
+    }
+
+
+def _as_read(schema: pa.Schema | None) -> pa.Schema:
+    """Columns as a frame has them: every one may be null."""
+    return pa.schema([pa.field(field.name, relaxed(field.type)) for field in schema or ()])
+
+
+def _of(before: bool, now: bool) -> str:
+    return ("kept" if before else "added") if now else "dropped"
+
+
+def _sources(graph: Graph, view: CheckpointView) -> Iterator[Finding]:
+    uids = [node.uid for node in graph.sources]
+    for uid in uids:
+        if uid in view.positions:
+            yield Finding("source", uid, "kept", f"goes on after {view.positions[uid]}")
+        else:
+            yield Finding("source", uid, "added", "read from its beginning")
+    for uid in view.positions:
+        if uid not in uids:
+            yield Finding("source", uid, "dropped", "read no more; its position stays in the checkpoint")
+
+
+def _sinks(graph: Graph, view: CheckpointView) -> Iterator[Finding]:
+    uids = [node.uid for node in graph.sinks]
+    for uid in uids:
+        shown = view.published_through.get(uid)
+        if shown is None:
+            yield Finding("sink", uid, "added", "begins with the oldest output that is still there")
+        else:
+            yield Finding("sink", uid, "kept", f"shows epochs up to {shown} of {view.last_epoch}")
+    for uid in view.published_through:
+        if uid not in uids:
+            yield Finding("sink", uid, "dropped", "shown nothing more")
+
+
+def _settings(
+    graph: Graph, origin: _Origin, guarantee: str, parallelism: int | None
+) -> tuple[list[Finding], list[str]]:
+    view, problems = origin.view, []
+    if origin.chain is not None and origin.job != graph.name:
+        problems.append(
+            f"the checkpoint belongs to job {origin.job!r}, not {graph.name!r}; choose another place"
+        )
+    try:
+        check_guarantee(graph, Guarantee(guarantee))
+    except ValueError:
+        raise DefinitionError(f"guarantee={guarantee!r} is not known; see `holdfast guarantees`") from None
+    except DefinitionError as refused:
+        problems.append(str(refused))
+    code = fingerprint(graph)
+    shards = parallelism or view.parallelism
+    scale = f"{view.parallelism} to {shards} shards" if shards != view.parallelism else f"{shards} shards"
+    found = [
+        Finding("job", "guarantee", guarantee),
+        Finding("job", "parallelism", "kept" if shards == view.parallelism else "changed", scale),
+        Finding("job", "code", "kept" if code == view.fingerprint else "changed", f"fingerprint {code[:12]}"),
+    ]
+    if origin.chain is not None:
+        plans, trouble = _plans(graph, origin.chain, view, code, shards)
+        found.append(plans)
+        problems += trouble
+    return found, problems
+
+
+def _plans(
+    graph: Graph, chain: Chain, view: CheckpointView, code: str, shards: int
+) -> tuple[Finding, list[str]]:
+    """What becomes of the plans that an earlier run wrote and did not commit."""
+    plans, uids = Plans(chain.storage), [node.uid for node in graph.sources]
+    next_epoch = EpochId(view.last_epoch + 1)
+    try:
+        recorded = recorded_plans(plans, chain, view, uids, code, shards)
+        written = plans.newest(next_epoch)
+    except RestoreError as problem:
+        return Finding("job", "plans", "refused"), [str(problem)]
+    if written is None:
+        return Finding("job", "plans", "none", f"epoch {next_epoch} is not planned yet"), []
+    if not recorded:
+        return Finding("job", "plans", "replanned", f"from epoch {next_epoch} on"), []
+    obstacle = next((each.obstacle for each in recorded if each.obstacle), None)
+    last = recorded[-1].plan.epoch
+    if obstacle:
+        detail = f"epochs {next_epoch} to {last} read the same rows in new attempts: {obstacle}"
+        return Finding("job", "plans", "replanned", detail), []
+    return Finding("job", "plans", "followed", f"epochs {next_epoch} to {last}"), []

@@ -1,0 +1,138 @@
+"""Obeys the restart strategy: writes every failure down, waits, or lets the failure end the run.
+
+Always true: what happened is in storage before the wait begins, unless storage is what failed: then it is
+written with the next event. Nothing is retried that cannot get better by waiting.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from holdfast.checkpoint.failures import counted, read_failures, record_failure
+from holdfast.checkpoint.records import FailureRecord
+from holdfast.clock import Clock
+from holdfast.errors import (
+    CorruptionError,
+    DefinitionError,
+    FencedOut,
+    HoldfastError,
+    PoisonEpoch,
+    RestoreError,
+    RetryableError,
+    UserCodeError,
+)
+from holdfast.protection.restarts import Failure, GiveUp, Restart, RestartStrategy, decide
+from holdfast.storage.contract import Storage
+
+FINAL = (DefinitionError, FencedOut, RestoreError, CorruptionError)
+"""Waiting makes none of these better."""
+MESSAGE_CHARS_MAX = 2_000
+
+
+class Restarts:
+    """The failures of one job, as seen by one leader."""
+
+    def __init__(
+        self,
+        strategy: RestartStrategy,
+        storage: Storage,
+        clock: Clock,
+        chance: Callable[[], float],
+        say: Callable[[str], None],
+        *,
+        term: int,
+        run: str,
+        host: str,
+    ) -> None:
+        self._strategy, self._storage, self._clock = strategy, storage, clock
+        self._chance, self._say = chance, say
+        self._term, self._run, self._host = term, run, host
+        self._history: list[FailureRecord] | None = None
+        self._unwritten: list[FailureRecord] = []
+        self.count = 0
+
+    def after(self, failure: BaseException, epoch: int, stopping: threading.Event) -> None:
+        """Wait until it is time to try again. Raises when the run ends instead; returns early when told to
+        stop.
+        """
+        if not isinstance(failure, Exception) or isinstance(failure, FINAL):
+            raise failure
+        if isinstance(failure, UserCodeError):
+            epoch = failure.epoch
+        record = self._record(failure, epoch)
+        failed = [Failure(known.at_ms, known.epoch, known.cause) for known in counted(self._known())]
+        decision = decide(
+            self._strategy, [*failed, Failure(record.at_ms, epoch, record.cause)], self._chance()
+        )
+        self._write(_decided(record, decision))
+        if isinstance(decision, GiveUp):
+            self._give_up(failure, epoch, decision)
+        else:
+            self.count += 1
+            seconds = decision.delay_ms / 1_000
+            self._say(f"FAILURE in epoch {epoch}: {record.message}; trying again in {seconds:.1f} s")
+            stopping.wait(seconds)
+
+    def stopped(self) -> None:
+        """The run ended cleanly: failures before now count no more."""
+        if counted(self._known()):
+            record = self._record(HoldfastError("stopped"), 0)
+            self._write(replace(record, kind="", cause="", message="", decision="stopped"))
+
+    def _give_up(self, failure: Exception, epoch: int, decision: GiveUp) -> None:
+        self._say(f"GIVING UP: {decision.reason}")
+        if decision.poison is None or isinstance(failure, UserCodeError):
+            raise failure
+        raise PoisonEpoch(epoch, str(failure)) from failure
+
+    def _known(self) -> list[FailureRecord]:
+        """The history; read once, since only the leader adds to it."""
+        if self._history is None:
+            try:
+                self._history = read_failures(self._storage)
+            except RetryableError:
+                return list(self._unwritten)
+        return [*self._history, *self._unwritten]
+
+    def _write(self, record: FailureRecord) -> None:
+        self._unwritten.append(record)
+        try:
+            while self._unwritten:
+                record_failure(self._storage, self._unwritten[0])
+                written = self._unwritten.pop(0)
+                if self._history is not None:
+                    self._history.append(written)
+        except RetryableError as refused:
+            self._say(f"a failure could not be written down and will be with the next: {refused}")
+
+    def _record(self, failure: Exception, epoch: int) -> FailureRecord:
+        message = (
+            str(failure) if isinstance(failure, HoldfastError) else f"{type(failure).__name__}: {failure}"
+        )
+        return FailureRecord(
+            at_ms=self._clock.now_ms(),
+            term=self._term,
+            run=self._run,
+            host=self._host,
+            epoch=epoch,
+            kind=type(failure).__name__,
+            cause=cause_of(failure),
+            message=" ".join(message.split())[:MESSAGE_CHARS_MAX],
+            decision="",
+        )
+
+
+def cause_of(failure: Exception) -> str:
+    """What failed, in words that stay the same: numbers and addresses differ from one time to the next."""
+    text = next(iter(str(failure).splitlines()), "")
+    return f"{type(failure).__name__}: {re.sub(r'0x[0-9a-f]+|[0-9a-f]{8,}|[0-9]+', '#', text)}"[:500]
+
+
+def _decided(record: FailureRecord, decision: Restart | GiveUp) -> FailureRecord:
+    if isinstance(decision, Restart):
+        return replace(record, decision="restart", delay_ms=decision.delay_ms)
+    return replace(record, decision="give-up", reason=decision.reason, poison=decision.poison is not None)

@@ -1,0 +1,121 @@
+"""Savepoints of a running job, and the start from one.
+
+Always true: the job goes on while one is taken; what it is taken of is committed.
+Never here: what a savepoint consists of (see checkpoint.saving), reading and making them (see savepoint).
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoint.identity import Checkpoint, open_checkpoint
+from holdfast.checkpoint.records import SavepointRecord
+from holdfast.checkpoint.saving import take_savepoint
+from holdfast.checkpoint.seeding import finish_claim, open_seeded, seed_checkpoint
+from holdfast.clock import Clock
+from holdfast.engine.progress import Monitor
+from holdfast.engine.savepoint import Savepoint
+from holdfast.engine.session import run_in_background
+from holdfast.engine.settings import RunSettings
+from holdfast.errors import DefinitionError, RestoreError, RetryableError
+from holdfast.storage.contract import Storage
+from holdfast.storage.places import open_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BARRIER_SECONDS = 300.0
+"""How long a savepoint waits for the epoch in hand to be committed."""
+LOOK_SECONDS = 0.05
+
+
+def open_run(storage: Storage, job: str, settings: RunSettings, run: str, clock: Clock) -> Checkpoint:
+    """The checkpoint that a run goes on from, or creates; with a savepoint, `seed` follows."""
+    if settings.from_savepoint is None:
+        return open_checkpoint(storage, job, settings.key_groups, clock, identity=run, retain=settings.retain)
+    return open_seeded(
+        storage,
+        open_storage(settings.from_savepoint),
+        job,
+        settings.key_groups,
+        clock,
+        identity=run,
+        claim=settings.claim,
+        retain=settings.retain,
+    )
+
+
+def seed(checkpoint: Checkpoint, settings: RunSettings, term: int, run: str, monitor: Monitor) -> None:
+    """Let a new checkpoint begin with the savepoint that the settings name."""
+    if settings.from_savepoint is None:
+        return
+    found = seed_checkpoint(checkpoint, open_storage(settings.from_savepoint), term=term, run=run)
+    if found is not None:
+        taken = f"savepoint {settings.from_savepoint} of job {found.job!r}, epoch {found.manifest.last_epoch}"
+        monitor.say(f"beginning with {taken}")
+
+
+class ClaimEnd:
+    """Removes a claimed savepoint as soon as the job can do without it."""
+
+    def __init__(self, checkpoint: Checkpoint, settings: RunSettings) -> None:
+        self._checkpoint = checkpoint
+        self._url = settings.from_savepoint if settings.claim else None
+
+    def step(self, commit: int, now_ms: int) -> None:
+        """Called now and then with the newest commit's number. RetryableError: call again."""
+        if self._url is not None and commit >= 2:
+            finish_claim(self._checkpoint, open_storage(self._url), now_ms)
+            self._url = None
+
+
+def refuse_target(url: str) -> None:
+    """Refuse a place where no savepoint can be left, before anything is stopped for it."""
+    storage = open_storage(url)
+    found = next(iter(storage.list("")), None)
+    if found is not None:
+        raise RestoreError(f"{storage.url} is not empty ({found.name} is there); choose an empty place")
+
+
+def save(
+    checkpoint: Checkpoint,
+    spark: SparkSession,
+    url: str,
+    *,
+    format: str,
+    stopped: bool,
+    run: str,
+    clock: Clock,
+) -> SavepointRecord:
+    """Take a savepoint of the newest commit."""
+    refuse_target(url)
+    if format == "native":
+        return _native(checkpoint, url, stopped=stopped, run=run, clock=clock)
+    if format != "canonical":
+        raise DefinitionError(f"format={format!r} is not known; choose native or canonical")
+    beside = f"{url.rstrip('/')}.native"
+    _native(checkpoint, beside, stopped=False, run=run, clock=clock)
+    native = Savepoint.open(beside)
+    try:
+        run_in_background(spark, f"holdfast-savepoint-{uuid.uuid4().hex}", f"holdfast savepoint to {url}")
+        return native.convert(url, spark).record
+    finally:
+        native.dispose()
+
+
+def _native(checkpoint: Checkpoint, url: str, *, stopped: bool, run: str, clock: Clock) -> SavepointRecord:
+    id = uuid.uuid4().hex
+    target = open_storage(url)
+    return take_savepoint(checkpoint, None, target, id=id, stopped=stopped, clock=clock, holder=run)
+
+
+def await_commit(monitor: Monitor, epoch: int, clock: Clock) -> None:
+    """Wait until `epoch` is committed."""
+    give_up = clock.monotonic() + BARRIER_SECONDS
+    while monitor.progress.committed_epoch < epoch:
+        if monitor.progress.phase in ("stopped", "failed"):
+            raise RetryableError(f"the run ended before epoch {epoch} was committed; start it again")
+        if clock.monotonic() > give_up:
+            raise RetryableError(f"epoch {epoch} was not committed in {BARRIER_SECONDS:.0f} s; try again")
+        clock.sleep(LOOK_SECONDS)

@@ -1,0 +1,258 @@
+"""One stretch of leading: from a committed view, with one number of shards, until something ends it.
+
+    ( plan -> run -> commit -> publish )*
+
+Epoch N+1 runs while N is being committed and published. When a commit fails, everything after it is thrown
+away with the stretch; the next one begins with the checkpoint as it is then.
+Never here: what a plan, a result or a commit is (see planning, runner, committing), or what follows the end
+of a stretch (see driver).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoint.identity import Checkpoint
+from holdfast.checkpoint.records import PlanRecord
+from holdfast.checkpoint.view import CheckpointView
+from holdfast.clock import Clock
+from holdfast.engine.committing import Committer, PublishOrder
+from holdfast.engine.lines import line_of
+from holdfast.engine.lists import lists_of
+from holdfast.engine.placement import Placement
+from holdfast.engine.planning import Planner, recorded_plans
+from holdfast.engine.program import Program
+from holdfast.engine.progress import Monitor
+from holdfast.engine.publishing import Publishing
+from holdfast.engine.recovery import Inspector
+from holdfast.engine.runner import EpochOutcome, EpochRunner, Lines
+from holdfast.engine.schemas import operator_schemas
+from holdfast.engine.session import is_single_executor
+from holdfast.engine.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, RunSettings, Until
+from holdfast.engine.snapshots import Snapshotter
+from holdfast.engine.wishes import Wishes
+from holdfast.engine.work import WorkPlace
+from holdfast.epoch.admission import Admission
+from holdfast.graph.fingerprint import fingerprint
+from holdfast.graph.guarantees import Guarantee
+from holdfast.ids import shard_ranges
+from holdfast.steps import Step, reached
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Ending(Enum):
+    """Why a stretch ended in good order: everything it ran is committed and published."""
+
+    STOPPED = "stopped"
+    EXHAUSTED = "exhausted"
+    RESCALING = "rescaling"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a leader leads with."""
+
+    program: Program
+    settings: RunSettings
+    spark: SparkSession
+    checkpoint: Checkpoint
+    term: int
+    run: str
+    clock: Clock
+    monitor: Monitor
+    inspector: Inspector
+    wishes: Wishes
+    look_around: Callable[[], None]
+    """Called between epochs; raises what makes leading pointless, such as a newer leader."""
+
+    @property
+    def exactly(self) -> bool:
+        return self.settings.guarantee is not Guarantee.AT_MOST_ONCE
+
+
+class Stretch:
+    """Made for one view and one number of shards; `run` once."""
+
+    def __init__(self, seat: Seat, view: CheckpointView, shards: int) -> None:
+        self._seat, self._shards = seat, shards
+        settings, checkpoint = seat.settings, seat.checkpoint
+        in_force = operator_schemas(seat.program, view.operators, settings.allow_dropped_state)
+        for text in in_force.news:
+            seat.monitor.say(f"UPGRADE: {text}")
+        program, schemas = in_force.applied_to(seat.program), in_force.records
+        self._planner = _planner_after(seat, view, shards)
+        self._lines = _lines_of(seat, view, shards)
+        self._lists = lists_of(view, schemas, program, shards, checkpoint.storage, seat.exactly)
+        place = WorkPlace(
+            identity=checkpoint.job.identity,
+            storage_url=checkpoint.storage.url,
+            working_root=settings.working_dir if is_single_executor(seat.spark) else None,
+            backend=settings.backend,
+        )
+        placement = Placement(seat.spark)
+        self._runner = EpochRunner(
+            seat.spark,
+            program,
+            place,
+            checkpoint.storage,
+            self._planner.readers,
+            settings.key_groups,
+            seat.exactly,
+            placement,
+        )
+        self._snapshotter = Snapshotter(seat.spark, place, placement, shards, in_force)
+        self._publishing = Publishing(program, place.identity, checkpoint.storage.url, view)
+        if view.number == 1 and checkpoint.job.seeded_from:
+            self._publishing.refuse_ahead(view.last_epoch)
+        self._committer = Committer(
+            checkpoint, self._publishing, view, seat.term, seat.run, schemas,
+            PublishOrder(str(settings.guarantee)), self._committed, seat.monitor.say,
+        )  # fmt: skip
+        self._admission = Admission(target_seconds=EPOCH_TARGET_SECONDS, ceiling=settings.max_rows_per_epoch)
+        self._pending: list[EpochOutcome] = []
+        self._barrier = seat.clock.monotonic()
+        self._state_bytes: dict[tuple[str, int], int] = {}
+
+    @property
+    def view(self) -> CheckpointView:
+        """The newest committed view."""
+        return self._committer.view
+
+    def run(self) -> Ending:
+        """Lead until something ends it. Raises what failed; nothing uncommitted is left behind then."""
+        view, monitor = self._committer.view, self._seat.monitor
+        monitor.update(
+            phase="running",
+            epoch=view.last_epoch,
+            committed_epoch=view.last_epoch,
+            commit=view.number,
+            rows=view.rows,
+            parallelism=self._shards,
+        )
+        clean = False
+        try:
+            self._committer.publish_recovered()
+            ending = self._loop()
+            clean = True
+        finally:
+            self._snapshotter.close()
+            try:
+                self._committer.close(wait=clean)
+            finally:
+                self._publishing.close()
+        monitor.update(published_through=self._publishing.through)
+        return ending
+
+    def _loop(self) -> Ending:
+        clock, settings, wishes = self._seat.clock, self._seat.settings, self._seat.wishes
+        while not wishes.stopping.is_set():
+            self._committer.check(allowed=1_000)
+            self._seat.look_around()
+            if wishes.parallelism not in (None, self._shards):
+                self._commit_pending()
+                return Ending.RESCALING
+            began = clock.monotonic()
+            plan = self._planner.next(self._admission.limit, self._committer.view.number)
+            if plan is None:
+                if self._pending:
+                    self._commit_pending()
+                elif wishes.draining.is_set():
+                    return Ending.STOPPED
+                elif settings.until is Until.EXHAUSTED and self._planner.exhausted():
+                    return Ending.EXHAUSTED
+                else:
+                    wishes.stopping.wait(POLL_SECONDS)
+                continue
+            reached(Step.PLAN_WRITTEN)
+            outcome = self._run_epoch(plan)
+            if self._seat.exactly:
+                self._pending.append(outcome)
+            if wishes.taken_barrier() or clock.monotonic() - self._barrier >= settings.checkpoint_interval:
+                self._commit_pending()
+            wishes.stopping.wait(max(0.0, settings.epoch_interval - (clock.monotonic() - began)))
+        self._commit_pending()
+        return Ending.STOPPED
+
+    def _commit_pending(self) -> None:
+        if self._pending:
+            self._committer.submit(self._pending)
+            self._pending = []
+        self._barrier = self._seat.clock.monotonic()
+
+    def _run_epoch(self, plan: PlanRecord) -> EpochOutcome:
+        exactly = self._seat.exactly
+        if not exactly:
+            self._committer.submit([EpochOutcome(plan)])
+            self._committer.check(allowed=0)
+        committed = self._committer.view.last_epoch
+        outcome = self._runner.run(plan, self._lines, self._lists, committed, self._seat.run)
+        self._lists |= outcome.lists.after
+        for key, version in outcome.versions.items():
+            if not exactly:
+                self._lines[key] = self._lines[key].advanced(version)
+        for delta in outcome.deltas:
+            for key, line in self._lines.items():
+                if key[0] == delta.operator and line.groups.first == delta.first_group:
+                    self._lines[key] = line.extended(delta)
+        if exactly:
+            self._take_snapshots(plan.epoch)
+        else:
+            self._committer.publish([outcome])
+        self._admission = self._admission.after(outcome.rows, outcome.seconds)
+        self._tell(plan.epoch, outcome)
+        return outcome
+
+    def _tell(self, epoch: int, outcome: EpochOutcome) -> None:
+        self._state_bytes.update(outcome.state_bytes)
+        self._seat.monitor.epoch_done(
+            epoch,
+            outcome.rows,
+            outcome.seconds,
+            state_bytes=sum(self._state_bytes.values()),
+            lag_rows=self._planner.lag(),
+            delta_bytes=sum(delta.extent.length for delta in outcome.deltas),
+            timings_ms=outcome.timings_ms,
+            executors={f"{uid}/{shard}": where for (uid, shard), where in outcome.executors.items()},
+        )
+
+    def _take_snapshots(self, epoch: int) -> None:
+        for file in self._snapshotter.step(self._lines, epoch, self._seat.monitor.say):
+            for key, line in self._lines.items():
+                chosen = {delta.version for delta in line.deltas}
+                if (
+                    key[0] == file.operator
+                    and line.groups.first == file.first_group
+                    and file.version in chosen
+                ):
+                    self._lines[key] = line.rebased(file)
+                    self._committer.add_snapshots([file])
+
+    def _committed(self, view: CheckpointView) -> None:
+        self._seat.monitor.update(
+            committed_epoch=view.last_epoch, commit=view.number, committed_ms=self._seat.clock.now_ms(),
+            published_through=view.published_through,
+        )  # fmt: skip
+
+
+def _planner_after(seat: Seat, view: CheckpointView, shards: int) -> Planner:
+    plans, sources = seat.checkpoint.plans, seat.program.graph.sources
+    uids = [node.uid for node in sources]
+    code = fingerprint(seat.program.graph)
+    ceiling = seat.settings.max_rows_per_epoch
+    recorded = recorded_plans(
+        plans, seat.checkpoint.chain, view, uids, code, shards, ceiling, seat.monitor.say
+    )
+    return Planner(plans, sources, view, recorded, seat.clock, seat.term, seat.run, code, shards)
+
+
+def _lines_of(seat: Seat, view: CheckpointView, shards: int) -> Lines:
+    return {
+        (uid, shard): line_of(view, uid, groups, seat.inspector.damaged)
+        for uid in seat.program.keyed_uids
+        for shard, groups in enumerate(shard_ranges(seat.settings.key_groups, shards))
+    }

@@ -1,0 +1,283 @@
+"""However the rows are cut into epochs, whatever crashes, whatever the parallelism and the backend: the
+same state.
+
+The tasks, working state, deltas, snapshots, commit records and the choice of files to restore from are the
+real ones; in Spark's place the rows are dealt out here. The reference is one big epoch on one shard.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import holdfast as hf
+from holdfast.checkpoint.commits import Chain, Committed
+from holdfast.checkpoint.records import CommitRecord, PlanRecord, SnapshotFile
+from holdfast.checkpoint.view import EMPTY
+from holdfast.engine.bundle import Bundle
+from holdfast.engine.lines import line_of
+from holdfast.engine.operators.dispatch import state_layout
+from holdfast.engine.runner import EpochOutcome, _take_state
+from holdfast.engine.schemas import file_schema, record_of
+from holdfast.engine.staged import unpack_rows
+from holdfast.engine.task import _operator_result, open_shard, snapshot_shard
+from holdfast.engine.work import OperatorTask, TaskResult, WorkPlace, decode_result
+from holdfast.ids import shard_ranges
+from holdfast.state.conversion import Lineage
+from holdfast.state.keys import GROUP_COLUMN, key_groups_of, routing_hash
+from holdfast.storage.checksums import read_extent
+from holdfast.storage.places import open_storage
+
+EXAMPLES = int(os.environ.get("HOLDFAST_EPOCH_EXAMPLES", "25"))
+GROUPS, SHARDS_MAX, KEYS = 16, 5, 9
+BACKENDS = ("lmdb", "memory", "rocksdb")
+ROWS = pa.schema([("key", pa.int64()), ("at", pa.int64()), ("value", pa.int64())])
+
+Event = tuple[int, int, int]
+
+
+class Remembering(hf.KeyedFunction):
+    """Every kind of state, in the order of `at`."""
+
+    output = "key long, at long, total long, seen long"
+    total = hf.ValueState("long", default=0)
+    all = hf.ListState("long")
+    by_value = hf.MapState("long", "long")
+    top = hf.ReducingState("long", max)
+
+    def process(self, row: Any, ctx: Any) -> Iterator[tuple[int, int, int, int]]:
+        self.total.value += row.value
+        self.all.append(row.at)
+        if row.value % 7 == 0:
+            self.all.clear()
+        self.by_value[row.value] = self.by_value.get(row.value, 0) + 1
+        if row.value % 5 == 0 and row.value - 1 in self.by_value:
+            del self.by_value[row.value - 1]
+        self.top.add(row.value)
+        yield row.key, row.at, self.total.value, len(self.all)
+
+
+@dataclass(frozen=True)
+class Life:
+    """A leader: its parallelism and backend, the sizes of its epochs, and which shards had run when it died
+    in the last one (None: it did not). `snapshots`: how many shards it snapshots. `lost`: with its machine.
+    """
+
+    shards: int
+    backend: str
+    epochs: tuple[int, ...]
+    died_after: int | None
+    snapshots: int
+    lost: bool
+
+
+lives = st.builds(
+    Life,
+    shards=st.integers(1, SHARDS_MAX),
+    backend=st.sampled_from(BACKENDS),
+    epochs=st.lists(st.integers(1, 12), min_size=1, max_size=3).map(tuple),
+    died_after=st.none() | st.integers(0, SHARDS_MAX),
+    snapshots=st.integers(0, SHARDS_MAX),
+    lost=st.booleans(),
+)
+events = st.lists(st.tuples(st.integers(0, KEYS), st.integers(0, 30)), min_size=1, max_size=60)
+
+
+class World:
+    """A checkpoint, a machine's working state, and the rows that sinks would show."""
+
+    def __init__(self, root: Path, function: Any, order_by: tuple[str, ...]) -> None:
+        self._root, self._function, self._order_by = root, function, order_by
+        self._lineage = Lineage.begin(state_layout("op", function, ROWS, ("key",)))
+        self._schema = record_of(self._lineage)
+        self._storage = open_storage(str(root / "ck"))
+        self._chain = Chain(self._storage, retain=4, manifest_every=3)
+        self.view = EMPTY
+        self.shown: list[dict[str, Any]] = []
+        self._attempts = 0
+
+    def live(self, life: Life, rows: list[Event]) -> list[Event]:
+        """Lead over as many of the rows as the life allows; gives those that are left."""
+        place = self._place(life.backend)
+        ranges = shard_ranges(GROUPS, life.shards)
+        lines = {("op", shard): line_of(self.view, "op", groups) for shard, groups in enumerate(ranges)}
+        for turn, size in enumerate(life.epochs):
+            if not rows:
+                break
+            dies = life.died_after if turn == len(life.epochs) - 1 else None
+            results = self._run(place, lines, rows[:size], life.shards, dies)
+            if dies is not None and dies < life.shards:
+                break
+            snapshots = [] if turn else self._snapshots(place, lines, life.snapshots)
+            self._commit(results, lines, snapshots, life.shards)
+            rows = rows[size:]
+        if life.lost:
+            for backend in BACKENDS:
+                shutil.rmtree(self._place(backend).working_root or "", ignore_errors=True)
+        return rows
+
+    def _place(self, backend: str) -> WorkPlace:
+        return WorkPlace(self._root.name, self._storage.url, str(self._root / "working" / backend), backend)
+
+    def _run(
+        self, place: WorkPlace, lines: Any, rows: list[Event], shards: int, dies: int | None
+    ) -> list[TaskResult]:
+        self._attempts += 1
+        task = OperatorTask(
+            place=place, uid="op", epoch=self.view.last_epoch + 1, attempt=self._attempts, run="r",
+            clock_ms=0, committed=self.view.last_epoch, function=self._function, lineage=self._lineage,
+            key=("key",), order_by=self._order_by, on_error="fail", shards=tuple(lines["op", shard].plan()
+            for shard in range(shards)), outputs=("",), saves_state=True,
+        )  # fmt: skip
+        results = []
+        for shard, table in enumerate(_dealt(rows, shards)):
+            if shard == dies:
+                break
+            result = _operator_result(task, shard, table.to_batches())
+            assert result.failure is None, result.failure
+            results.append(result)
+        return results
+
+    def _snapshots(self, place: WorkPlace, lines: Any, count: int) -> list[SnapshotFile]:
+        """Snapshots of what the last committed epoch left, if the working state is still there."""
+        found = []
+        for shard in range(min(count, len(lines))):
+            line = lines["op", shard]
+            batch = snapshot_shard(
+                place, self._lineage, file_schema(self._schema), shard, line.groups, self.view.last_epoch + 1
+            )
+            snapshot = decode_result(batch.column(0)[0].as_py()).snapshot
+            if snapshot is not None and snapshot.version == line.version:
+                found.append(snapshot)
+        return found
+
+    def _commit(
+        self, results: list[TaskResult], lines: Any, snapshots: list[SnapshotFile], shards: int
+    ) -> None:
+        epoch = self.view.last_epoch + 1
+        bundle = Bundle(self._storage, f"data/{epoch:012d}/bundle-{uuid.uuid4().hex}")
+        outcome = EpochOutcome(_plan(epoch, shards))
+        for result in results:
+            _take_state(outcome, "op", result, lines, bundle)
+            for output in result.outputs:
+                data = output.payload.inline or read_extent(self._storage, output.payload.extent)
+                self.shown += unpack_rows(data, "output").to_pylist()
+        bundle.write()
+        for delta in outcome.deltas:
+            key = next(key for key, line in lines.items() if line.groups.first == delta.first_group)
+            lines[key] = lines[key].extended(delta)
+        record = CommitRecord(
+            term=1, run="r", first_epoch=epoch, last_epoch=epoch, attempts={str(epoch): 1}, clock_ms=0,
+            parallelism=shards, fingerprint="", positions={}, deltas=tuple(outcome.deltas),
+            snapshots=tuple(snapshots), operators=(self._schema,) if self.view.number == 0 else None,
+        )  # fmt: skip
+        done = self._chain.commit(self.view, record)
+        assert isinstance(done, Committed)
+        self.view = self._chain.load()
+
+    def state(self) -> dict[bytes, bytes]:
+        """All entries, restored by a new machine with one shard."""
+        place = WorkPlace("reader", self._storage.url, str(self._root / "reader"), "lmdb")
+        line = line_of(self.view, "op", shard_ranges(GROUPS, 1)[0])
+        state = open_shard(place, "op", self._lineage, line.plan(), self.view.last_epoch, True)
+        state.verify_base()
+        entries = dict(state.scan(b""))
+        state.close()
+        return entries
+
+
+def _plan(epoch: int, shards: int) -> PlanRecord:
+    return PlanRecord(
+        epoch=epoch,
+        attempt=1,
+        term=1,
+        run="r",
+        parent=0,
+        fingerprint="",
+        parallelism=shards,
+        clock_ms=0,
+        slices={},
+    )
+
+
+def _dealt(rows: list[Event], shards: int) -> list[pa.Table]:
+    """The rows of each shard, as the shuffle would give them."""
+    columns = [
+        pa.array(list(column), field.type)
+        for column, field in zip(zip(*rows, strict=True), ROWS, strict=True)
+    ]
+    groups = key_groups_of(routing_hash([columns[0]]), GROUPS)
+    table = pa.table([*columns, pa.array(groups, pa.int32())], names=[*ROWS.names, GROUP_COLUMN])
+    ranges = shard_ranges(GROUPS, shards)
+    return [table.filter(pa.array([r.first <= g < r.end for g in groups.tolist()])) for r in ranges]
+
+
+def _through(
+    root: Path, function: Any, order_by: tuple[str, ...], rows: list[Event], plan: list[Life]
+) -> World:
+    """Run all rows through these lives; those left over in one last epoch."""
+    world = World(root, function, order_by)
+    for life in plan:
+        rows = world.live(life, rows)
+    if rows:
+        world.live(Life(1, "lmdb", (len(rows),), None, 0, False), rows)
+    return world
+
+
+def _compared(
+    function: Any, order_by: tuple[str, ...], found: list[tuple[int, int]], plan: list[Life]
+) -> tuple[World, World]:
+    rows = [(key, at, value) for at, (key, value) in enumerate(found)]
+    with tempfile.TemporaryDirectory(prefix="hf-epochs-") as root:
+        world = _through(Path(root) / "cut", function, order_by, rows, plan)
+        whole = _through(Path(root) / "whole", function, order_by, rows, [])
+        assert world.state() == whole.state()
+        return world, whole
+
+
+checked = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@checked
+@given(events, st.lists(lives, max_size=5))
+def test_a_function_gives_the_same_state_and_the_same_rows(
+    found: list[tuple[int, int]], plan: list[Life]
+) -> None:
+    world, whole = _compared(Remembering(), ("at",), found, plan)
+    assert Counter(map(_frozen, world.shown)) == Counter(map(_frozen, whole.shown))
+
+
+@checked
+@given(events, st.lists(lives, max_size=5))
+def test_an_aggregate_gives_the_same_state_and_the_same_last_row_of_each_key(
+    found: list[tuple[int, int]], plan: list[Life]
+) -> None:
+    world, whole = _compared(_aggregation(), (), found, plan)
+    assert {row["key"]: row for row in world.shown} == {row["key"]: row for row in whole.shown}
+
+
+def _aggregation() -> Any:
+    job = hf.Job("aggregating")
+    source = job.source(hf.MemorySource([(1, 2, 3)], schema="key long, at long, value long"), uid="rows")
+    kinds = {"total": hf.sum("value"), "n": hf.count(), "low": hf.min("value"), "high": hf.max("value")}
+    source.key_by("key").aggregate(uid="op", **kinds)
+    return next(node.function for node in job.graph().operators)
+
+
+def _frozen(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(sorted(row.items()))

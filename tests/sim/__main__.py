@@ -1,0 +1,88 @@
+"""Many seeds, then every negative control; or one seed and its story.
+
+python -m tests.sim --seeds 10000
+python -m tests.sim --seed 4711 [--control no-floor]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from tests.sim.controls import CONTROLS
+from tests.sim.runs import Found, hunt, simulate
+from tests.sim.scheduler import on_one_core
+
+CONTROL_SEEDS_MAX = 1_000
+PROGRESS_EVERY = 1_000
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    options.add_argument("--seeds", type=int, default=10_000, help="how many seeds to run")
+    options.add_argument("--first", type=int, default=0, help="the first of them")
+    options.add_argument("--seed", type=int, help="run this one alone and tell its story")
+    options.add_argument("--control", choices=sorted(CONTROLS), default="", help="take this safeguard away")
+    options.add_argument("--stretch", type=int, default=1, help="make every simulation so many times longer")
+    given = options.parse_args()
+    with on_one_core():
+        if given.seed is not None:
+            return _tell(given.seed, given.control, given.stretch)
+        if given.control:
+            return _hunt_all([given.control])
+        seeds = range(given.first, given.first + given.seeds)
+        return _run_all(seeds, given.stretch) or _hunt_all(list(CONTROLS))
+
+
+def _tell(seed: int, control: str, stretch: int) -> int:
+    try:
+        world = simulate(seed, control, stretch)
+    except Found as found:
+        print("\n".join(found.story))
+        print(f"VIOLATION  {found}")
+        return 1
+    print("\n".join(world.told()))
+    print(f"green: seed {seed}")
+    return 0
+
+
+def _run_all(seeds: range, stretch: int) -> int:
+    seen: Counter[str] = Counter()
+    began = time.perf_counter()
+    for done, seed in enumerate(seeds, 1):
+        try:
+            seen.update(simulate(seed, stretch=stretch).seen)
+        except Found as found:
+            print("\n".join(found.story[-60:]))
+            print(f"VIOLATION after {done} seeds  {found}")
+            return 1
+        if done % PROGRESS_EVERY == 0 or done == len(seeds):
+            rate = done / (time.perf_counter() - began)
+            print(f"{done:7,d} of {len(seeds):,d} seeds green, {rate:,.0f} seeds/s", flush=True)
+    print("what happened in them:")
+    for what, count in sorted(seen.items()):
+        print(f"  {count:9,d}  {what}")
+    return 0
+
+
+def _hunt_all(controls: list[str]) -> int:
+    print("negative controls:")
+    missed = 0
+    for control in controls:
+        try:
+            found = hunt(control, CONTROL_SEEDS_MAX)
+        except AssertionError as problem:
+            missed += 1
+            print(f"  MISSED  {control}: {problem}")
+            continue
+        print(f"  found at seed {found.seed:4d}  {control}: {found.problem}")
+    if len(controls) == 1 and not missed:
+        print(f"its story: {found.again}")
+    print("verdict: " + (f"{missed} controls not found" if missed else "green, and every control found"))
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""Negative controls: each takes one safeguard away, and the simulation must find that out.
+
+A simulation that stays green without a safeguard does not test it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from holdfast.checkpoint import commits, names, once, pins, retention
+from holdfast.checkpoint import view as view_module
+from holdfast.checkpoint.commits import Adopted, Chain, Committed
+from holdfast.checkpoint.envelope import seal, unseal
+from holdfast.checkpoint.history import History
+from holdfast.checkpoint.records import CommitRecord, Parent, PinRecord
+from holdfast.checkpoint.retention import Retention, Retired
+from holdfast.checkpoint.view import EMPTY, CheckpointView, Head, fold
+from holdfast.engine.committing import Committer
+from holdfast.errors import FencedOut, UnknownOutcome
+from holdfast.ids import CommitNumber
+from holdfast.storage.contract import Put, Storage
+from tests.sim import leaders
+from tests.sim.leaders import Parts
+from tests.sim.world import Violation, World
+
+
+@dataclass(frozen=True)
+class Control:
+    """A safeguard taken away. `finds`: what the checker says, or a part of it."""
+
+    finds: str
+    parts: Parts = field(default_factory=Parts)
+    instead: tuple[tuple[Any, str, Any], ...] = ()
+    """Module, name in it, and what stands there instead."""
+    world: type[World] = World
+    plain: bool = False
+    """Neither rewinds nor copies: the broken part knows nothing of them."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        patches = [patch.object(*where) for where in self.instead]
+        for one in patches:
+            one.start()
+        try:
+            yield
+        finally:
+            for one in patches:
+                one.stop()
+
+
+def _never_read_back(storage: Storage, name: str, data: bytes) -> bytes:
+    storage.put_new(name, data)
+    return data
+
+
+def _hoped_for(storage: Storage, name: str, data: bytes) -> bytes:
+    try:
+        return data if storage.put_new(name, data) is Put.CREATED else storage.get(name)
+    except UnknownOutcome:
+        return data
+
+
+class _Blind(Chain):
+    def _overtaken(self, number: int) -> bool:
+        return False
+
+
+class _Floorless(Retention):
+    def _raise_floor(self, oldest: CheckpointView, head: CheckpointView, floor: int) -> int:
+        return max(floor, (names.number_of(oldest.manifest) or 0) - 1)
+
+
+def _all_floors(storage: Storage) -> list[str]:
+    return [entry.name for entry in storage.list(names.FLOORS)]
+
+
+class _Hasty(Retention):
+    def after_commit(self, head: CheckpointView) -> Retired | None:
+        return super().after_commit(replace(head, given_up_below=head.retained_from + 1))
+
+
+class _Strict(Chain):
+    def _give_way(self, term: int, run: str) -> Adopted:
+        raise FencedOut(term, self.load().term, "another record has the number")
+
+
+class _LastEpochOnly(Committer):
+    def publish_recovered(self) -> None:
+        before = self.view.last_epoch - 1
+        through = self._publishing.through
+        self._publishing.through = {sink: max(before, epoch) for sink, epoch in through.items()}
+        super().publish_recovered()
+
+
+def _pinned_unseen(history: History, name: str, commit: int, holder: str, now_ms: int) -> PinRecord:
+    record = PinRecord(name=name, commit=commit, holder=holder, pinned_ms=now_ms)
+    once.write_once(history.storage, names.pin(name), seal("pin", record))
+    return record
+
+
+class _NumberedByEpoch(Chain):
+    """Names a commit by its last epoch. Two leaders that cut barriers elsewhere then never meet."""
+
+    def load(self) -> CheckpointView:
+        numbers = self.numbers()
+        line: list[CommitRecord] = []
+        number = numbers[-1] if numbers else CommitNumber(0)
+        while number:
+            line.append(self.record(number))
+            number = CommitNumber(line[-1].parent.number)
+        view = EMPTY
+        for record in reversed(line):
+            view = self._folded(view, record)
+        return view
+
+    def commit(self, view: CheckpointView, record: CommitRecord) -> Committed | Adopted:
+        number = record.last_epoch
+        parent = Parent(number=view.number, checksum="")
+        record = msgspec.structs.replace(record, number=number, parent=parent)
+        data = seal("commit", record)
+        if once.write_once(self.storage, names.commit(number), data) != data or self._overtaken(number):
+            return self._give_way(record.term, record.run)
+        return Committed(self._folded(view, record))
+
+    def rewind(self, head: Head, to: CommitNumber, *, term: int, run: str) -> Committed | Adopted:
+        raise NotImplementedError
+
+    def _folded(self, view: CheckpointView, record: CommitRecord) -> CheckpointView:
+        before = Parent(number=record.number - 1, checksum="")
+        base = replace(view, number=before.number, checksum=before.checksum)
+        return fold(base, msgspec.structs.replace(record, parent=before), "")
+
+
+class _NoRetention(Retention):
+    def after_commit(self, head: CheckpointView) -> Retired | None:
+        return None
+
+
+class FloorUnknown(World):
+    """Does not insist on the floor, so that only what comes of having none is found."""
+
+    def _check_used_up(self, name: str) -> None: ...
+
+
+class EpochsOnce(World):
+    """Knows nothing of commit numbers: content as long as no epoch is committed twice."""
+
+    def create(self, name: str, data: bytes) -> Put:
+        beside = self.objects_in(name)
+        if name in beside:
+            return Put.EXISTS
+        beside[name] = data
+        if name.startswith(names.COMMITS):
+            record = unseal("commit", CommitRecord, data, name)
+            covered = {e for other in self.chain for e in range(other.first_epoch, other.last_epoch + 1)}
+            if covered & set(range(record.first_epoch, record.last_epoch + 1)):
+                raise Violation(f"{name} covers epoch {record.first_epoch} again")
+            self.chain.append(record)
+        return Put.CREATED
+
+    def check_whole(self) -> None: ...
+
+    def show(self, epoch: int, rows: tuple[int, int]) -> None: ...
+
+    def believed(self, view: CheckpointView, run: str) -> None: ...
+
+
+SOUND: dict[str, Control] = {
+    "": Control(""),
+    "epochs-once": Control("", Parts(retention=_NoRetention), world=EpochsOnce, plain=True),
+}
+"""No safeguard is taken away: a checker must be content."""
+
+CONTROLS: dict[str, Control] = {
+    "no-read-back": Control("", instead=((commits, "write_once", _never_read_back),)),
+    "unknown-taken-for-success": Control("", instead=((commits, "write_once", _hoped_for),)),
+    "no-look-at-the-floor": Control("for its own", Parts(chain=_Blind)),
+    "no-floor": Control("does not follow", Parts(retention=_Floorless), world=FloorUnknown),
+    "commits-named-by-epoch": Control(
+        "again", Parts(chain=_NumberedByEpoch, retention=_NoRetention), world=EpochsOnce, plain=True
+    ),
+    "floor-cleaned-away": Control("the floor falls", instead=((retention, "outdated_floors", _all_floors),)),
+    "early-deletion": Control("is retained, but", Parts(retention=_Hasty)),
+    "republish-last-epoch-only": Control("and was given epoch", Parts(committer=_LastEpochOnly)),
+    "building-on-a-higher-term": Control(
+        "follows one of term",
+        instead=(
+            (commits, "_refuse_if_superseded", lambda head, term, run: None),
+            (view_module, "_refuse_unless_next", lambda view, record: None),
+        ),
+    ),
+    "fencing-the-rightful-leader": Control("though it is the newest", Parts(chain=_Strict)),
+    "pins-not-looked-at": Control(
+        "is pinned", instead=((retention, "read_pins", lambda storage: pins.Pins((), ())),)
+    ),
+    "pin-without-a-second-look": Control("pinned", instead=((pins, "pin", _pinned_unseen),)),
+    "recorded-plans-ignored": Control(
+        "the sink", instead=((leaders, "recorded_plans", lambda *given: deque()),)
+    ),
+}

@@ -1,0 +1,154 @@
+"""One simulation from a seed, and many of them.
+
+First a storm: leaders and copiers are paused and crash, storage fails. Then some simulations are taken to a
+quiet end: every lost write has landed, nothing fails any more, and a new leader must be able to go on.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from holdfast.checkpoint.history import History
+from holdfast.engine import committing, publishing
+from holdfast.errors import HoldfastError
+from tests.sim.controls import CONTROLS, SOUND, Control
+from tests.sim.copiers import Copier
+from tests.sim.leaders import Habits, Leader, loader
+from tests.sim.scheduler import Executor, Process, Scheduler
+from tests.sim.storage import SimStorage
+from tests.sim.weather import Weather, drawn, plain, stretched
+from tests.sim.world import Violation, World
+
+
+class Found(AssertionError):
+    """A seed whose simulation breaks an invariant; the text says which, and how to run it again."""
+
+    def __init__(self, seed: int, again: str, problem: str, story: list[str]) -> None:
+        super().__init__(seed, again, problem, story)
+        self.seed, self.again, self.problem, self.story = seed, again, problem, story
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.problem}\nrun it again: {self.again}"
+
+
+def command(seed: int, control: str = "", stretch: int = 1) -> str:
+    """What runs one seed again and tells its story, from the top of the repository."""
+    python = Path(sys.executable)
+    shown = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
+    without = f" --control {control}" if control else ""
+    longer = f" --stretch {stretch}" if stretch > 1 else ""
+    return f"{shown} -m tests.sim --seed {seed}{without}{longer}"
+
+
+def simulate(seed: int, control: str = "", stretch: int = 1) -> World:
+    """Run one seed, with the safeguard of `control` taken away. Found: an invariant does not hold.
+
+    `stretch`: how many times longer than usual; the seed then tells another story.
+    """
+    setup = {**CONTROLS, **SOUND}[control]
+    chance = random.Random(seed)
+    weather = stretched(drawn(chance), stretch)
+    weather = plain(weather) if setup.plain else weather
+    world = _world(chance, weather, setup)
+    try:
+        with setup.applied():
+            _storm(world, weather, setup)
+            if chance.random() < weather.calm_chance:
+                _calm(world, setup)
+    except (AssertionError, HoldfastError) as problem:
+        again = command(seed, control, stretch)
+        raise Found(seed, again, str(problem) or repr(problem), world.told()) from problem
+    return world
+
+
+def hunt(control: str, seeds: int) -> Found:
+    """The first seed that finds out that the safeguard of `control` is gone."""
+    for seed in range(seeds):
+        try:
+            simulate(seed, control)
+        except Found as found:
+            if CONTROLS[control].finds not in found.problem:
+                raise
+            return found
+    raise AssertionError(f"{control} was not found in {seeds} seeds")
+
+
+def seen_over(seeds: Iterable[int]) -> Counter[str]:
+    """What happened over these seeds, all of which must be green."""
+    seen: Counter[str] = Counter()
+    for seed in seeds:
+        seen.update(simulate(seed).seen)
+    return seen
+
+
+def _world(chance: random.Random, weather: Weather, setup: Control) -> World:
+    scheduler = Scheduler(
+        chance,
+        crash_chance=weather.crash_chance,
+        pause_chance=weather.pause_chance,
+        stay_chance=weather.stay_chance,
+        steps_max=weather.steps_max,
+    )
+    return setup.world(
+        scheduler, chance, fault_chance=weather.fault_chance, linger_chance=weather.linger_chance
+    )
+
+
+def _storm(world: World, weather: Weather, setup: Control) -> None:
+    scheduler = world.scheduler
+    with _standing_in(world):
+        for number, name in enumerate("abc"[: weather.leaders]):
+            # One after the other: a first leader gets somewhere before the next takes over.
+            asleep = Process(name, number * world.chance.choice((0, 30, 80)))
+            scheduler.spawn(asleep, Leader(world, name, setup.parts, weather.habits))
+        if weather.copies:
+            scheduler.spawn(Process("p"), Copier(world, "p", copies=weather.copies))
+        scheduler.run()
+    world.seen["pause"] += scheduler.pauses
+
+
+def _calm(world: World, setup: Control) -> None:
+    steps, before = world.scheduler.steps, len(world.chain)
+    world.seen["quiet end"] += 1
+    world.scheduler = Scheduler(world.chance)
+    world.scheduler.steps = steps
+    world.fault_chance = world.linger_chance = 0.0
+    world.story.append((steps, "", "the storm is over", ""))
+    for _, name, data in world.late:
+        world.create(name, data)
+    world.late = []
+    with _standing_in(world):
+        world.scheduler.spawn(Process("z"), Leader(world, "z", setup.parts, Habits(lives=1, epochs=1)))
+        world.scheduler.run()
+        if len(world.chain) == before:
+            raise Violation("nothing fails any more, but the last leader has committed nothing")
+        world.check_whole()
+        if not setup.plain:
+            world.scheduler.spawn(Process("check"), lambda: _check_readable(world))
+            world.scheduler.run()
+
+
+def _check_readable(world: World) -> None:
+    history = History(SimStorage(world))
+    newest = history.load()
+    for number in range(newest.retained_from, newest.number + 1):
+        if history.view_at(number) != world.views[number]:
+            raise Violation(f"commit {number} reads back as another checkpoint than was committed")
+
+
+@contextmanager
+def _standing_in(world: World) -> Iterator[None]:
+    """Give the engine simulated threads, and simulated rows of staged files."""
+    pool, load = committing.ThreadPoolExecutor, publishing.load_extent
+    committing.ThreadPoolExecutor = partial(Executor, world.scheduler)  # type: ignore[misc, assignment]
+    publishing.load_extent = loader(world)
+    try:
+        yield
+    finally:
+        committing.ThreadPoolExecutor, publishing.load_extent = pool, load  # type: ignore[misc]

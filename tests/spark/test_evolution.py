@@ -1,0 +1,124 @@
+"""Later code goes on from a checkpoint that earlier code wrote: from its snapshots, its deltas, and both."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.checkpoint.commits import Chain
+from holdfast.engine import snapshots
+from holdfast.errors import RestoreError
+from holdfast.storage.places import open_storage
+from tests.fixtures.everything import FROZEN_EPOCHS, ROWS_PER_EPOCH, USERS
+from tests.fixtures.evolved import Narrowed, Second, Third, expected, job
+
+FROZEN = Path(__file__).parents[1] / "fixtures" / "v1"
+
+
+def go_on(declared: hf.Job, spark: SparkSession, checkpoint: Path, working: Path, **options: Any) -> None:
+    declared.run(
+        checkpoint,
+        spark=spark,
+        until="exhausted",
+        max_rows_per_epoch=ROWS_PER_EPOCH,
+        working_dir=working,
+        restart=hf.NoRestart(),
+        on_message=lambda _: None,
+        **options,
+    )
+
+
+def listing(checkpoint: Path) -> list[str]:
+    return [entry.name for entry in open_storage(str(checkpoint)).list("")]
+
+
+def rows_from(sink: hf.MemorySink, epoch: int) -> list[tuple[Any, ...]]:
+    """Rows of the epochs from `epoch` on. What was staged before has the columns of the code then."""
+    return sorted(row for row in sink.rows() if row[1] >= (epoch - 1) * ROWS_PER_EPOCH)
+
+
+@pytest.mark.parametrize("parallelism", [2, 3])
+def test_state_outlives_two_upgrades(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: int
+) -> None:
+    checkpoint = tmp_path / "ck"
+    shutil.copytree(FROZEN, checkpoint)
+    options = {"parallelism": parallelism, "allow_dropped_state": True}
+
+    # Snapshots and deltas of the first code alone.
+    sink, totals = hf.MemorySink(), hf.MemorySink()
+    go_on(job(23, Second(), sink, totals), spark, checkpoint, tmp_path / "w1", **options)
+    assert rows_from(sink, 21) == sorted(expected(21, 23, FROZEN_EPOCHS))
+    last = {row[0]: row[1:] for row in totals.rows()}
+    assert {user: row[0] for user, row in last.items()} == {
+        f"u{u}": sum(n for n in range(23 * ROWS_PER_EPOCH) if n % USERS == u) for u in range(USERS)
+    }
+    # `top` came with the upgrade: it knows rows of the new epochs only, and they are the largest.
+    assert all(row[2] >= 20 * ROWS_PER_EPOCH for row in last.values())
+    view = Chain(open_storage(str(checkpoint))).load()
+    generations = {schema.uid: schema.generation for schema in view.operators}
+    assert generations == {"everything": 1, "sums": 1, "extra": 0}
+    assert {file.schema.generation for file in view.snapshots["everything"] if file.schema} == {0}
+
+    # Snapshots of the first code, deltas of the first and of the second. Then snapshots of the third.
+    monkeypatch.setattr(snapshots, "DELTAS_MIN", 2)
+    monkeypatch.setattr(snapshots, "DELTAS_MAX", 2)
+    sink = hf.MemorySink()
+    go_on(job(32, Third(), sink, hf.MemorySink()), spark, checkpoint, tmp_path / "w2", **options)
+    assert rows_from(sink, 24) == sorted(expected(24, 32, FROZEN_EPOCHS))
+    view = Chain(open_storage(str(checkpoint))).load()
+    assert 2 in {file.schema.generation for file in view.snapshots["everything"] if file.schema}
+
+    # Snapshots of the third: nothing is left to convert.
+    sink = hf.MemorySink()
+    go_on(job(34, Third(), sink, hf.MemorySink()), spark, checkpoint, tmp_path / "w3", **options)
+    assert rows_from(sink, 33) == sorted(expected(33, 34, FROZEN_EPOCHS))
+
+
+def test_working_state_of_older_code_is_not_misread(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint, working = tmp_path / "ck", tmp_path / "working"
+    shutil.copytree(FROZEN, checkpoint)
+    options = {"parallelism": 2, "allow_dropped_state": True}
+    go_on(job(22, Second(), hf.MemorySink(), hf.MemorySink()), spark, checkpoint, working, **options)
+    sink = hf.MemorySink()
+    go_on(job(24, Third(), sink, hf.MemorySink()), spark, checkpoint, working, **options)
+    assert rows_from(sink, 23) == sorted(expected(23, 24, FROZEN_EPOCHS))
+
+
+def test_an_operator_is_dropped_only_with_leave(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "ck"
+    shutil.copytree(FROZEN, checkpoint)
+    sink, totals = hf.MemorySink(), hf.MemorySink()
+    renamed = job(22, Second(), sink, totals, uid="sums-anew")
+    with pytest.raises(RestoreError) as refused:
+        go_on(renamed, spark, checkpoint, tmp_path / "w1")
+    assert "state of operator 'sums', which this job does not have" in str(refused.value)
+    assert "state 'top' of operator 'everything' is in the checkpoint" in str(refused.value)
+    go_on(renamed, spark, checkpoint, tmp_path / "w1", allow_dropped_state=True)
+    assert rows_from(sink, 21) == sorted(expected(21, 22, FROZEN_EPOCHS))
+    # The new operator began with nothing.
+    assert max(row[2] for row in totals.rows()) <= -(-2 * ROWS_PER_EPOCH // USERS)
+    assert "sums" not in Chain(open_storage(str(checkpoint))).load().snapshots
+
+
+def test_what_cannot_follow_is_told_at_once_and_nothing_is_touched(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "ck"
+    shutil.copytree(FROZEN, checkpoint)
+    before = listing(checkpoint)
+    with pytest.raises(RestoreError) as refused:
+        go_on(job(30, Narrowed(), hf.MemorySink(), hf.MemorySink()), spark, checkpoint, tmp_path / "w")
+    lines = str(refused.value).splitlines()
+    assert len(lines) == 5
+    for line in lines:
+        assert "of operator 'everything'" in line
+        assert "; declare it" in line
+    assert [name for name in listing(checkpoint) if not name.startswith(("terms/", "failures/"))] == [
+        name for name in before if not name.startswith("terms/")
+    ]

@@ -1,0 +1,94 @@
+"""Giving up old commits on request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint.commits import Chain
+from holdfast.checkpoint.history import History
+from holdfast.checkpoint.pins import pin, read_pins
+from holdfast.checkpoint.terms import newest_term
+from holdfast.clock import SystemClock
+from holdfast.engine import pruning
+from holdfast.engine.pruning import prune
+from holdfast.errors import DefinitionError
+from tests.unit.engine.stored import MadeCheckpoint
+from tests.unit.engine.test_reading import read
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture(autouse=True)
+def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "ANSWER_SECONDS", 0.0)
+
+
+def grown(tmp_path: Path, commits: int = 12) -> MadeCheckpoint:
+    made = MadeCheckpoint(tmp_path)
+    for number in range(commits):
+        made.commit({(f"u{i}", i): {"total": number} for i in range(20)}, snapshots=number % 3 == 2)
+    return made
+
+
+def test_all_but_the_newest_are_given_up_and_their_files_deleted(tmp_path: Path) -> None:
+    made = grown(tmp_path)
+    before = {entry.name for entry in made.storage.list("data/")}
+    done = prune(made.storage, 3, CLOCK)
+    assert done.given_up == tuple(range(1, 10))
+    assert done.deleted > 0
+    assert len(made.storage.list("data/")) < len(before)
+    view = Chain(made.storage).load()
+    assert view.number == 14
+    assert view.retained_from == 10
+    assert read(made) == made.model
+    assert read(made, commit=10) != made.model
+
+
+def test_a_dry_run_touches_nothing(tmp_path: Path) -> None:
+    made = grown(tmp_path)
+    before = made.storage.list("")
+    done = prune(made.storage, 3, CLOCK, dry_run=True)
+    assert done.given_up == tuple(range(1, 10))
+    assert made.storage.list("") == before
+
+
+def test_beside_a_leader_nothing_is_given_up_and_no_term_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = grown(tmp_path)
+    monkeypatch.setattr(pruning, "status_of_leader", lambda *args, **options: {"phase": "running"})
+    done = prune(made.storage, 3, CLOCK)
+    assert done.led
+    assert done.given_up == ()
+    term = newest_term(made.storage)
+    assert term is not None
+    assert term.term == 1
+    assert History(made.storage).load().number == made.view.number
+
+
+def test_a_pinned_commit_outlives_pruning_until_its_pin_is_dropped(tmp_path: Path) -> None:
+    made = grown(tmp_path)
+    pin(History(made.storage), "reader", 2, "somebody", CLOCK.now_ms() - 86_400_000)
+    prune(made.storage, 3, CLOCK)
+    assert History(made.storage).view_at(2).number == 2
+    assert [p.name for p in read_pins(made.storage).records] == ["reader"]
+    done = prune(made.storage, 3, CLOCK, pins_older_than_ms=3_600_000)
+    assert done.pins_dropped == ("reader",)
+    assert read_pins(made.storage).records == ()
+
+
+def test_a_void_pin_holds_nothing_back(tmp_path: Path) -> None:
+    made = grown(tmp_path)
+    now = CLOCK.now_ms()
+    pin(History(made.storage), "dead", 1, "somebody", now - 10_000, expires_ms=now - 5_000)
+    done = prune(made.storage, 3, CLOCK)
+    assert done.pins_dropped == ("dead",)
+    assert done.deleted > 0
+
+
+def test_keeping_too_little_is_refused(tmp_path: Path) -> None:
+    made = grown(tmp_path, 2)
+    with pytest.raises(DefinitionError, match="from 2 on"):
+        prune(made.storage, 1, CLOCK)
