@@ -6,8 +6,6 @@ says what to do about it (docs/how-to/run.md). Tracebacks only with --verbose or
 
 from __future__ import annotations
 
-import os
-import shlex
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -16,11 +14,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from holdfast.cli.displays import Display, JsonLines, LivePanel, PlainLines
+from holdfast.cli.chaosing import chaos
+from holdfast.cli.checking import check
+from holdfast.cli.controlling import request, rescale, savepoint, stop
+from holdfast.cli.converting import convert
 from holdfast.cli.guaranteeing import print_guarantees
+from holdfast.cli.inspecting import checkpoints
 from holdfast.cli.loading import load_job
+from holdfast.cli.running import run
+from holdfast.cli.savepointing import savepoints
+from holdfast.cli.showing import status
+from holdfast.cli.stating import state
 from holdfast.cli.telling import AppFile, AsJson, JobName, Verbose, one_line_errors
-from holdfast.clock import SystemClock
 
 app = typer.Typer(
     add_completion=False,
@@ -30,65 +35,20 @@ app = typer.Typer(
 )
 
 
+app.command()(run)
+app.command()(check)
+app.command()(chaos)
+for command in (status, stop, savepoint, rescale, request):
+    app.command()(command)
+savepoints.command()(convert)
+app.add_typer(savepoints, name="savepoints")
+app.add_typer(checkpoints, name="checkpoints")
+app.add_typer(state, name="state")
+
+
 def main() -> None:
     """The entry point of `holdfast`."""
     app()
-
-
-@app.command()
-def run(
-    file: AppFile,
-    checkpoint: Annotated[
-        str, typer.Option(help="Where to keep the checkpoint: a directory, s3://, gs://, az://.")
-    ],
-    guarantee: Annotated[
-        str, typer.Option(help="exactly-once, at-least-once or at-most-once.")
-    ] = "exactly-once",
-    until: Annotated[
-        str, typer.Option(help="stopped, or exhausted: end when the sources have no more.")
-    ] = "stopped",
-    checkpoint_interval: Annotated[
-        str | None, typer.Option(help="Least time between commits, such as 5s. [default: every epoch]")
-    ] = None,
-    epoch_interval: Annotated[
-        str | None,
-        typer.Option(help="Least time between epochs, such as 500ms. [default: as fast as it goes]"),
-    ] = None,
-    max_rows_per_epoch: Annotated[int | None, typer.Option(help="[default: found by itself]")] = None,
-    parallelism: Annotated[
-        int | None, typer.Option(help="How many shards. [default: as before, or one per core]")
-    ] = None,
-    key_groups: Annotated[int, typer.Option(help="Fixed when the checkpoint is created.")] = 128,
-    backend: Annotated[str, typer.Option(help="Where working state lives.")] = "lmdb",
-    retain: Annotated[int, typer.Option(help="How many commits to keep.")] = 10,
-    working_dir: Annotated[
-        Path | None,
-        typer.Option(help="Local disk for working state. [default: HOLDFAST_WORKING_DIR, or temporary]"),
-    ] = None,
-    master: Annotated[str | None, typer.Option(help="The Spark master, such as local[4].")] = None,
-    job: JobName = None,
-    json: AsJson = False,
-    verbose: Verbose = False,
-) -> None:
-    """Run a job. Killed at any moment and started again, it goes on exactly where it was."""
-    with one_line_errors(verbose), _display(json) as display:
-        if master is not None:
-            _choose_master(master)
-        load_job(file, job).run(
-            checkpoint,
-            guarantee=guarantee,
-            until=until,
-            checkpoint_interval=checkpoint_interval,
-            epoch_interval=epoch_interval,
-            max_rows_per_epoch=max_rows_per_epoch,
-            parallelism=parallelism,
-            key_groups=key_groups,
-            backend=backend,
-            retain=retain,
-            working_dir=working_dir,
-            on_progress=display.progress,
-            on_message=display.message,
-        )
 
 
 @app.command()
@@ -145,16 +105,3 @@ def version() -> None:
     print(
         f"holdfast {installed_version('holdfast')} (PySpark {installed_version('pyspark')}, Python {python})"
     )
-
-
-def _display(as_json: bool) -> Display:
-    if as_json:
-        return JsonLines(sys.stdout, SystemClock())
-    console = Console()
-    return LivePanel(console, SystemClock()) if console.is_terminal else PlainLines(sys.stderr, SystemClock())
-
-
-def _choose_master(master: str) -> None:
-    """Before there is a session, Spark's own variable is the public way to say it."""
-    given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master {shlex.quote(master)} {given}"

@@ -1,0 +1,285 @@
+"""`holdfast checkpoints list | show | verify | prune`: what a checkpoint holds, and how much is kept."""
+
+from __future__ import annotations
+
+import json as json_module
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.checkpoint.copying import Copy, chunks_of, damage_in
+from holdfast.checkpoint.damage import verify as damaged_records
+from holdfast.checkpoint.history import DamagedChain, History, brings_manifest
+from holdfast.checkpoint.identity import read_job
+from holdfast.checkpoint.pins import read_pins
+from holdfast.checkpoint.records import CommitRecord, Extent
+from holdfast.checkpoint.view import CheckpointView, to_manifest
+from holdfast.cli.telling import AsJson, Verbose, one_line_errors
+from holdfast.cli.wording import size
+from holdfast.clock import SystemClock, duration_ms
+from holdfast.engine.pruning import Pruned, prune
+from holdfast.engine.recovery import Inspector
+from holdfast.errors import CorruptionError, RestoreError
+from holdfast.storage.contract import Storage
+from holdfast.storage.places import open_storage
+
+checkpoints = typer.Typer(
+    no_args_is_help=True, help="Look at the commits of a checkpoint, check them, give up old ones."
+)
+
+Place = Annotated[str, typer.Option("--checkpoint", help="Where the checkpoint is.")]
+Number = Annotated[int, typer.Argument(metavar="N", help="The number of the commit.")]
+
+
+@checkpoints.command("list")
+def list_command(checkpoint: Place, json: AsJson = False, verbose: Verbose = False) -> None:
+    """List the commits that are in storage, oldest first."""
+    with one_line_errors(verbose):
+        storage = open_storage(checkpoint)
+        job = read_job(storage)
+        rows = _commits(storage)
+        if json:
+            for row in rows:
+                print(json_module.dumps(row))
+            return
+        table = Table(
+            title=f"{job.job}: commits in {storage.url}", title_justify="left", box=box.SIMPLE, pad_edge=False
+        )
+        for heading in ("commit", "epochs", "time", "term", "rows", "files", "size"):
+            numbers = heading in ("rows", "files", "size")
+            table.add_column(heading, justify="right" if numbers else "left", no_wrap=True)
+        table.add_column("kept", overflow="fold")
+        for row in rows:
+            table.add_row(*_shown(row))
+        Console().print(table if rows else f"no commits in {storage.url} yet", highlight=False)
+
+
+def _commits(storage: Storage) -> list[dict[str, Any]]:
+    history = History(storage)
+    try:
+        retained_from = history.load().retained_from
+    except DamagedChain as damage:
+        retained_from = damage.head.retained_from
+    pins: dict[int, list[str]] = {}
+    for pin in read_pins(storage).held_at(SystemClock().now_ms()):
+        pins.setdefault(pin.commit, []).append(pin.holder)
+    rows: list[dict[str, Any]] = []
+    for number in history.numbers():
+        row: dict[str, Any] = {"commit": number, "retained": number >= retained_from}
+        row["pinned_by"] = pins.get(number, [])
+        try:
+            rows.append({**row, **_facts(history.record(number))})
+        except CorruptionError as damage:
+            rows.append({**row, "damage": str(damage)})
+    return rows
+
+
+def _facts(record: CommitRecord) -> dict[str, Any]:
+    extents = [delta.extent for delta in record.deltas]
+    extents += [file.extent for file in record.staged]
+    extents += [held.extent for held in record.lists]
+    return {
+        "first_epoch": record.first_epoch,
+        "last_epoch": record.last_epoch,
+        "time_ms": record.clock_ms,
+        "term": record.term,
+        "run": record.run,
+        "rows": record.rows,
+        "files": len(extents) + len(record.snapshots),
+        "bytes": sum(extent.length for extent in extents) + sum(file.length for file in record.snapshots),
+        "manifest": brings_manifest(record),
+        "rewind_to": record.rewind_to,
+    }
+
+
+def _shown(row: dict[str, Any]) -> list[str]:
+    kept = "yes" if row["retained"] else "no"
+    if row["pinned_by"]:
+        kept = f"pinned by {', '.join(row['pinned_by'])}"
+    if "damage" in row:
+        return [str(row["commit"]), "damaged", "", "", "", "", "", kept]
+    first, last = row["first_epoch"], row["last_epoch"]
+    epochs = f"{first}" if first == last else f"{first} to {last}" if first < last else "none"
+    if row["rewind_to"] is not None:
+        epochs = f"back to commit {row['rewind_to']}"
+    return [
+        str(row["commit"]), epochs, moment(row["time_ms"]), str(row["term"]), f"{row['rows']:,}",
+        str(row["files"]), size(row["bytes"]), f"{kept}, manifest" if row["manifest"] else kept,
+    ]  # fmt: skip
+
+
+def moment(ms: int) -> str:
+    """A time as people read it."""
+    return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+@checkpoints.command()
+def show(number: Number, checkpoint: Place, json: AsJson = False, verbose: Verbose = False) -> None:
+    """Show everything about one commit: its record, and the checkpoint that it leads to."""
+    with one_line_errors(verbose):
+        storage = open_storage(checkpoint)
+        read_job(storage)
+        history = History(storage)
+        record, view = history.record(number), history.view_at(number)
+        if json:
+            whole = {
+                "record": msgspec.to_builtins(record),
+                "checkpoint": msgspec.to_builtins(to_manifest(view)),
+            }
+            print(json_module.dumps(whole))
+            return
+        _show(Console(), record, view)
+
+
+def _show(console: Console, record: CommitRecord, view: CheckpointView) -> None:
+    facts = _facts(record)
+    grid = Table.grid(padding=(0, 2))
+    told = {
+        "commit": f"{record.number}, after commit {record.parent.number}",
+        "epochs": f"{record.first_epoch} to {record.last_epoch}" if record.attempts else "none",
+        "time": moment(record.clock_ms),
+        "leader": f"term {record.term}, run {record.run}",
+        "rows": f"{record.rows:,} (in all {view.rows:,})",
+        "parallelism": str(record.parallelism),
+        "code": record.fingerprint,
+        "own files": f"{facts['files']} ({size(facts['bytes'])})",
+        "retained from": f"commit {record.retained_from}",
+        "positions": json_module.dumps(msgspec.to_builtins(view.positions)),
+        "published through": json_module.dumps(view.published_through),
+    }
+    for name, value in told.items():
+        grid.add_row(f"[dim]{name}[/dim]", value.replace("[", r"\["))
+    console.print(grid, highlight=False)
+    table = Table(title="state that it leads to", title_justify="left")
+    for heading in ("operator", "key", "states", "snapshots", "deltas", "lists"):
+        table.add_column(heading, overflow="fold")
+    for schema in view.operators:
+        deltas = view.live_deltas(schema.uid)
+        snapshots = view.snapshots.get(schema.uid, ())
+        lists = view.lists.get(schema.uid, ())
+        table.add_row(
+            schema.uid,
+            ", ".join(f"{name} {ddl}" for name, ddl in schema.key),
+            "\n".join(f"{state.name}: {state.kind} of {state.type}" for state in schema.states),
+            f"{len(snapshots)} ({size(sum(file.length for file in snapshots))})",
+            f"{len(deltas)} ({size(sum(delta.extent.length for delta in deltas))})",
+            str(len(lists)),
+        )
+    console.print(table, highlight=False)
+
+
+@checkpoints.command()
+def verify(
+    checkpoint: Place,
+    number: Annotated[int | None, typer.Argument(metavar="[N]", help="[default: the newest]")] = None,
+    json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Read every byte that a commit names, and every record. Exit code 5 if something is damaged."""
+    found: dict[str, Any] = {}
+    with one_line_errors(verbose):
+        found = _verified(open_storage(checkpoint), number)
+        if json:
+            print(json_module.dumps(found))
+        else:
+            for problem in found["damage"]:
+                print(f"damage: {problem}")
+            what = f"commit {found['commit']}: {found['files']} files, {size(found['bytes'])}"
+            state = "whole" if not found["damage"] else "damaged, and can be restored from other files"
+            print(f"{what}, {state if found['restorable'] else 'damaged, and cannot be restored'}")
+    if found["damage"]:
+        raise typer.Exit(CorruptionError.exit_code)
+
+
+def _verified(storage: Storage, number: int | None) -> dict[str, Any]:
+    job = read_job(storage)
+    history = History(storage)
+    number = _chosen(history, number)
+    problems = damaged_records(history)
+    try:
+        view = history.view_at(number)
+    except CorruptionError as damage:
+        problems += [] if str(damage) in problems else [str(damage)]
+        return {"commit": number, "files": 0, "bytes": 0, "restorable": False, "damage": problems}
+    copies = copies_of(view)
+    problems += damage_in(storage, copies)
+    whole = not problems
+    return {
+        "commit": number,
+        "epoch": view.last_epoch,
+        "files": len(copies),
+        "bytes": sum(copy.length for copy in copies),
+        "restorable": whole or Inspector(storage, job.key_groups, lambda text: None).restorable(view),
+        "damage": problems,
+    }
+
+
+def copies_of(view: CheckpointView) -> list[Copy]:
+    """Every object that restoring and publishing from a view may need, with the stretches to be checked."""
+    objects: dict[str, list[Extent]] = {}
+    for files in view.snapshots.values():
+        for file in files:
+            objects.setdefault(file.object, list(chunks_of(file)))
+    extents = [delta.extent for uid in view.deltas for delta in view.live_deltas(uid)]
+    extents += [file.extent for file in view.staged]
+    extents += [file.extent for files in view.lists.values() for file in files]
+    for extent in extents:
+        objects.setdefault(extent.object, []).append(extent)
+    return [Copy(name, tuple(stretches)) for name, stretches in sorted(objects.items())]
+
+
+def _chosen(history: History, number: int | None) -> int:
+    numbers = history.numbers()
+    if not numbers:
+        raise RestoreError(f"there are no commits in {history.storage.url} yet; nothing to verify")
+    if number is not None and number not in numbers:
+        raise RestoreError(f"there is no commit {number}; there are {numbers[0]} to {numbers[-1]}")
+    return number or numbers[-1]
+
+
+@checkpoints.command("prune")
+def prune_command(
+    checkpoint: Place,
+    keep: Annotated[int, typer.Option(help="How many of the newest commits to keep.")],
+    pins_older_than: Annotated[
+        str | None, typer.Option(help="Also drop pins older than this, such as 1d: their readers fail.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be given up.")] = False,
+    json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Give up old commits and delete what only they need. Beside a running job: only what it has given up."""
+    with one_line_errors(verbose):
+        storage = open_storage(checkpoint)
+        read_job(storage)
+        age = duration_ms(pins_older_than) if pins_older_than else None
+        done = prune(storage, keep, SystemClock(), pins_older_than_ms=age, dry_run=dry_run)
+        if json:
+            print(json_module.dumps(msgspec.to_builtins(done)))
+        else:
+            for line in _told(done, dry_run):
+                print(line)
+
+
+def _told(done: Pruned, dry_run: bool) -> list[str]:
+    would = "would be " if dry_run else ""
+    lines = []
+    if done.led:
+        lines.append("the job runs: its leader decides how many commits to keep (run --retain)")
+    if done.given_up:
+        given_up = f"{done.given_up[0]} to {done.given_up[-1]}"
+        lines.append(f"commits {given_up} {would}given up")
+    if done.pins_dropped:
+        lines.append(f"{len(done.pins_dropped)} pins {would}dropped")
+    if done.held_back:
+        lines.append(f"nothing could be deleted: {done.held_back}")
+    lines.append(
+        f"commits {done.retained_from} to {done.newest} are kept"
+        + ("" if dry_run else f"; {done.deleted} objects deleted")
+    )
+    return lines

@@ -1,0 +1,68 @@
+"""`holdfast run --http`: a job with its control API beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Unpack
+
+import typer
+
+from holdfast.engine.job import Job, stopping_on_signals
+from holdfast.engine.progress import Listener, Message
+from holdfast.engine.settings import RunOptions
+from holdfast.errors import DefinitionError
+
+Http = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Answer the control API there, such as 127.0.0.1:8080."),
+]
+HttpTokenFile = Annotated[
+    Path | None, typer.Option(help="The file with the token that the control API asks for.")
+]
+
+
+def run_beside(
+    http: str | None,
+    token_file: Path | None,
+    job: Job,
+    checkpoint: str,
+    *,
+    on_progress: Listener,
+    on_message: Message,
+    **options: Unpack[RunOptions],
+) -> None:
+    """Run a job as `Job.run` does, and answer its control API at `http`, if that is given.
+
+    The port is taken before anything starts: a wrong address costs no minute of Spark.
+    """
+    if http is None:
+        if token_file is not None:
+            raise DefinitionError("--http-token-file guards nothing without --http; give both")
+        job.run(checkpoint, on_progress=on_progress, on_message=on_message, **options)
+        return
+    from holdfast.dashboard.serving import listen
+
+    host, port = address(http)
+    with listen(host, port, read_token(token_file)) as listening:
+        handle = job.start(checkpoint, on_progress=on_progress, on_message=on_message, **options)
+        with stopping_on_signals(handle), listening.serve(handle) as server:
+            on_message(f"the control API is at {server.url}")
+            handle.wait()
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port of `127.0.0.1:8080`, `[::1]:8080` or `:8080`, which is loopback."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65_535:
+        raise DefinitionError(f"--http {text!r} is not an address; write HOST:PORT, such as 127.0.0.1:8080")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
+
+def read_token(file: Path | None) -> str | None:
+    """The token in a file, without white space around it."""
+    if file is None:
+        return None
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as cause:
+        raise DefinitionError(f"the token in {file} cannot be read ({cause}); check the file") from cause

@@ -1,0 +1,128 @@
+"""`holdfast status`: how a job stands, from storage, and from its leader if one answers."""
+
+from __future__ import annotations
+
+import json as json_module
+from dataclasses import fields
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.controlling import Checkpoint
+from holdfast.cli.telling import AsJson, Verbose, one_line_errors
+from holdfast.cli.wording import age, facts, rows, size
+from holdfast.clock import Clock, SystemClock
+from holdfast.engine.describing import standing
+from holdfast.engine.progress import Progress
+from holdfast.storage.places import open_storage
+
+ANSWER_SECONDS = 2.0
+WATCH_SECONDS = 2.0
+FAILURES_SHOWN = 10
+
+
+def status(
+    checkpoint: Checkpoint,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds.")] = False,
+    json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say how a job stands: its leader, its newest checkpoint, its failures. Works also if nobody runs it."""
+    with one_line_errors(verbose):
+        clock, console = SystemClock(), Console()
+        storage = open_storage(checkpoint)
+        found = standing(storage, clock, ANSWER_SECONDS)
+        if not watch:
+            _show(console, found, as_json=json)
+            return
+        try:
+            _watch(console, found, lambda: standing(storage, clock, ANSWER_SECONDS), clock, as_json=json)
+        except KeyboardInterrupt:
+            return
+
+
+def _watch(console: Console, found: dict[str, Any], look: Any, clock: Clock, *, as_json: bool) -> None:
+    if as_json or not console.is_terminal:
+        while True:
+            _show(console, found, as_json=as_json)
+            clock.sleep(WATCH_SECONDS)
+            found = look()
+    with Live(picture(found), console=console, refresh_per_second=4) as live:
+        while True:
+            clock.sleep(WATCH_SECONDS)
+            live.update(picture(look()))
+
+
+def _show(console: Console, found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json_module.dumps(found), flush=True)
+    else:
+        console.print(picture(found))
+
+
+def picture(found: dict[str, Any]) -> RenderableType:
+    """A job's standing for people."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in lines(found):
+        table.add_row(Text(name, style="dim"), Text(value))
+    shown = found["failures"][-FAILURES_SHOWN:]
+    return Group(table, _failures(shown, found["now_ms"])) if shown else Group(table)
+
+
+def lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """What there is to say, in reading order."""
+    progress, now_ms = found["progress"], found["now_ms"]
+    said = [("job", f"{found['job']} ({found['key_groups']} key groups)"), ("leader", _leader(found))]
+    if progress is None:
+        return said + _checkpoint(found["checkpoint"], now_ms)
+    # A leader of another version may know more than this one, or less.
+    known = {field.name for field in fields(Progress)}
+    told = Progress(**{name: value for name, value in progress.items() if name in known})
+    said += [(name, value) for name, value in facts(told, now_ms) if name != "term"]
+    if told.parallelism:
+        said.append(("shards", str(told.parallelism)))
+    return said
+
+
+def _leader(found: dict[str, Any]) -> str:
+    leader, now_ms = found["leader"], found["now_ms"]
+    if leader is None:
+        return "nobody ever led this job"
+    who = f"term {leader['term']}, {leader['host']}, process {leader['pid']}"
+    since = age(leader["claimed_ms"], now_ms)
+    if found["progress"] is not None:
+        return f"{who}, since {since}"
+    return f"nobody answered within {ANSWER_SECONDS:g} s; the last was {who}, begun {since} ago"
+
+
+def _checkpoint(newest: dict[str, Any], now_ms: int) -> list[tuple[str, str]]:
+    if "problem" in newest:
+        return [("checkpoint", f"DAMAGED: {newest['problem']}")]
+    if not newest["commit"]:
+        return [("checkpoint", "no commit yet")]
+    return [
+        ("epoch", f"{newest['last_epoch']:,} (committed, by commit {newest['commit']:,})"),
+        ("rows", rows(newest["rows"])),
+        ("stored state", size(newest["stored_bytes"])),
+        ("checkpoint age", f"{age(newest['clock_ms'], now_ms)} since its last epoch began"),
+        ("shards", str(newest["parallelism"])),
+    ]
+
+
+def _failures(failures: list[dict[str, Any]], now_ms: int) -> Table:
+    table = Table(title="failures and restarts, newest last", title_justify="left")
+    for heading in ("ago", "term", "epoch", "what", "then"):
+        table.add_column(heading)
+    for failure in failures:
+        then = failure["decision"]
+        if failure.get("delay_ms"):
+            then += f" after {failure['delay_ms'] / 1_000:.1f} s"
+        if failure.get("reason"):
+            then += f": {failure['reason']}"
+        cells = (age(failure["at_ms"], now_ms), failure["term"], failure["epoch"], failure["message"], then)
+        table.add_row(*(Text(str(cell)) for cell in cells))
+    return table

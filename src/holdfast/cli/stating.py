@@ -1,0 +1,257 @@
+"""`holdfast state show | export | diff | get`: what operators remember, read from storage. Starts no Spark.
+
+A state is named by where it is: `URL` of a checkpoint (its newest commit) or of a savepoint, `URL@N` for
+commit N, `URL#E` for the state after epoch E.
+"""
+
+from __future__ import annotations
+
+import base64
+import json as json_module
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.cli.exporting import export_state, plain, plain_rows
+from holdfast.cli.telling import AsJson, Verbose, one_line_errors
+from holdfast.cli.wording import size
+from holdfast.engine.diffing import OperatorDifference, differences
+from holdfast.engine.listing import lists_of_operator, unkeyed_operators
+from holdfast.engine.query import StateReader
+from holdfast.engine.reading import StoredState, open_stored, pinned, state_entries, state_tables
+from holdfast.errors import DefinitionError
+from holdfast.state.layout import StateLayout
+from holdfast.state.rows import rows_of
+from holdfast.state.types import type_ddl
+
+DIFFERENT = 1
+"""Exit code of `diff` where the two differ."""
+
+state = typer.Typer(no_args_is_help=True, help="Look at what operators remember.")
+
+Where = Annotated[
+    str,
+    typer.Argument(metavar="STATE", help="URL of a checkpoint or savepoint, or URL@commit, or URL#epoch."),
+]
+Uid = Annotated[str | None, typer.Option(help="Which operator. [default: all]")]
+
+
+def opened(where: str) -> StoredState:
+    """The state that a name means."""
+    found = re.fullmatch(r"(.+?)([@#])(\d+)", where)
+    if found is None:
+        return open_stored(where)
+    url, mark, number = found.groups()
+    return open_stored(url, commit=int(number)) if mark == "@" else open_stored(url, epoch=int(number))
+
+
+@state.command()
+def show(
+    where: Where,
+    uid: Uid = None,
+    limit: Annotated[int, typer.Option(help="How many keys to show.")] = 20,
+    sizes: Annotated[bool, typer.Option("--sizes", help="Keys and bytes of each key group instead.")] = False,
+    json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Show the first keys of each operator, or how the state is spread over key groups."""
+    with one_line_errors(verbose):
+        stored = opened(where)
+        with pinned(stored, "holdfast state show"):
+            for one in [uid] if uid else [*stored.lineages, *unkeyed_operators(stored)]:
+                if one in unkeyed_operators(stored):
+                    _show_lists(stored, one, limit, as_json=json)
+                elif sizes:
+                    _show_sizes(stored, one, as_json=json)
+                else:
+                    _show_keys(stored, one, limit, as_json=json)
+
+
+def _show_keys(stored: StoredState, uid: str, limit: int, *, as_json: bool) -> None:
+    rows: list[dict[str, Any]] = []
+    for table in state_tables(stored, uid):
+        rows += plain_rows(table.slice(0, limit - len(rows)))
+        if len(rows) >= limit:
+            break
+    if as_json:
+        for row in rows:
+            print(json_module.dumps({"operator": uid, **row}))
+        return
+    layout = stored.layout(uid)
+    shown = Table(title=f"{uid}: first {len(rows)} keys of {stored}", title_justify="left")
+    for name in rows[0] if rows else layout.key.names:
+        shown.add_column(name, overflow="fold")
+    for row in rows:
+        shown.add_row(*(_cell(value) for value in row.values()))
+    Console().print(shown, highlight=False)
+
+
+def _show_lists(stored: StoredState, uid: str, limit: int, *, as_json: bool) -> None:
+    """Of an operator without keys: the first items of each shard's lists."""
+    for held in lists_of_operator(stored, uid):
+        items = [plain(item) for item in held.items[:limit]]
+        if as_json:
+            told = {"operator": uid, "state": held.state, "shard": held.shard, "count": len(held.items)}
+            print(json_module.dumps({**told, "items": items}))
+        else:
+            first = f", the first {len(items)}" if len(items) < len(held.items) else ""
+            print(f"{uid}.{held.state}, shard {held.shard}: {len(held.items):,} items{first}")
+            for item in items:
+                print(f"  {json_module.dumps(item)}")
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else value if isinstance(value, str) else json_module.dumps(value)
+    return text.replace("[", r"\[")
+
+
+def _show_sizes(stored: StoredState, uid: str, *, as_json: bool) -> None:
+    keys, used = [0] * stored.key_groups, [0] * stored.key_groups
+    layout = stored.layout(uid)
+    for run in state_entries(stored, uid):
+        for row in rows_of(layout, run).column(-1).to_pylist():
+            keys[row] += 1
+        for key, value in run:
+            used[int.from_bytes(key[:2], "big")] += len(key) + len(value)
+    if as_json:
+        for group in range(stored.key_groups):
+            print(
+                json_module.dumps(
+                    {"operator": uid, "key_group": group, "keys": keys[group], "bytes": used[group]}
+                )
+            )
+        return
+    table = Table(title=f"{uid}: key groups of {stored}", title_justify="left")
+    for heading in ("key group", "keys", "size"):
+        table.add_column(heading, justify="right")
+    for group in range(stored.key_groups):
+        table.add_row(str(group), f"{keys[group]:,}", size(used[group]))
+    table.add_row("all", f"{sum(keys):,}", size(sum(used)))
+    Console().print(table, highlight=False)
+
+
+@state.command()
+def export(
+    where: Where,
+    out: Annotated[Path, typer.Option(help="The directory to write to: one file per operator.")],
+    format: Annotated[str, typer.Option(help="parquet, csv, or json (an object per line).")] = "parquet",
+    uid: Uid = None,
+    json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Write state to files that any tool reads: one row per key, or per item where there are no keys."""
+    with one_line_errors(verbose):
+        stored = opened(where)
+        with pinned(stored, "holdfast state export"):
+            for one in [uid] if uid else [*stored.lineages, *unkeyed_operators(stored)]:
+                path, count = export_state(stored, one, format, out)
+                if json:
+                    print(json_module.dumps({"operator": one, "file": str(path), "rows": count}))
+                else:
+                    print(f"{one}: {count:,} rows in {path}")
+
+
+@state.command()
+def diff(
+    a: Where,
+    b: Where,
+    limit: Annotated[int, typer.Option(help="How many differing keys to show of each operator.")] = 10,
+    json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compare two states. Exit code 0: they are equal, 1: they differ."""
+    found: list[OperatorDifference] = []
+    with one_line_errors(verbose):
+        before, after = opened(a), opened(b)
+        with pinned(before, "holdfast state diff"), pinned(after, "holdfast state diff"):
+            found = differences(before, after, limit)
+        for one in found:
+            if json:
+                print(json_module.dumps(plain(asdict(one))))
+            else:
+                _show_difference(one)
+    if any(one.differs for one in found):
+        raise typer.Exit(DIFFERENT)
+
+
+def _show_difference(one: OperatorDifference) -> None:
+    if not one.differs:
+        print(f"{one.uid}: equal")
+        return
+    print(f"{one.uid}: {one.added:,} keys added, {one.removed:,} removed, {one.changed:,} changed")
+    for line in one.schema:
+        print(f"  {line}")
+    for example in one.examples:
+        print(f"  {example.kind} {json_module.dumps(plain(example.key))}")
+        for mark, values in (("-", example.before), ("+", example.after)):
+            if values is not None:
+                print(f"    {mark} {json_module.dumps(plain(values))}")
+
+
+@state.command()
+def get(
+    checkpoint: Annotated[str, typer.Option(help="Where the checkpoint or savepoint is.")],
+    uid: Annotated[str, typer.Option(help="Which operator.")],
+    key: Annotated[str, typer.Option(help="""The key as JSON, such as '{"user": "ann"}' or '"ann"'.""")],
+    json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Show the committed state of one key, also of a job that runs. Exit code 1: the key has none."""
+    found = False
+    with one_line_errors(verbose):
+        try:
+            asked = json_module.loads(key)
+        except ValueError as cause:
+            raise DefinitionError(
+                f'--key is no JSON ({cause}); write for example \'{{"user": "ann"}}\''
+            ) from None
+        with StateReader(checkpoint) as reader:
+            answer = reader.get(uid, key_of(reader.layout(uid), asked))
+        found = answer.found
+        if json:
+            print(json_module.dumps(plain(asdict(answer))))
+        else:
+            print(f"commit {answer.commit}, epoch {answer.epoch}")
+            for name, value in answer.values.items():
+                print(f"{name} = {json_module.dumps(plain(value))}")
+            if not found:
+                print("nothing is stored for this key", file=sys.stderr)
+    if not found:
+        raise typer.Exit(DIFFERENT)
+
+
+def key_of(layout: StateLayout, asked: Any) -> Any:
+    """A key given as JSON, its texts read as the dates, times, decimals and bytes (base 64) that they mean.
+
+    DefinitionError: a text cannot be read so.
+    """
+    if not isinstance(asked, dict):
+        names = layout.key.names
+        return key_of(layout, {names[0]: asked})[names[0]] if len(names) == 1 else asked
+    return {
+        name: _read(value, layout.key.field(name)) if name in layout.key.names else value
+        for name, value in asked.items()
+    }
+
+
+def _read(value: Any, column: pa.Field) -> Any:
+    type = column.type
+    if isinstance(value, int) and not isinstance(value, bool) and pa.types.is_floating(type):
+        return float(value)
+    if not isinstance(value, str) or pa.types.is_string(type) or pa.types.is_nested(type):
+        return value
+    try:
+        if pa.types.is_binary(type):
+            return base64.b64decode(value, validate=True)
+        return pa.scalar(value).cast(type).as_py()
+    except (pa.ArrowException, ValueError):
+        raise DefinitionError(
+            f"key column {column.name!r} is {type_ddl(type)}, and {value!r} cannot be read as that"
+        ) from None

@@ -1,0 +1,146 @@
+"""A run as Prometheus metrics.
+
+Always true: counters never go back, whatever a recovery does to epochs; all but the restarts, which storage
+knows, count from the start of the process. A scrape shows one moment, and reads nothing but memory.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from holdfast.clock import Clock
+from holdfast.engine.progress import Progress
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PHASES = ("starting", "restoring", "running", "restarting", "stopped", "failed")
+EPOCH_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper ends of the histogram's buckets. An epoch aims at one second."""
+
+
+class Metrics(Collector):
+    """Listens to a run's progress and gives it out as text. Safe to use from several threads."""
+
+    def __init__(self, job: str, clock: Clock) -> None:
+        self._job, self._clock = job, clock
+        self._lock = threading.Lock()
+        self._newest = Progress(job=job)
+        self._commits = 0
+        self._restarts = 0
+        self._failures = 0
+        self._buckets = [0] * (len(EPOCH_SECONDS) + 1)
+        self._seconds_sum = 0.0
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def observe(self, progress: Progress) -> None:
+        """Take in a change. One that another thread has overtaken brings no news and is passed over."""
+        with self._lock:
+            before = self._newest
+            if progress.epochs_run < before.epochs_run or progress.commit < before.commit:
+                return
+            self._newest = progress
+            epochs = progress.epochs_run - sum(self._buckets)
+            if epochs > 0:
+                self._buckets[bisect_left(EPOCH_SECONDS, progress.epoch_seconds)] += epochs
+                self._seconds_sum += progress.epoch_seconds * epochs
+            if before.phase == progress.phase == "running" and progress.commit > before.commit:
+                self._commits += progress.commit - before.commit
+            self._restarts = max(self._restarts, progress.restarts)
+            if progress.error is not None and progress.error != before.error:
+                self._failures += 1
+
+    def text(self) -> str:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self._registry).decode()
+
+    def collect(self) -> Iterator[Metric]:
+        """One moment of the run. Called by the registry."""
+        with self._lock:
+            yield from self._counters()
+            yield self._epoch_seconds()
+            yield from self._gauges(self._newest)
+
+    def _counters(self) -> Iterator[Metric]:
+        newest = self._newest
+        for name, text, value in (
+            ("holdfast_epochs", "Epochs that this process ran, thrown away or not.", newest.epochs_run),
+            ("holdfast_rows", "Rows in the epochs that this process ran.", newest.rows_run),
+            ("holdfast_commits", "Commit records that this process added.", self._commits),
+            ("holdfast_restarts", "Times the job was started or tried again before now.", self._restarts),
+            ("holdfast_failures", "Times the run failed in this process.", self._failures),
+        ):
+            family = CounterMetricFamily(name, text, labels=["job"])
+            family.add_metric([self._job], value)
+            yield family
+
+    def _epoch_seconds(self) -> Metric:
+        family = HistogramMetricFamily(
+            "holdfast_epoch_duration_seconds", "From the start of an epoch to its results.", labels=["job"]
+        )
+        ends = [*map(str, EPOCH_SECONDS), "+Inf"]
+        counts = [sum(self._buckets[: place + 1]) for place in range(len(ends))]
+        family.add_metric(
+            [self._job], buckets=list(zip(ends, counts, strict=True)), sum_value=self._seconds_sum
+        )
+        return family
+
+    def _gauges(self, newest: Progress) -> Iterator[Metric]:
+        age = None
+        if newest.committed_ms is not None:
+            age = max(0, self._clock.now_ms() - newest.committed_ms) / 1_000
+        for name, text, value in (
+            ("holdfast_commit_age_seconds", "Since the newest commit of this process.", age),
+            ("holdfast_epoch", "The newest epoch that was run.", newest.epoch),
+            ("holdfast_committed_epoch", "The newest epoch that is final.", newest.committed_epoch),
+            ("holdfast_checkpoint_delta_bytes", "State changes in the last epoch.", newest.delta_bytes),
+            ("holdfast_state_bytes", "Working state of all shards.", newest.state_bytes),
+            ("holdfast_source_lag_rows", "Rows that wait at the sources.", newest.lag_rows),
+            ("holdfast_term", "The term under which this process leads; 0: none yet.", newest.term),
+        ):
+            if value is not None:
+                yield self._gauge(name, text, value)
+        yield self._by_label(
+            "holdfast_published_epoch",
+            "The newest epoch that a sink shows.",
+            "sink",
+            newest.published_through,
+        )
+        # A phase that is new here is shown too, rather than none at all.
+        phases = {phase: int(phase == newest.phase) for phase in (*PHASES, newest.phase)}
+        yield self._by_label("holdfast_phase", "1 for the phase that the run is in.", "phase", phases)
+        info = InfoMetricFamily("holdfast", "What runs here.", labels=["job"])
+        versions = {name: version(name) for name in ("holdfast", "pyspark")}
+        info.add_metric(
+            [self._job],
+            {
+                "version": versions["holdfast"],
+                "pyspark": versions["pyspark"],
+                "python": platform.python_version(),
+            },
+        )
+        yield info
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        family = GaugeMetricFamily(name, text, labels=["job"])
+        family.add_metric([self._job], value)
+        return family
+
+    def _by_label(self, name: str, text: str, label: str, values: dict[str, int]) -> Metric:
+        family = GaugeMetricFamily(name, text, labels=["job", label])
+        for key, value in sorted(values.items()):
+            family.add_metric([self._job, key], value)
+        return family

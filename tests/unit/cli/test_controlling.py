@@ -1,0 +1,286 @@
+"""The commands that talk to a running job: against real storage, and a leader that is no Spark job."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.checkpoint.failures import record_failure
+from holdfast.checkpoint.identity import open_checkpoint
+from holdfast.checkpoint.records import FailureRecord
+from holdfast.checkpoint.requests import Requests, State, read_asked
+from holdfast.checkpoint.terms import claim
+from holdfast.cli import controlling, main, showing
+from holdfast.clock import SystemClock
+from holdfast.engine.control import Control
+from holdfast.errors import DefinitionError, StorageError
+from holdfast.storage.local import LocalStorage
+from tests.unit.checkpoint.kept import draft
+from tests.unit.engine.control_kit import FakeJob
+
+
+class Place:
+    """A checkpoint of three commits, and the job that a leader would run on it."""
+
+    def __init__(self, path: Path) -> None:
+        self.url = str(path)
+        self.storage = LocalStorage(path)
+        self.job = FakeJob(self.storage)
+        chain = open_checkpoint(self.storage, "orders", 4, SystemClock(), identity="i").chain
+        view = chain.load()
+        for _ in range(3):
+            view = chain.commit(view, draft(view)).view
+        self.term = claim(self.storage, "run-1", "node-a", 4711, SystemClock().now_ms())
+
+    def requests(self) -> list[str]:
+        return [entry.name for entry in self.storage.list("requests/")]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "ck")
+
+
+@pytest.fixture
+def led(place: Place) -> Iterator[Place]:
+    with Control(place.storage, place.term, place.job, SystemClock(), lambda text: None, grace_seconds=1):
+        yield place
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for a leader that is not there."""
+    monkeypatch.setattr(controlling, "TAKEN_SECONDS", 0.3)
+    monkeypatch.setattr(showing, "ANSWER_SECONDS", 0.3)
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(main.app, list(arguments), env={"COLUMNS": "200"})
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_rescale_tells_the_leader_and_waits_for_its_answer(led: Place) -> None:
+    code, out, _ = run("rescale", "8", "--checkpoint", led.url)
+    assert (code, out) == (0, "rescale: done\n")
+    assert led.job.calls == [("rescale", 8)]
+
+
+def test_a_savepoint_under_a_relative_path_is_taken_where_the_asker_stands(
+    led: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    led.job.given = {"id": "sp-1", "commit": 3, "written_by": "holdfast"}
+    code, out, _ = run("savepoint", "sp", "--format", "canonical", "--checkpoint", "ck")
+    assert (code, out) == (0, f"savepoint: done (id sp-1, commit 3, at {tmp_path}/sp)\n")
+    assert led.job.calls == [("savepoint", f"{tmp_path}/sp", "canonical")]
+
+
+def test_the_answer_for_programs_is_one_object(led: Place) -> None:
+    led.job.given = {"id": "sp-1"}
+    code, out, _ = run("savepoint", os.path.join(led.url, "../sp"), "--checkpoint", led.url, "--json")
+    told = json.loads(out)
+    assert (code, told["state"], told["verb"], told["result"]) == (0, "done", "savepoint", {"id": "sp-1"})
+    assert "holdfast savepoint" in told["asked_by"]
+
+
+def test_what_the_leader_refuses_is_one_line_and_exit_code_2(led: Place) -> None:
+    led.job.refusal = DefinitionError("parallelism=9 is out of range; choose a number from 1 to 4")
+    code, out, err = run("rescale", "9", "--checkpoint", led.url)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1] == (
+        "error: rescale was refused: parallelism=9 is out of range; choose a number from 1 to 4"
+    )
+
+
+def test_what_the_leader_fails_at_is_exit_code_1(led: Place) -> None:
+    led.job.refusal = StorageError("the disk is full; make room")
+    code, _, err = run("savepoint", "/tmp/sp", "--checkpoint", led.url)
+    assert code == 1
+    assert err.splitlines()[-1] == "error: savepoint failed: the disk is full; make room"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_with_no_leader_the_request_is_taken_back(place: Place) -> None:
+    code, _, err = run("stop", "--checkpoint", place.url)
+    assert code == 75
+    line = err.splitlines()[-1]
+    assert "stop was not done: nobody took it within 0.3 s, so it was taken back" in line
+    assert "the last leader was term 1, node-a, process 4711" in line
+    (name,) = place.requests()
+    assert Requests(place.storage, term=2).claim(name.removeprefix("requests/"), 0) is None
+
+
+def test_what_is_still_running_goes_on_and_can_be_followed(led: Place) -> None:
+    led.job.gate.clear()
+    try:
+        code, _, err = run("savepoint", "/tmp/sp", "--checkpoint", led.url, "--timeout", "3s")
+        assert code == 75
+        assert "holdfast: savepoint: running by the leader of term 1" in err
+        assert "savepoint is still running after 3s" in err
+        (name,) = led.requests()
+        id = name.removeprefix("requests/")
+        assert f"holdfast request {id} --checkpoint {led.url}" in err
+        assert run("request", id, "--checkpoint", led.url)[:2] == (0, "savepoint: running (at /tmp/sp)\n")
+    finally:
+        led.job.gate.set()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_no_wait_prints_the_id_and_request_tells_what_became_of_it(place: Place) -> None:
+    code, out, _ = run("stop", "--drain", "--checkpoint", place.url, "--no-wait")
+    id = out.strip()
+    assert code == 0
+    assert run("request", id, "--checkpoint", place.url)[1] == "stop: waiting\n"
+    Requests(place.storage, 1).end(id, State.DONE, 0, result={"epoch": 7})
+    assert run("request", id, "--checkpoint", place.url)[1] == "stop: done (epoch 7)\n"
+    told = json.loads(run("request", id, "--checkpoint", place.url, "--json")[1])
+    assert (told["state"], told["arguments"]["drain"]) == ("done", True)
+    assert json.loads(run("stop", "--checkpoint", place.url, "--no-wait", "--json")[1]).keys() == {"request"}
+
+
+def test_stop_ends_when_the_run_has_ended(place: Place) -> None:
+    """The leader's run ends as soon as it is told to stop."""
+
+    class Stopping(FakeJob):
+        def stop(self, savepoint: str | None = None, drain: bool = False) -> None:
+            super().stop(savepoint, drain)
+            ending.set()
+
+    ending = threading.Event()
+    job = Stopping(place.storage)
+
+    def lead() -> None:
+        with Control(place.storage, place.term, job, SystemClock(), lambda text: None):
+            ending.wait(20)
+
+    leader = threading.Thread(target=lead)
+    leader.start()
+    code, out, _ = run("stop", "--checkpoint", place.url)
+    leader.join()
+    assert (code, out) == (0, "stop: done\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["rescale", "0"],
+        ["savepoint", "ftp://x/y"],
+        ["savepoint", "/tmp/sp", "--format", "zip"],
+        ["stop", "--savepoint", "s4://x"],
+        ["stop", "--timeout", "soon"],
+        ["request", "../job"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_written(place: Place, command: list[str]) -> None:
+    code, _, err = run(*command, "--checkpoint", place.url)
+    assert code == 2
+    assert err.count("error: ") == 1
+    assert place.requests() == []
+
+
+@pytest.mark.parametrize("command", [["stop"], ["rescale", "4"], ["status"]], ids=" ".join)
+def test_a_place_without_a_checkpoint_is_refused_and_left_as_it_is(
+    tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "other").mkdir()
+    code, _, err = run(*command, "--checkpoint", str(tmp_path / "other"))
+    assert code == 4
+    assert "there is no checkpoint" in err
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_status_is_the_leaders_word_when_it_answers(led: Place) -> None:
+    led.job.monitor.update(phase="running", epoch=41, committed_epoch=40, rows_per_second=1_234.0, lag_rows=5)
+    code, out, _ = run("status", "--checkpoint", led.url)
+    assert code == 0
+    for text in ("orders (4 key groups)", "term 1, node-a, process 4711", "running", "41 (committed 40)"):
+        assert text in out
+    assert "1,234" in out
+    assert led.requests() == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_status_without_a_leader_is_what_storage_knows(place: Place) -> None:
+    failure = FailureRecord(
+        at_ms=SystemClock().now_ms() - 3_000, term=1, run="r", host="h", epoch=3, kind="StorageError",
+        cause="c", message="the [disk] is full", decision="restart", delay_ms=1_500,
+    )  # fmt: skip
+    record_failure(place.storage, failure)
+    code, out, _ = run("status", "--checkpoint", place.url)
+    assert code == 0
+    assert "nobody answered within 0.3 s; the last was term 1, node-a, process 4711" in out
+    for text in ("3 (committed, by commit 3)", "the [disk] is full", "restart after 1.5 s", "30"):
+        assert text in out
+    assert place.requests() == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_status_for_programs_is_one_object(place: Place) -> None:
+    told = json.loads(run("status", "--checkpoint", place.url, "--json")[1])
+    assert told["progress"] is None
+    assert told["leader"]["pid"] == 4711
+    assert (told["checkpoint"]["commit"], told["checkpoint"]["last_epoch"]) == (3, 3)
+    assert told["failures"] == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_status_tells_of_a_damaged_chain(place: Place) -> None:
+    (Path(place.url) / "commits" / "000000000003").write_bytes(b"garbage")
+    code, out, _ = run("status", "--checkpoint", place.url)
+    assert code == 0
+    assert "DAMAGED" in out
+
+
+@pytest.mark.usefixtures("impatient")
+def test_watching_looks_again_until_it_is_interrupted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def sleep(self: SystemClock, seconds: float) -> None:
+        if seconds == showing.WATCH_SECONDS:
+            looks.append(seconds)
+            if len(looks) == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(SystemClock, "sleep", sleep)
+    code, out, _ = run("status", "--checkpoint", place.url, "--watch", "--json")
+    assert code == 0
+    assert [json.loads(line)["job"] for line in out.splitlines()] == ["orders"] * 3
+
+
+def test_a_newer_leaders_unknown_facts_are_left_out() -> None:
+    found = {
+        "job": "orders", "key_groups": 4, "now_ms": 10, "failures": [],
+        "leader": {"term": 1, "host": "h", "pid": 2, "claimed_ms": 0},
+        "progress": {"job": "orders", "phase": "running", "mood": "good"},
+    }  # fmt: skip
+    assert ("phase", "running") in showing.lines(found)
+
+
+def test_an_asker_who_gives_up_is_told_how_to_follow(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(controlling, "wait_for_end", interrupted)
+    code, _, err = run("stop", "--checkpoint", place.url)
+    assert code != 0
+    (name,) = place.requests()
+    assert f"holdfast request {name.removeprefix('requests/')}" in err
+    assert read_asked(place.storage, name.removeprefix("requests/")).state is State.WAITING
+
+
+def test_every_command_and_option_of_the_page_exists() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "control.md").read_text()
+    block = page.partition("```\n")[2].partition("```")[0]
+    commands = [line.split("#")[0].split() for line in block.splitlines() if line.startswith("holdfast ")]
+    assert len(commands) == 5
+    for _, command, *rest in commands:
+        code, known, _ = run(command, "--help")
+        assert code == 0
+        assert not [word for word in rest if word.startswith("--") and word not in known]

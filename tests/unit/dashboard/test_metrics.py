@@ -1,0 +1,156 @@
+"""Metrics as a Prometheus server reads them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from holdfast.dashboard.metrics import EPOCH_SECONDS, PHASES, Metrics
+from holdfast.engine.progress import Monitor, Progress
+from holdfast.testing.clocks import ManualClock
+
+NOW = 1_760_000_000_000
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+class Watched:
+    """A monitored run and its metrics."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(NOW)
+        self.monitor = Monitor("orders", self.clock, [], [])
+        self.metrics = Metrics("orders", self.clock)
+        self.monitor.listen(self.metrics.observe)
+
+    def samples(self) -> dict[tuple[str, str], float]:
+        """Sample name and its label beside `job` -> value."""
+        found = {}
+        for family in text_string_to_metric_families(self.metrics.text()):
+            for sample in family.samples:
+                labels = dict(sample.labels)
+                assert labels.pop("job") == "orders", sample
+                key = (sample.name, ",".join(labels.values()) if sample.name != "holdfast_info" else "")
+                assert key not in found, f"twice: {key}"
+                found[key] = sample.value
+        return found
+
+    def value(self, name: str, label: str = "") -> float:
+        return self.samples()[name, label]
+
+
+def test_counters_count_what_this_process_did() -> None:
+    watched = Watched()
+    watched.monitor.update(phase="running", epoch=40, commit=12, rows=1_000)
+    for epoch in (41, 42):
+        watched.monitor.epoch_done(epoch, rows=10, seconds=0.2)
+        watched.monitor.update(commit=epoch - 28)
+    assert watched.value("holdfast_epochs_total") == 2
+    assert watched.value("holdfast_rows_total") == 20
+    assert watched.value("holdfast_commits_total") == 2
+    assert watched.value("holdfast_epoch") == 42
+
+
+def test_counters_never_go_back_whatever_a_recovery_does() -> None:
+    watched = Watched()
+    watched.monitor.update(phase="running", epoch=40, commit=12, rows=1_000, restarts=3)
+    watched.monitor.epoch_done(41, rows=10, seconds=0.2)
+    before = watched.samples()
+    watched.monitor.update(phase="restarting", error="the disk is full")
+    watched.monitor.update(phase="running", epoch=35, committed_epoch=35, commit=13, rows=900, error=None)
+    watched.monitor.epoch_done(36, rows=10, seconds=0.2)
+    after = watched.samples()
+    counted = [key for key in before if re.search("_(total|count|sum|bucket)$", key[0])]
+    assert len(counted) > 8
+    assert not [key for key in counted if after[key] < before[key]]
+    assert after["holdfast_rows_total", ""] == 20
+    assert after["holdfast_epoch", ""] == 36
+
+
+def test_progress_that_another_thread_overtook_is_passed_over() -> None:
+    watched = Watched()
+    newer = Progress(job="orders", phase="running", epochs_run=2, rows_run=20, commit=5)
+    older = Progress(job="orders", phase="running", epochs_run=1, rows_run=10, commit=5)
+    watched.metrics.observe(newer)
+    watched.metrics.observe(older)
+    assert watched.value("holdfast_epochs_total") == 2
+    assert watched.value("holdfast_rows_total") == 20
+    assert watched.value("holdfast_epoch_duration_seconds_count") == 2
+
+
+def test_epochs_fall_into_buckets_by_their_duration() -> None:
+    watched = Watched()
+    for seconds in (0.05, 0.06, 7.0, 1_000.0):
+        watched.monitor.epoch_done(1, rows=1, seconds=seconds)
+    name = "holdfast_epoch_duration_seconds_bucket"
+    counts = [watched.value(name, end) for end in [*map(str, EPOCH_SECONDS), "+Inf"]]
+    assert counts == [1, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 4]
+    assert watched.value("holdfast_epoch_duration_seconds_count") == 4
+    assert watched.value("holdfast_epoch_duration_seconds_sum") == 1_007.11
+
+
+def test_each_failure_is_counted_once() -> None:
+    watched = Watched()
+    for _ in range(2):
+        watched.monitor.update(phase="restarting", error="the disk is full")
+        watched.monitor.update(phase="running", error=None)
+    watched.monitor.update(phase="restarting", error="the disk is full")
+    watched.monitor.update(phase="failed", error="the disk is full")
+    assert watched.value("holdfast_failures_total") == 3
+
+
+def test_restarts_are_those_that_storage_knows_of() -> None:
+    watched = Watched()
+    watched.monitor.update(restarts=4, term=5)
+    assert watched.value("holdfast_restarts_total") == 4
+    assert watched.value("holdfast_term") == 5
+
+
+def test_the_age_of_the_newest_commit_grows() -> None:
+    watched = Watched()
+    assert ("holdfast_commit_age_seconds", "") not in watched.samples()
+    watched.monitor.update(committed_ms=NOW)
+    watched.clock.sleep(2.5)
+    assert watched.value("holdfast_commit_age_seconds") == 2.5
+
+
+def test_lag_that_nobody_knows_is_left_out() -> None:
+    watched = Watched()
+    assert ("holdfast_source_lag_rows", "") not in watched.samples()
+    watched.monitor.update(lag_rows=0)
+    assert watched.value("holdfast_source_lag_rows") == 0
+
+
+def test_one_phase_is_on_even_one_that_is_new_here() -> None:
+    watched = Watched()
+    for phase in (*PHASES, "dancing"):
+        watched.monitor.update(phase=phase)
+        on = [
+            label for (name, label), value in watched.samples().items() if name == "holdfast_phase" and value
+        ]
+        assert on == [phase]
+
+
+def test_each_sink_has_its_published_epoch() -> None:
+    watched = Watched()
+    watched.monitor.update(published_through={"files": 7, 'a "b"\n': 6})
+    assert watched.value("holdfast_published_epoch", "files") == 7
+    assert watched.value("holdfast_published_epoch", 'a "b"\n') == 6
+
+
+def test_every_metric_is_named_and_documented_as_prometheus_wants_it() -> None:
+    watched = Watched()
+    watched.monitor.update(lag_rows=1, committed_ms=NOW, published_through={"files": 1})
+    families = list(text_string_to_metric_families(watched.metrics.text()))
+    page = PAGE.read_text()
+    for family in families:
+        assert re.fullmatch(r"holdfast_[a-z_]+", family.name)
+        assert family.documentation.endswith(".")
+        assert family.type in {"counter", "gauge", "histogram"}
+        exposed = {sample.name for sample in family.samples}
+        if family.type == "counter":
+            assert exposed == {f"{family.name}_total"}
+        told = f"{family.name}_total" if family.type == "counter" else family.name
+        assert f"`{told}`" in page, f"docs/metrics.md lacks {told}"
+    assert len(families) >= 15
