@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench crash java
+.PHONY: help demo test lint bench crash chaos java
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -45,6 +45,9 @@ bench: $(INSTALLED) java ## speed beside Spark's own stateful operators, on a qu
 crash: $(INSTALLED) java ## the crash matrix: a real process killed at every step of the protocol (long)
 	@$(call title,pytest tests/chaos)
 	@$(BIN)/python -m pytest tests/chaos
+
+chaos: $(INSTALLED) java ## our own jobs under `holdfast chaos`: at least 200 faults (about 30 minutes; ARGS=--quick)
+	@$(BIN)/python -m tests.chaos.matrix $(ARGS)
 
 # Made again only when the declared dependencies change.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -17,13 +17,12 @@ import signal
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import holdfast as hf
+from holdfast.chaos.tightening import tightened
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -180,28 +179,9 @@ def options(place: Place, shape: Shape) -> dict[str, Any]:
         "parallelism": shape.shards,
         "retain": 6,
         "working_dir": place.working,
+        # What ends a driver shall end it here: the next one is the test's to start.
+        "restart": hf.NoRestart(),
     }
-
-
-@contextmanager
-def tightened() -> Iterator[None]:
-    """Manifests, sweeps and snapshots every few epochs: a short run then passes every step there is."""
-    from holdfast.checkpoint import commits, identity, retention
-    from holdfast.engine import snapshots
-
-    often: list[tuple[Any, str, Any]] = [
-        (identity, "Chain", partial(commits.Chain, manifest_every=3)),
-        (identity, "Retention", partial(retention.Retention, sweep_every=1)),
-        (snapshots, "DELTAS_MIN", 3),
-    ]
-    usual = [(module, name, getattr(module, name)) for module, name, _ in often]
-    try:
-        for module, name, value in often:
-            setattr(module, name, value)
-        yield
-    finally:
-        for module, name, value in usual:
-            setattr(module, name, value)
 
 
 def record_placement(path: Path) -> Callable[[hf.Progress], None]:
@@ -228,6 +208,8 @@ def main() -> None:
     parser.add_argument("--python-map-side", action="store_true")
     parser.add_argument("--unverified", action="store_true", help="read deltas without their checksums")
     parser.add_argument("--placement", type=Path)
+    parser.add_argument("--from-savepoint")
+    parser.add_argument("--claim", action="store_true")
     given = parser.parse_args()
     place, shape = Place(given.root), Shape(**json.loads(given.shape))
     _choose_spark(given.master, given.conf, place)
@@ -239,7 +221,8 @@ def main() -> None:
     listener = record_placement(given.placement) if given.placement else None
     try:
         with tightened():
-            job.run(**options(place, shape), on_progress=listener)
+            begin = {"from_savepoint": given.from_savepoint, "claim": given.claim}
+            job.run(**options(place, shape), **begin, on_progress=listener)
     except hf.HoldfastError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)

@@ -3,29 +3,24 @@
 The verdict is true, false or unknown, with reasons. *Unknown* means that the evidence is not all there (the
 job has not ended, a file cannot be read), which is never taken for success.
 Always true: what is expected is computed here from the formulas of the input alone; nothing is written; the
-state is folded from snapshots and deltas with the readers of the stored formats, not with the engine.
+state is folded from snapshots and deltas with the readers of the stored formats, not with the engine
+(holdfast.chaos.folding).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.chaos import folding
+from holdfast.chaos.checker import Verdict
 from holdfast.checkpoint.history import History
-from holdfast.checkpoint.records import DeltaFile, OperatorSchema, SnapshotFile, VersionRecord
-from holdfast.checkpoint.view import CheckpointView
-from holdfast.errors import HoldfastError, ObjectMissing
-from holdfast.state.delta import read_delta, to_entries
-from holdfast.state.layout import StateLayout
-from holdfast.state.lmdb import DATA, Store
-from holdfast.storage.checksums import checksum, read_extent
-from holdfast.storage.contract import Storage
+from holdfast.errors import HoldfastError
 from holdfast.storage.places import open_storage
 from tests.chaos.apps import BUCKETS, LEDGER, Place, Shape
 
@@ -35,21 +30,6 @@ REASONS_MAX = 8
 Row = dict[str, Any]
 State = dict[int, Row]
 """Key -> state name -> value."""
-Range = tuple[int, int]
-START = VersionRecord(epoch=0, attempt=0, result="")
-
-
-class Stand(NamedTuple):
-    """Where the state of a key group stands, and of which shard's files that is known."""
-
-    version: VersionRecord
-    range: Range
-
-
-class Verdict(StrEnum):
-    TRUE = "true"
-    FALSE = "false"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -131,19 +111,11 @@ def gather(place: Place, ledger: dict[int, list[Row]]) -> Evidence:
         ledger=ledger,
         buckets=sink_rows(place, BUCKETS),
         ledger_states={
-            at.number: (at.last_epoch, operator_state(storage, at, LEDGER)) for at in _retained(history, view)
+            at.number: (at.last_epoch, _by_single_key(folding.operator_state(storage, at, LEDGER)))
+            for at in folding.retained(history, view)
         },
-        bucket_state=operator_state(storage, view, BUCKETS),
+        bucket_state=_by_single_key(folding.operator_state(storage, view, BUCKETS)),
     )
-
-
-def _retained(history: History, newest: CheckpointView) -> Iterator[CheckpointView]:
-    """The commits that can be gone back to; those that a rewind has gone past are not among them."""
-    number = newest.number
-    while number >= newest.retained_from:
-        yield history.view_at(number)
-        back_to = history.record(number).rewind_to
-        number = number - 1 if back_to is None else back_to
 
 
 def sink_rows(place: Place, uid: str) -> dict[int, list[Row]]:
@@ -155,91 +127,8 @@ def sink_rows(place: Place, uid: str) -> dict[int, list[Row]]:
     return found
 
 
-def operator_state(storage: Storage, view: CheckpointView, uid: str) -> State:
-    """An operator's state in a checkpoint: per key group the newest whole snapshot, and the deltas since."""
-    schema = next((operator for operator in view.operators if operator.uid == uid), None)
-    if schema is None:
-        return {}
-    layout = _layout(schema)
-    entries: dict[bytes, bytes] = {}
-    at: dict[int, Stand] = {}
-    for file in sorted(view.snapshots.get(uid, ()), key=lambda file: file.version.epoch, reverse=True):
-        new = set(range(file.first_group, file.end_group)) - at.keys()
-        if new and _is_whole(storage, file):
-            found = _snapshot_entries(storage, file)
-            entries.update((key, value) for key, value in found if _group(key) in new)
-            at.update(dict.fromkeys(new, Stand(file.version, (file.first_group, file.end_group))))
-    for delta in view.live_deltas(uid):
-        groups = range(delta.first_group, delta.end_group)
-        behind = {g for g in groups if g not in at or at[g].version.epoch < delta.version.epoch}
-        if behind:
-            _refuse_hole(uid, delta, [at[group] for group in behind if group in at])
-            _apply(storage, layout, delta, behind, entries)
-            at.update(dict.fromkeys(behind, Stand(delta.version, (delta.first_group, delta.end_group))))
-    return _decoded(layout, entries)
-
-
-def _refuse_hole(uid: str, delta: DeltaFile, stands: list[Stand]) -> None:
-    """Every delta must follow what is there already. Across a rescaling only the epochs can tell."""
-    follows = all(
-        delta.parent == stand.version
-        if stand.range == (delta.first_group, delta.end_group)
-        else delta.parent.epoch >= stand.version.epoch
-        for stand in stands
-    )
-    if not follows or (not stands and delta.parent != START):
-        raise HoldfastError(f"{uid}: {delta.version} follows {delta.parent}, and there is {stands[:1]}")
-
-
-def _group(key: bytes) -> int:
-    return int.from_bytes(key[:2], "big")
-
-
-def _is_whole(storage: Storage, file: SnapshotFile) -> bool:
-    try:
-        data = storage.get(file.object)
-    except ObjectMissing:
-        return False
-    chunks = range(0, len(data), file.chunk_bytes)
-    return tuple(checksum(data[at : at + file.chunk_bytes]) for at in chunks) == file.chunks
-
-
-def _snapshot_entries(storage: Storage, file: SnapshotFile) -> list[tuple[bytes, bytes]]:
-    path = storage.local_path(file.object)
-    assert path is not None, "crash tests keep their checkpoint on a disk"
-    stored = Store(path, readonly=True)
-    found = stored.read(lambda tx: list(tx.items(DATA)))
-    stored.close()
-    return found
-
-
-def _apply(
-    storage: Storage, layout: StateLayout, delta: DeltaFile, groups: set[int], entries: dict[bytes, bytes]
-) -> None:
-    data = read_extent(storage, delta.extent)
-    for key, value in to_entries(layout, read_delta(layout, data, delta.extent.object)):
-        if _group(key) not in groups:
-            continue
-        if value is None:
-            entries.pop(key, None)
-        else:
-            entries[key] = value
-
-
-def _decoded(layout: StateLayout, entries: dict[bytes, bytes]) -> State:
-    state: State = {}
-    fields = {field.id: field for field in layout.fields}
-    for key, value in entries.items():
-        length = layout.keys.base_length(key)
-        column = layout.keys.decode([key[:length]], {})[0]
-        field = fields[key[length]]
-        state.setdefault(column[0].as_py(), {})[field.name] = field.codec.decode_one(value)
-    return state
-
-
-def _layout(schema: OperatorSchema) -> StateLayout:
-    states = [(state.id, state.name, state.kind, state.type) for state in schema.states]
-    return StateLayout.of_rows(schema.uid, schema.key, states)
+def _by_single_key(state: folding.State) -> State:
+    return {key[0]: values for key, values in state.items()}
 
 
 def _read_parquet(path: Path) -> list[Row]:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from holdfast.chaos.history import History
 from holdfast.checkpoint import names
 from tests.chaos import nemesis
 from tests.chaos.apps import Place, Shape
 from tests.chaos.checker import Verdict, check
-from tests.chaos.history import History
 from tests.chaos.nemesis import Action, Fault
 
 ROOT = Path(__file__).resolve().parent.parent.parent

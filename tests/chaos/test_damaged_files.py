@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos import apps, victims
+from holdfast.chaos.tightening import tightened
+from tests.chaos import victims
 from tests.chaos.apps import LEDGER, Place, Shape
 from tests.chaos.checker import Verdict, check, sink_rows
 from tests.chaos.inprocess import Ending, Template, make_template, run_here
@@ -74,7 +75,7 @@ CASES = [
 @pytest.fixture(scope="module", autouse=True)
 def _often() -> Iterator[None]:
     """Manifests, sweeps and snapshots every few epochs."""
-    with apps.tightened():
+    with tightened():
         yield
 
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
+from holdfast.chaos.tightening import tightened
 from holdfast.checkpoint import history, names, plans
 from holdfast.checkpoint.records import Record
 from holdfast.engine import planning, runner, staged
@@ -47,7 +48,7 @@ def expect(verdict: Verdict, reason: str, finding: Finding) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _often() -> Iterator[None]:
-    with apps.tightened():
+    with tightened():
         yield
 
 

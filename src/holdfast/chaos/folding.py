@@ -1,0 +1,162 @@
+"""An operator's state, folded out of a checkpoint with the readers of the stored formats alone.
+
+Per key group the newest whole snapshot, and the deltas since. The engine's own way to the state (lines,
+working state) is not used on purpose: what it got wrong would be judged by itself.
+Never here: anything that writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from holdfast.checkpoint.history import History
+from holdfast.checkpoint.records import DeltaFile, OperatorSchema, SnapshotFile, VersionRecord
+from holdfast.checkpoint.view import CheckpointView
+from holdfast.errors import HoldfastError, ObjectMissing
+from holdfast.state.delta import read_delta, to_entries
+from holdfast.state.layout import StateField, StateKind, StateLayout, is_shortened, map_entries
+from holdfast.state.portable import read_snapshot
+from holdfast.state.working import SnapshotSource, Version
+from holdfast.storage.checksums import checksum, read_extent
+from holdfast.storage.contract import Storage
+
+Values = dict[str, Any]
+State = dict[tuple[Any, ...], Values]
+"""Key columns -> state name -> value: the value, a list of items, or a dict of a map's entries."""
+Range = tuple[int, int]
+START = VersionRecord(epoch=0, attempt=0, result="")
+
+
+class Stand(NamedTuple):
+    """Where the state of a key group stands, and of which shard's files that is known."""
+
+    version: VersionRecord
+    range: Range
+
+
+def retained(history: History, newest: CheckpointView) -> Iterator[CheckpointView]:
+    """The commits that can be gone back to; those that a rewind has gone past are not among them."""
+    number = newest.number
+    while number >= newest.retained_from:
+        yield history.view_at(number)
+        back_to = history.record(number).rewind_to
+        number = number - 1 if back_to is None else back_to
+
+
+def operator_state(storage: Storage, view: CheckpointView, uid: str) -> State:
+    """The state of one operator at one commit. HoldfastError: it cannot be had from what is stored."""
+    schema = next((operator for operator in view.operators if operator.uid == uid), None)
+    if schema is None:
+        return {}
+    layout = _layout(schema)
+    entries: dict[bytes, bytes] = {}
+    at: dict[int, Stand] = {}
+    for file in sorted(view.snapshots.get(uid, ()), key=lambda file: file.version.epoch, reverse=True):
+        new = set(range(file.first_group, file.end_group)) - at.keys()
+        if new and _is_whole(storage, file):
+            found = _snapshot_entries(storage, file)
+            entries.update((key, value) for key, value in found if _group(key) in new)
+            at.update(dict.fromkeys(new, Stand(file.version, (file.first_group, file.end_group))))
+    for delta in view.live_deltas(uid):
+        groups = range(delta.first_group, delta.end_group)
+        behind = {g for g in groups if g not in at or at[g].version.epoch < delta.version.epoch}
+        if behind:
+            _refuse_hole(uid, delta, [at[group] for group in behind if group in at])
+            _apply(storage, layout, delta, behind, entries)
+            at.update(dict.fromkeys(behind, Stand(delta.version, (delta.first_group, delta.end_group))))
+    return _decoded(layout, entries)
+
+
+def _refuse_hole(uid: str, delta: DeltaFile, stands: list[Stand]) -> None:
+    """Every delta must follow what is there already. Across a rescaling only the epochs can tell."""
+    follows = all(
+        delta.parent == stand.version
+        if stand.range == (delta.first_group, delta.end_group)
+        else delta.parent.epoch >= stand.version.epoch
+        for stand in stands
+    )
+    if not follows or (not stands and delta.parent != START):
+        raise HoldfastError(f"{uid}: {delta.version} follows {delta.parent}, and there is {stands[:1]}")
+
+
+def _group(key: bytes) -> int:
+    return int.from_bytes(key[:2], "big")
+
+
+def _is_whole(storage: Storage, file: SnapshotFile) -> bool:
+    try:
+        data = storage.get(file.object)
+    except ObjectMissing:
+        return False
+    chunks = range(0, len(data), file.chunk_bytes)
+    return tuple(checksum(data[at : at + file.chunk_bytes]) for at in chunks) == file.chunks
+
+
+def _snapshot_entries(storage: Storage, file: SnapshotFile) -> Iterator[tuple[bytes, bytes]]:
+    path = storage.local_path(file.object)
+    if path is None:
+        raise HoldfastError(f"snapshot {file.object} is not on a disk; fetch the checkpoint to one")
+    version = Version(file.version.epoch, file.version.attempt, file.version.result)
+    source = SnapshotSource(
+        version,
+        file.first_group,
+        file.end_group,
+        path,
+        file.length,
+        file.chunk_bytes,
+        file.chunks,
+        file.backend,
+    )
+    return read_snapshot(source, file.first_group, file.end_group)
+
+
+def _apply(
+    storage: Storage, layout: StateLayout, delta: DeltaFile, groups: set[int], entries: dict[bytes, bytes]
+) -> None:
+    data = read_extent(storage, delta.extent)
+    for key, value in to_entries(layout, read_delta(layout, data, delta.extent.object)):
+        if _group(key) not in groups:
+            continue
+        if value is None:
+            entries.pop(key, None)
+        else:
+            entries[key] = value
+
+
+def _decoded(layout: StateLayout, entries: dict[bytes, bytes]) -> State:
+    state: State = {}
+    keys: dict[bytes, tuple[Any, ...]] = {}
+    fields = {field.id: field for field in layout.fields}
+    for entry, stored in sorted(entries.items()):
+        length = layout.keys.base_length(entry)
+        base, field = entry[:length], fields.get(entry[length])
+        if field is None:
+            continue  # the whole of a key that was too long for the entry
+        if base not in keys:
+            keys[base] = _key(layout, base)
+        _put(state.setdefault(keys[base], {}), field, entry[length + 1 :], stored)
+    return state
+
+
+def _key(layout: StateLayout, base: bytes) -> tuple[Any, ...]:
+    if is_shortened(base):
+        return (base.hex(),)
+    return tuple(column[0].as_py() for column in layout.keys.decode([base], {}))
+
+
+def _put(values: Values, field: StateField, tail: bytes, stored: bytes) -> None:
+    if field.kind is StateKind.VALUE:
+        values[field.name] = field.codec.decode_one(stored)
+    elif field.kind is StateKind.LIST:
+        items = values.setdefault(field.name, [])
+        if tail:  # without one it is the header, which says how many there are
+            items.append(field.codec.decode_one(stored))
+    else:
+        entry, found = map_entries(field, [(tail, stored)])
+        values.setdefault(field.name, {})[repr(entry[0].as_py())] = field.codec.decode_one(found[0])
+
+
+def _layout(schema: OperatorSchema) -> StateLayout:
+    states = [(state.id, state.name, state.kind, state.type) for state in schema.states]
+    return StateLayout.of_rows(schema.uid, schema.key, states)
