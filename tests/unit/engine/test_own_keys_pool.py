@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 from holdfast.engine.uncoordinated.pool import BoundedPool
 
@@ -27,7 +28,7 @@ def test_what_finds_no_room_is_refused_at_once_and_never_run_not_even_by_who_ask
         assert go.wait(DEADLINE)
         ran.append(threading.get_ident())
 
-    assert [pool.submit(lambda n=n: work(n)) for n in range(6)] == [True] * 3 + [False] * 3  # type: ignore[misc]
+    assert [pool.submit(partial(work, n)) for n in range(6)] == [True] * 3 + [False] * 3
     assert pool.room == 0
     go.set()
     until(lambda: pool.outstanding == 0)
