@@ -309,7 +309,8 @@ def _ledger_of(seat: Seat, view: CheckpointView, shards: int) -> Ledger:
         for uid in own
         for shard, groups in enumerate(shard_ranges(seat.settings.key_groups, shards))
     }
-    return Ledger(ranges, shards, [mark for uid in own for mark in view.own_keys.get(uid, ())])
+    marks = [mark for uid in own for mark in view.own_keys.get(uid, ())]
+    return Ledger(ranges, shards, marks, seat.monitor.progress.own_keys)
 
 
 def _lines_of(seat: Seat, view: CheckpointView, shards: int, ledger: Ledger) -> Lines:

@@ -178,7 +178,8 @@ class OwnKeysResult(msgspec.Struct, frozen=True):
     """Events that are in no durable save that is known of."""
     discarded: int
     """Events thrown away in this copy because a save turned up late."""
-    dirty: bool
+    due_ms: int
+    """When the first of its dirty keys is due that has no save yet."""
     counts: SaveCounts = SaveCounts()
 
 

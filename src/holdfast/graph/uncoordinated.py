@@ -16,9 +16,9 @@ from holdfast.storage.state_storage import StateStorage
 
 @dataclass(frozen=True, kw_only=True)
 class SavingPool:
-    """How many threads do one kind of work, how long an idle one is kept, and how many requests may wait.
+    """How many threads do one kind of work, how long an idle one is kept, and how many keys may be under way.
 
-    A request that finds no room is refused and counted; its keys stay dirty and are tried again.
+    Keys that find no room are not taken; they stay dirty and are tried again.
     """
 
     threads: int = 1
@@ -54,7 +54,11 @@ class Uncoordinated:
     """Keys in one request to the storage."""
     serializing: SavingPool = field(default_factory=SavingPool)
     storing: SavingPool = field(default_factory=lambda: SavingPool(threads=4))
-    fetching: SavingPool = field(default_factory=lambda: SavingPool(threads=4, outstanding=100))
+    fetching: SavingPool = field(default_factory=lambda: SavingPool(threads=4))
+
+    def requests(self, pool: SavingPool) -> int:
+        """How many requests a pool has room for."""
+        return max(1, pool.outstanding // self.batch)
 
     @property
     def schedule(self) -> Schedule:

@@ -5,7 +5,7 @@ A key's book is an entry beside its states, changed in the same transaction as t
     base | 0xFE                       the book
     0xFFFF 0x02 | due ms (8) | base   a dirty key, sorted by when its save is due
     0xFFFF 0x03 | seen ms (8) | base  every key, sorted by when it was last seen (only where keys are evicted)
-    0xFFFF 0x01                       the shard: incarnation (16), events (8), unsaved (8), discarded (8)
+    0xFFFF 0x01                       the shard: incarnation (16), events, unsaved, discarded, floor (8 each)
     0xFFFF 0x04 | epoch (8) | tag     a version that keys were saved at (tag: 8 bytes of its digest)
 
 Always true: `saved` counts events of a save that is durable; a key is clean only if all its events are in
@@ -42,7 +42,7 @@ NEVER = (1 << 63) - 1
 
 _BOOK = struct.Struct(">QQQQB")
 _TIME = struct.Struct(">Q")
-_SHARD = struct.Struct(">16sQQQ")
+_SHARD = struct.Struct(">16sQQQQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,12 @@ class ShardBook:
     unsaved: int = 0
     discarded: int = 0
     """Events that were thrown away because a save turned up for a key that had gone on without it."""
+    floor: int = 0
+    """Added to the term of saves, so that they come after those that were found: a checkpoint that was begun
+    anew counts its terms from 1 again."""
 
     def pack(self) -> bytes:
-        return _SHARD.pack(self.incarnation, self.events, self.unsaved, self.discarded)
+        return _SHARD.pack(self.incarnation, self.events, self.unsaved, self.discarded, self.floor)
 
     @staticmethod
     def unpack(data: bytes) -> ShardBook:

@@ -271,6 +271,20 @@ def test_a_superseded_copy_cannot_overwrite_later_saves(tmp_path: Path) -> None:
     assert old.last.counts.superseded >= 1
 
 
+def test_a_checkpoint_begun_anew_goes_on_from_the_saves_of_the_one_before(tmp_path: Path) -> None:
+    states = MemoryStates()
+    old = Shard(tmp_path / "a", protection(states, every="1s"))
+    old.term, old.epochs = 40, 900
+    old.epoch(["ann"] * 3)
+    old.epoch(["bob"], after_ms=2_000)
+    old.settle()
+    new = Shard(tmp_path / "b", protection(states, every="1s"), run="new")
+    assert new.epoch(["ann"]) == {"ann": 4}
+    new.epoch(["bob"], after_ms=2_000)
+    new.settle()
+    assert states.events()["ann"] == 4
+
+
 class Hooked(Count):
     told: list[bytes] = []  # noqa: RUF012
 

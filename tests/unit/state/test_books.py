@@ -128,5 +128,5 @@ def test_the_bytes_of_books_and_indexes() -> None:
     (key,) = index_keys(b"\xff\xff\x02", np.array([3]), [b"base"])
     assert key == book.due_key(b"base") == b"\xff\xff\x02" + (3).to_bytes(8, "big") + b"base"
     assert (index_time(key), index_base(key)) == (3, b"base")
-    shard = ShardBook(b"i" * 16, 1, 2, 3)
+    shard = ShardBook(b"i" * 16, 1, 2, 3, 4)
     assert ShardBook.unpack(shard.pack()) == shard

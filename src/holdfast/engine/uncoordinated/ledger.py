@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from holdfast.checkpoint.records import OwnKeysShard, VersionRecord
@@ -23,12 +24,20 @@ class Ledger:
     """The shards of one stretch, from the marks of the newest commit on."""
 
     def __init__(
-        self, ranges: Mapping[Shard, KeyGroupRange], shards: int, marks: Iterable[OwnKeysShard]
+        self,
+        ranges: Mapping[Shard, KeyGroupRange],
+        shards: int,
+        marks: Iterable[OwnKeysShard],
+        shown: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
+        """`shown`: what the stretch before this one had counted."""
         self._ranges, self._shards = dict(ranges), shards
         self.standing: dict[Shard, OwnKeysResult] = {}
         self._marks: dict[Shard, OwnKeysShard] = {}
-        self.counts: dict[str, SaveCounts] = {}
+        self.counts = {
+            uid: convert({name: numbers[name] for name in COUNTED}, SaveCounts)
+            for uid, numbers in (shown or {}).items()
+        }
         self._moved: dict[str, int] = {}
         by_range = {(mark.operator, mark.first_group, mark.end_group): mark for mark in marks}
         for key, groups in self._ranges.items():

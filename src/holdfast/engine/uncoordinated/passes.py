@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PASS_SECONDS = 1.0
-"""Passes are at least this far apart."""
+"""Passes are at least this far apart; twice as far after each that saved nothing."""
+PASS_SECONDS_MAX = 32.0
 WAIT_SECONDS = 10.0
 """How long a pass waits for its saves. Those that take longer go on without it."""
 
@@ -116,7 +117,7 @@ class SavingPasses:
     ) -> None:
         self._spark, self._program, self._place, self._placement = spark, program, place, placement
         self._shards, self._term, self._run, self._clock = shards, term, run, clock
-        self._last = clock.monotonic()
+        self._last, self._apart = clock.monotonic(), PASS_SECONDS
 
     def step(
         self, lines: Lines, standing: Results, now_ms: int, say: Any, *, everything: bool = False
@@ -125,8 +126,10 @@ class SavingPasses:
 
         `now_ms` is on the plans' clock. Nothing depends on a pass: what fails is told, and tried again.
         """
-        wanted = [key for key, own in standing.items() if own.dirty]
-        if not wanted or (not everything and self._clock.monotonic() - self._last < PASS_SECONDS):
+        if not everything and self._clock.monotonic() - self._last < self._apart:
+            return {}
+        wanted = [key for key, own in standing.items() if own.unsaved if everything or own.due_ms <= now_ms]
+        if not wanted:
             return {}
         found: Results = {}
         for uid in sorted({uid for uid, _ in wanted}):
@@ -135,7 +138,9 @@ class SavingPasses:
                 found |= self._run_one(uid, shards, lines, now_ms, everything)
             except Exception as failure:
                 say(f"keys of {uid!r} could not be saved and will be tried again: {first_line(failure)}")
+        saved = any(own.counts.saved for own in found.values())
         self._last = self._clock.monotonic()
+        self._apart = PASS_SECONDS if saved else min(PASS_SECONDS_MAX, 2 * self._apart)
         return found
 
     def _run_one(self, uid: str, shards: list[int], lines: Lines, now_ms: int, everything: bool) -> Results:

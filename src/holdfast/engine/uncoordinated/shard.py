@@ -37,6 +37,7 @@ from holdfast.state.books import (
     BOOK_SUFFIX,
     CLEAN,
     DUE_PREFIX,
+    NEVER,
     SEEN_PREFIX,
     SHARD_KEY,
     VERSION_PREFIX,
@@ -215,6 +216,8 @@ class OwnKeys:
             (own,) = read_keys(task.layout, [base], self._state)
             self._overlay.update((key, None) for key, _ in own)
         self._overlay.update(entries)
+        if saved.term > self._shard.floor + task.term:
+            self._shard = replace(self._shard, floor=saved.term)
         self._books[place] = _as_row(Book(events=saved.events, saved=saved.events))
         self._workshop.count(fetched=1, repeated=int(saved.epoch >= task.epoch))
 
@@ -332,7 +335,7 @@ class _Overlaid:
 
 def taken_at(state: ShardState, shard: ShardBook, term: int, now_ms: int, generation: int) -> Taken:
     """What is said of saves that are made of the state as it is now."""
-    version = state.version
+    version, term = state.version, shard.floor + term
     return Taken(shard.incarnation, term, version.epoch, version_tag(version), now_ms, generation)
 
 
@@ -399,13 +402,13 @@ def standing_of(shard: ShardBook, state: ShardState, log: AckLog, workshop: Work
         book = Book.unpack(value) if value is not None else Book()
         if book.saved < ack.events <= book.events:
             fresh += ack.events - book.saved
-    left = max(0, shard.unsaved - fresh)
+    due = (index_time(key) for key, _ in state.scan(DUE_PREFIX) if index_base(key) not in acks)
     return OwnKeysResult(
         incarnation=shard.incarnation.hex(),
         events=shard.events,
-        unsaved=left,
+        unsaved=max(0, shard.unsaved - fresh),
         discarded=shard.discarded,
-        dirty=left > 0,
+        due_ms=next(due, NEVER),
         counts=workshop.take_counts(),
     )
 

@@ -119,9 +119,9 @@ class Workshop:
         self.protection, self._function, self._layout = protection, function, layout
         self._storage = protection.storage
         self._clock = clock or SystemClock()
-        self._serializing = _pool("serialize", protection.serializing)
-        self._storing = _pool("store", protection.storing)
-        self._fetching = _pool("fetch", protection.fetching)
+        self._serializing = _pool("serialize", protection, protection.serializing)
+        self._storing = _pool("store", protection, protection.storing)
+        self._fetching = _pool("fetch", protection, protection.fetching)
         self._bypass = Bypass(protection.failures_max, duration_ms(protection.bypass_for))
         self._timeout = duration_ms(protection.fetch_timeout) / 1_000
         self._custom = overrides(function, "serialize_state")
@@ -308,9 +308,9 @@ class _Fetch:
             self.done.set()
 
 
-def _pool(name: str, settings: SavingPool) -> BoundedPool:
+def _pool(name: str, protection: Uncoordinated, settings: SavingPool) -> BoundedPool:
     seconds = duration_ms(settings.keep_alive) / 1_000
-    return BoundedPool(name, settings.threads, seconds, settings.outstanding)
+    return BoundedPool(name, settings.threads, seconds, protection.requests(settings))
 
 
 _workshops: dict[tuple[str, str], tuple[str, Workshop]] = {}
