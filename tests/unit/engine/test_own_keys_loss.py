@@ -73,7 +73,8 @@ def test_a_process_killed_with_its_disk_loses_no_more_than_it_told_and_not_nothi
         # Three epochs until they are due, one that finds them due, and one whose saves are under way.
         recent = Counter(user for each in finished[-5:] for user in each["done"])
         assert all(lost[user] <= recent[user] for user in lost)
-        shard = Shard(root / "after", protection(FileStateStorage(root / "states"), every="3s"), run=root.name)
+        given = protection(FileStateStorage(root / "states"), every="3s")
+        shard = Shard(root / "after", given, run=root.name)
         assert shard.epoch(sorted(saves)) == {user: save.events + 1 for user, save in saves.items()}
 
 

@@ -98,7 +98,7 @@ class PassTask:
             if not workshop.flight(log).wait(waited) or workshop.has_failed():
                 break
         workshop.flight(log).wait(waited)
-        return standing_of(shard, state, log, workshop)
+        return standing_of(shard, state, log, workshop, schedule)
 
 
 class SavingPasses:

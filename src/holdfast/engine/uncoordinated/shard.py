@@ -162,7 +162,7 @@ class OwnKeys:
     def applied(self) -> OwnKeysResult:
         """The state is at the new version: what was acknowledged need not be kept. Says how things stand."""
         self._log.forget(self._read)
-        return standing_of(self._shard, self._state, self._log, self._workshop)
+        return standing_of(self._shard, self._state, self._log, self._workshop, self._schedule)
 
     def _acknowledged(self, bases: Sequence[bytes], books: Books) -> Books:
         """The books with the saves that became durable since."""
@@ -358,6 +358,16 @@ def after_ack(book: Book, ack: Ack, schedule: Schedule) -> Book:
     return after_save(book, ack.events, schedule, ack.taken_ms)
 
 
+def acknowledged(state: ShardState, acks: dict[bytes, Ack], schedule: Schedule) -> dict[bytes, Book]:
+    """The books of keys that were saved since their books were last written, as they are by now."""
+    stored = state.get_many([base + BOOK_SUFFIX for base in acks])
+    return {
+        base: after_ack(Book.unpack(value), ack, schedule)
+        for (base, ack), value in zip(acks.items(), stored, strict=True)
+        if value is not None
+    }
+
+
 def begin_saves(
     workshop: Workshop,
     log: AckLog,
@@ -369,46 +379,48 @@ def begin_saves(
     everything: bool = False,
 ) -> int:
     """Begin to save the keys that are due, or all dirty ones; gives how many. Reads their bytes, no more."""
-    under_way = workshop.flight(log).under_way()
-    limit = (1 << 64) - 1 if everything else taken.taken_ms
-    due = list(islice((b for b in until(state, DUE_PREFIX, limit) if b not in under_way), workshop.room()))
+    limit = NEVER if everything else taken.taken_ms
+    known = acknowledged(state, acks, schedule)
+    settled = {base for base, book in known.items() if not book.dirty or book.due_ms > limit}
+    settled |= workshop.flight(log).under_way()
+    if workshop.room() <= 0:
+        return 0
+    due = list(islice((b for b in until(state, DUE_PREFIX, limit) if b not in settled), workshop.room()))
     books = [Book.unpack(stored or b"") for stored in state.get_many([base + BOOK_SUFFIX for base in due])]
-    sure = workshop.standing is Standing.ANSWERING
-    chosen = []
-    for base, book in zip(due, books, strict=True):
-        if base in acks:
-            known = after_ack(book, acks[base], schedule)
-            if not known.dirty or known.due_ms > limit:
-                continue
-        if book.unfetched and not sure:
-            workshop.count(held_back=1)
-            continue
-        chosen.append((base, book))
-    contents = read_keys(layout, [base for base, _ in chosen], state)
+    if workshop.standing is not Standing.ANSWERING:
+        workshop.count(held_back=sum(book.unfetched for book in books))
+        due, books = _kept(due, books)
+    contents = read_keys(layout, due, state)
     jobs = [
         SaveJob(base, entries, book.events, book.unfetched)
-        for (base, book), entries in zip(chosen, contents, strict=True)
+        for base, book, entries in zip(due, books, contents, strict=True)
     ]
     workshop.save(log, taken, jobs)
     return len(jobs)
 
 
-def standing_of(shard: ShardBook, state: ShardState, log: AckLog, workshop: Workshop) -> OwnKeysResult:
+def _kept(due: Sequence[bytes], books: Sequence[Book]) -> tuple[list[bytes], list[Book]]:
+    """Without the keys that nobody answered for."""
+    kept = [(base, book) for base, book in zip(due, books, strict=True) if not book.unfetched]
+    return [base for base, _ in kept], [book for _, book in kept]
+
+
+def standing_of(
+    shard: ShardBook, state: ShardState, log: AckLog, workshop: Workshop, schedule: Schedule
+) -> OwnKeysResult:
     """How a shard stands, with the saves that became durable since its books were last written."""
     acks = valid(log.read(shard.incarnation)[0], state)
-    stored = state.get_many([base + BOOK_SUFFIX for base in acks])
-    fresh = 0
-    for ack, value in zip(acks.values(), stored, strict=True):
-        book = Book.unpack(value) if value is not None else Book()
-        if book.saved < ack.events <= book.events:
-            fresh += ack.events - book.saved
-    due = (index_time(key) for key, _ in state.scan(DUE_PREFIX) if index_base(key) not in acks)
+    known = acknowledged(state, acks, schedule)
+    stored = state.get_many([base + BOOK_SUFFIX for base in known])
+    before = sum(Book.unpack(value).unsaved for value in stored if value is not None)
+    due = (index_time(key) for key, _ in state.scan(DUE_PREFIX) if index_base(key) not in known)
+    first = min([next(due, NEVER), *(book.due_ms for book in known.values() if book.dirty)])
     return OwnKeysResult(
         incarnation=shard.incarnation.hex(),
         events=shard.events,
-        unsaved=max(0, shard.unsaved - fresh),
+        unsaved=shard.unsaved - before + sum(book.unsaved for book in known.values()),
         discarded=shard.discarded,
-        due_ms=next(due, NEVER),
+        due_ms=first,
         counts=workshop.take_counts(),
     )
 
