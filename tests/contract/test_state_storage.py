@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import CorruptionError, StorageError
-from holdfast.storage.state_files import FileStateStorage, all_saves
-from holdfast.storage.state_storage import StateStorage
+from holdfast.storage import state_files
+from holdfast.storage.state_files import FileStateStorage
+from holdfast.storage.state_storage import StateStorage, all_saves
 from tests.contract.sqlite_states import SqliteStates
 from tests.contract.state_storage_suite import ANN, StateStorageContract, save_of
 
@@ -51,6 +53,7 @@ def test_a_file_is_complete_and_durable_before_it_takes_the_place_of_the_one_bef
 
 KILLED = """
 import sys
+from holdfast.storage import state_files
 from holdfast.storage.state_files import FileStateStorage
 from tests.contract.state_storage_suite import ANN, save_of
 storage = FileStateStorage(sys.argv[1])
@@ -95,3 +98,26 @@ def test_all_saves_are_listed(tmp_path: Path) -> None:
     storage = FileStateStorage(tmp_path)
     storage.save(ANN, save_of(4))
     assert list(all_saves(storage, "op")) == [(ANN, save_of(4))]
+
+
+def test_what_a_killed_process_left_half_written_is_removed_and_never_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = FileStateStorage(tmp_path)
+    storage.save(ANN, save_of(1))
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left = storage._path(ANN).with_name(f"{socket.gethostname()}-{dead.pid}-token0.draft")
+    left.write_bytes(b"half")
+    assert list(storage.keys("op")) == [ANN]
+    monkeypatch.setattr(state_files, "_swept", set())
+    storage.save(ANN, save_of(2))
+    assert not left.exists()
+    assert storage.fetch(ANN) == save_of(2)
+
+
+def test_a_relative_directory_is_the_one_of_who_declares_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert FileStateStorage("states").root == str(tmp_path / "states")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from holdfast.storage.state_storage import StateId, StateStorage, is_later, supe
 _LENGTH_BYTES = 4
 _LOCK = ".lock"
 _DRAFT_SUFFIX = ".draft"
+_swept: set[Path] = set()
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,15 @@ class FileStateStorage(StateStorage):
 
     root: str | Path
 
+    def __post_init__(self) -> None:
+        # Workers have directories of their own, where a relative path would mean another place.
+        object.__setattr__(self, "root", os.path.abspath(self.root))
+
     def save(self, id: StateId, data: bytes) -> None:
         path = self._path(id)
         try:
             _make_directory(path.parent)
+            _sweep_once(path.parent)
             with _locked(path.parent):
                 before = _content(path, id)
                 if before is not None and is_later(before, data):
@@ -95,6 +101,13 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
 
 
+def _sweep_once(directory: Path) -> None:
+    """Remove what killed processes left half written."""
+    if directory not in _swept:
+        _swept.add(directory)
+        drafts.sweep(directory)
+
+
 def _make_directory(directory: Path) -> None:
     """Also the name of a directory must survive a power cut, in the one above it."""
     if directory.is_dir():
@@ -110,11 +123,3 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def all_saves(storage: StateStorage, operator: str) -> Iterable[tuple[StateId, bytes]]:
-    """Everything saved for an operator. For tools and tests: it reads every save."""
-    for id in storage.keys(operator):
-        data = storage.fetch(id)
-        if data is not None:
-            yield id, data

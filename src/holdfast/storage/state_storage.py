@@ -11,7 +11,7 @@ Never here: when a key is saved or fetched, and what becomes of one that cannot 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import StorageError
@@ -76,3 +76,11 @@ def superseded(id: StateId) -> SaveSuperseded:
         f"a later save of {id} is in storage than the one to be kept; "
         "another leader goes on with it, or the storage belongs to another checkpoint: give each its own"
     )
+
+
+def all_saves(storage: StateStorage, operator: str) -> Iterator[tuple[StateId, bytes]]:
+    """Everything saved for an operator. For tools and tests: it reads every save."""
+    for id in storage.keys(operator):
+        data = storage.fetch(id)
+        if data is not None:
+            yield id, data

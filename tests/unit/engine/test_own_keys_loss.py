@@ -21,7 +21,8 @@ from holdfast.engine.uncoordinated import workshop
 from holdfast.state.conversion import Generation, Lineage
 from holdfast.state.layout import StateField, StateKind, StateLayout
 from holdfast.state.saved import unpack
-from holdfast.storage.state_files import FileStateStorage, all_saves
+from holdfast.storage.state_files import FileStateStorage
+from holdfast.storage.state_storage import all_saves
 from tests.unit.engine.own_keys_kit import Count, MemoryStates, Shard, protection
 
 CHECKOUT = Path(__file__).parents[3]
