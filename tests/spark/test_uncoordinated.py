@@ -27,7 +27,7 @@ from tests.spark.jobs import ROWS, SCHEMA, Sequence, check_sequences, expected_t
 HALF = len(ROWS) // 2
 CHECKOUT = Path(__file__).parents[2]
 KILL_AFTER_COMMITS = 15
-DEADLINE = 120.0
+DEADLINE = 60.0
 
 
 def job(rows: list[Any], sink: hf.MemorySink, states: Path, **settings: Any) -> hf.Job:
@@ -51,12 +51,12 @@ def test_nothing_is_checkpointed_and_a_run_that_ends_leaves_nothing_to_lose(
     assert not list((tmp_path / "cp").glob("snapshots/**/*"))
     run(job(ROWS[:140], sink, states), spark, tmp_path / "cp")
     assert saved_events(states) == Counter(user for user, _ in ROWS[:140])
-    shutil.rmtree(tmp_path / "working")  # the machine is replaced after a clean end
+    # The machine is replaced after a clean end.
     job(ROWS, sink, states).run(
         tmp_path / "cp", spark=spark, until="exhausted", max_rows_per_epoch=50, restart=hf.NoRestart(),
-        working_dir=tmp_path / "working", on_progress=shown.append,
+        working_dir=tmp_path / "another machine", on_progress=shown.append,
     )  # fmt: skip
-    check_sequences(sink.rows, expected_totals())
+    check_sequences(sink.rows(), expected_totals())
     counted = shown[-1].own_keys["carts"]
     assert counted["fetched"] == 7
     assert (counted["lost"], counted["unsaved"]) == (0, 0)
@@ -78,6 +78,7 @@ def test_dirty_keys_are_saved_while_no_rows_come(spark: SparkSession, tmp_path: 
         wait_for(lambda: handle.status().own_keys["carts"]["unsaved"] == 0)
     finally:
         handle.stop()
+        handle.wait()
 
 
 def test_a_machine_killed_with_its_disk_loses_what_was_in_no_save_and_no_more_than_is_shown(
