@@ -27,7 +27,7 @@ from tests.spark.jobs import ROWS, SCHEMA, Sequence, check_sequences, expected_t
 HALF = len(ROWS) // 2
 CHECKOUT = Path(__file__).parents[2]
 KILL_AFTER_COMMITS = 15
-DEADLINE = 60.0
+DEADLINE = 120.0
 
 
 def job(rows: list[Any], sink: hf.MemorySink, states: Path, **settings: Any) -> hf.Job:

@@ -16,9 +16,10 @@ ROWS_PER_EPOCH = 20
 
 def carts(root: Path) -> hf.Job:
     protection = hf.Uncoordinated(storage=hf.FileStateStorage(root / "states"), events=EVERY_NTH)
+    sink = hf.FileSink(root / "out", format="parquet")
     job = hf.Job("carts")
     stream = job.source(hf.MemorySource(ROWS, schema=SCHEMA), uid="rows").key_by("user")
-    stream.process(Sequence(), uid="carts", protection=protection).sink(hf.FileSink(root / "out"), uid="out")
+    stream.process(Sequence(), uid="carts", protection=protection).sink(sink, uid="out")
     return job
 
 
