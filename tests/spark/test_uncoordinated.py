@@ -101,9 +101,8 @@ def test_a_machine_killed_with_its_disk_loses_what_was_in_no_save_and_no_more_th
 
     shown: list[hf.Progress] = []
     again = uncoordinated_app.carts(tmp_path)
-    again.run(
-        tmp_path / "checkpoint", spark=spark, on_progress=shown.append, **uncoordinated_app.options(tmp_path)
-    )
+    given = {**uncoordinated_app.options(tmp_path), "max_rows_per_epoch": 200}
+    again.run(tmp_path / "checkpoint", spark=spark, on_progress=shown.append, **given)
     reference = Counter(user for user, _ in uncoordinated_app.ROWS)
     final = saved_events(tmp_path / "states")
     lost = sum(reference.values()) - sum(final.values())

@@ -9,7 +9,7 @@ from typing import Any
 import holdfast as hf
 from tests.spark.jobs import SCHEMA, Sequence
 
-ROWS = [(f"u{i % 7}", i) for i in range(2_000)]
+ROWS = [(f"u{i % 7}", i) for i in range(500)]
 EVERY_NTH = 5
 ROWS_PER_EPOCH = 20
 
