@@ -28,7 +28,7 @@ from holdfast.engine.control import Control
 from holdfast.engine.program import Program, compile_graph
 from holdfast.engine.progress import Monitor
 from holdfast.engine.recovery import Inspector, load_view, rewind_past_damage
-from holdfast.engine.restarting import Restarts
+from holdfast.engine.restarting import NO_EPOCH, Restarts
 from holdfast.engine.savepoints import ClaimEnd, open_run, save, seed
 from holdfast.engine.session import default_parallelism, revived
 from holdfast.engine.settings import RunSettings
@@ -70,6 +70,7 @@ class Driver:
         self._term_checked = self._scale_changed = clock.monotonic()
         self._shards: int | None = settings.parallelism
         self._program: Program | None = None
+        self._led: Stretch | None = None
 
     def run(self, controls: Controls) -> None:
         """Run until stopped or exhausted. Raises what ended the run otherwise. `controls`: does what others
@@ -148,7 +149,8 @@ class Driver:
         )  # fmt: skip
         self._shards = self._wishes.parallelism or self._shards or view.parallelism or self._cores()
         self._wishes.parallelism = None
-        stretch = Stretch(seat, view, self._shards)
+        self._led = None
+        stretch = self._led = Stretch(seat, view, self._shards)
         return stretch.run(), stretch.view
 
     def _past(
@@ -174,7 +176,8 @@ class Driver:
     def _recover(self, failure: BaseException) -> None:
         """Wait as the restart strategy says, and see to it that there is a Spark session. Raises if not."""
         self._monitor.update(phase="restarting", error=str(failure))
-        epoch = self._monitor.progress.committed_epoch + 1
+        # Not the one after the last commit: several may wait for theirs, and sinks fail on no epoch's jobs.
+        epoch = self._led.running if self._led is not None else NO_EPOCH
         self._restarts.after(failure, epoch, self._wishes.stopping)
         self._monitor.update(restarts=self._term - 1 + self._restarts.count, error=None)
         session = revived(self._spark, self._graph.name, self._own_session)

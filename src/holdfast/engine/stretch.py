@@ -28,6 +28,7 @@ from holdfast.engine.program import Program
 from holdfast.engine.progress import Monitor
 from holdfast.engine.publishing import Publishing
 from holdfast.engine.recovery import Inspector
+from holdfast.engine.restarting import NO_EPOCH
 from holdfast.engine.runner import EpochOutcome, EpochRunner, Lines
 from holdfast.engine.schemas import operator_schemas
 from holdfast.engine.session import is_single_executor
@@ -117,6 +118,8 @@ class Stretch:
         self._pending: list[EpochOutcome] = []
         self._barrier = seat.clock.monotonic()
         self._state_bytes: dict[tuple[str, int], int] = {}
+        self.running = NO_EPOCH
+        """The epoch whose jobs run now, or whose failure ended the stretch."""
 
     @property
     def view(self) -> CheckpointView:
@@ -190,7 +193,9 @@ class Stretch:
             self._committer.submit([EpochOutcome(plan)])
             self._committer.check(allowed=0)
         committed = self._committer.view.last_epoch
+        self.running = plan.epoch
         outcome = self._runner.run(plan, self._lines, self._lists, committed, self._seat.run)
+        self.running = NO_EPOCH
         self._lists |= outcome.lists.after
         for key, version in outcome.versions.items():
             if not exactly:
