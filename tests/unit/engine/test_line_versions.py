@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine.lines import EMPTY_VERSION, line_of
+from holdfast.engine.task import open_shard
+from holdfast.engine.work import WorkPlace
 from holdfast.ids import KeyGroup, KeyGroupRange
+from tests.unit.engine.stored import MadeCheckpoint
 
 ALL = KeyGroupRange(KeyGroup(0), KeyGroup(4))
 OWN = VersionRecord(epoch=10, attempt=1, result="own")
@@ -59,3 +66,19 @@ def test_another_commit_of_the_same_number_gives_another_version() -> None:
 def test_a_line_that_nobody_rescaled_keeps_its_own_version() -> None:
     view = replace(scaled_out_and_back(), snapshots={})
     assert line_of(view, "op", ALL).version == OWN
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_state_of_a_run_that_saves_none_is_not_taken_for_what_is_saved(
+    tmp_path: Path, snapshots: bool
+) -> None:
+    made = MadeCheckpoint(tmp_path, parallelism=1)
+    made.commit({("anna", 1): {"total": 7}}, snapshots=snapshots)
+    made.commit({("otto", 1): {"total": 8}})
+    plan = line_of(made.view, "totals", made.shards[0]).plan()
+    # Another machine, whose working state is begun by a run at most once; it fails before its first result.
+    place = WorkPlace("i", made.url, str(tmp_path / "elsewhere"), "lmdb")
+    with closing(open_shard(place, "totals", made.lineage, plan, 2, False)) as state:
+        assert state.entry_count() == 0
+    with closing(open_shard(place, "totals", made.lineage, plan, 2, True)) as state:
+        assert state.entry_count() == 2
