@@ -102,9 +102,7 @@ class Retention:
     leader, who cannot know what that is about to commit.
     """
 
-    def __init__(
-        self, chain: Chain, *, sweep_every: int = SWEEP_EVERY, led_by_other: bool = False
-    ) -> None:
+    def __init__(self, chain: Chain, *, sweep_every: int = SWEEP_EVERY, led_by_other: bool = False) -> None:
         self._chain, self._led_by_other = chain, led_by_other
         self._storage: Storage = chain.storage
         self._sweep_every = sweep_every

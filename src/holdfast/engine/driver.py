@@ -86,16 +86,21 @@ class Driver:
             self._settings.restart, self._storage, self._clock, random.random, self._monitor.say,
             term=self._term, run=self._run, host=socket.gethostname(),
         )  # fmt: skip
-        self._claim_end = ClaimEnd(self._checkpoint, self._settings)
+        self._claim_end = ClaimEnd(self._checkpoint, self._settings, self._monitor.say)
         with Control(self._storage, self._term, controls, self._clock, self._monitor.say):
-            self._lead()
+            last = self._lead()
             self._restarts.stopped()
-            if self._wishes.savepoint is not None:
-                self.save(self._wishes.savepoint, "native", stopped=True)
+            savepoint = self._wishes.taken_savepoint()
+            if savepoint is not None:
+                # The next leader's commits are not those that this one has stopped with.
+                self._refuse_if_superseded()
+                self.save(savepoint, "native", stopped_with=last.number)
         self._monitor.update(phase="stopped")
 
-    def save(self, url: str, format: str, *, stopped: bool) -> SavepointRecord:
-        """Take a savepoint of what is committed. From any thread."""
+    def save(self, url: str, format: str, *, stopped_with: int | None = None) -> SavepointRecord:
+        """Take a savepoint of what is committed. From any thread. `stopped_with`: the run has ended with this
+        commit, and has published everything.
+        """
         if not self.leading:
             raise RetryableError("the job is still starting, there is nothing to save yet; try again")
         return save(
@@ -103,7 +108,7 @@ class Driver:
             self._spark,
             url,
             format=format,
-            stopped=stopped,
+            stopped_with=stopped_with,
             run=self._run,
             clock=self._clock,
         )
@@ -113,8 +118,8 @@ class Driver:
         """Whether the checkpoint was loaded and the first stretch begun."""
         return self._program is not None
 
-    def _lead(self) -> None:
-        """One stretch after the other, until one ends the run."""
+    def _lead(self) -> CheckpointView:
+        """One stretch after the other, until one ends the run; gives the view then."""
         view: CheckpointView | None = None
         while True:
             try:
@@ -123,18 +128,20 @@ class Driver:
                 reached(Step.RECOVERY_READ)
                 ending, view = self._stretch(view)
                 if ending is not Ending.RESCALING:
-                    return
+                    return view
             except AdoptedOther as other:
                 self._monitor.say(str(other))
                 view = None
             except (CorruptionError, ObjectMissing) as damage:
-                view = self._past(damage, view)
+                try:
+                    view = self._past(damage, view)
+                except RetryableError as failure:
+                    # Storage did not say what is damaged: if something is, it is found again.
+                    self._recover(failure)
+                    view = None
             except BaseException as failure:
                 self._recover(failure)
                 view = None
-                if self._wishes.stopping.is_set():
-                    # Told to stop while something is not committed or not shown: that is no good order.
-                    raise
 
     def _load(self) -> CheckpointView:
         chain = self._checkpoint.chain
@@ -147,8 +154,8 @@ class Driver:
             program, self._settings, self._spark, self._checkpoint, self._term, self._run, self._clock,
             self._monitor, self._inspector, self._wishes, self._look_around,
         )  # fmt: skip
-        self._shards = self._wishes.parallelism or self._shards or view.parallelism or self._cores()
-        self._wishes.parallelism = None
+        wished = self._wishes.taken_parallelism()
+        self._shards = wished or self._shards or view.parallelism or self._cores()
         self._led = None
         stretch = self._led = Stretch(seat, view, self._shards)
         return stretch.run(), stretch.view
@@ -174,7 +181,9 @@ class Driver:
         return view
 
     def _recover(self, failure: BaseException) -> None:
-        """Wait as the restart strategy says, and see to it that there is a Spark session. Raises if not."""
+        """Wait as the restart strategy says, and see to it that there is a Spark session. Raises if not, and
+        when told to stop meanwhile.
+        """
         self._monitor.update(phase="restarting", error=str(failure))
         # Not the one after the last commit: several may wait for theirs, and sinks fail on no epoch's jobs.
         epoch = self._led.running if self._led is not None else NO_EPOCH
@@ -184,6 +193,9 @@ class Driver:
         if session is not self._spark:
             self._monitor.say("the Spark session had ended; a new one was started")
             self._spark, self._program = session, None
+        if self._wishes.stopping.is_set():
+            # Told to stop while something is not committed or not shown: that is no good order.
+            raise failure
 
     def _cores(self) -> int:
         return min(default_parallelism(self._spark), self._settings.key_groups)
@@ -199,7 +211,7 @@ class Driver:
         # Safety does not depend on this look: storage that cannot be reached now may be by the next commit.
         with contextlib.suppress(StorageError):
             self._refuse_if_superseded()
-            self._claim_end.step(self._monitor.progress.commit, self._clock.now_ms())
+        self._claim_end.step(self._monitor.progress.commit, self._clock.now_ms())
         if not self._settings.autoscale or self._cores() == self._shards:
             self._scale_changed = now
         elif now - self._scale_changed >= SCALE_CHECK_SECONDS:

@@ -34,7 +34,9 @@ FINAL = (DefinitionError, FencedOut, RestoreError, CorruptionError)
 MESSAGE_CHARS_MAX = 2_000
 NO_EPOCH = 0
 """Of a failure that no epoch is to blame for: it never makes one poison."""
-_OUTSIDE = re.compile(r"\bholdfast\.[a-z_.]+\.(StorageError|UnknownOutcome|StaleWorkingState|RetryableError)\b")
+_OUTSIDE = re.compile(
+    r"\bholdfast\.[a-z_.]+\.(StorageError|UnknownOutcome|StaleWorkingState|RetryableError)\b"
+)
 """How Spark tells that a task failed on what was not to be had then."""
 
 

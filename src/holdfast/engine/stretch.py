@@ -228,11 +228,10 @@ class Stretch:
     def _take_snapshots(self, epoch: int) -> None:
         for file in self._snapshotter.step(self._lines, epoch, self._seat.monitor.say):
             for key, line in self._lines.items():
-                chosen = {delta.version for delta in line.deltas}
                 if (
                     key[0] == file.operator
                     and line.groups.first == file.first_group
-                    and file.version in chosen
+                    and line.went_through(file.version)
                 ):
                     self._lines[key] = line.rebased(file)
                     self._committer.add_snapshots([file])

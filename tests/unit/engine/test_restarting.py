@@ -144,9 +144,7 @@ def test_a_poison_epoch_is_named(storage: Storage) -> None:
         ),
     ],
 )
-def test_an_outage_makes_no_epoch_poison_however_long_it_lasts(
-    storage: Storage, outage: Exception
-) -> None:
+def test_an_outage_makes_no_epoch_poison_however_long_it_lasts(storage: Storage, outage: Exception) -> None:
     leader = Leader(storage, ExponentialDelay())
     for _ in range(10):
         leader.fail(outage, 7)
