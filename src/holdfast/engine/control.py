@@ -218,7 +218,7 @@ class Control:
         except DefinitionError:
             raise
         except Exception as failure:
-            # Of the place that it names, on this machine. Later requests must not wait for that to get better.
+            # Of the place that it names, on this machine. Later requests must not wait for that to be mended.
             raise DefinitionError(_one_line(failure)) from failure
         match arguments:
             case StatusArguments():

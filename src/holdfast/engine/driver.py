@@ -35,7 +35,14 @@ from holdfast.engine.settings import RunSettings
 from holdfast.engine.stretch import Ending, Seat, Stretch
 from holdfast.engine.verbs import Controls
 from holdfast.engine.wishes import Wishes
-from holdfast.errors import CorruptionError, FencedOut, ObjectMissing, RetryableError, StorageError
+from holdfast.errors import (
+    CorruptionError,
+    FencedOut,
+    ObjectMissing,
+    RestoreError,
+    RetryableError,
+    StorageError,
+)
 from holdfast.graph.nodes import Graph
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
@@ -94,6 +101,7 @@ class Driver:
             if savepoint is not None:
                 # The next leader's commits are not those that this one has stopped with.
                 self._refuse_if_superseded()
+                _refuse_if_replaying(last)
                 self.save(savepoint, "native", stopped_with=last.number)
         self._monitor.update(phase="stopped")
 
@@ -167,6 +175,9 @@ class Driver:
         # What a newer leader has retired is gone, not damaged.
         self._refuse_if_superseded()
         newest = self._load()
+        if not newest.number:
+            # Nothing to go back to: it is the savepoint that is damaged, and the error says what of it.
+            raise damage
         if led_from is not None and newest.number > led_from.number and newest.run != self._run:
             # Nor is what an older one has, which committed until we took its place.
             self._monitor.say(f"commit {newest.number} of term {newest.term} came first; going on from it")
@@ -225,3 +236,15 @@ class Driver:
         newest = newest_term(self._storage)
         if newest is not None and newest.term > self._term:
             raise FencedOut(self._term, newest.term, f"claimed by {newest.host}, process {newest.pid}")
+
+
+def _refuse_if_replaying(view: CheckpointView) -> None:
+    """Refuse to stop with a savepoint between a rewind and what sinks show: which slices those epochs had is
+    not in a savepoint, and whoever goes on from it as this job would show others under the same numbers.
+    """
+    shown = max(view.published_through.values(), default=0)
+    if shown > view.last_epoch:
+        raise RestoreError(
+            f"no savepoint was left: sinks show epoch {shown}, and after a rewind the job has come to epoch "
+            f"{view.last_epoch} again; start it, and stop it with a savepoint once it is past that"
+        )
