@@ -14,6 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,16 @@ STALE_TRIES = 5
 """How often a task starts over when a twin of it moved the working state. Twins end; more than this is a
 fault.
 """
+
+
+class Kept(Enum):
+    """Where a shard's state is kept besides here, as the end of its identity. Of what is kept otherwise a
+    version may name an emptied copy, which must never pass for what a checkpoint holds.
+    """
+
+    IN_CHECKPOINT = ""
+    BY_KEY = "/by-key"
+    NOWHERE = "/unsaved"
 
 
 def run_operator(task: OperatorTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -142,8 +153,7 @@ def _run_shard(task: OperatorTask, shard: int, table: pa.Table) -> TaskResult:
     watch = Watch()
     plan = task.shards[shard]
     storage = open_storage(task.place.storage_url)
-    restored = task.saves_state and task.protection is None
-    state = open_shard(task.place, task.uid, task.lineage, plan, task.committed, restored)
+    state = open_shard(task.place, task.uid, task.lineage, plan, task.committed, _kept(task))
     with contextlib.closing(state):
         return _run_on(state, task, shard, plan, table, storage, watch)
 
@@ -167,9 +177,7 @@ def _run_on(
     if own is not None:
         done = own.run(rows, groups, context)
     else:
-        done = run_function(
-            task.function, task.layout, rows, groups, task.key, task.order_by, state, context
-        )
+        done = run_function(task.function, task.layout, rows, groups, task.key, task.order_by, state, context)
     reached(Step.TASK_COMPUTED)
     watch.lap("compute")
 
@@ -210,6 +218,12 @@ def _run_on(
     )
 
 
+def _kept(task: OperatorTask) -> Kept:
+    if task.protection is not None:
+        return Kept.BY_KEY
+    return Kept.IN_CHECKPOINT if task.saves_state else Kept.NOWHERE
+
+
 def _own_keys(task: OperatorTask, plan: ShardPlan, state: ShardState) -> OwnKeys | None:
     """What saves the shard's keys on their own, if they are."""
     if task.protection is None:
@@ -220,31 +234,32 @@ def _own_keys(task: OperatorTask, plan: ShardPlan, state: ShardState) -> OwnKeys
 
 
 def open_shard(
-    place: WorkPlace, uid: str, lineage: Lineage, plan: ShardPlan, committed: int, saves_state: bool
+    place: WorkPlace, uid: str, lineage: Lineage, plan: ShardPlan, committed: int, kept: Kept
 ) -> ShardState:
     """Working state of one shard, at the version that the plan asks for, in the layout in force."""
     storage = open_storage(place.storage_url)
     directory, fetched = shard_directory(place, uid, plan.groups), _disk_directory(place, uid, plan.groups)
     version = _version(plan.version)
+    snapshots = plan.snapshots if kept is Kept.IN_CHECKPOINT else ()
     steps = tuple(_delta_step(storage, lineage, plan, delta) for delta in plan.deltas)
-    if not saves_state and version != EMPTY:
-        # At most once, or keys that are fetched when they are seen: what was lost is lost, and an empty state
-        # takes its place under the same version.
-        steps = (DeltaStep(version, EMPTY, list),)
+    if kept is not Kept.IN_CHECKPOINT:
+        # What was lost is lost, or fetched when its key is seen: an empty state takes its place under the
+        # same version.
+        steps = (DeltaStep(version, EMPTY, list),) if version != EMPTY else ()
     target = StateTarget(
         version=version,
         first_group=plan.groups.first,
         end_group=plan.groups.end,
-        snapshots=tuple(_snapshot_source(storage, fetched, lineage, file) for file in plan.snapshots),
+        snapshots=tuple(_snapshot_source(storage, fetched, lineage, file) for file in snapshots),
         deltas=steps,
         committed=committed,
     )
-    identity = state_identity(place, uid, plan.groups, lineage)
+    identity = state_identity(place, uid, plan.groups, lineage, kept)
     try:
         return open_state(directory, identity, target, backend=place.backend)
     except errors.ObjectMissing:
         # State that was here already needs no snapshot, so one is fetched only now that it was missed.
-        if not _fetch_missing(storage, fetched, plan.snapshots):
+        if not _fetch_missing(storage, fetched, snapshots):
             raise
         return open_state(directory, identity, target, backend=place.backend)
 
@@ -257,7 +272,7 @@ def snapshot_shard(
     """
     uid, kind = schema.uid, backend_named(place.backend).snapshots
     result = TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd())
-    identity = state_identity(place, uid, groups, lineage)
+    identity = state_identity(place, uid, groups, lineage, Kept.IN_CHECKPOINT)
     state = attach_state(shard_directory(place, uid, groups), identity, backend=place.backend)
     if state is None:
         return as_batch(result)
@@ -296,9 +311,9 @@ def _disk_directory(place: WorkPlace, uid: str, groups: KeyGroupRange) -> Path:
     return _disk_root(place) / place.identity / uid / str(groups)
 
 
-def state_identity(place: WorkPlace, uid: str, groups: KeyGroupRange, lineage: Lineage) -> str:
+def state_identity(place: WorkPlace, uid: str, groups: KeyGroupRange, lineage: Lineage, kept: Kept) -> str:
     """With the lineage: working state of other code is thrown away and built anew, never misread."""
-    return f"{place.identity}/{uid}/{groups}/{lineage.fingerprint}"
+    return f"{place.identity}/{uid}/{groups}/{lineage.fingerprint}{kept.value}"
 
 
 def _delta_step(storage: Storage, lineage: Lineage, plan: ShardPlan, delta: DeltaFile) -> DeltaStep:

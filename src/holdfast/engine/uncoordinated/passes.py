@@ -23,7 +23,7 @@ from holdfast.engine.lines import Line
 from holdfast.engine.placement import Placement
 from holdfast.engine.program import Program, first_line
 from holdfast.engine.session import describe_jobs
-from holdfast.engine.task import as_batch, shard_directory, state_identity
+from holdfast.engine.task import Kept, as_batch, shard_directory, state_identity
 from holdfast.engine.uncoordinated.acks import AckLog
 from holdfast.engine.uncoordinated.shard import begin_saves, standing_of, taken_at, valid
 from holdfast.engine.uncoordinated.workshop import workshop_of
@@ -73,7 +73,7 @@ class PassTask:
 
     def _of_shard(self, groups: KeyGroupRange, version: Version) -> OwnKeysResult | None:
         directory = shard_directory(self.place, self.uid, groups)
-        identity = state_identity(self.place, self.uid, groups, self.lineage)
+        identity = state_identity(self.place, self.uid, groups, self.lineage, Kept.BY_KEY)
         state = attach_state(directory, identity, backend=self.place.backend)
         if state is None:
             return None
