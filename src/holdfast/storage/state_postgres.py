@@ -89,8 +89,13 @@ class PostgresStateStorage(StateStorage):
                 connect_timeout=max(2, int(self.timeout_seconds)),
                 options=f"-c statement_timeout={milliseconds}",
             )
-            # Two that create it at once: IF NOT EXISTS lets one of them fail.
-            with contextlib.suppress(psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
+            # Two that create it at once: IF NOT EXISTS lets one of them fail, at the name, the type or the row.
+            made = (
+                psycopg.errors.DuplicateTable,
+                psycopg.errors.DuplicateObject,
+                psycopg.errors.UniqueViolation,
+            )
+            with contextlib.suppress(*made):
                 connection.execute(
                     f"CREATE TABLE IF NOT EXISTS {self.table} "
                     "(operator text, key bytea, data bytea NOT NULL, PRIMARY KEY (operator, key))"

@@ -44,11 +44,7 @@ class AckLog:
         self._saving = directory / "saves.lock"
 
     def append(self, acks: Sequence[Ack]) -> None:
-        packed = b"".join(
-            _HEAD.pack(ack.incarnation, ack.epoch, ack.tag, ack.events, ack.taken_ms, len(ack.base))
-            + ack.base
-            for ack in acks
-        )
+        packed = b"".join(_packed(ack) for ack in acks)
         with self._locked() as file:
             file.seek(0, 2)
             file.write(packed)
