@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from examples.saved_keys import SqliteStates
 from holdfast.errors import CorruptionError, StorageError
 from holdfast.storage import state_files
 from holdfast.storage.state_files import FileStateStorage
 from holdfast.storage.state_storage import StateStorage, all_saves
-from tests.contract.sqlite_states import SqliteStates
 from tests.contract.state_storage_suite import ANN, StateStorageContract, save_of
 
 
@@ -30,6 +30,15 @@ class TestOneThatAUserWrites(StateStorageContract):
     @pytest.fixture
     def storage(self, tmp_path: Path) -> StateStorage:
         return SqliteStates(str(tmp_path / "states.db"))
+
+
+def test_the_one_that_a_user_writes_has_twenty_lines_and_is_the_one_of_the_how_to() -> None:
+    root = Path(__file__).parents[2]
+    example = (root / "examples" / "saved_keys.py").read_text()
+    code = example[: example.index("class Visits")].rstrip()
+    assert f"```python\n{code}\n```" in (root / "docs" / "how-to" / "uncoordinated.md").read_text()
+    lines = [line for line in code[code.index("class SqliteStates") :].splitlines() if line]
+    assert len(lines) <= 20
 
 
 def test_a_file_is_complete_and_durable_before_it_takes_the_place_of_the_one_before(

@@ -44,7 +44,7 @@ class Uncoordinated:
     every: str | None = None
     events: int | None = None
     fetch_timeout: str = "1000ms"
-    """How long an epoch waits for the states of its keys."""
+    """How long an epoch that needs states of keys waits for the next answer."""
     failures_max: int = 10
     """After so many failed fetches in a row the storage is not asked for states, for `bypass_for`."""
     bypass_for: str = "600s"
@@ -53,8 +53,8 @@ class Uncoordinated:
     batch: int = 50
     """Keys in one request to the storage."""
     serializing: SavingPool = field(default_factory=SavingPool)
-    storing: SavingPool = field(default_factory=lambda: SavingPool(threads=4))
-    fetching: SavingPool = field(default_factory=lambda: SavingPool(threads=4))
+    storing: SavingPool = field(default_factory=SavingPool)
+    fetching: SavingPool = field(default_factory=SavingPool)
 
     def requests(self, pool: SavingPool) -> int:
         """How many requests a pool has room for."""

@@ -89,7 +89,7 @@ class PostgresStateStorage(StateStorage):
                 connect_timeout=max(2, int(self.timeout_seconds)),
                 options=f"-c statement_timeout={milliseconds}",
             )
-            # Two that create it at once: IF NOT EXISTS lets one of them fail, at the name, the type or the row.
+            # Two that create it at once: IF NOT EXISTS lets one of them fail, at its name, type or row.
             made = (
                 psycopg.errors.DuplicateTable,
                 psycopg.errors.DuplicateObject,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -45,6 +46,7 @@ class MemoryStates(StateStorage):
     saved: dict[StateId, bytes] = field(default_factory=dict)
     down: bool = False
     fails_next: int = 0
+    takes_seconds: float = 0.0
     calls: Counter[str] = field(default_factory=Counter)
     open: threading.Event = field(default_factory=threading.Event)
     """Cleared: every call waits for it."""
@@ -68,6 +70,7 @@ class MemoryStates(StateStorage):
     def _enter(self, what: str) -> None:
         self.calls[what] += 1
         assert self.open.wait(DEADLINE), "nobody let the storage go on"
+        time.sleep(self.takes_seconds)
         if self.down or self.fails_next > 0:
             self.fails_next -= 1
             raise StorageError("the storage is down, says the test")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.engine.uncoordinated import workshop
+from holdfast.protection.bypass import Standing
 from holdfast.testing.clocks import ManualClock
 from tests.unit.engine.own_keys_kit import Count, MemoryStates, Shard, protection
 
@@ -263,12 +265,14 @@ def test_a_superseded_copy_cannot_overwrite_later_saves(tmp_path: Path) -> None:
     new.settle()
     assert states.events()["ann"] == 9
     old.run_id = "old leader"
-    old.epoch(["bob"], after_ms=2_000)
-    old.settle()
-    old.epoch(["bob"], after_ms=1)
+    refused = 0
+    for after_ms in (2_000, 1):
+        old.epoch(["bob"], after_ms=after_ms)
+        old.settle()
+        assert old.last is not None
+        refused += old.last.counts.superseded
     assert states.events()["ann"] == 9
-    assert old.last is not None
-    assert old.last.counts.superseded >= 1
+    assert refused + old.workshop.take_counts().superseded >= 1
 
 
 def test_a_checkpoint_begun_anew_goes_on_from_the_saves_of_the_one_before(tmp_path: Path) -> None:
@@ -360,3 +364,48 @@ def test_a_damaged_save_is_held_on_to_and_processing_goes_on(tmp_path: Path) -> 
     shard.epoch(["cid"], after_ms=5_000)
     shard.settle()
     assert {id: states.saved[id] for id in damaged} == damaged, "a human decides"
+
+
+def test_a_fetch_may_take_long_while_answers_come(tmp_path: Path) -> None:
+    """Each answer may take the time-out: keys of a healthy storage are never given up for being many."""
+    states = MemoryStates()
+    users = [f"u{i}" for i in range(12)]
+    shard = Shard(tmp_path, protection(states, every="1s", fetch_timeout="2s", batch=1))
+    shard.epoch(users)
+    shard.epoch(users, after_ms=2_000)
+    shard.settle()
+    shard.lose_copy()
+    states.takes_seconds = 0.3
+    assert shard.epoch(users) == dict.fromkeys(users, 2), "3.6 seconds in all"
+
+
+def test_a_storage_that_hangs_costs_one_time_out_and_is_bypassed(tmp_path: Path) -> None:
+    states = MemoryStates()
+    states.open.clear()
+    shard = Shard(tmp_path, protection(states, every="1h", fetch_timeout="200ms", batch=1))
+    users = [f"u{i}" for i in range(15)]
+    began = time.monotonic()
+    assert shard.epoch(users) == dict.fromkeys(users, 1)
+    assert time.monotonic() - began < 10 * 0.2
+    assert shard.workshop.standing is Standing.BYPASSED, "nobody answered ten of them"
+    shard.epoch(["v"])
+    assert shard.last is not None
+    assert shard.last.counts.bypassed == 1
+    states.open.set()
+
+
+def test_an_answer_after_the_window_serves_the_whole_epoch(tmp_path: Path) -> None:
+    states, clock = MemoryStates(), ManualClock()
+    shard = Shard(tmp_path, protection(states, every="1s", failures_max=1, batch=1))
+    shard.epoch(["ann", "bob"])
+    shard.epoch(["ann", "bob"], after_ms=2_000)
+    shard.settle()
+    shard.lose_copy()
+    shard.epoch(["first"])
+    shard.workshop._clock = clock
+    states.down = True
+    shard.epoch(["other"])
+    assert shard.workshop.standing is Standing.BYPASSED
+    states.down = False
+    clock.sleep(600)
+    assert shard.epoch(["ann", "bob"]) == {"ann": 2, "bob": 2}

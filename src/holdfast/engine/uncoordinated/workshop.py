@@ -3,7 +3,8 @@
 Spark keeps a Python worker for the next task, and its threads go on meanwhile. When the process ends they end
 with it, and nothing is lost by that: a key is dirty until a task has read that its save is durable.
 Always true: the thread that processes rows never serialises, stores or waits for room; it waits for fetches,
-up to the time-out. A key has at most one save under way, and so has a shard at most one process that saves.
+while answers come, up to the time-out for each. A key has at most one save under way, and so has a shard at
+most one process that saves.
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ class Workshop:
         self._fetching = _pool("fetch", protection, protection.fetching)
         self._bypass = Bypass(protection.failures_max, duration_ms(protection.bypass_for))
         self._timeout = duration_ms(protection.fetch_timeout) / 1_000
+        self._heard = 0.0
         self._custom = overrides(function, "serialize_state")
         self._told = overrides(function, "clear_dirty")
         self._lock = threading.Lock()
@@ -137,10 +139,11 @@ class Workshop:
         return self._bypass.standing(self._now_ms())
 
     def fetch(self, bases: Sequence[bytes]) -> list[Answer]:
-        """What is saved of some keys: bytes, None (nothing), or UNANSWERED. Returns within the time-out."""
+        """What is saved of some keys: bytes, None (nothing), or UNANSWERED. Waits while answers come, and no
+        longer than the time-out for the next one."""
         answers: list[Answer] = [UNANSWERED] * len(bases)
-        end = self._clock.monotonic() + self._timeout
         running: deque[_Fetch] = deque()
+        self._heard = self._clock.monotonic()
         for start in range(0, len(bases), self.protection.batch):
             ids = [state_id(self._layout, base) for base in bases[start : start + self.protection.batch]]
             if not self._bypass.may_ask(self._now_ms()):
@@ -149,27 +152,29 @@ class Workshop:
             request = _Fetch(start, ids, self._storage.fetch_many)
             taken = self._fetching.submit(request)
             while not taken and running:
-                self._finish(running.popleft(), end, answers)
+                self._finish(running.popleft(), answers)
                 taken = self._fetching.submit(request)
             if not taken:
                 self.count(unanswered=len(ids), error="no room for more fetches")
                 continue
             self._bypass = self._bypass.asked(self._now_ms())
             running.append(request)
+            if self._bypass.probing:
+                self._finish(running.popleft(), answers)
         while running:
-            self._finish(running.popleft(), end, answers)
+            self._finish(running.popleft(), answers)
         return answers
 
-    def _finish(self, request: _Fetch, end: float, answers: list[Answer]) -> None:
-        done = request.done.wait(max(0.0, end - self._clock.monotonic()))
+    def _finish(self, request: _Fetch, answers: list[Answer]) -> None:
+        done = request.done.wait(max(0.0, self._heard + self._timeout - self._clock.monotonic()))
         if done and request.error is None:
             answers[request.start : request.start + len(request.ids)] = request.found
+            self._heard = self._clock.monotonic()
             self._bypass = self._bypass.answered()
             return
+        self._fetching.cancel(request)
         self.count(unanswered=len(request.ids), error=request.error or "a fetch was not answered in time")
-        # One that waited in vain behind others says nothing about the storage.
-        if done or not self._fetching.cancel(request):
-            self._bypass = self._bypass.failed(self._now_ms())
+        self._bypass = self._bypass.failed(self._now_ms())
 
     # Saving: begun by the thread that processes rows, done by others.
 
