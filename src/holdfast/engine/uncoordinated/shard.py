@@ -14,7 +14,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,8 @@ class OwnKeys:
         """Run the function over the shard's rows, keys that are not here fetched first."""
         task = self._task
         self._keyed = keyed = cut(task.layout, rows, groups, task.key, task.order_by)
-        stored = self._state.get_many([base + BOOK_SUFFIX for base in keyed.bases])
-        self._stored, self._known = unpack_books(stored)
+        self._book_keys = [base + BOOK_SUFFIX for base in keyed.bases]
+        self._stored, self._known = unpack_books(self._state.get_many(self._book_keys))
         self._books = self._acknowledged(keyed.bases, self._stored)
         self._fetch_missing(keyed)
         view = _Overlaid(self._state, self._overlay) if self._overlay else self._state
@@ -136,9 +137,11 @@ class OwnKeys:
 
     def with_books(self, entries: Entries) -> Entries:
         """The changes of an epoch and what goes with them: fetched states, books, indexes, evictions."""
-        found: dict[bytes, bytes | None] = {**self._overlay, **dict(entries)}
         bases, delta = self._keyed.bases, unsaved(self._after) - unsaved(self._stored)
-        found.update(zip((base + BOOK_SUFFIX for base in bases), pack_books(self._after), strict=True))
+        found = dict(self._overlay)
+        if found:
+            for key, _ in entries:
+                found.pop(key, None)
         self._index(found, DUE_PREFIX, "due_ms", bases, self._stored, self._after)
         if self._protection.evict_after is not None:
             self._index(found, SEEN_PREFIX, "seen_ms", bases, self._stored, self._after)
@@ -157,7 +160,8 @@ class OwnKeys:
         for key, _ in islice(self._state.scan(VERSION_PREFIX), 10):
             if index_time(key) < oldest:
                 found[key] = None
-        return sorted(found.items())
+        books = zip(self._book_keys, pack_books(self._after), strict=True)
+        return sorted(chain(entries, books, found.items()), key=itemgetter(0))
 
     def applied(self) -> OwnKeysResult:
         """The state is at the new version: what was acknowledged need not be kept. Says how things stand."""
