@@ -117,10 +117,10 @@ def test_the_loss_is_counted_by_events_in_no_save(tmp_path: Path) -> None:
     shard = Shard(tmp_path, protection(states, every="1s"))
     seen = {"ann": 0, "bob": 0}
     for users in (["ann"] * 5, ["ann", "bob"], ["bob"] * 2, ["ann"] * 3):
-        shard.settle()
         # The last one knows of all saves that there will be.
         states.down = users == ["ann"] * 3
         shard.epoch(users, after_ms=2_000)
+        shard.settle()
         for user in users:
             seen[user] += 1
     saved = states.events()
