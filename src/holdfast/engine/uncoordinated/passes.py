@@ -25,7 +25,7 @@ from holdfast.engine.program import Program, first_line
 from holdfast.engine.session import describe_jobs
 from holdfast.engine.task import Kept, as_batch, shard_directory, state_identity
 from holdfast.engine.uncoordinated.acks import AckLog
-from holdfast.engine.uncoordinated.shard import begin_saves, standing_of, taken_at, valid
+from holdfast.engine.uncoordinated.saving import begin_saves, standing_of, taken_at, valid
 from holdfast.engine.uncoordinated.workshop import workshop_of
 from holdfast.engine.work import RESULT_SCHEMA, OwnKeysResult, TaskResult, WorkPlace, decode_result
 from holdfast.graph.uncoordinated import Uncoordinated
