@@ -11,8 +11,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from holdfast.storage import drafts
 from holdfast.storage.refusals import refusal
 from holdfast.storage.state_storage import StateId, StateStorage, is_later, superseded
 
+TOGETHER_MAX = 100
+"""Files that are open at a time."""
 _LENGTH_BYTES = 4
 _LOCK = ".lock"
 _DRAFT_SUFFIX = ".draft"
@@ -38,17 +40,30 @@ class FileStateStorage(StateStorage):
         object.__setattr__(self, "root", os.path.abspath(self.root))
 
     def save(self, id: StateId, data: bytes) -> None:
-        path = self._path(id)
+        self.save_many([(id, data)])
+
+    def save_many(self, saves: Sequence[tuple[StateId, bytes]]) -> None:
+        for start in range(0, len(saves), TOGETHER_MAX):
+            self._save_together(saves[start : start + TOGETHER_MAX])
+
+    def _save_together(self, saves: Sequence[tuple[StateId, bytes]]) -> None:
+        """What makes one of them durable makes most of the others durable on the way."""
+        paths = {self._path(id): (id, data) for id, data in saves}
+        directories = sorted({path.parent for path in paths})
         try:
-            _make_directory(path.parent)
-            _sweep_once(path.parent)
-            with _locked(path.parent):
-                before = _content(path, id)
-                if before is not None and is_later(before, data):
-                    raise superseded(id)
-                self._replace(path, len(id.key).to_bytes(_LENGTH_BYTES, "big") + id.key + data)
+            for directory in directories:
+                _make_directory(directory)
+                _sweep_once(directory)
+            with ExitStack() as locks:
+                for directory in directories:
+                    locks.enter_context(_locked(directory))
+                for path, (id, data) in paths.items():
+                    before = _content(path, id)
+                    if before is not None and is_later(before, data):
+                        raise superseded(id)
+                self._replace({path: _with_key(id, data) for path, (id, data) in paths.items()})
         except OSError as cause:
-            raise refusal(cause, "save", str(path)) from cause
+            raise refusal(cause, "save", str(directories[0])) from cause
 
     def fetch(self, id: StateId) -> bytes | None:
         path = self._path(id)
@@ -68,18 +83,31 @@ class FileStateStorage(StateStorage):
         digest = hashlib.sha256(id.key).hexdigest()
         return Path(self.root) / id.operator / digest[:2] / digest
 
-    def _replace(self, path: Path, stored: bytes) -> None:
-        draft = path.with_name(drafts.new_name() + _DRAFT_SUFFIX)
-        try:
-            with draft.open("xb") as file:
-                file.write(stored)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-        except OSError:
-            draft.unlink(missing_ok=True)
-            raise
-        _sync_directory(path.parent)
+    def _replace(self, files: dict[Path, bytes]) -> None:
+        made: dict[Path, Path] = {}
+        with ExitStack() as opened:
+            try:
+                synced = []
+                for path, stored in files.items():
+                    made[path] = path.with_name(drafts.new_name() + _DRAFT_SUFFIX)
+                    file = opened.enter_context(made[path].open("xb"))
+                    file.write(stored)
+                    file.flush()
+                    synced.append(file)
+                for file in synced:
+                    os.fsync(file.fileno())
+                for path, draft in made.items():
+                    draft.replace(path)
+            except OSError:
+                for draft in made.values():
+                    draft.unlink(missing_ok=True)
+                raise
+        for directory in {path.parent for path in files}:
+            _sync_directory(directory)
+
+
+def _with_key(id: StateId, data: bytes) -> bytes:
+    return len(id.key).to_bytes(_LENGTH_BYTES, "big") + id.key + data
 
 
 def _content(path: Path, id: StateId) -> bytes | None:

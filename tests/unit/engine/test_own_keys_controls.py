@@ -61,9 +61,10 @@ def test_s4_2_clean_before_the_save_is_durable(tmp_path: Path, monkeypatch: pyte
 
 
 def test_s4_3_delete_then_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(self: FileStateStorage, path: Path, stored: bytes) -> None:
-        path.unlink(missing_ok=True)
-        path.write_bytes(stored)
+    def careless(self: FileStateStorage, files: dict[Path, bytes]) -> None:
+        for path, stored in files.items():
+            path.unlink(missing_ok=True)
+            path.write_bytes(stored)
 
     monkeypatch.setattr(FileStateStorage, "_replace", careless)
     fails(safe_files, tmp_path, monkeypatch)
