@@ -66,8 +66,8 @@ def told(running: Scenario) -> list[dict[str, Any]]:
 
 def status(running: Scenario) -> dict[str, int]:
     """What `holdfast status` says of the operator after the job has ended."""
-    command = [sys.executable, "-m", "holdfast", "status", str(running.place.checkpoint), "--json"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    command = [sys.executable, "-m", "holdfast", "status", "--checkpoint", str(running.place.checkpoint)]
+    found = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=120)
     numbers: dict[str, int] = json.loads(found.stdout)["checkpoint"]["own_keys"][CARTS]
     return numbers
 
