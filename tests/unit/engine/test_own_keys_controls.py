@@ -87,9 +87,8 @@ def test_s4_8_a_count_that_begins_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_s4_9_eviction_without_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(self: OwnKeys, found: dict[bytes, bytes | None], seen: frozenset[bytes]) -> None:
-        evict_after = self._protection.evict_after
-        limit = self._task.clock_ms - duration_ms(evict_after or "1000h")
+    def careless(self: OwnKeys, found: dict[bytes, bytes | None], seen: frozenset[bytes], after: str) -> None:
+        limit = self._task.clock_ms - duration_ms(after)
         for base in [base for base in until(self._state, SEEN_PREFIX, limit) if base not in seen]:
             stored = self._state.get(base + BOOK_SUFFIX)
             assert stored is not None

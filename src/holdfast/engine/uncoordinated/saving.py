@@ -61,6 +61,8 @@ def taken_at(state: ShardState, shard: ShardBook, term: int, now_ms: int, genera
 def valid(acks: Sequence[Ack], state: ShardState) -> dict[bytes, Ack]:
     """Of each key the acknowledgement of its latest save that this state has passed through."""
     versions = {(ack.epoch, ack.tag) for ack in acks}
+    if not versions:
+        return {}
     keys = [version_key(*version) for version in versions]
     kept = {v for v, value in zip(versions, state.get_many(keys), strict=True) if value is not None}
     kept.add((state.version.epoch, version_tag(state.version)))
@@ -75,7 +77,7 @@ def valid(acks: Sequence[Ack], state: ShardState) -> dict[bytes, Ack]:
 
 def acked(state: ShardState, acks: dict[bytes, Ack], schedule: Schedule) -> Acked:
     """What acknowledgements make of the books of their keys; keys that are not here are left out."""
-    stored = state.get_many([base + BOOK_SUFFIX for base in acks])
+    stored = state.get_many([base + BOOK_SUFFIX for base in acks]) if acks else []
     found = {base: value for base, value in zip(acks, stored, strict=True) if value is not None}
     before, _ = unpack_books([*found.values()])
     return Acked([*found], before, books_after_acks(before, [acks[base] for base in found], schedule))
@@ -106,6 +108,8 @@ def begin_saves(
     settled = set(compress(known.bases, (due_ms == CLEAN) | (due_ms > limit)))
     settled |= workshop.flight(log).under_way()
     due = list(islice((b for b in until(state, DUE_PREFIX, limit) if b not in settled), workshop.room()))
+    if not due:
+        return 0
     books, _ = unpack_books(state.get_many([base + BOOK_SUFFIX for base in due]))
     if workshop.standing is not Standing.ANSWERING:
         # Nobody could say whether a save of these exists, and nobody is to be asked now.

@@ -147,8 +147,10 @@ class OwnKeys:
         self._index(found, DUE_PREFIX, "due_ms", bases, self._stored, self._after)
         if self._protection.evict_after is not None:
             self._index(found, SEEN_PREFIX, "seen_ms", bases, self._stored, self._after)
-        delta += self._acknowledge_others(found, frozenset(bases))
-        self._evict(found, frozenset(bases))
+        if self._acks:
+            delta += self._acknowledge_others(found, frozenset(bases))
+        if self._protection.evict_after is not None:
+            self._evict(found, frozenset(bases), self._protection.evict_after)
         self._shard = replace(
             self._shard,
             events=self._shard.events + self._events,
@@ -254,11 +256,9 @@ class OwnKeys:
         self._index(found, DUE_PREFIX, "due_ms", known.bases, known.before, known.after)
         return known.change
 
-    def _evict(self, found: dict[bytes, bytes | None], seen: frozenset[bytes]) -> None:
-        """Keys that were not seen for long leave, once all of them is saved; a dirty one becomes due."""
-        if self._protection.evict_after is None:
-            return
-        limit = self._task.clock_ms - duration_ms(self._protection.evict_after)
+    def _evict(self, found: dict[bytes, bytes | None], seen: frozenset[bytes], after: str) -> None:
+        """Keys that were not seen for so long leave, once all of them is saved; a dirty one becomes due."""
+        limit = self._task.clock_ms - duration_ms(after)
         idle = [base for base in until(self._state, SEEN_PREFIX, limit, EVICTED_MAX) if base not in seen]
         books = self._state.get_many([base + BOOK_SUFFIX for base in idle])
         leaving = []
