@@ -21,6 +21,7 @@ from holdfast.errors import RestoreError
 from holdfast.state.saved import unpack
 from holdfast.storage.state_files import FileStateStorage
 from holdfast.storage.state_storage import all_saves
+from tests.services.servers import redis_server
 from tests.spark import uncoordinated_app
 from tests.spark.jobs import ROWS, SCHEMA, Sequence, check_sequences, expected_totals, run
 
@@ -79,6 +80,45 @@ def test_dirty_keys_are_saved_while_no_rows_come(spark: SparkSession, tmp_path: 
     finally:
         handle.stop()
         handle.wait()
+
+
+def test_epochs_go_on_while_a_real_storage_hangs_and_saves_follow_when_it_is_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made = hf.Job("carts")
+    endless = hf.GeneratorSource(
+        {"user": "concat('u', pmod(id, 7))", "amount": "id"}, schema=SCHEMA, total=1 << 40
+    )
+    stream = made.source(endless, uid="rows").key_by("user")
+    with redis_server() as redis:
+        states = hf.RedisStateStorage(redis.url, timeout_seconds=1)
+        protection = hf.Uncoordinated(storage=states, every="1s")
+        stream.process(Sequence(), uid="carts", protection=protection).sink(hf.MemorySink(), uid="out")
+        handle = made.start(
+            tmp_path / "cp", spark=spark, max_rows_per_epoch=50, epoch_interval="200ms",
+            restart=hf.NoRestart(), working_dir=tmp_path / "working",
+        )  # fmt: skip
+
+        def counted(name: str) -> int:
+            return handle.status().own_keys.get("carts", {}).get(name, 0)
+
+        try:
+            wait_for(lambda: counted("saved") >= 7)
+            redis.signal(signal.SIGSTOP)
+            try:
+                epoch = handle.status().epoch
+                wait_for(lambda: handle.status().epoch >= epoch + 10)
+                wait_for(lambda: counted("failed") > 0)
+            finally:
+                redis.signal(signal.SIGCONT)
+            saved = counted("saved")
+            wait_for(lambda: counted("saved") >= saved + 7)
+        finally:
+            handle.stop()
+            handle.wait()
+        assert (counted("lost"), counted("unsaved")) == (0, 0)
+        final = {id.key[5:].decode(): unpack(data, id).events for id, data in all_saves(states, "carts")}
+        assert sum(final.values()) == handle.status().rows
 
 
 def test_a_machine_killed_with_its_disk_loses_what_was_in_no_save_and_no_more_than_is_shown(
