@@ -144,7 +144,7 @@ def test_a_lost_machine_of_several_costs_the_keys_of_its_shards_alone(tmp_path: 
     shape = replace(SHAPE, epochs=24, shards=4)
     with (
         Cluster(tmp_path / "cluster") as cluster,
-        scenario(tmp_path / "job", *cluster.arguments(), *EVERY_NTH, shape=shape) as running,
+        scenario(tmp_path, *cluster.arguments(), *EVERY_NTH, shape=shape) as running,
     ):
         driver = running.start()
         running.wait_for_commit(8, driver)
