@@ -147,9 +147,12 @@ class Home(ABC):
         known: dict[bytes, bytes | None] = {}
         for read_keys, values in reads:
             known.update(zip(read_keys, values, strict=True))
-        unread = [key for key in keys if key not in known]
-        known.update(zip(unread, self.look_up(tx, unread), strict=True))
-        return [known[key] for key in keys]
+        try:
+            return list(map(known.__getitem__, keys))
+        except KeyError:
+            unread = [key for key in keys if key not in known]
+            known.update(zip(unread, self.look_up(tx, unread), strict=True))
+            return list(map(known.__getitem__, keys))
 
     def go_back(self, identity: str, expected: Version, to: Version) -> None:
         """Undo from `expected` to its ancestor `to`; the caller holds the lock."""

@@ -12,7 +12,7 @@ a save of it turns up after all, the save counts, and what the key saw without i
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from operator import itemgetter
@@ -28,6 +28,7 @@ from holdfast.engine.operators.result import EpochContext, OperatorResult
 from holdfast.engine.operators.rows import RowsRun
 from holdfast.engine.operators.slices import KeyedSlice, cut
 from holdfast.engine.uncoordinated.acks import AckLog
+from holdfast.engine.uncoordinated.cells import Hooks, Overlaid
 from holdfast.engine.uncoordinated.saving import (
     acked,
     begin_saves,
@@ -52,7 +53,6 @@ from holdfast.state.books import (
     VERSIONS_KEPT,
     Book,
     Books,
-    Flags,
     ShardBook,
     books_after_events,
     index_keys,
@@ -63,10 +63,8 @@ from holdfast.state.books import (
     version_key,
 )
 from holdfast.state.cells import Cell
-from holdfast.state.delta import Changes
 from holdfast.state.saved import (
     CUSTOM,
-    Item,
     check_layout,
     from_objects,
     read_keys,
@@ -113,8 +111,8 @@ class OwnKeys:
         self._stored, self._known = unpack_books(self._state.get_many(self._book_keys))
         self._books = self._acknowledged(keyed.bases, self._stored)
         self._fetch_missing(keyed)
-        view = _Overlaid(self._state, self._overlay) if self._overlay else self._state
-        hooks = _Hooks(keyed.key_count)
+        view = Overlaid(self._state, self._overlay) if self._overlay else self._state
+        hooks = Hooks(keyed.key_count)
         asked = any(overrides(task.function, name) for name in ("is_dirty", "checkpoint"))
 
         def bound(own: Any) -> Sequence[Cell]:
@@ -275,60 +273,6 @@ class OwnKeys:
             found.update((key, None) for key, _ in entries)
             found[base + BOOK_SUFFIX] = found[book.seen_key(base)] = None
         self._workshop.count(evicted=len(leaving))
-
-
-class _Hooks(Cell):
-    """Asks the user's function about every key, while the key's state is at hand."""
-
-    __slots__ = ("at_once", "context", "dirties", "function")
-
-    def __init__(self, keys: int) -> None:
-        self.dirties: Flags = np.ones(keys, np.bool_)
-        self.at_once: Flags = np.zeros(keys, np.bool_)
-        self.function: Any = None
-        self.context: Any = None
-
-    def load(self, key: int) -> None:
-        pass
-
-    def keep(self, key: int) -> None:
-        dirty = bool(self.function.is_dirty(self.context))
-        self.dirties[key] = dirty
-        self.at_once[key] = dirty and bool(self.function.checkpoint(self.context))
-
-    def mark(self) -> Any:
-        return None
-
-    def undo(self, mark: Any) -> None:
-        pass
-
-    def check(self) -> None:
-        pass
-
-    def put_into(self, changes: Changes) -> None:
-        pass
-
-
-class _Overlaid:
-    """A shard's state as it is with some entries put over it. What cells use of ShardState."""
-
-    def __init__(self, state: ShardState, overlay: dict[bytes, bytes | None]) -> None:
-        self._state, self._overlay = state, overlay
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        values = self._state.get_many(keys)
-        return [self._overlay.get(key, value) for key, value in zip(keys, values, strict=True)]
-
-    def get(self, key: bytes) -> bytes | None:
-        return self.get_many([key])[0]
-
-    def scan(self, prefix: bytes) -> Iterator[Item]:
-        found: dict[bytes, bytes | None] = dict(self._state.scan(prefix))
-        found.update((key, value) for key, value in self._overlay.items() if key.startswith(prefix))
-        return iter(sorted((key, value) for key, value in found.items() if value is not None))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._state, name)
 
 
 def _rebook(found: dict[bytes, bytes | None], base: bytes, before: Book, after: Book) -> None:
