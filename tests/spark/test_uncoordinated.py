@@ -1,15 +1,10 @@
-"""Keys that are saved on their own, on a real Spark: nothing in checkpoints, and a machine lost."""
+"""Keys that are saved on their own, on a real Spark. Kills are in tests/chaos/test_own_keys.py."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +17,9 @@ from holdfast.state.saved import unpack
 from holdfast.storage.state_files import FileStateStorage
 from holdfast.storage.state_storage import all_saves
 from tests.services.servers import redis_server
-from tests.spark import uncoordinated_app
 from tests.spark.jobs import ROWS, SCHEMA, Sequence, check_sequences, expected_totals, run
 
 HALF = len(ROWS) // 2
-CHECKOUT = Path(__file__).parents[2]
-KILL_AFTER_COMMITS = 15
 DEADLINE = 120.0
 
 
@@ -121,42 +113,6 @@ def test_epochs_go_on_while_a_real_storage_hangs_and_saves_follow_when_it_is_bac
         assert sum(final.values()) == handle.status().rows
 
 
-def test_a_machine_killed_with_its_disk_loses_what_was_in_no_save_and_no_more_than_is_shown(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "src"), str(CHECKOUT)])}
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.uncoordinated_app", str(tmp_path)],
-        env=environment, cwd=CHECKOUT, start_new_session=True, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        wait_for(lambda: len(list((tmp_path / "checkpoint" / "commits").glob("*"))) >= KILL_AFTER_COMMITS)
-    finally:
-        for pid in session_of(child.pid):
-            os.kill(pid, signal.SIGKILL)
-        child.wait()
-        wait_for(lambda: not list(session_of(child.pid)))
-    assert saved_events(tmp_path / "states")
-    shutil.rmtree(tmp_path / "working")
-
-    shown: list[hf.Progress] = []
-    again = uncoordinated_app.carts(tmp_path)
-    given = {**uncoordinated_app.options(tmp_path), "max_rows_per_epoch": 200}
-    again.run(tmp_path / "checkpoint", spark=spark, on_progress=shown.append, **given)
-    reference = Counter(user for user, _ in uncoordinated_app.ROWS)
-    final = saved_events(tmp_path / "states")
-    lost = sum(reference.values()) - sum(final.values())
-    counted = shown[-1].own_keys["carts"]
-    per_epoch = uncoordinated_app.ROWS_PER_EPOCH
-    bound = len(reference) * uncoordinated_app.EVERY_NTH + 4 * per_epoch
-    assert counted["fetched"] == len(reference)
-    if not counted["repeated"]:
-        assert 0 < lost <= counted["lost"] <= bound
-    else:
-        # Rows that were saved and not committed came again: they make up for some that were lost.
-        assert -3 * per_epoch <= lost <= counted["lost"] <= bound
-
-
 def test_an_operator_cannot_change_between_the_two_under_one_uid(spark: SparkSession, tmp_path: Path) -> None:
     sink = hf.MemorySink()
     run(job(ROWS[:HALF], sink, tmp_path / "states"), spark, tmp_path / "cp")
@@ -172,14 +128,3 @@ def wait_for(condition: Any) -> None:
     while not condition():
         assert time.monotonic() < end, "it does not come about"
         time.sleep(0.02)
-
-
-def session_of(leader: int) -> Iterator[int]:
-    """The living processes of a session: driver, JVM and Python workers."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(session) == leader and state != "Z":
-            yield int(path.parent.name)
