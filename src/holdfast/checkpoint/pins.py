@@ -32,9 +32,7 @@ class Pins:
         return [record for record in self.records if not 0 < record.expires_ms <= now_ms]
 
 
-def pin(
-    history: History, name: str, commit: int, holder: str, now_ms: int, expires_ms: int = 0
-) -> PinRecord:
+def pin(history: History, name: str, commit: int, holder: str, now_ms: int, expires_ms: int = 0) -> PinRecord:
     """Keep commit `commit` readable until `unpin(name)`, or until `expires_ms` if that is not 0.
 
     RestoreError: it is already given up, or the name is taken.

@@ -52,6 +52,7 @@ from holdfast.state.working import (
     Version,
     attach_state,
     open_state,
+    remove_others,
 )
 from holdfast.steps import Step, reached
 from holdfast.storage.checksums import checksum, read_extent
@@ -139,8 +140,16 @@ def _run_shard(task: OperatorTask, shard: int, table: pa.Table) -> TaskResult:
     plan = task.shards[shard]
     storage = open_storage(task.place.storage_url)
     state = open_shard(task.place, task.uid, task.lineage, plan, task.committed, task.saves_state)
+    _leave_former_shards(task, plan.groups)
     with contextlib.closing(state):
         return _run_on(state, task, shard, plan, table, storage, watch)
+
+
+def _leave_former_shards(task: OperatorTask, groups: KeyGroupRange) -> None:
+    """Remove what is here of shards from before a rescaling."""
+    shards = {str(plan.groups) for plan in task.shards}
+    for of_shard in {_directory(task.place, task.uid, groups), _disk_directory(task.place, task.uid, groups)}:
+        remove_others(of_shard.parent, shards)
 
 
 def _run_on(
