@@ -21,6 +21,7 @@ from holdfast.errors import (
 )
 from holdfast.graph.aggregates import collect, count, first, last, max, mean, min, sum
 from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
+from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
 from holdfast.io.console import ConsoleSink
 from holdfast.io.contract import Publisher, Sink, Slice, Source, SourceReader, StagedPart
 from holdfast.io.file_sink import FileSink
@@ -29,6 +30,10 @@ from holdfast.io.generator import GeneratorSource
 from holdfast.io.memory import CRASH, MemorySink, MemorySource
 from holdfast.protection.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from holdfast.state.handles import AggregatingState, ListState, MapState, ReducingState, ValueState
+from holdfast.storage.state_files import FileStateStorage
+from holdfast.storage.state_postgres import PostgresStateStorage
+from holdfast.storage.state_redis import RedisStateStorage
+from holdfast.storage.state_storage import StateId, StateStorage
 
 __all__ = [
     "CRASH",
@@ -43,6 +48,7 @@ __all__ = [
     "FencedOut",
     "FileSink",
     "FileSource",
+    "FileStateStorage",
     "FixedDelay",
     "GeneratorSource",
     "HoldfastError",
@@ -58,20 +64,26 @@ __all__ = [
     "NoRestart",
     "OperatorFunction",
     "PoisonEpoch",
+    "PostgresStateStorage",
     "Progress",
     "Publisher",
+    "RedisStateStorage",
     "ReducingState",
     "RestoreError",
     "RetryableError",
     "RunOptions",
     "Savepoint",
+    "SavingPool",
     "SessionLost",
     "Sink",
     "Slice",
     "Source",
     "SourceReader",
     "StagedPart",
+    "StateId",
     "StateReader",
+    "StateStorage",
+    "Uncoordinated",
     "UserCodeError",
     "ValueState",
     "collect",

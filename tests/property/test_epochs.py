@@ -31,7 +31,7 @@ from holdfast.engine.operators.dispatch import state_layout
 from holdfast.engine.runner import EpochOutcome, _take_state
 from holdfast.engine.schemas import file_schema, record_of
 from holdfast.engine.staged import unpack_rows
-from holdfast.engine.task import _operator_result, open_shard, snapshot_shard
+from holdfast.engine.task import Kept, _operator_result, open_shard, snapshot_shard
 from holdfast.engine.work import OperatorTask, TaskResult, WorkPlace, decode_result
 from holdfast.ids import shard_ranges
 from holdfast.state.conversion import Lineage
@@ -190,7 +190,7 @@ class World:
         """All entries, restored by a new machine with one shard."""
         place = WorkPlace("reader", self._storage.url, str(self._root / "reader"), "lmdb")
         line = line_of(self.view, "op", shard_ranges(GROUPS, 1)[0])
-        state = open_shard(place, "op", self._lineage, line.plan(), self.view.last_epoch, True)
+        state = open_shard(place, "op", self._lineage, line.plan(), self.view.last_epoch, Kept.IN_CHECKPOINT)
         state.verify_base()
         entries = dict(state.scan(b""))
         state.close()

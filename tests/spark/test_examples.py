@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,18 @@ def test_two_operators(place: Path, spark: SparkSession) -> None:
     assert newest == {1: 100, 10: 100}
 
 
+def test_saved_keys(place: Path, spark: SparkSession) -> None:
+    run("saved_keys.py", spark)
+    newest = {row["visitor"]: row["visits"] for row in json_rows(place / "out" / "visits")}
+    assert newest == dict.fromkeys(range(50), 20)
+    with sqlite3.connect(place / "states.db") as db:
+        assert db.execute("SELECT count(*) FROM saves WHERE operator = 'visits'").fetchone() == (50,)
+
+
 def test_examples_are_short_and_all_of_them_are_run() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py")}
-    assert names == {"total_length.py", "page_views.py", "dead_letters.py", "two_operators.py"}
+    assert names == {
+        "total_length.py", "page_views.py", "dead_letters.py", "two_operators.py", "saved_keys.py",
+    }  # fmt: skip
     long = [path.name for path in EXAMPLES.glob("*.py") if len(path.read_text().splitlines()) >= LINES_MAX]
     assert not long

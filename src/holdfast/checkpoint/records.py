@@ -175,6 +175,24 @@ class ListFile(Record, frozen=True, kw_only=True):
     """How many items, from the first, came by union: shards that have any have the same ones."""
 
 
+class OwnKeysShard(Record, frozen=True, kw_only=True):
+    """A shard of an operator whose keys are saved on their own, not here: which working copy it had, at which
+    version, and how many events were in no save. Numbers of the last result that was chosen.
+    """
+
+    operator: str
+    shards: int
+    first_group: int
+    end_group: int
+    version: VersionRecord
+    incarnation: str
+    """Names the working copy: another one means that this one, with what was not saved of it, is gone."""
+    unsaved: int
+    discarded: int
+    lost: int
+    """Events lost so far, at most."""
+
+
 class Parent(Record, frozen=True, kw_only=True):
     """The commit record that this one follows, by number and checksum of its stored bytes."""
 
@@ -227,6 +245,8 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     """History went back: state and positions of that commit hold again from here on."""
     lists: tuple[ListFile, ...] = ()
     """Lists that these epochs changed; all of an operator's where its number of shards or its schema did."""
+    own_keys: tuple[OwnKeysShard, ...] = ()
+    """Shards whose keys are saved on their own and that had rows in these epochs."""
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -258,6 +278,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     published_through: dict[str, int]
     retained_from: int
     lists: tuple[ListFile, ...] = ()
+    own_keys: tuple[OwnKeysShard, ...] = ()
 
 
 class FloorRecord(Record, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from holdfast.checkpoint.records import (
     ListFile,
     Manifest,
     OperatorSchema,
+    OwnKeysShard,
     Parent,
     SnapshotFile,
     StagedFile,
@@ -70,6 +71,8 @@ class CheckpointView:
     """Operator uid -> kept snapshots, oldest first."""
     lists: dict[str, tuple[ListFile, ...]] = field(default_factory=dict)
     """Operator uid -> the newest list of each shard and state that has one, in the order of the shards."""
+    own_keys: dict[str, tuple[OwnKeysShard, ...]] = field(default_factory=dict)
+    """Operator uid -> its shards, where its keys are saved on their own."""
     staged: Prefix[StagedFile] = field(default_factory=Prefix)
     """Output not yet published everywhere, in epoch order."""
     published_through: dict[str, int] = field(default_factory=dict)
@@ -136,6 +139,7 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
         deltas=deltas,
         snapshots=snapshots,
         lists=_fold_lists(view, record),
+        own_keys=_fold_own_keys(view, record),
         staged=_unpublished(
             view.staged.appended(sorted(record.staged, key=lambda file: file.epoch)), published
         ),
@@ -191,6 +195,7 @@ def to_manifest(view: CheckpointView) -> Manifest:
         published_through=view.published_through,
         retained_from=view.retained_from,
         lists=tuple(file for files in view.lists.values() for file in files),
+        own_keys=tuple(shard for shards in view.own_keys.values() for shard in shards),
     )
 
 
@@ -220,6 +225,7 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         given_up_below=manifest.retained_from,
         manifest=name,
         lists=with_lists({}, manifest.lists),
+        own_keys=_with_own_keys({}, manifest.own_keys),
     )
 
 
@@ -312,6 +318,29 @@ def _fold_lists(view: CheckpointView, record: CommitRecord) -> dict[str, tuple[L
     named = {(operator.uid, state.name) for operator in record.operators for state in operator.states}
     in_force = {uid: tuple(f for f in files if (uid, f.state) in named) for uid, files in lists.items()}
     return {uid: files for uid, files in in_force.items() if files}
+
+
+def _fold_own_keys(view: CheckpointView, record: CommitRecord) -> dict[str, tuple[OwnKeysShard, ...]]:
+    shards = _with_own_keys(view.own_keys, record.own_keys)
+    if record.operators is None:
+        return shards
+    named = {operator.uid for operator in record.operators}
+    return {uid: marks for uid, marks in shards.items() if uid in named}
+
+
+def _with_own_keys(
+    shards: dict[str, tuple[OwnKeysShard, ...]], more: Sequence[OwnKeysShard]
+) -> dict[str, tuple[OwnKeysShard, ...]]:
+    """The newest of each shard; those of another number of shards go when one of the new number comes."""
+    shards = dict(shards)
+    for mark in more:
+        others = [
+            each
+            for each in shards.get(mark.operator, ())
+            if each.shards == mark.shards and each.first_group != mark.first_group
+        ]
+        shards[mark.operator] = tuple(sorted([*others, mark], key=lambda each: each.first_group))
+    return shards
 
 
 def with_lists(

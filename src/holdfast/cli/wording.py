@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from holdfast.engine.progress import Progress
 
+SAVED_KEYS_SHOWN = (
+    "saved", "fetched", "failed", "rejected", "superseded", "held_back", "unanswered", "bypassed",
+)  # fmt: skip
 _SIZES = ("bytes", "kB", "MB", "GB", "TB")
 
 
@@ -31,6 +34,14 @@ def rows(count: int | None) -> str:
     return "unknown" if count is None else f"{count:,}"
 
 
+def saved_keys(numbers: dict[str, int]) -> str:
+    """How keys that are saved on their own stand."""
+    said = f"{rows(numbers['unsaved'])} events in no save, {rows(numbers['lost'])} lost at most"
+    shown = [name for name in SAVED_KEYS_SHOWN if numbers.get(name)]
+    counted = [f"{rows(numbers[name])} {name.replace('_', ' ')}" for name in shown]
+    return "; ".join([said, "keys " + ", ".join(counted)] if counted else [said])
+
+
 def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
     """What a person wants to know of a run, in reading order."""
     shown = [
@@ -40,6 +51,7 @@ def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
         ("rows/s", f"{progress.rows_per_second:,.0f}"),
         ("lag", f"{rows(progress.lag_rows)} rows" if progress.lag_rows is not None else "unknown"),
         ("state", size(progress.state_bytes)),
+        *((f"keys of {uid}", saved_keys(numbers)) for uid, numbers in progress.own_keys.items()),
         ("checkpoint age", age(progress.committed_ms, now_ms)),
         ("restarts", str(progress.restarts)),
         ("term", str(progress.term)),

@@ -27,6 +27,8 @@ from holdfast.engine.progress import Progress
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PHASES = ("starting", "restoring", "running", "restarting", "stopped", "failed")
+SAVES = ("saved", "failed", "rejected", "superseded", "held_back")
+FETCHES = ("fetched", "absent", "unanswered", "bypassed", "repeated")
 EPOCH_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper ends of the histogram's buckets. An epoch aims at one second."""
 
@@ -73,6 +75,8 @@ class Metrics(Collector):
             yield from self._counters()
             yield self._epoch_seconds()
             yield from self._gauges(self._newest)
+            if self._newest.own_keys:
+                yield from self._own_keys(self._newest.own_keys)
 
     def _counters(self) -> Iterator[Metric]:
         newest = self._newest
@@ -86,6 +90,28 @@ class Metrics(Collector):
             family = CounterMetricFamily(name, text, labels=["job"])
             family.add_metric([self._job], value)
             yield family
+
+    def _own_keys(self, operators: dict[str, dict[str, int]]) -> Iterator[Metric]:
+        """Of operators whose keys are saved on their own."""
+        for name, text, outcomes in (
+            ("holdfast_key_saves", "Keys that were to be saved, by what came of it.", SAVES),
+            ("holdfast_key_fetches", "Keys whose saves were asked for, by what came of it.", FETCHES),
+        ):
+            family = CounterMetricFamily(name, text, labels=["job", "operator", "outcome"])
+            for uid, numbers in sorted(operators.items()):
+                for outcome in outcomes:
+                    family.add_metric([self._job, uid, outcome], numbers.get(outcome, 0))
+            yield family
+        for name, text, what in (
+            ("holdfast_keys_evicted", "Keys that left the working state.", "evicted"),
+            ("holdfast_events_lost", "Events lost with working state, at most.", "lost"),
+        ):
+            counter = CounterMetricFamily(name, text, labels=["job", "operator"])
+            for uid, numbers in sorted(operators.items()):
+                counter.add_metric([self._job, uid], numbers.get(what, 0))
+            yield counter
+        unsaved = {uid: numbers.get("unsaved", 0) for uid, numbers in operators.items()}
+        yield self._by_label("holdfast_events_unsaved", "Events that are in no save.", "operator", unsaved)
 
     def _epoch_seconds(self) -> Metric:
         family = HistogramMetricFamily(

@@ -15,7 +15,7 @@ from enum import Enum
 
 from holdfast.checkpoint.commits import Adopted
 from holdfast.checkpoint.identity import Checkpoint
-from holdfast.checkpoint.records import CommitRecord, OperatorSchema, SnapshotFile
+from holdfast.checkpoint.records import CommitRecord, OperatorSchema, OwnKeysShard, SnapshotFile
 from holdfast.checkpoint.view import CheckpointView, with_lists
 from holdfast.engine.publishing import Publishing, Recipients
 from holdfast.engine.runner import EpochOutcome
@@ -81,6 +81,34 @@ class Committer:
     def publish(self, outcomes: list[EpochOutcome]) -> None:
         """Publish these epochs, after those given before."""
         self._pending.append(self._publishes.submit(self._publish, outcomes, self._late))
+
+    def submit_marks(self, marks: list[OwnKeysShard]) -> None:
+        """Commit news of shards whose keys are saved on their own, without an epoch."""
+        self.check(COMMITS_IN_FLIGHT - 1)
+        self._pending.append(self._commits.submit(self._commit_marks, marks))
+
+    def _commit_marks(self, marks: list[OwnKeysShard]) -> None:
+        if self._failed or not self.view.number:
+            return
+        view = self.view
+        record = CommitRecord(
+            term=self._term,
+            run=self._run,
+            first_epoch=view.last_epoch + 1,
+            last_epoch=view.last_epoch,
+            attempts={},
+            clock_ms=view.clock_ms,
+            parallelism=view.parallelism,
+            fingerprint=view.fingerprint,
+            positions=view.positions,
+            own_keys=tuple(marks),
+        )
+        done = self._checkpoint.chain.commit(view, record)
+        if isinstance(done, Adopted):
+            self._failed = True
+            raise AdoptedOther(f"commit {done.view.number} of term {done.view.term} came first")
+        self.view = done.view
+        self._on_commit(self.view)
 
     def add_snapshots(self, files: list[SnapshotFile]) -> None:
         """Name these snapshots in a coming commit record."""
@@ -185,4 +213,5 @@ class Committer:
             published_through=self._publishing.through,
             operators=operators,
             lists=tuple(file for files in lists.values() for file in files),
+            own_keys=tuple(mark for outcome in outcomes for mark in outcome.marks),
         )

@@ -85,6 +85,11 @@ class Program:
         return {node.uid: node for node in self.graph.nodes if isinstance(node, UnkeyedNode)}
 
     @property
+    def own_keys(self) -> dict[str, OperatorNode]:
+        """The operators whose keys are saved on their own: their lines have versions, and no files."""
+        return {node.uid: node for node in self.graph.operators if node.protection is not None}
+
+    @property
     def keyed_uids(self) -> list[str]:
         """The operators that have a line of state per shard."""
         return [uid for uid in self.forms if uid not in self.unkeyed]

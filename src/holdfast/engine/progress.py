@@ -42,6 +42,10 @@ class Progress:
     was tried again since.
     """
     error: str | None = None
+    own_keys: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Operators whose keys are saved on their own -> keys saved, failed, fetched, ... since this process
+    started, and events `unsaved` now and `lost` (at most) so far.
+    """
     epochs_run: int = 0
     rows_run: int = 0
     """What this process ran, thrown away or not: only grows, whereas `epoch` and `rows` may go back."""

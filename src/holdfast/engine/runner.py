@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast import errors
-from holdfast.checkpoint.records import DeltaFile, PlanRecord, StagedFile, VersionRecord
+from holdfast.checkpoint.records import DeltaFile, OwnKeysShard, PlanRecord, StagedFile, VersionRecord
 from holdfast.engine.bundle import Bundle
 from holdfast.engine.frames import EpochFrames
 from holdfast.engine.lines import Line
@@ -30,6 +30,7 @@ from holdfast.engine.unkeyed_task import run_unkeyed
 from holdfast.engine.work import (
     RESULT_SCHEMA,
     OperatorTask,
+    OwnKeysResult,
     StageTask,
     TaskResult,
     UnkeyedTask,
@@ -65,6 +66,9 @@ class EpochOutcome:
     executors: dict[tuple[str, int], str] = field(default_factory=dict)
     timings_ms: dict[str, float] = field(default_factory=dict)
     lists: TakenLists = field(default_factory=TakenLists)
+    own_keys: dict[tuple[str, int], OwnKeysResult] = field(default_factory=dict)
+    marks: list[OwnKeysShard] = field(default_factory=list)
+    """How shards stand whose keys are saved on their own, for the commit."""
 
 
 class EpochRunner:
@@ -80,7 +84,9 @@ class EpochRunner:
         key_groups: int,
         saves_state: bool,
         placement: Placement,
+        term: int = 0,
     ) -> None:
+        self._term = term
         self._spark, self._program, self._place, self._storage = spark, program, place, storage
         self._readers, self._key_groups, self._saves_state = readers, key_groups, saves_state
         self._placement = placement
@@ -178,6 +184,8 @@ class EpochRunner:
             shards=tuple(lines[node.uid, shard].plan() for shard in range(plan.parallelism)),
             outputs=tuple(stage.outputs),
             saves_state=self._saves_state,
+            protection=node.protection,
+            term=self._term,
         )
 
     def _operator_job(
@@ -224,6 +232,8 @@ def _take_state(outcome: EpochOutcome, uid: str, result: TaskResult, lines: Line
         return
     outcome.versions[key] = result.version
     outcome.state_bytes[key] = result.state_bytes
+    if result.own_keys is not None:
+        outcome.own_keys[key] = result.own_keys
     if result.delta is not None:
         line = lines[key]
         outcome.deltas.append(

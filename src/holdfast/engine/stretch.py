@@ -20,7 +20,7 @@ from holdfast.checkpoint.records import PlanRecord
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock
 from holdfast.engine.committing import Committer, PublishOrder
-from holdfast.engine.lines import line_of
+from holdfast.engine.lines import EMPTY_VERSION, Line, line_of
 from holdfast.engine.lists import lists_of
 from holdfast.engine.placement import Placement
 from holdfast.engine.planning import Planner, recorded_plans
@@ -34,12 +34,15 @@ from holdfast.engine.schemas import operator_schemas
 from holdfast.engine.session import is_single_executor
 from holdfast.engine.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, RunSettings, Until
 from holdfast.engine.snapshots import Snapshotter
+from holdfast.engine.uncoordinated.ledger import Ledger
+from holdfast.engine.uncoordinated.passes import SavingPasses
 from holdfast.engine.wishes import Wishes
 from holdfast.engine.work import WorkPlace
 from holdfast.epoch.admission import Admission
+from holdfast.errors import RestoreError
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.guarantees import Guarantee
-from holdfast.ids import shard_ranges
+from holdfast.ids import KeyGroupRange, shard_ranges
 from holdfast.steps import Step, reached
 
 if TYPE_CHECKING:
@@ -87,7 +90,8 @@ class Stretch:
             seat.monitor.say(f"UPGRADE: {text}")
         program, schemas = in_force.applied_to(seat.program), in_force.records
         self._planner = _planner_after(seat, view, shards)
-        self._lines = _lines_of(seat, view, shards)
+        self._ledger = _ledger_of(seat, view, shards)
+        self._lines = _lines_of(seat, view, shards, self._ledger)
         self._lists = lists_of(view, schemas, program, shards, checkpoint.storage, seat.exactly)
         place = WorkPlace(
             identity=checkpoint.job.identity,
@@ -105,7 +109,12 @@ class Stretch:
             settings.key_groups,
             seat.exactly,
             placement,
+            seat.term,
         )
+        self._passes = SavingPasses(
+            seat.spark, program, place, placement, shards, seat.term, seat.run, seat.clock
+        )
+        self._said_of_keys = ""
         self._snapshotter = Snapshotter(seat.spark, place, placement, shards, in_force)
         self._publishing = Publishing(program, place.identity, checkpoint.storage.url, view)
         if view.number == 1 and checkpoint.job.seeded_from:
@@ -141,6 +150,7 @@ class Stretch:
         try:
             self._committer.publish_recovered()
             ending = self._loop()
+            self._save_keys(everything=True)
             clean = True
         finally:
             self._snapshotter.close()
@@ -169,6 +179,7 @@ class Stretch:
                 elif settings.until is Until.EXHAUSTED and self._planner.exhausted():
                     return Ending.EXHAUSTED
                 else:
+                    self._save_keys()
                     wishes.stopping.wait(POLL_SECONDS)
                 continue
             reached(Step.PLAN_WRITTEN)
@@ -198,8 +209,11 @@ class Stretch:
         self.running = NO_EPOCH
         self._lists |= outcome.lists.after
         for key, version in outcome.versions.items():
-            if not exactly:
+            if not exactly or key in outcome.own_keys:
                 self._lines[key] = self._lines[key].advanced(version)
+        outcome.marks = [
+            self._ledger.take(key, own, outcome.versions[key]) for key, own in outcome.own_keys.items()
+        ]
         for delta in outcome.deltas:
             for key, line in self._lines.items():
                 if key[0] == delta.operator and line.groups.first == delta.first_group:
@@ -223,7 +237,31 @@ class Stretch:
             delta_bytes=sum(delta.extent.length for delta in outcome.deltas),
             timings_ms=outcome.timings_ms,
             executors={f"{uid}/{shard}": where for (uid, shard), where in outcome.executors.items()},
+            own_keys=self._ledger.shown(),
         )
+        self._tell_of_keys()
+
+    def _save_keys(self, everything: bool = False) -> None:
+        """Save keys that are due while no epoch runs; all that are dirty when the stretch ends."""
+        if not self._seat.program.own_keys:
+            return
+        now_ms = max(self._seat.clock.now_ms(), self._committer.view.clock_ms)
+        found = self._passes.step(
+            self._lines, self._ledger.standing, now_ms, self._seat.monitor.say, everything=everything
+        )
+        changed = [mark for key, own in found.items() if (mark := self._ledger.learn(key, own)) is not None]
+        if changed and everything:
+            self._committer.submit_marks(changed)
+        if found:
+            self._tell_of_keys()
+            self._seat.monitor.update(own_keys=self._ledger.shown())
+
+    def _tell_of_keys(self) -> None:
+        """Say what goes wrong with saves, once for each thing."""
+        for uid, counts in self._ledger.counts.items():
+            if counts.error and counts.error != self._said_of_keys:
+                self._said_of_keys = counts.error
+                self._seat.monitor.say(f"keys of {uid!r}: {counts.error}; processing goes on")
 
     def _take_snapshots(self, epoch: int) -> None:
         for file in self._snapshotter.step(self._lines, epoch, self._seat.monitor.say):
@@ -254,9 +292,42 @@ def _planner_after(seat: Seat, view: CheckpointView, shards: int) -> Planner:
     return Planner(plans, sources, view, recorded, seat.clock, seat.term, seat.run, code, shards)
 
 
-def _lines_of(seat: Seat, view: CheckpointView, shards: int) -> Lines:
+def _ledger_of(seat: Seat, view: CheckpointView, shards: int) -> Ledger:
+    """What the commits tell of operators whose keys are saved on their own. RestoreError: an operator's state
+    was kept in the other way so far."""
+    own = seat.program.own_keys
+    for uid in own:
+        if view.deltas.get(uid) or view.snapshots.get(uid):
+            raise RestoreError(
+                f"the state of operator {uid!r} is in this checkpoint, and hf.Uncoordinated would start it "
+                "from nothing; give it another uid, or leave its protection as it was"
+            )
+    for uid in view.own_keys:
+        if uid in seat.program.forms and uid not in own and not seat.settings.allow_dropped_state:
+            raise RestoreError(
+                f"the keys of operator {uid!r} were saved on their own, and this checkpoint has no state of "
+                "it; keep its hf.Uncoordinated, give it another uid, or allow dropped state"
+            )
+    ranges = {
+        (uid, shard): groups
+        for uid in own
+        for shard, groups in enumerate(shard_ranges(seat.settings.key_groups, shards))
+    }
+    marks = [mark for uid in own for mark in view.own_keys.get(uid, ())]
+    return Ledger(ranges, shards, marks, seat.monitor.progress.own_keys)
+
+
+def _lines_of(seat: Seat, view: CheckpointView, shards: int, ledger: Ledger) -> Lines:
     return {
-        (uid, shard): line_of(view, uid, groups, seat.inspector.damaged)
+        (uid, shard): _line(seat, view, uid, shard, groups, ledger)
         for uid in seat.program.keyed_uids
         for shard, groups in enumerate(shard_ranges(seat.settings.key_groups, shards))
     }
+
+
+def _line(
+    seat: Seat, view: CheckpointView, uid: str, shard: int, groups: KeyGroupRange, ledger: Ledger
+) -> Line:
+    if uid in seat.program.own_keys:
+        return Line(groups, ledger.version((uid, shard)) or EMPTY_VERSION)
+    return line_of(view, uid, groups, seat.inspector.damaged)

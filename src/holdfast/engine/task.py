@@ -14,7 +14,9 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -59,10 +61,23 @@ from holdfast.storage.checksums import checksum, read_extent
 from holdfast.storage.contract import Storage
 from holdfast.storage.places import open_storage
 
+if TYPE_CHECKING:
+    from holdfast.engine.uncoordinated.shard import OwnKeys
+
 STALE_TRIES = 5
 """How often a task starts over when a twin of it moved the working state. Twins end; more than this is a
 fault.
 """
+
+
+class Kept(Enum):
+    """Where a shard's state is kept besides here, as the end of its identity. Of what is kept otherwise a
+    version may name an emptied copy, which must never pass for what a checkpoint holds.
+    """
+
+    IN_CHECKPOINT = ""
+    BY_KEY = "/by-key"
+    NOWHERE = "/unsaved"
 
 
 def run_operator(task: OperatorTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -139,7 +154,7 @@ def _run_shard(task: OperatorTask, shard: int, table: pa.Table) -> TaskResult:
     watch = Watch()
     plan = task.shards[shard]
     storage = open_storage(task.place.storage_url)
-    state = open_shard(task.place, task.uid, task.lineage, plan, task.committed, task.saves_state)
+    state = open_shard(task.place, task.uid, task.lineage, plan, task.committed, _kept(task))
     _leave_former_shards(task, plan.groups)
     with contextlib.closing(state):
         return _run_on(state, task, shard, plan, table, storage, watch)
@@ -148,8 +163,8 @@ def _run_shard(task: OperatorTask, shard: int, table: pa.Table) -> TaskResult:
 def _leave_former_shards(task: OperatorTask, groups: KeyGroupRange) -> None:
     """Remove what is here of shards from before a rescaling."""
     shards = {str(plan.groups) for plan in task.shards}
-    for of_shard in {_directory(task.place, task.uid, groups), _disk_directory(task.place, task.uid, groups)}:
-        remove_others(of_shard.parent, shards)
+    for directory in (shard_directory, _disk_directory):
+        remove_others(directory(task.place, task.uid, groups).parent, shards)
 
 
 def _run_on(
@@ -167,16 +182,11 @@ def _run_on(
     context = EpochContext(
         uid=task.uid, epoch=task.epoch, clock_ms=task.clock_ms, shard=shard, on_error=task.on_error
     )
-    done = run_function(
-        task.function,
-        task.layout,
-        table.drop_columns([GROUP_COLUMN]),
-        groups,
-        task.key,
-        task.order_by,
-        state,
-        context,
-    )
+    rows, own = table.drop_columns([GROUP_COLUMN]), _own_keys(task, plan, state)
+    if own is not None:
+        done = own.run(rows, groups, context)
+    else:
+        done = run_function(task.function, task.layout, rows, groups, task.key, task.order_by, state, context)
     reached(Step.TASK_COMPUTED)
     watch.lap("compute")
 
@@ -187,14 +197,16 @@ def _run_on(
         if name in task.outputs and rows.num_rows
     )
     watch.lap("stage")
-    delta = (
-        writer.write(write_delta(task.layout, done.changes), "delta.parquet") if task.saves_state else None
-    )
+    delta = None
+    if task.saves_state and own is None:
+        delta = writer.write(write_delta(task.layout, done.changes), "delta.parquet")
     reached(Step.TASK_FILES_WRITTEN)
     watch.lap("delta")
 
     version = VersionRecord(epoch=task.epoch, attempt=task.attempt, result=writer.unique)
     entries = to_entries(task.layout, done.changes)
+    if own is not None:
+        entries = own.with_books(entries)
     state.apply(_version(plan.version), _version(version), entries, task.committed, undo=task.saves_state)
     reached(Step.TASK_APPLIED)
     watch.lap("apply")
@@ -211,24 +223,38 @@ def _run_on(
         entries=len(entries),
         state_bytes=state.size_bytes(),
         timings_ms=watch.laps_ms,
+        own_keys=own.applied() if own is not None else None,
     )
 
 
+def _kept(task: OperatorTask) -> Kept:
+    if task.protection is not None:
+        return Kept.BY_KEY
+    return Kept.IN_CHECKPOINT if task.saves_state else Kept.NOWHERE
+
+
+def _own_keys(task: OperatorTask, plan: ShardPlan, state: ShardState) -> OwnKeys | None:
+    """What saves the shard's keys on their own, if they are."""
+    if task.protection is None:
+        return None
+    from holdfast.engine.uncoordinated.shard import OwnKeys
+
+    return OwnKeys(task, state, shard_directory(task.place, task.uid, plan.groups))
+
+
 def open_shard(
-    place: WorkPlace, uid: str, lineage: Lineage, plan: ShardPlan, committed: int, saves_state: bool
+    place: WorkPlace, uid: str, lineage: Lineage, plan: ShardPlan, committed: int, kept: Kept
 ) -> ShardState:
     """Working state of one shard, at the version that the plan asks for, in the layout in force."""
     storage = open_storage(place.storage_url)
-    directory, fetched = _directory(place, uid, plan.groups), _disk_directory(place, uid, plan.groups)
+    directory, fetched = shard_directory(place, uid, plan.groups), _disk_directory(place, uid, plan.groups)
     version = _version(plan.version)
-    snapshots = plan.snapshots if saves_state else ()
+    snapshots = plan.snapshots if kept is Kept.IN_CHECKPOINT else ()
     steps = tuple(_delta_step(storage, lineage, plan, delta) for delta in plan.deltas)
-    identity = _state_identity(place, uid, plan.groups, lineage)
-    if not saves_state:
-        # At most once: what was lost is lost, and an empty state takes its place under the same version. So
-        # under another identity: a run that does save state must not take it for what the version names.
+    if kept is not Kept.IN_CHECKPOINT:
+        # What was lost is lost, or fetched when its key is seen: an empty state takes its place under the
+        # same version.
         steps = (DeltaStep(version, EMPTY, list),) if version != EMPTY else ()
-        identity = f"{identity}/unsaved"
     target = StateTarget(
         version=version,
         first_group=plan.groups.first,
@@ -237,6 +263,7 @@ def open_shard(
         deltas=steps,
         committed=committed,
     )
+    identity = state_identity(place, uid, plan.groups, lineage, kept)
     try:
         return open_state(directory, identity, target, backend=place.backend)
     except errors.ObjectMissing:
@@ -254,9 +281,8 @@ def snapshot_shard(
     """
     uid, kind = schema.uid, backend_named(place.backend).snapshots
     result = TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd())
-    state = attach_state(
-        _directory(place, uid, groups), _state_identity(place, uid, groups, lineage), backend=place.backend
-    )
+    identity = state_identity(place, uid, groups, lineage, Kept.IN_CHECKPOINT)
+    state = attach_state(shard_directory(place, uid, groups), identity, backend=place.backend)
     if state is None:
         return as_batch(result)
     with (
@@ -283,7 +309,7 @@ def snapshot_shard(
     return as_batch(msgspec.structs.replace(result, snapshot=file))
 
 
-def _directory(place: WorkPlace, uid: str, groups: KeyGroupRange) -> Path:
+def shard_directory(place: WorkPlace, uid: str, groups: KeyGroupRange) -> Path:
     """Where a shard's working state is."""
     root = backend_named(place.backend).root(_disk_root(place))
     return root / place.identity / uid / str(groups)
@@ -294,9 +320,9 @@ def _disk_directory(place: WorkPlace, uid: str, groups: KeyGroupRange) -> Path:
     return _disk_root(place) / place.identity / uid / str(groups)
 
 
-def _state_identity(place: WorkPlace, uid: str, groups: KeyGroupRange, lineage: Lineage) -> str:
+def state_identity(place: WorkPlace, uid: str, groups: KeyGroupRange, lineage: Lineage, kept: Kept) -> str:
     """With the lineage: working state of other code is thrown away and built anew, never misread."""
-    return f"{place.identity}/{uid}/{groups}/{lineage.fingerprint}"
+    return f"{place.identity}/{uid}/{groups}/{lineage.fingerprint}{kept.value}"
 
 
 def _delta_step(storage: Storage, lineage: Lineage, plan: ShardPlan, delta: DeltaFile) -> DeltaStep:

@@ -16,6 +16,7 @@ from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, Version
 from holdfast.ids import KeyGroupRange
 
 if TYPE_CHECKING:
+    from holdfast.graph.uncoordinated import Uncoordinated
     from holdfast.state.conversion import Lineage
     from holdfast.state.layout import StateLayout
 
@@ -65,6 +66,9 @@ class OperatorTask:
     shards: tuple[ShardPlan, ...]
     outputs: tuple[str, ...]
     saves_state: bool
+    protection: Uncoordinated | None = None
+    """Its keys are saved on their own: no delta is written."""
+    term: int = 0
 
     @property
     def layout(self) -> StateLayout:
@@ -133,6 +137,52 @@ class Failure(msgspec.Struct, frozen=True):
     args: tuple[Any, ...]
 
 
+class SaveCounts(msgspec.Struct, frozen=True):
+    """What was done about keys that are saved on their own. Keys, but for `error`."""
+
+    saved: int = 0
+    failed: int = 0
+    """The storage failed to take them. They stay dirty and are tried again, as are all but `saved`."""
+    rejected: int = 0
+    """The pools had no room."""
+    superseded: int = 0
+    """The storage holds later saves: another leader's, or another checkpoint's."""
+    held_back: int = 0
+    """Not saved because nobody could say whether a save exists."""
+    fetched: int = 0
+    absent: int = 0
+    unanswered: int = 0
+    """A fetch failed or was not answered in time: the key went on from nothing, and is held back."""
+    bypassed: int = 0
+    """As `unanswered`, without asking."""
+    repeated: int = 0
+    """Fetched with rows of an epoch that is run again: these count twice."""
+    evicted: int = 0
+    error: str = ""
+    """What the storage said last."""
+
+    def plus(self, other: SaveCounts) -> SaveCounts:
+        sums = {name: getattr(self, name) + getattr(other, name) for name in COUNTED}
+        return SaveCounts(**sums, error=other.error or self.error)
+
+
+COUNTED = tuple(name for name in SaveCounts.__struct_fields__ if name != "error")
+
+
+class OwnKeysResult(msgspec.Struct, frozen=True):
+    """How a shard stands whose keys are saved on their own."""
+
+    incarnation: str
+    events: int
+    unsaved: int
+    """Events that are in no durable save that is known of."""
+    discarded: int
+    """Events thrown away in this copy because a save turned up late."""
+    due_ms: int
+    """When the first of its dirty keys is due that has no save yet."""
+    counts: SaveCounts = SaveCounts()
+
+
 class TaskResult(msgspec.Struct, frozen=True):
     """What one task did. It decides nothing: the driver chooses results after Spark reports the job
     successful.
@@ -152,6 +202,7 @@ class TaskResult(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     lists: dict[str, HeldList] = {}
     """Of an operator without keys: the lists that changed, by state."""
+    own_keys: OwnKeysResult | None = None
 
 
 RESULT_SCHEMA = "result binary"

@@ -17,7 +17,43 @@ from holdfast.state.types import parse_schema
 RESERVED_OUTPUT_PREFIX = "!"
 
 
-class KeyedFunction:
+class SavedByKey:
+    """What a function may say about the saving of its keys, where it has `protection=hf.Uncoordinated(...)`.
+
+    Everything here has a default; override what you need.
+    """
+
+    def is_dirty(self, ctx: Any) -> bool:
+        """Whether the rows that `ctx.key` has just had leave anything to save. Its state is at hand.
+
+        Called once per key and slice. False: the key does not become dirty by them, so they may be lost.
+        """
+        return True
+
+    def checkpoint(self, ctx: Any) -> bool:
+        """Whether `ctx.key`, which is dirty, is to be saved as soon as possible, whatever the schedule says.
+
+        Called once per dirty key and slice, after `is_dirty`. Its state is at hand.
+        """
+        return False
+
+    def clear_dirty(self, key: bytes) -> None:
+        """A save of the key with these canonical bytes became durable. No state is at hand: this is a thread
+        of its own. May be called more than once for a save."""
+
+    def serialize_state(self, states: dict[str, Any]) -> bytes:
+        """One key's states, by name, as bytes; None where nothing is stored. Called in a thread of its own.
+
+        Without an override states are encoded by their declared types, and follow a change of these.
+        """
+        raise NotImplementedError
+
+    def restore_state(self, data: bytes) -> dict[str, Any]:
+        """What `serialize_state` was given, from what it gave."""
+        raise NotImplementedError
+
+
+class KeyedFunction(SavedByKey):
     """User code that sees one row at a time, with the state of the row's key.
 
     `output` is the schema of what `process` yields, `outputs` those of the side outputs of `ctx.emit_to`.
@@ -112,7 +148,16 @@ def mistakes(function: DeclaringFunction) -> list[str]:
         found.append(f"{name} has no process method; write one")
     for state in declared_states(type(function)).values():
         found += _state_mistakes(function, state)
+    if isinstance(function, KeyedFunction) and overrides(function, "serialize_state") is not overrides(
+        function, "restore_state"
+    ):
+        found.append(f"{name} has one of serialize_state and restore_state; write both or none")
     return found
+
+
+def overrides(function: KeyedFunction, name: str) -> bool:
+    """Whether the user wrote this method of SavedByKey."""
+    return getattr(type(function), name) is not getattr(SavedByKey, name)
 
 
 def _state_mistakes(function: DeclaringFunction, state: DeclaredState) -> Iterator[str]:

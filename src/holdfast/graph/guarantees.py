@@ -8,11 +8,20 @@ shown twice, some may be lost. Any parts will do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from holdfast.errors import DefinitionError
-from holdfast.graph.nodes import Graph, Mistake, Node, SinkNode, SourceNode, describe, parents_of
+from holdfast.graph.nodes import (
+    Graph,
+    Mistake,
+    Node,
+    OperatorNode,
+    SinkNode,
+    SourceNode,
+    describe,
+    parents_of,
+)
 
 
 class Guarantee(StrEnum):
@@ -66,6 +75,17 @@ def _of_source(node: SourceNode, asked: Guarantee) -> Statement:
 
 
 def _of_sink(node: SinkNode, asked: Guarantee) -> Statement:
+    """A sink's guarantee is about rows. What uncoordinated state may lose behind them is said beside it."""
+    statement = _of_rows(node, asked)
+    operators = [each for each in _ancestors_of(node) if isinstance(each, OperatorNode)]
+    losing = [each.uid for each in operators if each.protection is not None]
+    if not losing:
+        return statement
+    aside = f"the state of {losing} is saved key by key: of a lost machine it lacks what came after each save"
+    return replace(statement, reason=f"{statement.reason}; {aside}")
+
+
+def _of_rows(node: SinkNode, asked: Guarantee) -> Statement:
     name = type(node.sink).__name__
     if asked is Guarantee.AT_MOST_ONCE:
         return Statement(node, name, asked, "each epoch is written at most once")
@@ -86,16 +106,18 @@ def _of_sink(node: SinkNode, asked: Guarantee) -> Statement:
 
 
 def _sources_of(node: Node) -> list[SourceNode]:
-    found: dict[SourceNode, None] = {}
+    return [each for each in _ancestors_of(node) if isinstance(each, SourceNode)]
+
+
+def _ancestors_of(node: Node) -> list[Node]:
+    """The node, and everything it reads, directly or not."""
+    found: dict[Node, None] = {}
     waiting: list[Node] = [node]
-    seen: set[Node] = set()
     while waiting:
         current = waiting.pop()
-        if current in seen:
+        if current in found:
             continue
-        seen.add(current)
-        if isinstance(current, SourceNode):
-            found[current] = None
+        found[current] = None
         waiting += parents_of(current)
     return list(found)
 

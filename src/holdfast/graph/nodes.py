@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from holdfast.graph.aggregates import Aggregation
     from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
+    from holdfast.graph.uncoordinated import Uncoordinated
     from holdfast.io.contract import Sink, Source
 
     StatefulFunction = KeyedFunction | BatchFunction | Aggregation | OperatorFunction
@@ -111,6 +112,8 @@ class OperatorNode:
     function: StatefulFunction
     on_error: OnError
     place: Place
+    protection: Uncoordinated | None = None
+    """Its keys are saved on their own, and its state is not in checkpoints."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

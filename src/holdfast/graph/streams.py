@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.graph.aggregates import Aggregate
     from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
     from holdfast.graph.nodes import OnError, StatefulFunction, Transform
+    from holdfast.graph.uncoordinated import Uncoordinated
     from holdfast.io.contract import Sink, Source
 
 N = TypeVar("N", bound=Node)
@@ -137,14 +138,20 @@ class KeyedStream:
         self._order_by = order_by
 
     def process(
-        self, function: KeyedFunction, *, uid: str | None = None, on_error: OnError = "fail"
+        self,
+        function: KeyedFunction,
+        *,
+        uid: str | None = None,
+        on_error: OnError = "fail",
+        protection: Uncoordinated | None = None,
     ) -> OperatorStream:
         """Run `function` for each row, with the state of the row's key.
 
         `on_error`: "fail" ends the run with the row, its key and the error; "dead-letter" sets the row aside,
-        into `dead_letters()`, with nothing of it left in state.
+        into `dead_letters()`, with nothing of it left in state. `protection`: its state is part of every
+        checkpoint, or with `hf.Uncoordinated(...)` of none: each key is then saved on its own.
         """
-        return self._operator(function, uid, on_error)
+        return self._operator(function, uid, on_error, protection)
 
     def process_batch(self, function: BatchFunction, *, uid: str | None = None) -> OperatorStream:
         """Run `function` for each shard's rows of an epoch as a whole: Arrow in, Arrow out, columnar
@@ -156,7 +163,13 @@ class KeyedStream:
         column each."""
         return self._operator(Aggregation(aggregates), uid, "fail")
 
-    def _operator(self, function: StatefulFunction, uid: str | None, on_error: OnError) -> OperatorStream:
+    def _operator(
+        self,
+        function: StatefulFunction,
+        uid: str | None,
+        on_error: OnError,
+        protection: Uncoordinated | None = None,
+    ) -> OperatorStream:
         node = OperatorNode(
             uid=_given(uid),
             parent=self._parent,
@@ -165,6 +178,7 @@ class KeyedStream:
             function=function,
             on_error=on_error,
             place=Place.of_caller(),
+            protection=protection,
         )
         return OperatorStream(self._declaration, self._declaration._add(node))
 

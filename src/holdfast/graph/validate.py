@@ -33,6 +33,7 @@ from holdfast.graph.nodes import (
     describe,
 )
 from holdfast.graph.schemas import known_schema
+from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.io.contract import Sink, Source
 from holdfast.state.routing import check_hashable
 from holdfast.state.types import parse_schema, schema_ddl
@@ -188,6 +189,10 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
             check_hashable(key.type, key.name)
         except DefinitionError as error:
             yield str(error)
+    if isinstance(node.protection, Uncoordinated):
+        yield from node.protection.mistakes()
+    elif node.protection is not None:
+        yield f"protection={_shown(node.protection)} is not known; give hf.Uncoordinated(...) or leave it out"
     if isinstance(node.function, DeclaringFunction):
         yield from functions.mistakes(node.function)
     elif isinstance(node.function, Aggregation):

@@ -154,3 +154,15 @@ def test_every_metric_is_named_and_documented_as_prometheus_wants_it() -> None:
         told = f"{family.name}_total" if family.type == "counter" else family.name
         assert f"`{told}`" in page, f"docs/metrics.md lacks {told}"
     assert len(families) >= 15
+
+
+def test_keys_that_are_saved_on_their_own_are_counted_by_operator_and_outcome() -> None:
+    watched = Watched()
+    counted = {"saved": 5, "failed": 1, "fetched": 2, "evicted": 3, "unsaved": 7, "lost": 4}
+    watched.monitor.update(own_keys={"carts": counted})
+    assert watched.value("holdfast_key_saves_total", "carts,saved") == 5
+    assert watched.value("holdfast_key_saves_total", "carts,held_back") == 0
+    assert watched.value("holdfast_key_fetches_total", "carts,fetched") == 2
+    assert watched.value("holdfast_keys_evicted_total", "carts") == 3
+    assert watched.value("holdfast_events_unsaved", "carts") == 7
+    assert watched.value("holdfast_events_lost_total", "carts") == 4

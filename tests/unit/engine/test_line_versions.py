@@ -14,7 +14,7 @@ from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine import task
 from holdfast.engine.lines import EMPTY_VERSION, line_of
 from holdfast.engine.schemas import file_schema, record_of
-from holdfast.engine.task import open_shard, snapshot_shard
+from holdfast.engine.task import Kept, open_shard, snapshot_shard
 from holdfast.engine.work import ShardPlan, WorkPlace, decode_result
 from holdfast.ids import KeyGroup, KeyGroupRange
 from tests.unit.engine.stored import MadeCheckpoint
@@ -78,7 +78,9 @@ def test_a_snapshot_of_state_on_its_way_through_the_deltas_of_other_shards_is_no
     place = WorkPlace("i", made.url, str(tmp_path / "disk"), "lmdb")
     whole = KeyGroupRange(KeyGroup(0), KeyGroup(made.key_groups))
     # With one shard a task opened the state and its function failed; then there were two; now one again.
-    open_shard(place, "totals", made.lineage, ShardPlan(whole, EMPTY_VERSION, (), ()), 0, True).close()
+    open_shard(
+        place, "totals", made.lineage, ShardPlan(whole, EMPTY_VERSION, (), ()), 0, Kept.IN_CHECKPOINT
+    ).close()
     for number in range(3):
         made.commit({(f"u{number}", number): {"total": number}})
     line = line_of(made.view, "totals", whole)
@@ -89,7 +91,7 @@ def test_a_snapshot_of_state_on_its_way_through_the_deltas_of_other_shards_is_no
 
     monkeypatch.setattr(task, "delta_entries", until_killed)
     with pytest.raises(StopIteration):
-        open_shard(place, "totals", made.lineage, line.plan(), 3, True)
+        open_shard(place, "totals", made.lineage, line.plan(), 3, Kept.IN_CHECKPOINT)
     schema = file_schema(record_of(made.lineage))
     batch = snapshot_shard(place, made.lineage, schema, shard=0, groups=whole, epoch=4)
     half = decode_result(batch.column("result")[0].as_py()).snapshot
@@ -100,16 +102,19 @@ def test_a_snapshot_of_state_on_its_way_through_the_deltas_of_other_shards_is_no
 
 
 @pytest.mark.parametrize("snapshots", [False, True])
-def test_state_of_a_run_that_saves_none_is_not_taken_for_what_is_saved(
-    tmp_path: Path, snapshots: bool
+@pytest.mark.parametrize("other", [Kept.NOWHERE, Kept.BY_KEY])
+def test_state_that_no_checkpoint_holds_is_not_taken_for_what_one_does(
+    tmp_path: Path, other: Kept, snapshots: bool
 ) -> None:
     made = MadeCheckpoint(tmp_path, parallelism=1)
     made.commit({("anna", 1): {"total": 7}}, snapshots=snapshots)
     made.commit({("otto", 1): {"total": 8}})
     plan = line_of(made.view, "totals", made.shards[0]).plan()
-    # Another machine, whose working state is begun by a run at most once; it fails before its first result.
+    # Another machine, whose working state is begun by such a run; it fails before its first result.
     place = WorkPlace("i", made.url, str(tmp_path / "elsewhere"), "lmdb")
-    with closing(open_shard(place, "totals", made.lineage, plan, 2, False)) as state:
+    with closing(open_shard(place, "totals", made.lineage, plan, 2, other)) as state:
         assert state.entry_count() == 0
-    with closing(open_shard(place, "totals", made.lineage, plan, 2, True)) as state:
+    with closing(open_shard(place, "totals", made.lineage, plan, 2, Kept.IN_CHECKPOINT)) as state:
         assert state.entry_count() == 2
+    with closing(open_shard(place, "totals", made.lineage, plan, 2, other)) as state:
+        assert state.entry_count() == 0

@@ -16,7 +16,7 @@ from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine.lines import line_of
 from holdfast.engine.rehearsal import _layouts
 from holdfast.engine.schemas import InForce, declaration, examine
-from holdfast.engine.task import open_shard, snapshot_shard
+from holdfast.engine.task import Kept, open_shard, snapshot_shard
 from holdfast.engine.work import WorkPlace, decode_result
 from holdfast.ids import shard_ranges
 from holdfast.state.conversion import Lineage
@@ -59,7 +59,12 @@ def open_all(
     view = Chain(open_storage(str(checkpoint))).load()
     return [
         open_shard(
-            place(checkpoint, working, backend), UID, lineage, line_of(view, UID, groups).plan(), 0, True
+            place(checkpoint, working, backend),
+            UID,
+            lineage,
+            line_of(view, UID, groups).plan(),
+            0,
+            Kept.IN_CHECKPOINT,
         )
         for groups in shard_ranges(128, shards)
     ]
@@ -136,7 +141,7 @@ def test_a_snapshot_says_which_schema_it_was_written_under(checkpoint: Path, tmp
     groups = shard_ranges(128, 2)[0]
     working = place(checkpoint, tmp_path / "working")
     line = line_of(view, UID, groups)
-    with closing(open_shard(working, UID, lineage, line.plan(), 0, True)) as state:
+    with closing(open_shard(working, UID, lineage, line.plan(), 0, Kept.IN_CHECKPOINT)) as state:
         before = contents([state], lineage)
 
     def snapshot(lineage: Lineage) -> SnapshotFile | None:
@@ -151,5 +156,5 @@ def test_a_snapshot_says_which_schema_it_was_written_under(checkpoint: Path, tmp
     assert (file.schema.generation, file.schema.before) == (1, None)
     elsewhere = place(checkpoint, tmp_path / "elsewhere")
     plan = line.rebased(file).plan()
-    with closing(open_shard(elsewhere, UID, lineage, plan, 0, True)) as state:
+    with closing(open_shard(elsewhere, UID, lineage, plan, 0, Kept.IN_CHECKPOINT)) as state:
         assert contents([state], lineage) == before

@@ -1,0 +1,170 @@
+"""Saves of keys while no epoch runs: dirty keys come due also when no rows come.
+
+An epoch's task begins the saves that are due when it starts. While there is no input, and when a run ends,
+the driver starts a small job instead, which begins them and waits for them.
+Always true: no epoch runs beside a pass, so working state stands where the driver thinks; a shard whose
+working state is elsewhere, or is not at that version, is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.clock import Clock
+from holdfast.engine.lines import Line
+from holdfast.engine.placement import Placement
+from holdfast.engine.program import Program, first_line
+from holdfast.engine.session import describe_jobs
+from holdfast.engine.task import Kept, as_batch, shard_directory, state_identity
+from holdfast.engine.uncoordinated.acks import AckLog
+from holdfast.engine.uncoordinated.shard import begin_saves, standing_of, taken_at, valid
+from holdfast.engine.uncoordinated.workshop import workshop_of
+from holdfast.engine.work import RESULT_SCHEMA, OwnKeysResult, TaskResult, WorkPlace, decode_result
+from holdfast.graph.uncoordinated import Uncoordinated
+from holdfast.ids import KeyGroupRange
+from holdfast.state.books import SHARD_KEY, ShardBook
+from holdfast.state.conversion import Lineage
+from holdfast.state.working import ShardState, Version, attach_state
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PASS_SECONDS = 1.0
+"""Passes are at least this far apart; twice as far after each that saved nothing."""
+PASS_SECONDS_MAX = 32.0
+WAIT_SECONDS = 10.0
+"""How long a pass waits for its saves. Those that take longer go on without it."""
+
+Lines = Mapping[tuple[str, int], Line]
+Results = dict[tuple[str, int], OwnKeysResult]
+
+
+@dataclass(frozen=True)
+class PassTask:
+    """Shards of one operator whose keys are to be saved, by shard number."""
+
+    place: WorkPlace
+    uid: str
+    run: str
+    term: int
+    now_ms: int
+    function: Any
+    lineage: Lineage
+    protection: Uncoordinated
+    shards: dict[int, tuple[KeyGroupRange, Version]]
+    everything: bool
+    """Not only what is due: all that is dirty."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for shard in batch.column(0).to_pylist():
+                groups, version = self.shards[shard]
+                own = self._of_shard(groups, version)
+                host, executor = socket.gethostname(), os.getcwd()
+                yield as_batch(TaskResult(shard=shard, host=host, executor=executor, own_keys=own))
+
+    def _of_shard(self, groups: KeyGroupRange, version: Version) -> OwnKeysResult | None:
+        directory = shard_directory(self.place, self.uid, groups)
+        identity = state_identity(self.place, self.uid, groups, self.lineage, Kept.BY_KEY)
+        state = attach_state(directory, identity, backend=self.place.backend)
+        if state is None:
+            return None
+        with contextlib.closing(state):
+            return self._saved(state, AckLog(directory)) if state.version == version else None
+
+    def _saved(self, state: ShardState, log: AckLog) -> OwnKeysResult | None:
+        stored = state.get(SHARD_KEY)
+        if stored is None:
+            return None
+        shard, layout = ShardBook.unpack(stored), self.lineage.layout
+        workshop = workshop_of(
+            self.place.identity, self.uid, self.run, self.protection, self.function, layout
+        )
+        taken = taken_at(state, shard, self.term, self.now_ms, layout.generation)
+        schedule, waited = self.protection.schedule, WAIT_SECONDS
+        # Once more than there is room for in the pools.
+        while begin_saves(
+            workshop, log, taken, layout, schedule, state,
+            valid(log.read(shard.incarnation)[0], state), self.everything,
+        ):  # fmt: skip
+            if not workshop.flight(log).wait(waited) or workshop.has_failed():
+                break
+        workshop.flight(log).wait(waited)
+        return standing_of(shard, state, log, workshop, schedule)
+
+
+class SavingPasses:
+    """Starts passes for the operators that need them. One thread, the driver's own."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        program: Program,
+        place: WorkPlace,
+        placement: Placement,
+        shards: int,
+        term: int,
+        run: str,
+        clock: Clock,
+    ) -> None:
+        self._spark, self._program, self._place, self._placement = spark, program, place, placement
+        self._shards, self._term, self._run, self._clock = shards, term, run, clock
+        self._last, self._apart = clock.monotonic(), PASS_SECONDS
+
+    def step(
+        self, lines: Lines, standing: Results, now_ms: int, say: Any, *, everything: bool = False
+    ) -> Results:
+        """Save what is due, or all, of the shards that have dirty keys; gives how these stand now.
+
+        `now_ms` is on the plans' clock. Nothing depends on a pass: what fails is told, and tried again.
+        """
+        if not everything and self._clock.monotonic() - self._last < self._apart:
+            return {}
+        wanted = [key for key, own in standing.items() if own.unsaved if everything or own.due_ms <= now_ms]
+        if not wanted:
+            return {}
+        found: Results = {}
+        for uid in sorted({uid for uid, _ in wanted}):
+            shards = [shard for operator, shard in wanted if operator == uid]
+            try:
+                found |= self._run_one(uid, shards, lines, now_ms, everything)
+            except Exception as failure:
+                say(f"keys of {uid!r} could not be saved and will be tried again: {first_line(failure)}")
+        saved = any(own.counts.saved for own in found.values())
+        self._last = self._clock.monotonic()
+        self._apart = PASS_SECONDS if saved else min(PASS_SECONDS_MAX, 2 * self._apart)
+        return found
+
+    def _run_one(self, uid: str, shards: list[int], lines: Lines, now_ms: int, everything: bool) -> Results:
+        node = self._program.own_keys[uid]
+        assert node.protection is not None
+        task = PassTask(
+            place=self._place,
+            uid=uid,
+            run=self._run,
+            term=self._term,
+            now_ms=now_ms,
+            function=node.function,
+            lineage=self._program.forms[uid].lineage,
+            protection=node.protection,
+            shards={shard: (lines[uid, shard].groups, _version(lines[uid, shard])) for shard in shards},
+            everything=everything,
+        )
+        describe_jobs(self._spark, f"holdfast saves of keys of {uid}")
+        rows = self._placement.shard_rows(self._shards, shards)
+        results = [
+            decode_result(bytes(row[0])) for row in rows.mapInArrow(partial(task), RESULT_SCHEMA).collect()
+        ]
+        return {(uid, result.shard): result.own_keys for result in results if result.own_keys is not None}
+
+
+def _version(line: Line) -> Version:
+    return Version(line.version.epoch, line.version.attempt, line.version.result)

@@ -1,0 +1,84 @@
+"""Threads with a limit on everything: how many, how long an idle one stays, how many requests wait.
+
+Always true: a request that is refused is not run, in no thread; whoever asks is told at once and never waits.
+A thread that dies of a request's error would take its place with it, so requests handle their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+Work = Callable[[], None]
+
+
+class BoundedPool:
+    """Runs requests in the background. `outstanding` counts those that run too."""
+
+    def __init__(self, name: str, threads: int, keep_alive_seconds: float, outstanding: int) -> None:
+        self._name, self._threads_max = name, threads
+        self._keep_alive, self._outstanding_max = keep_alive_seconds, outstanding
+        self._waiting: deque[Work] = deque()
+        self._changed = threading.Condition()
+        self._outstanding = self._threads = self._idle = 0
+
+    @property
+    def threads(self) -> int:
+        """How many threads there are now."""
+        with self._changed:
+            return self._threads
+
+    @property
+    def outstanding(self) -> int:
+        with self._changed:
+            return self._outstanding
+
+    @property
+    def room(self) -> int:
+        """How many requests would be taken now."""
+        with self._changed:
+            return self._outstanding_max - self._outstanding
+
+    def submit(self, work: Work) -> bool:
+        """Take a request. False: there is no room, and it will not be run."""
+        with self._changed:
+            if self._outstanding >= self._outstanding_max:
+                return False
+            self._outstanding += 1
+            self._waiting.append(work)
+            if self._idle >= len(self._waiting):
+                self._changed.notify()
+            elif self._threads < self._threads_max:
+                self._threads += 1
+                threading.Thread(target=self._serve, name=f"holdfast-{self._name}", daemon=True).start()
+            return True
+
+    def cancel(self, work: Work) -> bool:
+        """Take a request back. False: it runs already, or has run."""
+        with self._changed:
+            try:
+                self._waiting.remove(work)
+            except ValueError:
+                return False
+            self._outstanding -= 1
+            return True
+
+    def _serve(self) -> None:
+        while (work := self._next()) is not None:
+            try:
+                work()
+            finally:
+                with self._changed:
+                    self._outstanding -= 1
+
+    def _next(self) -> Work | None:
+        with self._changed:
+            if not self._waiting:
+                self._idle += 1
+                self._changed.wait_for(lambda: bool(self._waiting), self._keep_alive)
+                self._idle -= 1
+            if self._waiting:
+                return self._waiting.popleft()
+            self._threads -= 1
+            return None

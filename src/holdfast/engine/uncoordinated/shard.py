@@ -1,0 +1,447 @@
+"""A shard's keys that are saved on their own, in one epoch: what is fetched, counted and saved.
+
+    open -> saves of due keys begin, as the state stands before this epoch
+         -> keys that are not here are fetched -> the function runs -> states and books are applied as one
+
+Saved is what an earlier epoch's chosen result left, never what this task computes: its result may not be the
+one that counts.
+Always true: a key whose fetch nobody answered is marked, and no save of it is made before somebody did; when
+a save of it turns up after all, the save counts, and what the key saw without it is thrown away and counted.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.clock import duration_ms
+from holdfast.engine.operators.result import EpochContext, OperatorResult
+from holdfast.engine.operators.rows import RowsRun
+from holdfast.engine.operators.slices import KeyedSlice, cut
+from holdfast.engine.uncoordinated.acks import Ack, AckLog
+from holdfast.engine.uncoordinated.workshop import SaveJob, Taken, Unanswered, Workshop, workshop_of
+from holdfast.engine.work import OperatorTask, OwnKeysResult
+from holdfast.errors import HoldfastError
+from holdfast.graph.functions import overrides
+from holdfast.protection.bypass import Standing
+from holdfast.state.binding import bind
+from holdfast.state.books import (
+    BOOK_SUFFIX,
+    CLEAN,
+    DUE_PREFIX,
+    NEVER,
+    SEEN_PREFIX,
+    SHARD_KEY,
+    VERSION_PREFIX,
+    VERSIONS_KEPT,
+    Book,
+    Books,
+    Flags,
+    Schedule,
+    ShardBook,
+    after_save,
+    books_after_events,
+    index_base,
+    index_keys,
+    index_time,
+    pack_books,
+    unpack_books,
+    unsaved,
+    version_key,
+    version_tag,
+)
+from holdfast.state.cells import Cell
+from holdfast.state.delta import Changes
+from holdfast.state.layout import StateLayout
+from holdfast.state.saved import (
+    CUSTOM,
+    Item,
+    check_layout,
+    from_objects,
+    read_keys,
+    state_id,
+    unpack,
+    unpack_entries,
+)
+from holdfast.state.working import Entries, ShardState
+
+EVICTED_MAX = 1_000
+"""Keys that one epoch evicts at most: the rest has time."""
+
+
+class OwnKeys:
+    """Made for one task, over its working state; `run`, then `with_books`, then, once applied, `applied`."""
+
+    def __init__(
+        self, task: OperatorTask, state: ShardState, directory: Path, workshop: Workshop | None = None
+    ) -> None:
+        assert task.protection is not None
+        check_layout(task.layout)
+        self._task, self._state, self._protection = task, state, task.protection
+        self._workshop = workshop or workshop_of(
+            task.place.identity, task.uid, task.run, task.protection, task.function, task.layout
+        )
+        self._log = AckLog(directory)
+        self._schedule = task.protection.schedule
+        stored = state.get(SHARD_KEY)
+        self._shard = ShardBook.unpack(stored) if stored else ShardBook(uuid.uuid4().bytes)
+        acks, self._read = self._log.read(self._shard.incarnation)
+        self._acks = valid(acks, state)
+        self._overlay: dict[bytes, bytes | None] = {}
+        self._discarded = 0
+        self._taken = taken_at(state, self._shard, task.term, task.clock_ms, task.layout.generation)
+        self._begun = begin_saves(
+            self._workshop, self._log, self._taken, task.layout, self._schedule, state, self._acks
+        )
+
+    def run(self, rows: pa.Table, groups: npt.NDArray[Any], ctx: EpochContext) -> OperatorResult:
+        """Run the function over the shard's rows, keys that are not here fetched first."""
+        task = self._task
+        self._keyed = keyed = cut(task.layout, rows, groups, task.key, task.order_by)
+        stored = self._state.get_many([base + BOOK_SUFFIX for base in keyed.bases])
+        self._stored, self._known = unpack_books(stored)
+        self._books = self._acknowledged(keyed.bases, self._stored)
+        self._fetch_missing(keyed)
+        view = _Overlaid(self._state, self._overlay) if self._overlay else self._state
+        hooks = _Hooks(keyed.key_count)
+        asked = any(overrides(task.function, name) for name in ("is_dirty", "checkpoint"))
+
+        def bound(own: Any) -> Sequence[Cell]:
+            cells = bind(own, task.layout, keyed.bases, view)
+            hooks.function = own
+            return [hooks, *cells] if asked else cells
+
+        run = RowsRun(task.function, keyed, ctx, bound)
+        hooks.context = run.row_context
+        run.run()
+        counts = np.bincount(keyed.index, minlength=keyed.key_count)
+        self._after = books_after_events(
+            self._books,
+            counts,
+            self._schedule,
+            task.clock_ms,
+            hooks.dirties if asked else None,
+            hooks.at_once if asked else None,
+        )
+        self._events = int(counts.sum())
+        return OperatorResult(run.outputs(), run.changes(), keyed.rows.num_rows)
+
+    def with_books(self, entries: Entries) -> Entries:
+        """The changes of an epoch and what goes with them: fetched states, books, indexes, evictions."""
+        found: dict[bytes, bytes | None] = {**self._overlay, **dict(entries)}
+        bases, delta = self._keyed.bases, unsaved(self._after) - unsaved(self._stored)
+        found.update(zip((base + BOOK_SUFFIX for base in bases), pack_books(self._after), strict=True))
+        self._index(found, DUE_PREFIX, "due_ms", bases, self._stored, self._after)
+        if self._protection.evict_after is not None:
+            self._index(found, SEEN_PREFIX, "seen_ms", bases, self._stored, self._after)
+        delta += self._acknowledge_others(found, frozenset(bases))
+        self._evict(found, frozenset(bases))
+        self._shard = replace(
+            self._shard,
+            events=self._shard.events + self._events,
+            unsaved=self._shard.unsaved + delta,
+            discarded=self._shard.discarded + self._discarded,
+        )
+        found[SHARD_KEY] = self._shard.pack()
+        if self._begun:
+            found[version_key(self._taken.epoch, self._taken.tag)] = b""
+        oldest = self._taken.epoch - VERSIONS_KEPT
+        for key, _ in islice(self._state.scan(VERSION_PREFIX), 10):
+            if index_time(key) < oldest:
+                found[key] = None
+        return sorted(found.items())
+
+    def applied(self) -> OwnKeysResult:
+        """The state is at the new version: what was acknowledged need not be kept. Says how things stand."""
+        self._log.forget(self._read)
+        return standing_of(self._shard, self._state, self._log, self._workshop, self._schedule)
+
+    def _acknowledged(self, bases: Sequence[bytes], books: Books) -> Books:
+        """The books with the saves that became durable since."""
+        after = books.copy()
+        if self._acks:
+            for place, base in enumerate(bases):
+                ack = self._acks.get(base)
+                if ack is not None and self._known[place]:
+                    after[place] = _as_row(
+                        after_ack(Book.unpack(books[place].tobytes()), ack, self._schedule)
+                    )
+        return after
+
+    def _fetch_missing(self, keyed: KeyedSlice) -> None:
+        missing = np.flatnonzero(~self._known | (self._books["unfetched"] != 0)).tolist()
+        if not missing:
+            return
+        bases = [keyed.bases[place] for place in missing]
+        for place, base, answer in zip(missing, bases, self._workshop.fetch(bases), strict=True):
+            if isinstance(answer, Unanswered):
+                self._books["unfetched"][place] = 1
+            elif answer is None:
+                self._workshop.count(absent=1)
+                self._books["unfetched"][place] = 0
+            else:
+                self._restore(place, base, answer)
+
+    def _restore(self, place: int, base: bytes, data: bytes) -> None:
+        """Go on from a save; from none of it, if it cannot be read."""
+        task, id = self._task, state_id(self._task.layout, base)
+        try:
+            saved = unpack(data, id)
+            if self._known[place] and saved.incarnation == self._shard.incarnation:
+                # Our own, made after somebody had answered that there is none: this copy has it all.
+                self._books["unfetched"][place] = 0
+                return
+            if saved.form == CUSTOM:
+                whole = task.layout.keys.key_bytes([c.slice(place, 1) for c in self._keyed.keys])[0]
+                states = task.function.restore_state(saved.body)
+                entries = from_objects(task.layout, base, states, whole)
+            else:
+                entries = unpack_entries(task.lineage, saved, base, id)
+        except HoldfastError as error:
+            self._unusable(place, str(error))
+            return
+        except Exception as error:  # of the user's restore_state
+            self._unusable(place, f"restore_state: {type(error).__name__}: {error}")
+            return
+        if self._known[place]:
+            self._discarded += int(self._books["events"][place])
+            (own,) = read_keys(task.layout, [base], self._state)
+            self._overlay.update((key, None) for key, _ in own)
+        self._overlay.update(entries)
+        if saved.term > self._shard.floor + task.term:
+            self._shard = replace(self._shard, floor=saved.term)
+        self._books[place] = _as_row(Book(events=saved.events, saved=saved.events))
+        self._workshop.count(fetched=1, repeated=int(saved.epoch >= task.epoch))
+
+    def _unusable(self, place: int, error: str) -> None:
+        self._workshop.count(unanswered=1, error=error)
+        self._books["unfetched"][place] = 1
+
+    def _index(
+        self,
+        found: dict[bytes, bytes | None],
+        prefix: bytes,
+        column: str,
+        bases: Sequence[bytes],
+        before: Books,
+        after: Books,
+    ) -> None:
+        old, new = before[column].astype(np.int64), after[column].astype(np.int64)
+        for places, times, value in (
+            (np.flatnonzero((old != new) & (old != CLEAN)), old, None),
+            (np.flatnonzero((old != new) & (new != CLEAN)), new, b""),
+        ):
+            keys = index_keys(prefix, times[places], [bases[place] for place in places.tolist()])
+            found.update(dict.fromkeys(keys, value))
+
+    def _acknowledge_others(self, found: dict[bytes, bytes | None], seen: frozenset[bytes]) -> int:
+        """The books of keys that had no rows in this epoch and were saved. Gives the change of unsaved."""
+        bases = [base for base in self._acks if base not in seen]
+        change = 0
+        for base, stored in zip(
+            bases, self._state.get_many([base + BOOK_SUFFIX for base in bases]), strict=True
+        ):
+            if stored is not None:
+                before = Book.unpack(stored)
+                after = after_ack(before, self._acks[base], self._schedule)
+                change += after.unsaved - before.unsaved
+                _rebook(found, base, before, after)
+        return change
+
+    def _evict(self, found: dict[bytes, bytes | None], seen: frozenset[bytes]) -> None:
+        """Keys that were not seen for long leave, once all of them is saved; a dirty one becomes due."""
+        if self._protection.evict_after is None:
+            return
+        limit = self._task.clock_ms - duration_ms(self._protection.evict_after)
+        idle = [base for base in until(self._state, SEEN_PREFIX, limit, EVICTED_MAX) if base not in seen]
+        books = self._state.get_many([base + BOOK_SUFFIX for base in idle])
+        leaving = []
+        for base, stored in zip(idle, books, strict=True):
+            now = found.get(base + BOOK_SUFFIX, stored)
+            assert now is not None, "the index names a key that has no book"
+            book = Book.unpack(now)
+            if not book.dirty:
+                leaving.append((base, book))
+            elif book.due_ms > self._task.clock_ms:
+                _rebook(found, base, book, replace(book, due_ms=max(1, self._task.clock_ms)))
+        contents = read_keys(self._task.layout, [base for base, _ in leaving], self._state)
+        for (base, book), entries in zip(leaving, contents, strict=True):
+            found.update((key, None) for key, _ in entries)
+            found[base + BOOK_SUFFIX] = found[book.seen_key(base)] = None
+        self._workshop.count(evicted=len(leaving))
+
+
+class _Hooks(Cell):
+    """Asks the user's function about every key, while the key's state is at hand."""
+
+    __slots__ = ("at_once", "context", "dirties", "function")
+
+    def __init__(self, keys: int) -> None:
+        self.dirties: Flags = np.ones(keys, np.bool_)
+        self.at_once: Flags = np.zeros(keys, np.bool_)
+        self.function: Any = None
+        self.context: Any = None
+
+    def load(self, key: int) -> None:
+        pass
+
+    def keep(self, key: int) -> None:
+        dirty = bool(self.function.is_dirty(self.context))
+        self.dirties[key] = dirty
+        self.at_once[key] = dirty and bool(self.function.checkpoint(self.context))
+
+    def mark(self) -> Any:
+        return None
+
+    def undo(self, mark: Any) -> None:
+        pass
+
+    def check(self) -> None:
+        pass
+
+    def put_into(self, changes: Changes) -> None:
+        pass
+
+
+class _Overlaid:
+    """A shard's state as it is with some entries put over it. What cells use of ShardState."""
+
+    def __init__(self, state: ShardState, overlay: dict[bytes, bytes | None]) -> None:
+        self._state, self._overlay = state, overlay
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        values = self._state.get_many(keys)
+        return [self._overlay.get(key, value) for key, value in zip(keys, values, strict=True)]
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.get_many([key])[0]
+
+    def scan(self, prefix: bytes) -> Iterator[Item]:
+        found: dict[bytes, bytes | None] = dict(self._state.scan(prefix))
+        found.update((key, value) for key, value in self._overlay.items() if key.startswith(prefix))
+        return iter(sorted((key, value) for key, value in found.items() if value is not None))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
+
+
+def taken_at(state: ShardState, shard: ShardBook, term: int, now_ms: int, generation: int) -> Taken:
+    """What is said of saves that are made of the state as it is now."""
+    version, term = state.version, shard.floor + term
+    return Taken(shard.incarnation, term, version.epoch, version_tag(version), now_ms, generation)
+
+
+def valid(acks: Sequence[Ack], state: ShardState) -> dict[bytes, Ack]:
+    """Of each key the acknowledgement of its latest save that this state has passed through."""
+    versions = {(ack.epoch, ack.tag) for ack in acks}
+    keys = [version_key(*version) for version in versions]
+    kept = {v for v, value in zip(versions, state.get_many(keys), strict=True) if value is not None}
+    kept.add((state.version.epoch, version_tag(state.version)))
+    found: dict[bytes, Ack] = {}
+    for ack in acks:
+        if (ack.epoch, ack.tag) not in kept:
+            continue
+        if ack.base not in found or ack.events >= found[ack.base].events:
+            found[ack.base] = ack
+    return found
+
+
+def after_ack(book: Book, ack: Ack, schedule: Schedule) -> Book:
+    return after_save(book, ack.events, schedule, ack.taken_ms)
+
+
+def acknowledged(state: ShardState, acks: dict[bytes, Ack], schedule: Schedule) -> dict[bytes, Book]:
+    """The books of keys that were saved since their books were last written, as they are by now."""
+    stored = state.get_many([base + BOOK_SUFFIX for base in acks])
+    return {
+        base: after_ack(Book.unpack(value), ack, schedule)
+        for (base, ack), value in zip(acks.items(), stored, strict=True)
+        if value is not None
+    }
+
+
+def begin_saves(
+    workshop: Workshop,
+    log: AckLog,
+    taken: Taken,
+    layout: StateLayout,
+    schedule: Schedule,
+    state: ShardState,
+    acks: dict[bytes, Ack],
+    everything: bool = False,
+) -> int:
+    """Begin to save the keys that are due, or all dirty ones; gives how many. Reads their bytes, no more."""
+    limit = NEVER if everything else taken.taken_ms
+    known = acknowledged(state, acks, schedule)
+    settled = {base for base, book in known.items() if not book.dirty or book.due_ms > limit}
+    settled |= workshop.flight(log).under_way()
+    if workshop.room() <= 0:
+        return 0
+    due = list(islice((b for b in until(state, DUE_PREFIX, limit) if b not in settled), workshop.room()))
+    books = [Book.unpack(stored or b"") for stored in state.get_many([base + BOOK_SUFFIX for base in due])]
+    if workshop.standing is not Standing.ANSWERING:
+        workshop.count(held_back=sum(book.unfetched for book in books))
+        due, books = _kept(due, books)
+    contents = read_keys(layout, due, state)
+    jobs = [
+        SaveJob(base, entries, book.events, book.unfetched)
+        for base, book, entries in zip(due, books, contents, strict=True)
+    ]
+    workshop.save(log, taken, jobs)
+    return len(jobs)
+
+
+def _kept(due: Sequence[bytes], books: Sequence[Book]) -> tuple[list[bytes], list[Book]]:
+    """Without the keys that nobody answered for."""
+    kept = [(base, book) for base, book in zip(due, books, strict=True) if not book.unfetched]
+    return [base for base, _ in kept], [book for _, book in kept]
+
+
+def standing_of(
+    shard: ShardBook, state: ShardState, log: AckLog, workshop: Workshop, schedule: Schedule
+) -> OwnKeysResult:
+    """How a shard stands, with the saves that became durable since its books were last written."""
+    acks = valid(log.read(shard.incarnation)[0], state)
+    known = acknowledged(state, acks, schedule)
+    stored = state.get_many([base + BOOK_SUFFIX for base in known])
+    before = sum(Book.unpack(value).unsaved for value in stored if value is not None)
+    due = (index_time(key) for key, _ in state.scan(DUE_PREFIX) if index_base(key) not in known)
+    first = min([next(due, NEVER), *(book.due_ms for book in known.values() if book.dirty)])
+    return OwnKeysResult(
+        incarnation=shard.incarnation.hex(),
+        events=shard.events,
+        unsaved=shard.unsaved - before + sum(book.unsaved for book in known.values()),
+        discarded=shard.discarded,
+        due_ms=first,
+        counts=workshop.take_counts(),
+    )
+
+
+def until(state: ShardState, prefix: bytes, limit: int, most: int | None = None) -> Iterator[bytes]:
+    """The bases in an index up to a time, earliest first."""
+    for key, _ in islice(state.scan(prefix), most):
+        if index_time(key) > limit:
+            return
+        yield index_base(key)
+
+
+def _rebook(found: dict[bytes, bytes | None], base: bytes, before: Book, after: Book) -> None:
+    if before.due_ms != after.due_ms:
+        if before.dirty:
+            found[before.due_key(base)] = None
+        if after.dirty:
+            found[after.due_key(base)] = b""
+    found[base + BOOK_SUFFIX] = after.pack()
+
+
+def _as_row(book: Book) -> np.void:
+    row: np.void = unpack_books([book.pack()])[0][0]
+    return row

@@ -1,0 +1,140 @@
+"""Real servers for tests: installed where they are missing, started on loopback, gone afterwards."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+START_SECONDS = 60.0
+USER = "nobody"
+"""Who a server is run by that must not be root: there is one everywhere."""
+
+
+@dataclass
+class Server:
+    """A running server: where it is, and its process, to be stopped and killed by tests."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the server and everything it started."""
+        for pid in _tree(self.process.pid):
+            os.kill(pid, number)
+
+
+def program(name: str, package: str, *places: str) -> str:
+    """The path of a program; its Debian package is installed if it is missing."""
+    if (found := _find(name, places)) is None:
+        _install(package)
+        found = _find(name, places)
+    assert found is not None, f"{package} is installed and there is no {name}"
+    return found
+
+
+def _install(package: str) -> None:
+    """As root, or by a sudo that asks nothing."""
+    become = [] if os.getuid() == 0 else ["sudo", "-n"]
+    quietly = [*become, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
+    subprocess.run([*quietly, "update"], check=False, timeout=300)
+    done = subprocess.run([*quietly, "install", "-y", package], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, f"{package} is missing: apt-get install {package}\n{done.stderr[-2000:]}"
+
+
+def _find(name: str, places: tuple[str, ...]) -> str | None:
+    inside = [path for place in places for path in sorted(glob.glob(f"{place}/{name}"))]
+    return inside[-1] if inside else shutil.which(name)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def redis_server() -> Iterator[Server]:
+    """A Redis that syncs every write."""
+    path, port = program("redis-server", "redis-server"), free_port()
+    with tempfile.TemporaryDirectory(prefix="holdfast-redis-") as directory:
+        command = [
+            path, "--port", str(port), "--bind", "127.0.0.1", "--dir", directory, "--save", "",
+            "--appendonly", "yes", "--appendfsync", "always",
+        ]  # fmt: skip
+        with _running(command, Path(directory) / "log", lambda: _answers(port)) as process:
+            yield Server(f"redis://127.0.0.1:{port}/0", process)
+
+
+@contextmanager
+def postgres_server() -> Iterator[Server]:
+    """A Postgres with one database, which trusts everyone on this machine."""
+    place = "/usr/lib/postgresql/*/bin"
+    initdb, postgres = program("initdb", "postgresql", place), program("postgres", "postgresql", place)
+    port = free_port()
+    # It refuses to run as root.
+    as_user = ["setpriv", f"--reuid={USER}", "--clear-groups"] if os.getuid() == 0 else []
+    with tempfile.TemporaryDirectory(prefix="holdfast-postgres-") as directory:
+        if as_user:
+            shutil.chown(directory, USER)
+        data = f"{directory}/data"
+        subprocess.run(
+            [*as_user, initdb, "-D", data, "-A", "trust", "-U", "holdfast", "--no-sync"],
+            check=True, capture_output=True, cwd=directory,
+        )  # fmt: skip
+        command = [*as_user, postgres, "-D", data, "-p", str(port), "-k", directory, "-h", "127.0.0.1"]
+        log = Path(directory) / "log"
+        with _running(command, log, lambda: "ready to accept" in log.read_text()) as process:
+            yield Server(f"postgresql://holdfast@127.0.0.1:{port}/postgres", process)
+
+
+@contextmanager
+def _running(command: list[str], log: Path, ready: Callable[[], bool]) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=log.parent, start_new_session=True)
+    try:
+        end = time.monotonic() + START_SECONDS
+        while not ready():
+            assert process.poll() is None, f"{command[0]} ended: {log.read_text()[-2000:]}"
+            assert time.monotonic() < end, f"{command[0]} does not answer: {log.read_text()[-2000:]}"
+            time.sleep(0.05)
+        yield process
+    finally:
+        # For Postgres: without waiting for its clients.
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _tree(pid: int) -> list[int]:
+    found = [pid]
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == pid:
+            found.append(int(path.parent.name))
+    return found
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(7).startswith(b"+PONG")
+    except OSError:
+        return False
