@@ -128,6 +128,27 @@ def _savepoint(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def _uncoordinated(found: dict[str, Any]) -> list[str]:
+    names = ("epoch_ms_p50", "epoch_ms_p95", "task_ms_p50", "keys_saved_per_epoch")
+    return [
+        "## What saves of single keys add to an epoch",
+        "",
+        f"{found['keys']:,} keys, epochs of {found['rows']:,} rows every {found['pace']}, keys due",
+        f"{found['every']} after they became dirty, saved in synced files (`python -m bench.uncoordinated`);",
+        f"{found['turns']} turns. *never due*: saving switched off; *nothing*: at most once; *checkpointed*:",
+        "a delta in every epoch. The epoch is timed to its results, the task is the slowest of each.",
+        "",
+        f"| | {' | '.join(names)} |",
+        f"| --- |{' --- |' * len(names)}",
+        *(
+            f"| {name} | {' | '.join(f'{numbers[each]:,}' for each in names)} |"
+            for name, numbers in found["variants"].items()
+        ),
+        "",
+        *_table("saving adds to the epochs of", "median", found["saving_adds_to"]),
+    ]
+
+
 def _soak(soak: list[dict[str, Any]]) -> list[str]:
     most = {name.replace("_", " "): max(sample[name] for sample in soak) for name in SOAKED}
     return [
@@ -154,7 +175,11 @@ def main() -> None:
         shutil.copy(place / name, DOCS / "pictures" / name)
     operations = [
         section(json.loads((place / name).read_text()))
-        for name, section in (("recovery.json", _recovery), ("savepoint.json", _savepoint))
+        for name, section in (
+            ("recovery.json", _recovery),
+            ("savepoint.json", _savepoint),
+            ("uncoordinated.json", _uncoordinated),
+        )
         if (place / name).exists()
     ]
     soak = json.loads((place / "soak.json").read_text())

@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--claim", action="store_true")
     given = parser.parse_args()
     place, shape = Place(given.root), Shape(**json.loads(given.shape))
-    _choose_spark(given.master, given.conf, place)
+    choose_spark(given.master, given.conf, place)
     map_side = through_python if given.python_map_side else None
     ledger_of: Callable[[Marks, Shape], hf.KeyedFunction] = Ledger
     if given.unverified:
@@ -228,7 +228,7 @@ def main() -> None:
         sys.exit(error.exit_code)
 
 
-def _choose_spark(master: str, conf: list[str], place: Place) -> None:
+def choose_spark(master: str, conf: list[str], place: Place) -> None:
     """Before there is a session, Spark's own variable is the public way to configure it."""
     settings = [
         # Lives are short: time spent on making code fast is time lost.

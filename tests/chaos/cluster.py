@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 
 from holdfast.chaos import cluster
 from holdfast.chaos.processes import Process
+from tests.chaos import nemesis
 from tests.chaos.harness import ROOT, wait_until
 
 
@@ -22,6 +25,22 @@ class Cluster(cluster.Cluster):
             **(settings or {}),
         }
         return ("--master", self.url, *cluster.arguments(conf))
+
+    def lose_machine(self, executor: str) -> None:
+        """The executor that works in this directory is gone, with all working state on its machine's disk."""
+        number = int(Path(executor).relative_to(self._directory).parts[0].removeprefix("work-"))
+        worker = self._started[1 + number].pid
+        # It would start another executor at once, over what is being removed.
+        nemesis.pause(worker)
+        try:
+            killed = self.executor_in(executor)
+            for process in [each for each in self.python_workers() if each.directory == executor]:
+                nemesis.kill(process.pid)
+            nemesis.kill(killed.pid)
+            for state in (self._directory / f"local-worker-{number}").rglob("holdfast"):
+                shutil.rmtree(state, ignore_errors=True)
+        finally:
+            nemesis.resume(worker)
 
     def stopped_worker(self) -> Process:
         """Wait for the Python worker that stops itself."""

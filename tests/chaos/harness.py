@@ -50,7 +50,7 @@ class Driver:
         self._scenario = scenario
         self._token = scenario.place.root / f"token-{name}"
         self._log = scenario.place.root / f"{name}.log"
-        command = [sys.executable, "-m", "tests.chaos.apps", str(scenario.place.root)]
+        command = [sys.executable, "-m", scenario.app, str(scenario.place.root)]
         command += ["--shape", json.dumps(asdict(shape)), *scenario.arguments, *arguments]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
         environment["HOLDFAST_WORKING_DIR"] = str(scenario.place.working)
@@ -140,6 +140,8 @@ class Scenario:
     place: Place
     shape: Shape = field(default_factory=Shape)
     arguments: tuple[str, ...] = ()
+    app: str = "tests.chaos.apps"
+    """The module that is run."""
     history: History = field(default_factory=History)
     drivers: list[Driver] = field(default_factory=list)
 

@@ -4,38 +4,19 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.records import RequestRecord
-from holdfast.clock import SystemClock
-from holdfast.engine.asking import ask_leader, wait_for_end
 from holdfast.steps import Step
-from holdfast.storage.places import open_storage
 from tests.chaos.apps import LEDGER, Place, Shape
-from tests.chaos.harness import DEADLINE_SECONDS, KILLED, Driver, Scenario
+from tests.chaos.control import asked
+from tests.chaos.harness import KILLED, Driver, Scenario
 from tests.chaos.nemesis import Action, Fault
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]
 
 FIRST, *LATER = 1, 2, 4, 3
 EPOCHS_BETWEEN = 6
-
-
-def _ask(scenario: Scenario, verb: str, **arguments: Any) -> RequestRecord:
-    storage = open_storage(str(scenario.place.checkpoint))
-    return ask_leader(storage, verb, arguments, SystemClock(), by="a test")
-
-
-def _asked(scenario: Scenario, verb: str, **arguments: Any) -> None:
-    request = _ask(scenario, verb, **arguments)
-    storage = open_storage(str(scenario.place.checkpoint))
-    ended = wait_for_end(
-        storage, request.id, SystemClock(), taken_within=DEADLINE_SECONDS, ended_within=DEADLINE_SECONDS
-    )
-    scenario.history.add("control", f"{verb} {arguments}: {ended.state}")
-    assert ended.state == "done", scenario.history.story()
 
 
 def _wait_epochs(scenario: Scenario, driver: Driver, count: int = EPOCHS_BETWEEN) -> None:
@@ -61,7 +42,7 @@ def test_a_running_job_is_rescaled_online(tmp_path: Path) -> None:
         driver = scenario.start()
         for shards in LATER:
             _wait_epochs(scenario, driver)
-            _asked(scenario, "rescale", parallelism=shards)
+            asked(scenario, "rescale", parallelism=shards)
         assert driver.wait() == 0, scenario.history.story()
         scenario.expect_exactly_once()
         _tell_pauses(scenario.place, "online")
@@ -74,7 +55,7 @@ def test_a_driver_killed_right_after_a_rescaling_loses_nothing(step: Step, tmp_p
         driver = scenario.start()
         for shards in LATER:
             _wait_epochs(scenario, driver, 3)
-            _asked(scenario, "rescale", parallelism=shards)
+            asked(scenario, "rescale", parallelism=shards)
             driver.kill()
             driver.close()
             hurt = scenario.start(Fault(step, 2, Action.KILL), shards=shards)
@@ -95,7 +76,7 @@ def test_a_job_is_rescaled_through_savepoints(tmp_path: Path) -> None:
     with Scenario(place, shape) as first:
         driver = first.start()
         _wait_epochs(first, driver)
-        _asked(first, "stop", savepoint=str(tmp_path / "sp-1"))
+        asked(first, "stop", savepoint=str(tmp_path / "sp-1"))
         assert driver.wait() == 0, first.history.story()
     for number, shards in enumerate(LATER, start=1):
         place = Place(tmp_path / str(number), elsewhere=tmp_path / "out")
@@ -110,7 +91,7 @@ def test_a_job_is_rescaled_through_savepoints(tmp_path: Path) -> None:
                 driver = scenario.start(shards=shards)
             if number < len(LATER):
                 _wait_epochs(scenario, driver, 3)
-                _asked(scenario, "stop", savepoint=str(tmp_path / f"sp-{number + 1}"))
+                asked(scenario, "stop", savepoint=str(tmp_path / f"sp-{number + 1}"))
             assert driver.wait() == 0, scenario.history.story()
             if number == len(LATER):
                 scenario.expect_exactly_once()

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from holdfast.cli.controlling import Checkpoint
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
-from holdfast.cli.wording import age, facts, rows, size
+from holdfast.cli.wording import age, facts, rows, saved_keys, size
 from holdfast.clock import Clock, SystemClock
 from holdfast.engine.describing import standing
 from holdfast.engine.progress import Progress
@@ -108,6 +108,7 @@ def _checkpoint(newest: dict[str, Any], now_ms: int) -> list[tuple[str, str]]:
         ("epoch", f"{newest['last_epoch']:,} (committed, by commit {newest['commit']:,})"),
         ("rows", rows(newest["rows"])),
         ("stored state", size(newest["stored_bytes"])),
+        *((f"keys of {uid}", saved_keys(numbers)) for uid, numbers in newest["own_keys"].items()),
         ("checkpoint age", f"{age(newest['clock_ms'], now_ms)} since its last epoch began"),
         ("shards", str(newest["parallelism"])),
     ]

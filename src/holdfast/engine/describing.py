@@ -100,6 +100,10 @@ def _newest_plainly(storage: Storage) -> dict[str, Any]:
         "published_through": view.published_through,
         "retained_from": view.retained_from,
         "stored_bytes": _stored_bytes(view),
+        "own_keys": {
+            uid: {"unsaved": sum(m.unsaved for m in marks), "lost": sum(m.lost for m in marks)}
+            for uid, marks in view.own_keys.items()
+        },
     }
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -45,6 +45,11 @@ _TIME = struct.Struct(">Q")
 _SHARD = struct.Struct(">16sQQQQ")
 
 
+Books: TypeAlias = npt.NDArray[np.void]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """By time (a dirty key is due so long after it became dirty) or by count (at every n-th event)."""
@@ -52,13 +57,14 @@ class Schedule:
     every_ms: int | None = None
     events: int | None = None
 
-    def due_ms(self, book: Book, now_ms: int) -> int:
-        """When a dirty key is due that was not due at all before."""
+    def planned(self, events: Numbers, saved: Numbers, now_ms: Numbers | np.int64) -> Numbers:
+        """When dirty keys are due that were not due at all before."""
+        now = np.broadcast_to(now_ms, events.shape)
         if self.events is None:
             assert self.every_ms is not None
-            return max(1, now_ms + self.every_ms)
-        reached = book.events // self.events > book.saved // self.events
-        return max(1, now_ms) if reached else NEVER
+            return np.maximum(1, now + self.every_ms)
+        reached = events // self.events > saved // self.events
+        return np.where(reached, np.maximum(1, now), NEVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,45 +144,10 @@ def index_base(key: bytes) -> bytes:
     return key[len(DUE_PREFIX) + _TIME.size :]
 
 
-def after_events(
-    book: Book, events: int, schedule: Schedule, now_ms: int, *, dirties: bool = True, at_once: bool = False
-) -> Book:
-    """The book of a key that has just seen some events.
-
-    `dirties`: whether they leave anything to save. `at_once`: the user's code asks for a save now.
-    """
-    book = replace(book, events=book.events + events, seen_ms=now_ms)
-    if not dirties and not book.dirty:
-        # Nothing of these events is worth saving, so nothing of them can be lost.
-        return replace(book, saved=book.events)
-    due = book.due_ms
-    if not book.dirty or due == NEVER:
-        due = schedule.due_ms(book, now_ms)
-    if at_once:
-        due = min(due, max(1, now_ms))
-    return replace(book, due_ms=due)
-
-
-def after_save(book: Book, saved: int, schedule: Schedule, now_ms: int) -> Book:
-    """The book of a key of which a save is durable that has its first `saved` events.
-
-    Clean only if that is all of them: what came while the save was under way is dirty still.
-    """
-    if saved < book.saved or saved > book.events:
-        return book
-    book = replace(book, saved=saved, unfetched=False)
-    if saved == book.events:
-        return replace(book, due_ms=CLEAN)
-    return replace(book, due_ms=schedule.due_ms(book, now_ms))
-
-
 BOOKS = np.dtype(
     [("events", ">u8"), ("saved", ">u8"), ("due_ms", ">u8"), ("seen_ms", ">u8"), ("unfetched", "u1")]
 )
 """Many books, one row each: the very bytes of `Book.pack`."""
-Books: TypeAlias = npt.NDArray[np.void]
-Flags: TypeAlias = npt.NDArray[np.bool_]
-Numbers: TypeAlias = npt.NDArray[np.int64]
 _BLANK = Book().pack()
 assert BOOKS.itemsize == _BOOK.size
 
@@ -200,30 +171,40 @@ def books_after_events(
     dirties: Flags | None = None,
     at_once: Flags | None = None,
 ) -> Books:
-    """`after_events` of many keys."""
+    """The books of keys that have just seen some events.
+
+    `dirties`: whether they leave anything to save. `at_once`: the user's code asks for a save now.
+    """
     after = books.copy()
-    total = books["events"].astype(np.int64) + events
+    total, saved = books["events"].astype(np.int64) + events, books["saved"].astype(np.int64)
     due = books["due_ms"].astype(np.int64)
     was_dirty = due != CLEAN
-    dirty = was_dirty if dirties is None else was_dirty | dirties
-    if dirties is None:
-        dirty = np.ones(len(books), np.bool_)
-    planned = _planned(total, books["saved"].astype(np.int64), schedule, now_ms)
+    dirty = np.ones(len(books), np.bool_) if dirties is None else was_dirty | dirties
+    planned = schedule.planned(total, saved, np.int64(now_ms))
     due = np.where(dirty & (~was_dirty | (due == NEVER)), planned, due)
     if at_once is not None:
         due = np.where(dirty & at_once, np.minimum(due, max(1, now_ms)), due)
     after["events"], after["seen_ms"] = total, now_ms
     after["due_ms"] = due
-    after["saved"] = np.where(dirty, books["saved"].astype(np.int64), total)
+    # Where nothing of the events is worth saving, nothing of them can be lost.
+    after["saved"] = np.where(dirty, saved, total)
     return after
 
 
-def _planned(events: Numbers, saved: Numbers, schedule: Schedule, now_ms: int) -> Numbers:
-    if schedule.events is None:
-        assert schedule.every_ms is not None
-        return np.full(len(events), max(1, now_ms + schedule.every_ms), np.int64)
-    reached = events // schedule.events > saved // schedule.events
-    return np.where(reached, max(1, now_ms), NEVER)
+def books_after_saves(books: Books, saved: Numbers, schedule: Schedule, taken_ms: Numbers) -> Books:
+    """The books of keys of which saves are durable that have their first `saved` events.
+
+    Clean only where these are all: what came while the save was under way is dirty still. News of an older
+    save, or of another way, changes nothing.
+    """
+    after = books.copy()
+    events, before = books["events"].astype(np.int64), books["saved"].astype(np.int64)
+    counts = (saved >= before) & (saved <= events)
+    due = np.where(saved == events, CLEAN, schedule.planned(events, saved, taken_ms))
+    after["saved"] = np.where(counts, saved, before)
+    after["due_ms"] = np.where(counts, due, books["due_ms"].astype(np.int64))
+    after["unfetched"] = np.where(counts, 0, books["unfetched"])
+    return after
 
 
 def unsaved(books: Books) -> int:

@@ -131,7 +131,7 @@ class Home(ABC):
             undo_to(self, tx, identity, at, check_parent(tx, at, parent))
             if undo:
                 keys = [entry[0] for entry in entries]
-                before = _recall(keys, reads) or self.look_up(tx, keys)
+                before = self._before(tx, keys, reads)
                 tx.put(UNDO, _epoch_key(version.epoch), pack_undo(keys, before))
                 tx.put(META, LINK_PREFIX + _epoch_key(version.epoch), pack_link(Link(version, parent)))
             self.write_entries(tx, entries)
@@ -139,6 +139,17 @@ class Home(ABC):
             tx.put(META, MARKER_KEY, pack_marker(identity, version))
 
         self.write(work, bytes_needed=len(entries) * self.entry_bytes)
+
+    def _before(self, tx: Tx, keys: list[bytes], reads: Sequence[Read]) -> list[bytes | None]:
+        """The values of `keys` before they change: as they were read, and from the table where not."""
+        if len(reads) == 1 and reads[0][0] == keys:
+            return reads[0][1]
+        known: dict[bytes, bytes | None] = {}
+        for read_keys, values in reads:
+            known.update(zip(read_keys, values, strict=True))
+        unread = [key for key in keys if key not in known]
+        known.update(zip(unread, self.look_up(tx, unread), strict=True))
+        return [known[key] for key in keys]
 
     def go_back(self, identity: str, expected: Version, to: Version) -> None:
         """Undo from `expected` to its ancestor `to`; the caller holds the lock."""
@@ -210,19 +221,6 @@ def leave_others(parent: Path, keep: Collection[str]) -> None:
         others = [path for path in _homes if path.parent == parent and path.name not in keep]
     for path in others:
         set_home(path, None)
-
-
-def _recall(keys: list[bytes], reads: Sequence[Read]) -> list[bytes | None]:
-    """The values of `keys`, if all were read before; else nothing."""
-    if len(reads) == 1 and reads[0][0] == keys:
-        return reads[0][1]
-    known: dict[bytes, bytes | None] = {}
-    for read_keys, values in reads:
-        known.update(zip(read_keys, values, strict=True))
-    try:
-        return [known[key] for key in keys]
-    except KeyError:
-        return []
 
 
 def _link(tx: Tx, at: Version) -> Link | None:

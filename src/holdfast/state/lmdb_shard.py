@@ -14,7 +14,7 @@ from holdfast.state.generations import LockTimeout, enter
 from holdfast.state.home import MARKER_KEY, set_home
 from holdfast.state.lmdb_home import LmdbHome
 from holdfast.state.marker import read_marker
-from holdfast.state.shard import SCAN_PAGE, Item, Shard, next_first
+from holdfast.state.shard import Item, Shard, next_first
 from holdfast.state.tables import DATA, GONE, META, Tx, UnusableStore
 from holdfast.state.working import SnapshotInfo, StaleWorkingState
 
@@ -66,14 +66,14 @@ class LmdbShard(Shard[LmdbHome]):
         if promotion.ready(self._home):
             self._promote()
 
-    def _page(self, tx: Tx, first: bytes) -> tuple[list[Item], bytes | None]:
-        own = tx.page(DATA, first, SCAN_PAGE)
+    def _page(self, tx: Tx, first: bytes, limit: int) -> tuple[list[Item], bytes | None]:
+        own = tx.page(DATA, first, limit)
         if self._home.base is None:
-            return own, next_first([own])
-        gone = tx.page(GONE, first, SCAN_PAGE)
-        below = self._home.read_base(lambda base: base.page(DATA, first, SCAN_PAGE))
+            return own, next_first([own], limit)
+        gone = tx.page(GONE, first, limit)
+        below = self._home.read_base(lambda base: base.page(DATA, first, limit))
         # A full page may have more keys behind its last one: what lies above that is left to the next page.
-        more_from = next_first([own, gone, below])
+        more_from = next_first([own, gone, below], limit)
         hidden = {key for key, _ in own} | {key for key, _ in gone}
         shown = merge(own, (item for item in below if item[0] not in hidden))
         return [item for item in shown if more_from is None or item[0] < more_from], more_from

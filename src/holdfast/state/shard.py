@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -20,8 +22,8 @@ from holdfast.state.marker import pack_marker
 from holdfast.state.tables import DATA, META, Tx, UnusableStore
 from holdfast.state.working import Entries, SnapshotInfo, StaleWorkingState, Version
 
-SCAN_PAGE = 2048
-"""Entries that a scan reads in one transaction."""
+SCAN_PAGES = (16, 256, 2048)
+"""Entries that a scan reads in its first, its second and every further transaction: most scans are short."""
 REMEMBERED_MAX = 1_000_000
 """Values remembered from reads, so that applying the epoch need not read them again for its undo."""
 
@@ -59,8 +61,8 @@ class Shard(ABC, Generic[H]):
 
     def scan(self, prefix: bytes) -> Iterator[Item]:
         first = prefix
-        while True:
-            page, more_from = self._read(lambda tx, first=first: self._page(tx, first))  # type: ignore[misc]
+        for limit in chain(SCAN_PAGES, repeat(SCAN_PAGES[-1])):
+            page, more_from = self._read(partial(self._page, first=first, limit=limit))
             for key, value in page:
                 if not key.startswith(prefix):
                     return
@@ -106,10 +108,10 @@ class Shard(ABC, Generic[H]):
     def _before_apply(self) -> None:
         """What is done between epochs."""
 
-    def _page(self, tx: Tx, first: bytes) -> tuple[list[Item], bytes | None]:
+    def _page(self, tx: Tx, first: bytes, limit: int) -> tuple[list[Item], bytes | None]:
         """Some visible entries from `first` on, and where the next page begins."""
-        page = tx.page(DATA, first, SCAN_PAGE)
-        return page, next_first([page])
+        page = tx.page(DATA, first, limit)
+        return page, next_first([page], limit)
 
     def _read(self, work: Callable[[Tx], T]) -> T:
         def checked(tx: Tx) -> T:
@@ -134,7 +136,8 @@ class Shard(ABC, Generic[H]):
         return StaleWorkingState(f"{cause}; open it again, it will be rebuilt")
 
 
-def next_first(pages: list[list[Item]]) -> bytes | None:
-    """Where to go on after pages that were read from the same key on. None: all were read to the end."""
-    lasts = [page[-1][0] for page in pages if len(page) == SCAN_PAGE]
+def next_first(pages: list[list[Item]], limit: int) -> bytes | None:
+    """Where to go on after pages of at most `limit` items that were read from the same key on. None: all were
+    read to the end."""
+    lasts = [page[-1][0] for page in pages if len(page) == limit]
     return min(lasts) + b"\x00" if lasts else None

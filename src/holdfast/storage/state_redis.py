@@ -55,7 +55,8 @@ class RedisStateStorage(StateStorage):
             if not kept:
                 raise superseded(id)
         if self.wait_replicas and done[-1] < self.wait_replicas:
-            raise StorageError(f"{done[-1]} of {self.wait_replicas} replicas of {self.url} took a save")
+            where = _without_password(self.url)
+            raise StorageError(f"{done[-1]} of {self.wait_replicas} replicas of {where} took a save")
 
     def fetch(self, id: StateId) -> bytes | None:
         return self.fetch_many([id])[0]

@@ -13,6 +13,8 @@ import pytest
 import holdfast as hf
 from holdfast.engine.uncoordinated import workshop
 from holdfast.protection.bypass import Standing
+from holdfast.state.saved import unpack
+from holdfast.storage.state_storage import StateId
 from holdfast.testing.clocks import ManualClock
 from tests.unit.engine.own_keys_kit import Count, MemoryStates, Shard, protection
 
@@ -73,11 +75,14 @@ def test_a_save_that_fails_leaves_the_key_dirty_and_is_tried_again(tmp_path: Pat
     states.down = False
     shard.epoch(["ann"])
     states.down = True
-    shard.epoch(["ann"], after_ms=2_000)
-    shard.settle()
-    shard.epoch(["ann"], after_ms=100)
+    failed = 0
+    for after_ms in (2_000, 100):
+        shard.epoch(["ann"], after_ms=after_ms)
+        shard.settle()
+        assert shard.last is not None
+        failed += shard.last.counts.failed
+    assert failed >= 1
     assert shard.last is not None
-    assert shard.last.counts.failed >= 1
     assert shard.last.unsaved == 3
     states.down = False
     shard.epoch(["ann"], after_ms=100)
@@ -117,6 +122,8 @@ def test_the_loss_is_counted_by_events_in_no_save(tmp_path: Path) -> None:
     shard = Shard(tmp_path, protection(states, every="1s"))
     seen = {"ann": 0, "bob": 0}
     for users in (["ann"] * 5, ["ann", "bob"], ["bob"] * 2, ["ann"] * 3):
+        # The last one knows of all saves that there will be.
+        states.down = users == ["ann"] * 3
         shard.epoch(users, after_ms=2_000)
         shard.settle()
         for user in users:
@@ -409,3 +416,42 @@ def test_an_answer_after_the_window_serves_the_whole_epoch(tmp_path: Path) -> No
     states.down = False
     clock.sleep(600)
     assert shard.epoch(["ann", "bob"]) == {"ann": 2, "bob": 2}
+
+
+class Picky(Count):
+    """Cannot serialise some users."""
+
+    def serialize_state(self, states: dict[str, Any]) -> bytes:
+        assert states["n"] != 2, "says the user's code"
+        return json.dumps(states).encode()
+
+    def restore_state(self, data: bytes) -> dict[str, Any]:
+        states: dict[str, Any] = json.loads(data)
+        return states
+
+
+def test_a_key_that_cannot_be_serialised_keeps_no_other_from_being_saved(tmp_path: Path) -> None:
+    states = MemoryStates()
+    shard = Shard(tmp_path, protection(states, every="1s"), Picky())
+    shard.epoch(["ann", "bob", "bob", "cid"])
+    shard.epoch(["dan"], after_ms=2_000)
+    shard.settle()
+    assert states.events() == {"ann": 1, "cid": 1}
+    shard.epoch(["bob"], after_ms=2_000)
+    shard.epoch(["eve"], after_ms=2_000)
+    shard.settle()
+    assert states.events()["bob"] == 3, "tried again as it is now"
+
+
+def test_a_damaged_save_keeps_no_other_key_from_being_saved(tmp_path: Path) -> None:
+    states = MemoryStates()
+    shard = Shard(tmp_path, protection(states, every="1s", fetch_timeout="50ms"))
+    states.open.clear()
+    shard.epoch(["ann", "bob"])  # nobody could say whether they have saves
+    states.open.set()
+    states.saved[StateId("op", b"\x01\x00\x00\x00\x03ann")] = b"damaged"
+    shard.epoch(["cid"], after_ms=2_000)
+    shard.settle()
+    found = {id.key[5:].decode(): data for id, data in states.saved.items()}
+    assert found["ann"] == b"damaged"
+    assert unpack(found["bob"], StateId("op", b"")).events == 1

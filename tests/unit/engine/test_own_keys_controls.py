@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast.clock import duration_ms
+from holdfast.engine.uncoordinated import saving, workshop
 from holdfast.engine.uncoordinated import shard as shard_module
-from holdfast.engine.uncoordinated import workshop
-from holdfast.engine.uncoordinated.shard import OwnKeys, until
+from holdfast.engine.uncoordinated.saving import until
+from holdfast.engine.uncoordinated.shard import OwnKeys
 from holdfast.engine.uncoordinated.workshop import Flight, Unanswered, Workshop
 from holdfast.protection.bypass import Bypass, Standing
 from holdfast.state.books import BOOK_SUFFIX, SEEN_PREFIX, Book
@@ -102,17 +103,18 @@ def test_s4_9_eviction_without_a_save(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_acknowledgements_of_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_module, "valid", lambda acks, state: {ack.base: ack for ack in acks})
+    for module in (shard_module, saving):
+        monkeypatch.setattr(module, "valid", lambda acks, state: {ack.base: ack for ack in acks})
     fails(stories.test_a_save_taken_on_a_way_that_was_given_up_does_not_make_a_key_clean, tmp_path)
 
 
 def test_all_events_clean_with_any_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    after = shard_module.after_save
+    after = saving.books_after_saves
 
-    def hasty(book: Book, saved: int, schedule: Any, now_ms: int) -> Book:
-        return after(book, book.events, schedule, now_ms)
+    def hasty(books: Any, saved: Any, schedule: Any, taken_ms: Any) -> Any:
+        return after(books, books["events"].astype("int64"), schedule, taken_ms)
 
-    monkeypatch.setattr(shard_module, "after_save", hasty)
+    monkeypatch.setattr(saving, "books_after_saves", hasty)
     fails(stories.test_events_that_come_while_a_save_is_under_way_stay_dirty, tmp_path)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,9 +16,8 @@ from holdfast.state.books import (
     Book,
     Schedule,
     ShardBook,
-    after_events,
-    after_save,
     books_after_events,
+    books_after_saves,
     index_base,
     index_keys,
     index_time,
@@ -27,6 +28,20 @@ from holdfast.state.books import (
 
 EVERY = Schedule(every_ms=20_000)
 TEN = Schedule(events=10)
+
+
+def after_events(
+    book: Book, events: int, schedule: Schedule, now_ms: int, *, dirties: bool = True, at_once: bool = False
+) -> Book:
+    packed, _ = unpack_books([book.pack()])
+    flags = np.array([dirties]), np.array([at_once])
+    return Book.unpack(books_after_events(packed, np.array([events]), schedule, now_ms, *flags).tobytes())
+
+
+def after_save(book: Book, saved: int, schedule: Schedule, taken_ms: int) -> Book:
+    packed, _ = unpack_books([book.pack()])
+    after = books_after_saves(packed, np.array([saved]), schedule, np.array([taken_ms]))
+    return Book.unpack(after.tobytes())
 
 
 def test_by_time_a_key_is_due_so_long_after_it_became_dirty_however_often_it_is_seen() -> None:
@@ -79,6 +94,49 @@ def test_the_user_may_ask_for_a_save_at_once() -> None:
     assert after_events(Book(), 1, TEN, 1_000, at_once=True).due_ms == 1_000
 
 
+# The rules once more, for one key, in plain words.
+
+
+def _due_ms(schedule: Schedule, book: Book, now_ms: int) -> int:
+    if schedule.events is None:
+        assert schedule.every_ms is not None
+        return max(1, now_ms + schedule.every_ms)
+    reached = book.events // schedule.events > book.saved // schedule.events
+    return max(1, now_ms) if reached else NEVER
+
+
+def _after_events(
+    book: Book, events: int, schedule: Schedule, now_ms: int, *, dirties: bool = True, at_once: bool = False
+) -> Book:
+    """The book of a key that has just seen some events.
+
+    `dirties`: whether they leave anything to save. `at_once`: the user's code asks for a save now.
+    """
+    book = replace(book, events=book.events + events, seen_ms=now_ms)
+    if not dirties and not book.dirty:
+        # Nothing of these events is worth saving, so nothing of them can be lost.
+        return replace(book, saved=book.events)
+    due = book.due_ms
+    if not book.dirty or due == NEVER:
+        due = _due_ms(schedule, book, now_ms)
+    if at_once:
+        due = min(due, max(1, now_ms))
+    return replace(book, due_ms=due)
+
+
+def _after_save(book: Book, saved: int, schedule: Schedule, now_ms: int) -> Book:
+    """The book of a key of which a save is durable that has its first `saved` events.
+
+    Clean only if that is all of them: what came while the save was under way is dirty still.
+    """
+    if saved < book.saved or saved > book.events:
+        return book
+    book = replace(book, saved=saved, unfetched=False)
+    if saved == book.events:
+        return replace(book, due_ms=CLEAN)
+    return replace(book, due_ms=_due_ms(schedule, book, now_ms))
+
+
 numbers = st.integers(0, 50)
 books = st.builds(
     Book,
@@ -105,7 +163,7 @@ def test_many_books_change_as_each_of_them_would(
     flags = [np.array([row[place] for row in rows]) for place in (2, 3)]
     after = books_after_events(packed, events, schedule, now_ms, flags[0], flags[1])
     expected = [
-        after_events(
+        _after_events(
             book, count, schedule, now_ms, dirties=dirties, at_once=at_once and (dirties or book.dirty)
         )
         for book, count, dirties, at_once in rows
@@ -114,8 +172,22 @@ def test_many_books_change_as_each_of_them_would(
     assert unsaved(after) == sum(book.unsaved for book in expected)
     every = books_after_events(packed, events, schedule, now_ms)
     assert [Book.unpack(each) for each in pack_books(every)] == [
-        after_events(book, count, schedule, now_ms) for book, count, _, _ in rows
+        _after_events(book, count, schedule, now_ms) for book, count, _, _ in rows
     ]
+
+
+@given(
+    st.lists(st.tuples(books, st.integers(0, 70), st.integers(0, 9_000)), min_size=1, max_size=20),
+    st.sampled_from([EVERY, TEN]),
+)
+def test_many_books_are_saved_as_each_of_them_would_be(
+    rows: list[tuple[Book, int, int]], schedule: Schedule
+) -> None:
+    packed, _ = unpack_books([book.pack() for book, _, _ in rows])
+    columns = [np.array([row[place] for row in rows]) for place in (1, 2)]
+    after = books_after_saves(packed, columns[0], schedule, columns[1])
+    expected = [_after_save(book, saved, schedule, taken_ms) for book, saved, taken_ms in rows]
+    assert [Book.unpack(each) for each in pack_books(after)] == expected
 
 
 def test_the_bytes_of_books_and_indexes() -> None:

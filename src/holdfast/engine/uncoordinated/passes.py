@@ -25,8 +25,8 @@ from holdfast.engine.program import Program, first_line
 from holdfast.engine.session import describe_jobs
 from holdfast.engine.task import Kept, as_batch, shard_directory, state_identity
 from holdfast.engine.uncoordinated.acks import AckLog
-from holdfast.engine.uncoordinated.shard import begin_saves, standing_of, taken_at, valid
-from holdfast.engine.uncoordinated.workshop import workshop_of
+from holdfast.engine.uncoordinated.saving import begin_saves, standing_of, taken_at, valid
+from holdfast.engine.uncoordinated.workshop import Flight, workshop_of
 from holdfast.engine.work import RESULT_SCHEMA, OwnKeysResult, TaskResult, WorkPlace, decode_result
 from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.ids import KeyGroupRange
@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 PASS_SECONDS = 1.0
 """Passes are at least this far apart; twice as far after each that saved nothing."""
 PASS_SECONDS_MAX = 32.0
-WAIT_SECONDS = 10.0
-"""How long a pass waits for its saves. Those that take longer go on without it."""
+WAIT_SECONDS = 1.0
+"""How long a pass waits for its saves: rows that come meanwhile wait with it. What takes longer goes on."""
+LAST_WAIT_SECONDS = 10.0
+"""At the end of a run, or before the number of shards changes: how long it waits for any of them to end."""
 
 Lines = Mapping[tuple[str, int], Line]
 Results = dict[tuple[str, int], OwnKeysResult]
@@ -89,16 +91,25 @@ class PassTask:
             self.place.identity, self.uid, self.run, self.protection, self.function, layout
         )
         taken = taken_at(state, shard, self.term, self.now_ms, layout.generation)
-        schedule, waited = self.protection.schedule, WAIT_SECONDS
-        # Once more than there is room for in the pools.
+        schedule, flight = self.protection.schedule, workshop.flight(log)
+        # As often as it takes where there is more than the pools have room for.
         while begin_saves(
             workshop, log, taken, layout, schedule, state,
             valid(log.read(shard.incarnation)[0], state), self.everything,
         ):  # fmt: skip
-            if not workshop.flight(log).wait(waited) or workshop.has_failed():
+            if not self._settled(flight) or workshop.has_failed() or not self.everything:
                 break
-        workshop.flight(log).wait(waited)
+        self._settled(flight)
         return standing_of(shard, state, log, workshop, schedule)
+
+    def _settled(self, flight: Flight) -> bool:
+        """Whether all saves that are under way ended in time."""
+        left = len(flight.under_way())
+        while not flight.wait(LAST_WAIT_SECONDS if self.everything else WAIT_SECONDS):
+            before, left = left, len(flight.under_way())
+            if not self.everything or left >= before:
+                return False
+        return True
 
 
 class SavingPasses:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,25 @@ from holdfast.clock import duration_ms
 from holdfast.engine.operators.result import EpochContext, OperatorResult
 from holdfast.engine.operators.rows import RowsRun
 from holdfast.engine.operators.slices import KeyedSlice, cut
-from holdfast.engine.uncoordinated.acks import Ack, AckLog
-from holdfast.engine.uncoordinated.workshop import SaveJob, Taken, Unanswered, Workshop, workshop_of
+from holdfast.engine.uncoordinated.acks import AckLog
+from holdfast.engine.uncoordinated.saving import (
+    acked,
+    begin_saves,
+    books_after_acks,
+    standing_of,
+    taken_at,
+    until,
+    valid,
+)
+from holdfast.engine.uncoordinated.workshop import Unanswered, Workshop, workshop_of
 from holdfast.engine.work import OperatorTask, OwnKeysResult
 from holdfast.errors import HoldfastError
 from holdfast.graph.functions import overrides
-from holdfast.protection.bypass import Standing
 from holdfast.state.binding import bind
 from holdfast.state.books import (
     BOOK_SUFFIX,
     CLEAN,
     DUE_PREFIX,
-    NEVER,
     SEEN_PREFIX,
     SHARD_KEY,
     VERSION_PREFIX,
@@ -45,22 +53,17 @@ from holdfast.state.books import (
     Book,
     Books,
     Flags,
-    Schedule,
     ShardBook,
-    after_save,
     books_after_events,
-    index_base,
     index_keys,
     index_time,
     pack_books,
     unpack_books,
     unsaved,
     version_key,
-    version_tag,
 )
 from holdfast.state.cells import Cell
 from holdfast.state.delta import Changes
-from holdfast.state.layout import StateLayout
 from holdfast.state.saved import (
     CUSTOM,
     Item,
@@ -106,8 +109,8 @@ class OwnKeys:
         """Run the function over the shard's rows, keys that are not here fetched first."""
         task = self._task
         self._keyed = keyed = cut(task.layout, rows, groups, task.key, task.order_by)
-        stored = self._state.get_many([base + BOOK_SUFFIX for base in keyed.bases])
-        self._stored, self._known = unpack_books(stored)
+        self._book_keys = [base + BOOK_SUFFIX for base in keyed.bases]
+        self._stored, self._known = unpack_books(self._state.get_many(self._book_keys))
         self._books = self._acknowledged(keyed.bases, self._stored)
         self._fetch_missing(keyed)
         view = _Overlaid(self._state, self._overlay) if self._overlay else self._state
@@ -136,9 +139,11 @@ class OwnKeys:
 
     def with_books(self, entries: Entries) -> Entries:
         """The changes of an epoch and what goes with them: fetched states, books, indexes, evictions."""
-        found: dict[bytes, bytes | None] = {**self._overlay, **dict(entries)}
         bases, delta = self._keyed.bases, unsaved(self._after) - unsaved(self._stored)
-        found.update(zip((base + BOOK_SUFFIX for base in bases), pack_books(self._after), strict=True))
+        found = dict(self._overlay)
+        if found:
+            for key, _ in entries:
+                found.pop(key, None)
         self._index(found, DUE_PREFIX, "due_ms", bases, self._stored, self._after)
         if self._protection.evict_after is not None:
             self._index(found, SEEN_PREFIX, "seen_ms", bases, self._stored, self._after)
@@ -157,7 +162,8 @@ class OwnKeys:
         for key, _ in islice(self._state.scan(VERSION_PREFIX), 10):
             if index_time(key) < oldest:
                 found[key] = None
-        return sorted(found.items())
+        books = zip(self._book_keys, pack_books(self._after), strict=True)
+        return sorted(chain(entries, books, found.items()), key=itemgetter(0))
 
     def applied(self) -> OwnKeysResult:
         """The state is at the new version: what was acknowledged need not be kept. Says how things stand."""
@@ -168,12 +174,9 @@ class OwnKeys:
         """The books with the saves that became durable since."""
         after = books.copy()
         if self._acks:
-            for place, base in enumerate(bases):
-                ack = self._acks.get(base)
-                if ack is not None and self._known[place]:
-                    after[place] = _as_row(
-                        after_ack(Book.unpack(books[place].tobytes()), ack, self._schedule)
-                    )
+            places = [place for place, base in enumerate(bases) if base in self._acks and self._known[place]]
+            acks = [self._acks[bases[place]] for place in places]
+            after[places] = books_after_acks(books[places], acks, self._schedule)
         return after
 
     def _fetch_missing(self, keyed: KeyedSlice) -> None:
@@ -244,17 +247,12 @@ class OwnKeys:
 
     def _acknowledge_others(self, found: dict[bytes, bytes | None], seen: frozenset[bytes]) -> int:
         """The books of keys that had no rows in this epoch and were saved. Gives the change of unsaved."""
-        bases = [base for base in self._acks if base not in seen]
-        change = 0
-        for base, stored in zip(
-            bases, self._state.get_many([base + BOOK_SUFFIX for base in bases]), strict=True
-        ):
-            if stored is not None:
-                before = Book.unpack(stored)
-                after = after_ack(before, self._acks[base], self._schedule)
-                change += after.unsaved - before.unsaved
-                _rebook(found, base, before, after)
-        return change
+        others = {base: ack for base, ack in self._acks.items() if base not in seen}
+        known = acked(self._state, others, self._schedule)
+        books = zip((base + BOOK_SUFFIX for base in known.bases), pack_books(known.after), strict=True)
+        found.update(books)
+        self._index(found, DUE_PREFIX, "due_ms", known.bases, known.before, known.after)
+        return known.change
 
     def _evict(self, found: dict[bytes, bytes | None], seen: frozenset[bytes]) -> None:
         """Keys that were not seen for long leave, once all of them is saved; a dirty one becomes due."""
@@ -331,106 +329,6 @@ class _Overlaid:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._state, name)
-
-
-def taken_at(state: ShardState, shard: ShardBook, term: int, now_ms: int, generation: int) -> Taken:
-    """What is said of saves that are made of the state as it is now."""
-    version, term = state.version, shard.floor + term
-    return Taken(shard.incarnation, term, version.epoch, version_tag(version), now_ms, generation)
-
-
-def valid(acks: Sequence[Ack], state: ShardState) -> dict[bytes, Ack]:
-    """Of each key the acknowledgement of its latest save that this state has passed through."""
-    versions = {(ack.epoch, ack.tag) for ack in acks}
-    keys = [version_key(*version) for version in versions]
-    kept = {v for v, value in zip(versions, state.get_many(keys), strict=True) if value is not None}
-    kept.add((state.version.epoch, version_tag(state.version)))
-    found: dict[bytes, Ack] = {}
-    for ack in acks:
-        if (ack.epoch, ack.tag) not in kept:
-            continue
-        if ack.base not in found or ack.events >= found[ack.base].events:
-            found[ack.base] = ack
-    return found
-
-
-def after_ack(book: Book, ack: Ack, schedule: Schedule) -> Book:
-    return after_save(book, ack.events, schedule, ack.taken_ms)
-
-
-def acknowledged(state: ShardState, acks: dict[bytes, Ack], schedule: Schedule) -> dict[bytes, Book]:
-    """The books of keys that were saved since their books were last written, as they are by now."""
-    stored = state.get_many([base + BOOK_SUFFIX for base in acks])
-    return {
-        base: after_ack(Book.unpack(value), ack, schedule)
-        for (base, ack), value in zip(acks.items(), stored, strict=True)
-        if value is not None
-    }
-
-
-def begin_saves(
-    workshop: Workshop,
-    log: AckLog,
-    taken: Taken,
-    layout: StateLayout,
-    schedule: Schedule,
-    state: ShardState,
-    acks: dict[bytes, Ack],
-    everything: bool = False,
-) -> int:
-    """Begin to save the keys that are due, or all dirty ones; gives how many. Reads their bytes, no more."""
-    limit = NEVER if everything else taken.taken_ms
-    known = acknowledged(state, acks, schedule)
-    settled = {base for base, book in known.items() if not book.dirty or book.due_ms > limit}
-    settled |= workshop.flight(log).under_way()
-    if workshop.room() <= 0:
-        return 0
-    due = list(islice((b for b in until(state, DUE_PREFIX, limit) if b not in settled), workshop.room()))
-    books = [Book.unpack(stored or b"") for stored in state.get_many([base + BOOK_SUFFIX for base in due])]
-    if workshop.standing is not Standing.ANSWERING:
-        workshop.count(held_back=sum(book.unfetched for book in books))
-        due, books = _kept(due, books)
-    contents = read_keys(layout, due, state)
-    jobs = [
-        SaveJob(base, entries, book.events, book.unfetched)
-        for base, book, entries in zip(due, books, contents, strict=True)
-    ]
-    workshop.save(log, taken, jobs)
-    return len(jobs)
-
-
-def _kept(due: Sequence[bytes], books: Sequence[Book]) -> tuple[list[bytes], list[Book]]:
-    """Without the keys that nobody answered for."""
-    kept = [(base, book) for base, book in zip(due, books, strict=True) if not book.unfetched]
-    return [base for base, _ in kept], [book for _, book in kept]
-
-
-def standing_of(
-    shard: ShardBook, state: ShardState, log: AckLog, workshop: Workshop, schedule: Schedule
-) -> OwnKeysResult:
-    """How a shard stands, with the saves that became durable since its books were last written."""
-    acks = valid(log.read(shard.incarnation)[0], state)
-    known = acknowledged(state, acks, schedule)
-    stored = state.get_many([base + BOOK_SUFFIX for base in known])
-    before = sum(Book.unpack(value).unsaved for value in stored if value is not None)
-    due = (index_time(key) for key, _ in state.scan(DUE_PREFIX) if index_base(key) not in known)
-    first = min([next(due, NEVER), *(book.due_ms for book in known.values() if book.dirty)])
-    return OwnKeysResult(
-        incarnation=shard.incarnation.hex(),
-        events=shard.events,
-        unsaved=shard.unsaved - before + sum(book.unsaved for book in known.values()),
-        discarded=shard.discarded,
-        due_ms=first,
-        counts=workshop.take_counts(),
-    )
-
-
-def until(state: ShardState, prefix: bytes, limit: int, most: int | None = None) -> Iterator[bytes]:
-    """The bases in an index up to a time, earliest first."""
-    for key, _ in islice(state.scan(prefix), most):
-        if index_time(key) > limit:
-            return
-        yield index_base(key)
 
 
 def _rebook(found: dict[bytes, bytes | None], base: bytes, before: Book, after: Book) -> None:

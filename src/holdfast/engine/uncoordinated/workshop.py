@@ -24,6 +24,7 @@ from holdfast.clock import Clock, SystemClock, duration_ms
 from holdfast.engine.uncoordinated.acks import Ack, AckLog
 from holdfast.engine.uncoordinated.pool import BoundedPool
 from holdfast.engine.work import SaveCounts
+from holdfast.errors import CorruptionError
 from holdfast.graph.functions import overrides
 from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
 from holdfast.protection.bypass import Bypass, Standing
@@ -199,16 +200,16 @@ class Workshop:
                 flight.end(bases)
 
     def _serialize(self, flight: Flight, log: AckLog, taken: Taken, jobs: Sequence[SaveJob]) -> None:
-        bases = [job.base for job in jobs]
-        try:
-            ready = [(job, self._packed(taken, job)) for job in jobs]
-        except Exception as error:  # of the user's serialize_state
-            self.count(failed=len(jobs), error=f"serialize_state: {type(error).__name__}: {error}")
-            flight.end(bases)
-            return
-        if not self._storing.submit(partial(self._store, flight, log, taken, ready)):
-            self.count(rejected=len(jobs))
-            flight.end(bases)
+        ready = []
+        for job in jobs:
+            try:
+                ready.append((job, self._packed(taken, job)))
+            except Exception as error:  # of the user's serialize_state
+                self.count(failed=1, error=f"serialize_state: {type(error).__name__}: {error}")
+                flight.end([job.base])
+        if ready and not self._storing.submit(partial(self._store, flight, log, taken, ready)):
+            self.count(rejected=len(ready))
+            flight.end([job.base for job, _ in ready])
 
     def _packed(self, taken: Taken, job: SaveJob) -> bytes:
         if self._custom:
@@ -263,7 +264,7 @@ class Workshop:
         return {
             base
             for base, id, data in zip(bases, ids, found, strict=True)
-            if data is not None and unpack(data, id).incarnation != taken.incarnation
+            if data is not None and _incarnation(data, id) != taken.incarnation
         }
 
     # Counting: called by anyone.
@@ -286,6 +287,14 @@ class Workshop:
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1_000)
+
+
+def _incarnation(data: bytes, id: StateId) -> bytes | None:
+    """Which copy made a save. None: it is damaged, and stays for a person to look at."""
+    try:
+        return unpack(data, id).incarnation
+    except CorruptionError:
+        return None
 
 
 class _Fetch:

@@ -1,0 +1,166 @@
+"""Keys saved in a real Redis that goes away, falls silent or drops connections: rows are processed all the
+same, an empty state never takes the place of a good one, and the bypass opens and ends as documented.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from holdfast.engine.uncoordinated import workshop
+from holdfast.protection.bypass import Standing
+from holdfast.state.saved import unpack
+from holdfast.storage.state_redis import RedisStateStorage
+from holdfast.storage.state_storage import all_saves
+from tests.services.proxy import Proxy, Weather
+from tests.services.servers import Server, redis_server
+from tests.unit.engine.own_keys_kit import Shard, protection
+
+DEADLINE = 30.0
+USERS = [f"u{i}" for i in range(20)]
+
+
+@pytest.fixture
+def redis() -> Iterator[Server]:
+    workshop._workshops.clear()
+    with redis_server() as server:
+        yield server
+    workshop._workshops.clear()
+
+
+@pytest.fixture
+def proxy(redis: Server) -> Iterator[Proxy]:
+    port = urlsplit(redis.url).port
+    assert port is not None
+    with Proxy(port) as between:
+        yield between
+
+
+def through(proxy: Proxy) -> RedisStateStorage:
+    return RedisStateStorage(f"redis://127.0.0.1:{proxy.port}/0", timeout_seconds=1)
+
+
+def events(redis: Server) -> dict[str, int]:
+    """User -> events in its save, asked without the proxy."""
+    saves = all_saves(RedisStateStorage(redis.url), "op")
+    return {id.key[5:].decode(): unpack(data, id).events for id, data in saves}
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.02)
+
+
+def saved_and_lost(shard: Shard, redis: Server) -> None:
+    """Every user is in a save with two events; then the working copy is gone."""
+    shard.epoch(USERS * 2)
+    shard.epoch(["other"], after_ms=2_000)
+    shard.settle()
+    assert {events(redis)[user] for user in USERS} == {2}
+    shard.lose_copy()
+
+
+def test_a_storage_that_is_gone_is_bypassed_after_ten_failures_and_asked_again_after_the_window(
+    redis: Server, proxy: Proxy, tmp_path: Path
+) -> None:
+    shard = Shard(tmp_path, protection(through(proxy), every="1s", bypass_for="3s", batch=1))
+    saved_and_lost(shard, redis)
+    proxy.turn(Weather.REFUSED)
+    for number, user in enumerate(USERS[:9], start=1):
+        assert shard.epoch([user]) == {user: 1}, "it goes on from nothing"
+        assert shard.workshop.standing is Standing.ANSWERING, f"after {number} failures"
+    shard.epoch([USERS[9]])
+    assert shard.workshop.standing is Standing.BYPASSED
+    proxy.turn(Weather.FAIR)
+    asked = proxy.requests
+    shard.epoch([USERS[10]])
+    assert shard.last is not None
+    assert shard.last.counts.bypassed == 1
+    assert proxy.requests == asked, "left alone, although it is back"
+    assert events(redis)[USERS[10]] == 2, "nothing of an unknown key is saved"
+    until(lambda: shard.workshop.standing is Standing.PROBING, "the window to be over")
+    assert shard.epoch([USERS[11]]) == {USERS[11]: 3}, "fetched again"
+    assert shard.workshop.standing is Standing.ANSWERING
+    assert shard.epoch(USERS) == {**dict.fromkeys(USERS, 3), USERS[11]: 4}, "the saves count"
+    assert shard.last.discarded == 11, "what eleven users saw without their saves"
+
+
+def test_a_storage_that_hangs_costs_an_epoch_one_time_out_and_no_good_state(
+    redis: Server, tmp_path: Path
+) -> None:
+    storage = RedisStateStorage(redis.url, timeout_seconds=5)
+    shard = Shard(tmp_path, protection(storage, every="1s", fetch_timeout="500ms", bypass_for="2s", batch=1))
+    saved_and_lost(shard, redis)
+    redis.signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        assert shard.epoch(USERS) == dict.fromkeys(USERS, 1)
+        assert time.monotonic() - began < 5, "not one time-out for each of them"
+        assert shard.workshop.standing is Standing.BYPASSED
+        for n in range(2, 5):
+            assert shard.epoch(USERS, after_ms=2_000) == dict.fromkeys(USERS, n)
+    finally:
+        redis.signal(signal.SIGCONT)
+    assert {events(redis)[user] for user in USERS} == {2}, "held back"
+    until(lambda: shard.workshop.standing is Standing.PROBING, "the window to be over")
+
+    def fetched() -> bool:
+        return shard.epoch(USERS[:1])[USERS[0]] == 3
+
+    until(fetched, "a fetch to be answered")
+    assert shard.epoch(USERS[1:]) == dict.fromkeys(USERS[1:], 3)
+
+
+def test_a_slow_storage_is_waited_for_by_nobody_but_fetches(
+    redis: Server, proxy: Proxy, tmp_path: Path
+) -> None:
+    shard = Shard(tmp_path, protection(through(proxy), every="1s"))
+    shard.epoch(USERS)
+    proxy.turn(Weather.SILENT)
+    began = time.monotonic()
+    for n in range(2, 7):
+        assert shard.epoch(USERS, after_ms=2_000) == dict.fromkeys(USERS, n)
+    assert time.monotonic() - began < 5
+    assert events(redis) == {}
+    proxy.turn(Weather.FAIR)
+
+    def saved() -> bool:
+        shard.settle()
+        shard.epoch(["other"], after_ms=2_000)
+        return set(USERS) <= set(events(redis))
+
+    until(saved, "saves to follow")
+
+
+def test_a_storage_that_fails_now_and_then_gets_every_key_in_the_end(
+    redis: Server, proxy: Proxy, tmp_path: Path
+) -> None:
+    shard = Shard(tmp_path, protection(through(proxy), every="1s", batch=3))
+    proxy.cut_every = 7
+    count: Counter[str] = Counter()
+    failed = 0
+    for _ in range(30):
+        count.update(USERS)
+        assert set(shard.epoch(USERS, after_ms=2_000)) == set(USERS), "processing goes on"
+        shard.settle()
+        assert shard.last is not None
+        failed += shard.last.counts.failed + shard.last.counts.unanswered
+    assert failed, "nothing ever failed"
+    proxy.cut_every = 0
+    for _ in range(3):
+        count.update(USERS)
+        shard.epoch(USERS, after_ms=2_000)
+        shard.settle()
+    shard.epoch(["other"], after_ms=2_000)
+    shard.settle()
+    assert shard.last is not None
+    saved = events(redis)
+    assert sum(count.values()) - sum(saved[user] for user in USERS) == shard.last.discarded
