@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 # In this order: what fails fastest and explains most comes first.
-TEST_GROUPS := $(wildcard tests/unit tests/contract tests/property tests/sim) tests/test_*.py \
+TEST_GROUPS := $(wildcard tests/unit tests/contract tests/property tests/sim tests/services) tests/test_*.py \
                $(wildcard tests/spark tests/chaos)
 
 title = printf '\n\033[1m== %s\033[0m\n' "$(1)"

@@ -17,6 +17,7 @@ from holdfast.checkpoint.commits import Adopted
 from holdfast.checkpoint.identity import Checkpoint
 from holdfast.checkpoint.records import CommitRecord, OperatorSchema, SnapshotFile
 from holdfast.checkpoint.view import CheckpointView, with_lists
+from holdfast.engine.permit import Permit
 from holdfast.engine.publishing import Publishing, Recipients
 from holdfast.engine.runner import EpochOutcome
 from holdfast.errors import HoldfastError
@@ -55,7 +56,9 @@ class Committer:
         order: PublishOrder,
         on_commit: Callable[[CheckpointView], None],
         say: Callable[[str], None],
+        permit: Permit,
     ) -> None:
+        self._permit = permit
         self._checkpoint, self._publishing = checkpoint, publishing
         self._term, self._run = term, run
         self._operators: tuple[OperatorSchema, ...] | None = operators
@@ -92,6 +95,11 @@ class Committer:
         while len(self._pending) > allowed or (self._pending and self._pending[0].done()):
             self._pending.popleft().result()
 
+    @property
+    def settled(self) -> bool:
+        """Whether everything submitted is committed and published, as of the last `check`."""
+        return not self._pending
+
     def close(self, wait: bool) -> None:
         """End the threads. `wait`: everything submitted is committed and published first, or raises."""
         try:
@@ -115,12 +123,14 @@ class Committer:
         try:
             if self._order is PublishOrder.BEFORE_COMMIT:
                 self._publish(outcomes, Recipients.REPEATING)
+            self._permit.await_commit()
             done = self._checkpoint.chain.commit(self.view, self._record(outcomes))
             if isinstance(done, Adopted):
                 raise AdoptedOther(
                     f"commit {done.view.number} of term {done.view.term} came first; going on from it"
                 )
             self.view = done.view
+            self._permit.satisfied()
             if self._order is not PublishOrder.AFTER_RUN:
                 self.publish(outcomes)
             self._on_commit(self.view)

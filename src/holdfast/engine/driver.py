@@ -174,8 +174,10 @@ class Driver:
     def _recover(self, failure: BaseException) -> None:
         """Wait as the restart strategy says, and see to it that there is a Spark session. Raises if not."""
         self._monitor.update(phase="restarting", error=str(failure))
+        self._wishes.permit.want()
         epoch = self._monitor.progress.committed_epoch + 1
         self._restarts.after(failure, epoch, self._wishes.stopping)
+        self._wishes.permit.refuse_if_revoked()
         self._monitor.update(restarts=self._term - 1 + self._restarts.count, error=None)
         session = revived(self._spark, self._graph.name, self._own_session)
         if session is not self._spark:
@@ -189,6 +191,7 @@ class Driver:
         """Between two epochs: whether somebody else leads by now, and whether there are as many cores as
         shards.
         """
+        self._wishes.permit.refuse_if_revoked()
         now = self._clock.monotonic()
         if now - self._term_checked < TERM_CHECK_SECONDS:
             return

@@ -112,6 +112,7 @@ class Stretch:
         self._committer = Committer(
             checkpoint, self._publishing, view, seat.term, seat.run, schemas,
             PublishOrder(str(settings.guarantee)), self._committed, seat.monitor.say,
+            seat.wishes.permit,
         )  # fmt: skip
         self._admission = Admission(target_seconds=EPOCH_TARGET_SECONDS, ceiling=settings.max_rows_per_epoch)
         self._pending: list[EpochOutcome] = []
@@ -166,6 +167,8 @@ class Stretch:
                 elif settings.until is Until.EXHAUSTED and self._planner.exhausted():
                     return Ending.EXHAUSTED
                 else:
+                    if self._committer.settled:
+                        wishes.permit.satisfied()
                     wishes.stopping.wait(POLL_SECONDS)
                 continue
             reached(Step.PLAN_WRITTEN)
