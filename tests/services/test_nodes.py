@@ -47,7 +47,7 @@ class Chain:
         numbers = range(max(newest.retained_from, 1), newest.number + 1)
         return [history.record(number).term for number in numbers]
 
-    def commits_of(self, term: int) -> int:
+    def newest_of(self, term: int) -> int:
         """The number of the newest retained commit of a term."""
         history = History(self._storage)
         newest = history.load()
@@ -132,7 +132,7 @@ def test_a_leader_cut_off_pauses_before_the_standby_takes_over_and_then_stands_b
         taken = next(float(text.split()[0]) for text in b.said if "TAKING" in text)
         assert paused < taken, a.story() + b.story()
         chain.grows(a, b, term=2)
-        assert chain.commits_of(1) <= at_pause + 1, "it went on committing: one may have been under way"
+        assert chain.newest_of(1) <= at_pause + 1, "it went on committing: one may have been under way"
         cable.mend()
         wait_until(lambda: a.told("session has ended"), "a to learn it", a.story)
         wait_until(lambda: a.told("the run ended"), "a to stand by", a.story)

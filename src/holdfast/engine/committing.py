@@ -17,6 +17,7 @@ from holdfast.checkpoint.commits import Adopted
 from holdfast.checkpoint.identity import Checkpoint
 from holdfast.checkpoint.records import CommitRecord, OperatorSchema, SnapshotFile
 from holdfast.checkpoint.view import CheckpointView, with_lists
+from holdfast.clock import SystemClock
 from holdfast.engine.permit import Permit
 from holdfast.engine.publishing import Publishing, Recipients
 from holdfast.engine.runner import EpochOutcome
@@ -56,9 +57,9 @@ class Committer:
         order: PublishOrder,
         on_commit: Callable[[CheckpointView], None],
         say: Callable[[str], None],
-        permit: Permit,
+        permit: Permit | None = None,
     ) -> None:
-        self._permit = permit
+        self._permit = permit or Permit(SystemClock())
         self._checkpoint, self._publishing = checkpoint, publishing
         self._term, self._run = term, run
         self._operators: tuple[OperatorSchema, ...] | None = operators

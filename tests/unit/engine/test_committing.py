@@ -13,7 +13,6 @@ from holdfast.checkpoint.records import Extent, PlanRecord, SnapshotFile, Staged
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import SystemClock
 from holdfast.engine.committing import Committer, PublishOrder
-from holdfast.engine.permit import Permit
 from holdfast.engine.publishing import Publishing, Recipients
 from holdfast.engine.runner import EpochOutcome
 from holdfast.errors import StorageError
@@ -97,8 +96,7 @@ def committer(
     view = checkpoint.chain.load()
     order = PublishOrder.AFTER_COMMIT
     sinks = publishing(view, sink=shown)
-    permit = Permit(SystemClock())
-    return Committer(checkpoint, sinks, view, 1, "run", (), order, on_commit, lambda text: None, permit)
+    return Committer(checkpoint, sinks, view, 1, "run", (), order, on_commit, lambda text: None)
 
 
 def test_after_an_epoch_that_a_sink_refused_no_later_one_is_shown(tmp_path: Path) -> None:
