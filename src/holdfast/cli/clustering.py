@@ -186,7 +186,7 @@ def zookeeper(
     with one_line_errors(verbose):
         server = ZooKeeperServer(data_dir, port)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: server.stop())
+            signal.signal(number, lambda *_: server.ask_to_end())
         server.start()
         print(
             f"ZooKeeper answers at {server.hosts}, data and log in {server.data_dir}; Ctrl-C ends it",

@@ -41,9 +41,9 @@ class ZooKeeperServer:
 
     @property
     def pid(self) -> int | None:
-        """The process, while it runs."""
-        running = self._process is not None and self._process.poll() is None
-        return self._process.pid if running and self._process is not None else None
+        """The process, while it is not known to have ended."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
 
     @property
     def log(self) -> Path:
@@ -89,23 +89,21 @@ class ZooKeeperServer:
         assert self._process is not None, "it was not started"
         return self._process.wait()
 
-    def stop(self) -> None:
-        """End it in good order."""
-        self._end(signal.SIGTERM)
+    def ask_to_end(self) -> None:
+        """Have it end in good order; returns at once, `wait` waits. For signal handlers."""
+        if self.pid is not None and self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it with SIGKILL, at whatever it is doing."""
-        self._end(signal.SIGKILL)
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def wipe(self) -> None:
         """Let it lose all its data. For one that does not run."""
         assert self.pid is None, "it runs"
         shutil.rmtree(self.data_dir / "data", ignore_errors=True)
-
-    def _end(self, how: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait()
 
     def _configured(self) -> Path:
         file = self.data_dir / "zoo.cfg"
