@@ -73,6 +73,11 @@ def test_the_same_cluster_name_at_another_zookeeper_is_another_cluster(
     assert "belongs to cluster" in refusal(start("b", at=elsewhere), RestoreError)
 
 
+def test_a_path_that_is_not_in_zookeeper_is_refused(start: Start, server: ZooKeeperServer) -> None:
+    told = refusal(start("a", at=f"{server.hosts}/nowhere"), DefinitionError)
+    assert "/nowhere is not there in ZooKeeper; create it, or leave it out" in told
+
+
 def test_two_nodes_of_one_name_are_refused(start: Start) -> None:
     holding(start("a"))
     assert "a node named 'a' is in cluster" in refusal(start("a"), DefinitionError)

@@ -195,12 +195,21 @@ class ZooKeeper:
                 )
         except NodeExistsError:
             return False
+        except NoNodeError as cause:
+            raise RetryableError(
+                f"{path} cannot be created in ZooKeeper, its parent is gone; try again"
+            ) from cause
         return True
 
     def create_open(self, path: str) -> None:
         """Create a node that every user may add to, if it is not there."""
-        with self._telling(path), suppress(NodeExistsError):
-            self._client.create_async(path, b"").get(timeout=CALL_SECONDS)
+        try:
+            with self._telling(path), suppress(NodeExistsError):
+                self._client.create_async(path, b"").get(timeout=CALL_SECONDS)
+        except NoNodeError as cause:
+            raise DefinitionError(
+                f"the path in {self._settings.hosts} is not there in ZooKeeper; create it, or leave it out"
+            ) from cause
 
     def read(self, path: str, watch: Watch | None = None) -> Found | None:
         """A node's content, or None. `watch` is called once, when the node next changes or goes."""
