@@ -168,6 +168,10 @@ class Cluster:
         newest = history.load()
         return [history.record(n) for n in range(max(newest.retained_from, 1), newest.number + 1)]
 
+    def leader(self) -> str:
+        """Who committed for the first time after the newest takeover."""
+        return self.failovers()[-1].node
+
     def failovers(self) -> list[FailoverRecord]:
         return read_failovers(open_storage(str(self.place.checkpoint)))
 

@@ -5,13 +5,20 @@ State and sinks must equal a run without faults, and nobody may commit after hav
 
 from __future__ import annotations
 
+import os
+import random
 from pathlib import Path
 
 import pytest
 
+from holdfast.checkpoint.records import FailoverRecord
+from tests.chaos.apps import Shape
 from tests.chaos.nodes import Cluster
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(3_600)]
+
+FAILOVERS = int(os.environ.get("HOLDFAST_FAILOVERS", "6"))
+SEED = int(os.environ.get("HOLDFAST_FAILOVER_SEED", "1"))
 
 
 def test_a_killed_leader_is_replaced_by_the_standby(tmp_path: Path) -> None:
@@ -39,6 +46,41 @@ def test_a_frozen_leader_wakes_up_replaced_and_stands_by(tmp_path: Path) -> None
         cluster.wait(lambda: first.told("ENDING"), "the first node to learn it")
         cluster.wait(lambda: first.told("the run ended"), "the first node to stand by")
         cluster.finish(first, second)
+
+
+def test_random_failovers_under_load_end_as_a_run_without_them(tmp_path: Path) -> None:
+    """Kills, freezes and hand-overs by the seed; the node that was hurt comes back as a standby."""
+    chance = random.Random(SEED)
+    with Cluster(tmp_path, Shape(epochs=80 * FAILOVERS)) as cluster:
+        leader, standby = cluster.pair()
+        for number in range(FAILOVERS):
+            what = chance.choice(("kill", "freeze", "handover"))
+            cluster.story.add(leader.name, what)
+            if what == "kill":
+                leader.kill()
+            elif what == "freeze":
+                leader.pause_all()
+            else:
+                done = cluster.command("handover")
+                assert done.returncode == 0, done.stderr + cluster.told()
+            cluster.wait(lambda by=standby: cluster.leader() == by.name, f"{standby.name} to lead")
+            if what == "freeze":
+                leader.resume_all()
+                cluster.wait(lambda by=leader: by.told("the run ended"), f"{leader.name} to stand by")
+            if what != "handover":
+                # Thawed or dead, it makes room for a fresh one.
+                leader.close()
+                leader = cluster.start(f"node-{number}")
+                cluster.wait(lambda by=leader: by.told("is in cluster"), f"{leader.name} to stand by")
+            leader, standby = standby, leader
+        cluster.finish(leader, standby)
+        assert len(cluster.failovers()) == FAILOVERS + 1, cluster.told()
+        for failover in cluster.failovers():
+            print(failover.node, failover.reason, *phases_ms(failover))
+
+
+def phases_ms(failover: FailoverRecord) -> list[int | None]:
+    return [failover.detect_ms, failover.take_over_ms, failover.restore_ms, failover.replay_ms]
 
 
 def test_a_handover_loses_no_epoch(tmp_path: Path) -> None:

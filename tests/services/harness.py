@@ -39,6 +39,16 @@ def wait_until(condition: Callable[[], Any], what: str, story: Callable[[], str]
         time.sleep(0.02)
 
 
+class Skewed(SystemClock):
+    """A wall clock that is wrong by some hours; time passes as it does for everybody."""
+
+    def __init__(self, hours: float) -> None:
+        self._ms = int(hours * 3_600_000)
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._ms
+
+
 class Cable:
     """A TCP proxy on loopback; while it is cut, nothing passes, and neither end is told."""
 
@@ -179,12 +189,13 @@ class Running:
     """A node in a thread of this process."""
 
     def __init__(self, checkpoint: Path, hosts: str, name: str, jobs: list[SteadyJob], **more: Any) -> None:
+        clock = more.pop("clock", None)
         options: RunOptions = {"until": more.pop("until", "stopped")}
         auth = {key: more.pop(key) for key in ("user", "password") if key in more}
         zookeeper = ZooKeeperSettings(hosts=hosts, session_seconds=SESSION_SECONDS, **auth)
         settings = NodeSettings(cluster=more.pop("cluster", "test"), zookeeper=zookeeper, name=name, **more)
         self.name, self.said, self.failure = name, list[str](), None
-        self.node = Node(jobs, str(checkpoint), settings, options, self._say, lambda progress: None)
+        self.node = Node(jobs, str(checkpoint), settings, options, self._say, lambda progress: None, clock)
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 

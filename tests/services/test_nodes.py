@@ -16,6 +16,7 @@ from holdfast.checkpoint.failovers import cluster_of, read_failovers
 from holdfast.checkpoint.history import History
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
+from holdfast.engine import node
 from holdfast.engine.clusters import cluster_standing, hand_over, visit
 from holdfast.engine.zookeeper_server import ZooKeeperServer
 from holdfast.errors import DefinitionError
@@ -24,6 +25,7 @@ from tests.services.harness import (
     SESSION_SECONDS,
     Cable,
     Running,
+    Skewed,
     SteadyJob,
     SteadyRun,
     steady,
@@ -86,11 +88,11 @@ def standing_by(second: Running) -> Running:
     return second
 
 
-def expire(node: Running) -> None:
+def expire(running: Running) -> None:
     """End its session behind its back, as the server does after the time-out."""
     twin = KazooClient(
-        hosts=node.node._settings.zookeeper.hosts,
-        client_id=node.node._zookeeper._client.client_id,
+        hosts=running.node._settings.zookeeper.hosts,
+        client_id=running.node._zookeeper._client.client_id,
         timeout=SESSION_SECONDS,
     )
     twin.start()
@@ -179,8 +181,14 @@ def test_a_killed_and_restarted_zookeeper_pauses_the_leader_who_then_goes_on(
 
 
 def test_a_zookeeper_that_lost_its_data_is_told_everything_again(
-    start: Start, chain: Chain, server: ZooKeeperServer, cluster: str, tmp_path: Path
+    start: Start,
+    chain: Chain,
+    server: ZooKeeperServer,
+    cluster: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(node, "COOL_SECONDS", 0.5)
     a = leading(start("a"), chain)
     before = cluster_of(open_storage(str(tmp_path / "ck")))
     server.kill()
@@ -212,6 +220,21 @@ def test_a_handover_loses_no_epoch_and_goes_to_the_node_it_names(
         assert standing["seats"][0]["handing_over"] is None
 
 
+def test_clocks_that_are_hours_apart_change_nothing(start: Start, chain: Chain, tmp_path: Path) -> None:
+    """Sessions are counted by one clock, seats are won by being first, commits are ordered by the chain."""
+    a = leading(start("a", clock=Skewed(-7)), chain)
+    b = standing_by(start("b", clock=Skewed(5)))
+    expire(a)
+    wait_until(lambda: b.told("TAKING THE SEAT", "a had it"), "b to take over", b.story)
+    chain.grows(a, b, term=2)
+    storage = open_storage(str(tmp_path / "ck"))
+    wait_until(lambda: len(read_failovers(storage)) == 2, "the failover to be written down", b.story)
+    detect_ms = read_failovers(storage)[-1].detect_ms
+    assert detect_ms is not None
+    assert detect_ms < 10_000
+    assert chain.terms() == sorted(chain.terms())
+
+
 class StuckJob(SteadyJob):
     """Wants to commit and never can."""
 
@@ -237,7 +260,10 @@ def test_a_leader_that_cannot_commit_resigns(start: Start, chain: Chain) -> None
     chain.grows(a, b)
 
 
-def test_seats_are_balanced_when_a_node_joins(start: Start, tmp_path: Path) -> None:
+def test_seats_are_balanced_when_a_node_joins(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "BALANCE_SECONDS", 0.5)
     jobs = [steady("counts"), steady("sums")]
     a = start("a", *jobs)
     wait_until(lambda: a.told("counts: TAKING") and a.told("sums: TAKING"), "a to hold both", a.story)

@@ -12,6 +12,7 @@ Never here: what the nodes mean (see membership, seats).
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -128,12 +129,16 @@ class ZooKeeper:
     def connect(self, seconds: float = CONNECT_SECONDS) -> None:
         """Begin the first session. RetryableError: nobody answers there."""
         try:
-            self._client.start(timeout=seconds)
+            with warnings.catch_warnings():
+                # kazoo warns of a path that is not there; `create_open` refuses it.
+                warnings.simplefilter("ignore")
+                self._client.start(timeout=seconds)
         except KazooTimeoutError as cause:
             _shut(self._client)
+            how = "the certificates" if self._settings.tls else "whether it wants TLS"
             raise RetryableError(
                 f"ZooKeeper at {self._settings.hosts} did not answer within {seconds:g} s; "
-                "check the address and whether it runs"
+                f"check the address, whether it runs, and {how}"
             ) from cause
         except AuthFailedError as cause:
             _shut(self._client)

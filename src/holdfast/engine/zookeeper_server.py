@@ -12,10 +12,11 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import SystemClock
 from holdfast.engine.session import require_java
 from holdfast.errors import DefinitionError, RetryableError
 
@@ -30,9 +31,12 @@ LOOK_SECONDS = 0.05
 class ZooKeeperServer:
     """One server, started and ended as often as one likes."""
 
-    def __init__(self, data_dir: str | Path, port: int = 2181, clock: Clock | None = None) -> None:
+    def __init__(
+        self, data_dir: str | Path, port: int = 2181, *, settings: Mapping[str, object] | None = None
+    ) -> None:
+        """`settings`: further ones of zoo.cfg."""
         self.port, self.data_dir = port, Path(data_dir).absolute()
-        self._clock = clock or SystemClock()
+        self._settings, self._clock = settings or {}, SystemClock()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -117,6 +121,7 @@ class ZooKeeperServer:
             "admin.enableServer": "false",
             "4lw.commands.whitelist": "ruok,srvr",
             "maxClientCnxns": 0,
+            **self._settings,
         }
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         return file
