@@ -107,7 +107,7 @@ def node(
 ) -> None:
     """Be a node of a cluster: run the jobs whose seats are free, stand by for the others."""
     with one_line_errors(verbose):
-        reached = _reached(
+        reached = reached_by(
             zookeeper, zookeeper_auth_file, session_timeout,
             zookeeper_tls, zookeeper_ca, zookeeper_cert, zookeeper_key,
         )  # fmt: skip
@@ -166,7 +166,7 @@ def handover(
     """Let another node go on with a job: its holder stops after its epoch and gives the seat up."""
     with one_line_errors(verbose):
         clock, seconds = SystemClock(), duration_ms(timeout) / 1_000
-        reached = _reached(
+        reached = reached_by(
             zookeeper, zookeeper_auth_file, "10s", zookeeper_tls, zookeeper_ca, zookeeper_cert, zookeeper_key
         )
         with visit(reached, cluster, clock) as connection:
@@ -195,12 +195,7 @@ def zookeeper(
         server.wait()
 
 
-def zookeeper_at(hosts: str, auth_file: Path | None) -> ZooKeeperSettings:
-    """How a command reaches ZooKeeper without TLS."""
-    return _reached(hosts, auth_file, "10s", False, None, None, None)
-
-
-def _reached(
+def reached_by(
     hosts: str,
     auth_file: Path | None,
     session_timeout: str,
@@ -209,6 +204,7 @@ def _reached(
     certificate: str | None,
     key: str | None,
 ) -> ZooKeeperSettings:
+    """How a command reaches ZooKeeper, by its options."""
     user, password = _auth(auth_file)
     return ZooKeeperSettings(
         hosts=hosts,

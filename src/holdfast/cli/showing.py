@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.clustering import AuthFile, zookeeper_at
+from holdfast.cli.clustering import AuthFile, Tls, TlsCa, TlsCertificate, TlsKey, reached_by
 from holdfast.cli.seating import cluster_picture
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.cli.wording import age, facts, rows, size
@@ -37,6 +37,10 @@ def status(
         str | None, typer.Option(metavar="HOSTS", help="Where the cluster is known.")
     ] = None,
     zookeeper_auth_file: AuthFile = None,
+    zookeeper_tls: Tls = False,
+    zookeeper_ca: TlsCa = None,
+    zookeeper_cert: TlsCertificate = None,
+    zookeeper_key: TlsKey = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds.")] = False,
     json: AsJson = False,
     verbose: Verbose = False,
@@ -47,7 +51,11 @@ def status(
     with one_line_errors(verbose), suppress(KeyboardInterrupt):
         clock = SystemClock()
         if cluster is not None and zookeeper is not None and checkpoint is None:
-            with visit(zookeeper_at(zookeeper, zookeeper_auth_file), cluster, clock) as connection:
+            reached = reached_by(
+                zookeeper, zookeeper_auth_file, "10s",
+                zookeeper_tls, zookeeper_ca, zookeeper_cert, zookeeper_key,
+            )  # fmt: skip
+            with visit(reached, cluster, clock) as connection:
                 _tell(
                     lambda: cluster_standing(connection, cluster, clock), cluster_picture, clock, watch, json
                 )

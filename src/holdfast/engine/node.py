@@ -129,7 +129,7 @@ class Node:
         try:
             self._enter()
             if self._settings.standby == "warm":
-                prepare([job.graph() for job in self._jobs], self._say)
+                self._warm_up()
             self._join()
             self._say(f"node {self.name} is in cluster {self._settings.cluster!r}, {self._settings.standby}")
             while not self._done():
@@ -140,6 +140,23 @@ class Node:
             self._close()
         if self._failure is not None:
             raise self._failure
+
+    def _warm_up(self) -> None:
+        """In a thread of its own: in the main thread Spark would take over the handling of Ctrl-C."""
+        failed: list[BaseException] = []
+
+        def warm_up() -> None:
+            try:
+                prepare([job.graph() for job in self._jobs], self._say)
+            except BaseException as failure:
+                failed.append(failure)
+
+        thread = threading.Thread(target=warm_up, name="holdfast-warm-up", daemon=True)
+        thread.start()
+        while thread.is_alive() and not self._leaving.is_set():
+            thread.join(TICK_SECONDS)
+        if failed:
+            raise failed[0]
 
     # Every turn.
 
