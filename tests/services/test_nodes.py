@@ -235,6 +235,40 @@ def test_clocks_that_are_hours_apart_change_nothing(start: Start, chain: Chain, 
     assert chain.terms() == sorted(chain.terms())
 
 
+class DefiantJob(SteadyJob):
+    """Commits without asking whether it may."""
+
+    def start_as(self, *args, **more):  # type: ignore[no-untyped-def]
+        return DefiantRun(self.name, args[0], str(args[1]), args[4], {})
+
+
+class DefiantRun(SteadyRun):
+    obedient = False
+
+
+def test_storage_alone_stops_a_leader_that_does_not_obey(
+    start: Start, chain: Chain, server: ZooKeeperServer
+) -> None:
+    """ZooKeeper elects, storage decides: without the politeness above, the chain is still one chain."""
+    cable = Cable(server.port)
+    try:
+        defiant = steady()
+        defiant.__class__ = DefiantJob
+        a = leading(start("a", defiant, at=cable.hosts), chain)
+        b = standing_by(start("b"))
+        cable.cut()
+        wait_until(lambda: a.told("PAUSED"), "a to be told to pause", a.story)
+        at_pause = chain.number()
+        wait_until(lambda: chain.number() > at_pause + 2, "a to go on all the same", a.story)
+        wait_until(lambda: b.told("TAKING THE SEAT"), "b to take over", lambda: a.story() + b.story())
+        chain.grows(a, b, term=2)
+        wait_until(lambda: a.told("the run ended: a newer leader exists"), "a to be refused", a.story)
+        assert chain.terms() == sorted(chain.terms())
+        assert set(chain.terms()) <= {1, 2}
+    finally:
+        cable.close()
+
+
 class StuckJob(SteadyJob):
     """Wants to commit and never can."""
 
