@@ -76,6 +76,8 @@ class Driver:
         ask of the run through storage.
         """
         self._checkpoint = open_run(self._storage, self._graph.name, self._settings, self._run, self._clock)
+        # A node that lost its seat while Spark was starting must not take the lead from its successor.
+        self._wishes.permit.await_valid()
         self._term = claim(self._storage, self._run, socket.gethostname(), os.getpid(), self._clock.now_ms())
         reached(Step.TERM_CLAIMED)
         release(self._storage, PIN_PREFIX, but_of=self._run)

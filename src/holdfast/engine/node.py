@@ -161,20 +161,24 @@ class Node:
     # Every turn.
 
     def _turn(self) -> None:
-        try:
-            self._mind_session()
-            self._mind_runs()
-            if self._zookeeper.connected and self._joined:
-                self._beat()
-                if self._dirty or self._clock.monotonic() - self._looked >= LOOK_SECONDS:
-                    self._look()
-                self._mind_seats()
-            self._problem = ""
-        except RetryableError as problem:
-            self._dirty = True
-            if not self._problem:
-                self._say(f"ZooKeeper cannot be used for now: {problem}")
-            self._problem = str(problem)
+        problems = []
+        for mind in (self._mind_runs, self._mind_session, self._mind_cluster):
+            try:
+                mind()
+            except RetryableError as problem:
+                problems.append(str(problem))
+        if problems and not self._problem:
+            self._say(f"ZooKeeper cannot be used for now: {problems[0]}")
+        self._problem = problems[0] if problems else ""
+        self._dirty = self._dirty or bool(problems)
+
+    def _mind_cluster(self) -> None:
+        if not self._zookeeper.connected or not self._joined:
+            return
+        self._beat()
+        if self._dirty or self._clock.monotonic() - self._looked >= LOOK_SECONDS:
+            self._look()
+        self._mind_seats()
 
     def _mind_session(self) -> None:
         """After a new session began, register again; after a long silence, ask for a new session."""
@@ -195,12 +199,12 @@ class Node:
 
     def _mind_runs(self) -> None:
         for tenant in self._tenants.values():
-            run = tenant.run_over
-            if run is not None:
-                self._ended(tenant, run)
             tenant.feed(Tick(tenant.stuck_since))
             if self._leaving.is_set():
                 tenant.feed(Give("the node was told to end"))
+        for tenant in self._tenants.values():
+            if (run := tenant.run_over) is not None:
+                self._ended(tenant, run)
 
     def _ended(self, tenant: Tenant, run: Run) -> None:
         """A run is over: whether the seat is free for the others, or the job is over too."""

@@ -56,6 +56,10 @@ class Permit:
     def await_commit(self) -> None:
         """Return when a commit may begin. SeatLost: it never may again."""
         self.want()
+        self.await_valid()
+
+    def await_valid(self) -> None:
+        """Return when the permit is valid. SeatLost: it never will be again."""
         with self._changed:
             while self._why is None and self._clock.monotonic() >= self._until:
                 self._changed.wait(TURN_SECONDS)
