@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+import holdfast as hf
+from holdfast.checkpoint.terms import newest_term
+from holdfast.engine.driver import Driver
 from holdfast.engine.permit import Permit
+from holdfast.engine.progress import Monitor
+from holdfast.engine.settings import check_settings
+from holdfast.engine.wishes import Wishes
 from holdfast.errors import SeatLost
+from holdfast.storage.local import LocalStorage
 from holdfast.testing.clocks import ManualClock
 
 
@@ -59,3 +68,19 @@ def test_how_long_a_commit_has_been_wanted_is_counted_from_the_first_try() -> No
     assert permit.wanted_since == 3.0
     permit.satisfied()
     assert permit.wanted_since is None
+
+
+def test_a_run_whose_seat_was_lost_before_it_began_claims_no_term(tmp_path: Path) -> None:
+    """Spark may take long to start: by then somebody else may lead, who must not be fenced out."""
+    job = hf.Job("late")
+    rows = job.source(hf.MemorySource([("a",)], schema="word string"), uid="in")
+    rows.sink(hf.MemorySink(), uid="out")
+    storage, clock = LocalStorage(tmp_path / "ck"), ManualClock()
+    permit = Permit(clock)
+    permit.revoke("node b has the seat")
+    settings, wishes = check_settings(str(tmp_path / "ck"), {}), Wishes(permit)
+    monitor = Monitor("late", clock, [], [])
+    driver = Driver(job.graph(), settings, cast(Any, None), True, storage, "run", clock, monitor, wishes)
+    with pytest.raises(SeatLost):
+        driver.run(cast(Any, None))
+    assert newest_term(storage) is None
