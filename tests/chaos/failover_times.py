@@ -1,7 +1,7 @@
 """How long a failover takes: `python -m tests.chaos.failover_times --kills 20 --standby warm --keys 100000`.
 
-The leader is killed with SIGKILL again and again; each time a standby takes over, and a new node takes the place
-of the dead one. Measured from the kill to the first new commit record in storage, by one clock.
+The leader is killed with SIGKILL again and again; each time a standby takes over, and a new node takes the
+place of the dead one. Measured from the kill to the first new commit record in storage, by one clock.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def measure(cluster: Cluster, kills: int, standby: str) -> None:
         whole.append(kill_and_time(cluster, leader))
         leader.close()
         leader, next_up = next_up, cluster.start(f"node-{number + 2}", standby)
-        cluster.wait(lambda: next_up.told("is in cluster"), "a standby")
+        cluster.wait(lambda fresh=next_up: fresh.told("is in cluster"), "a standby")
         sys.stdout.write(f"kill {number + 1}: {whole[-1]:.2f} s\n")
     found = [record for record in cluster.failovers() if record.before][:kills]
     sys.stdout.write(told(f"{standby}, all", whole) + "\n")
