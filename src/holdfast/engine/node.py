@@ -26,6 +26,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.cluster import membership, seats
 from holdfast.cluster.cards import ClusterCard, HolderCard, NodeCard, OverCard, PulseCard, WishCard
 from holdfast.cluster.membership import Founding
+from holdfast.cluster.paths import checked_name
 from holdfast.cluster.seating import (
     STEP_SECONDS,
     ClusterSeen,
@@ -71,6 +72,9 @@ class NodeSettings:
     move_checkpoint: bool = False
 
     def __post_init__(self) -> None:
+        checked_name("cluster", self.cluster)
+        if self.name:
+            checked_name("node", self.name)
         if self.standby not in ("cold", "warm"):
             raise DefinitionError(f"standby={self.standby!r} is not known; choose 'cold' or 'warm'")
         if self.resign_seconds <= 0:
@@ -105,7 +109,7 @@ class Node:
             limits=self._limits, cluster=self._cluster_record,
         )  # fmt: skip
         self._tenants = {
-            job.name: Tenant(job, url, options, place, self._releasing(job.name))
+            checked_name("job", job.name): Tenant(job, url, options, place, self._releasing(job.name))
             for job, url in zip(jobs, checkpoints_of(jobs, checkpoint), strict=True)
         }
         self._wake, self._leaving = threading.Event(), threading.Event()
