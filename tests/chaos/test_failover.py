@@ -5,6 +5,7 @@ State and sinks must equal a run without faults, and nobody may commit after hav
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
@@ -91,8 +92,10 @@ def test_a_handover_loses_no_epoch(tmp_path: Path) -> None:
         assert "handed over from first to second" in done.stdout
         before = cluster.number()
         cluster.wait(lambda: cluster.number() > before, "the second node to commit")
-        status = cluster.command("status")
-        assert "second (warm)" in status.stdout, status.stdout + status.stderr
+        status = cluster.command("status", "--json")
+        assert status.returncode == 0, status.stderr
+        (seat,) = json.loads(status.stdout)["seats"]
+        assert (seat["holder"], seat["term"], seat["heir"]) == ("second", 2, "first"), seat
         cluster.finish(first, second)
         assert first.told("ENDING in good order"), cluster.told()
         planned = [attempt for record in cluster.commits() for attempt in record.attempts.values()]

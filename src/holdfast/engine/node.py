@@ -274,8 +274,7 @@ class Node:
             who = f"node {holder.node} has it" if holder else "it was taken away in ZooKeeper"
             tenant.feed(Lost(who))
         elif tenant.holds and seat.wish is not None and seat.wish.giver == self.name:
-            to = f" to {seat.wish.to}" if seat.wish.to else ""
-            tenant.feed(Give(f"hand-over{to}, asked for by {seat.wish.by}"))
+            tenant.feed(Give(f"hand-over to {seat.wish.to or 'whoever is readiest'}"))
 
     def _mind_seats(self) -> None:
         if self._leaving.is_set():
