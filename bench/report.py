@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 SOAKED = ("objects", "working_files", "shuffle_files", "driver_mb", "heap_mb")
 
 
-def report(found: dict[str, Any], soak: list[dict[str, Any]]) -> str:
+def report(found: dict[str, Any], soak: list[dict[str, Any]], operations: list[list[str]]) -> str:
     about = found["about"]
     measured = f"Measured on {about['started']}: {about['machine']}; load before: {about['load_before']}."
     head = [
@@ -26,7 +26,8 @@ def report(found: dict[str, Any], soak: list[dict[str, Any]]) -> str:
         measured,
         "`make bench` measures again and writes all figures to `results.json`.",
     ]
-    sections = (head, _throughput(found), _guarantees(found), _growth(found["state_growth"]), _soak(soak))
+    speed = (_throughput(found), _guarantees(found), _growth(found["state_growth"]))
+    sections = (head, *speed, *operations, _soak(soak))
     return "\n\n".join("\n".join(section) for section in sections) + "\n"
 
 
@@ -93,6 +94,40 @@ def _growth(growth: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def _recovery(found: dict[str, dict[str, Any]]) -> list[str]:
+    rows = []
+    for each in found.values():
+        where = "lost" if each["lost_working_state"] else "kept"
+        for phase, taken in each["seconds"].items():
+            times = f"{taken['p50']} | {taken['p95']} | {taken['max']}"
+            rows.append(f"| {each['keys']:,} | {where} | {each['kills']} | {phase} | {times} |")
+    return [
+        "## From a kill to the next commit",
+        "",
+        "The driver is killed with SIGKILL and started again at once (`python -m bench.recovery`). *detect*:",
+        "until its supervisor knows; *restart*: until Spark is up in a new process; *restore*: until the",
+        "shards have their state; *replay*: until the interrupted epoch is committed. Working state *kept*:",
+        "same machine; *lost*: only the checkpoint is left. Seconds.",
+        "",
+        "| keys | working state | kills | phase | p50 | p95 | max |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        *rows,
+    ]
+
+
+def _savepoint(found: dict[str, Any]) -> list[str]:
+    return [
+        "## What a savepoint costs",
+        "",
+        f"{found['keys']:,} keys, {found['bytes'] / 1e6:,.0f} MB, local disk, the job at full speed",
+        "(`python -m bench.savepoint_cost`). The copy reads, writes and syncs the same bytes.",
+        "",
+        *_table(
+            "what", "measured", {key: value for key, value in found.items() if key not in ("keys", "bytes")}
+        ),
+    ]
+
+
 def _soak(soak: list[dict[str, Any]]) -> list[str]:
     most = {name.replace("_", " "): max(sample[name] for sample in soak) for name in SOAKED}
     return [
@@ -117,7 +152,13 @@ def main() -> None:
     plots.draw(found, place)
     for name in ("throughput.svg", "state-growth.svg", "soak.svg"):
         shutil.copy(place / name, DOCS / "pictures" / name)
-    (DOCS / "benchmarks.md").write_text(report(found, json.loads((place / "soak.json").read_text())))
+    operations = [
+        section(json.loads((place / name).read_text()))
+        for name, section in (("recovery.json", _recovery), ("savepoint.json", _savepoint))
+        if (place / name).exists()
+    ]
+    soak = json.loads((place / "soak.json").read_text())
+    (DOCS / "benchmarks.md").write_text(report(found, soak, operations))
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ class PoisonEpoch(HoldfastError):
     def __str__(self) -> str:
         return (
             f"epoch {self.epoch} fails in the same way every time and is not tried again: {self.cause}; "
-            "mend the cause, or give up its input with `holdfast skip`"
+            f"mend the cause, or give up its input with `holdfast skip --epoch {self.epoch}`"
         )
 
 

@@ -118,8 +118,14 @@ def told(cell: Cell, seed: int, report: dict[str, Any]) -> str:
         f"{sum(report['faults'].values())} faults of {len(report['faults'])} kinds, "
         f"{report.get('restarts', 0)} restarts, lost {_allowed(cell, tally, 'lost')}, "
         f"doubled {_allowed(cell, tally, 'doubled')}, changed {tally.get('changed', 0)}, "
-        f"kill to commit p50 {took.get('p50', 0):.1f} s, longest {took.get('longest', 0):.1f} s"
+        f"kill to commit {_seconds(took)}"
     )
+
+
+def _seconds(took: dict[str, float]) -> str:
+    if not took.get("count"):
+        return "not measured"
+    return f"p50 {took['p50']:.1f} s, longest {took['longest']:.1f} s"
 
 
 def _allowed(cell: Cell, tally: dict[str, int], what: str) -> str:

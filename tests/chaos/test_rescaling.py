@@ -44,7 +44,7 @@ def _wait_epochs(scenario: Scenario, driver: Driver, count: int = EPOCHS_BETWEEN
 
 def _pauses(place: Place) -> list[float]:
     """Seconds between the moments at which neighbouring epochs became visible, the longest first."""
-    shown = sorted(file.stat().st_mtime for file in place.sink(LEDGER + "-out").glob("*.parquet"))
+    shown = sorted(file.stat().st_mtime for file in place.sink(LEDGER).glob("*.parquet"))
     return sorted((after - before for before, after in pairwise(shown)), reverse=True)
 
 

@@ -326,6 +326,9 @@ class Lead:
                 world.show(epoch, rows)
             raise UnknownOutcome("injected: the sink did not answer")
 
+    def close(self) -> None:
+        """Nothing is held."""
+
 
 def loader(world: World) -> Any:
     """Stands in for `engine.staged.load_extent`."""

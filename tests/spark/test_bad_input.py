@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.checkpoint.skipping import skip
-from holdfast.engine import driver
+from holdfast.engine import stretch
 from holdfast.errors import StorageError
 from holdfast.steps import Step
 from holdfast.storage.places import open_storage
@@ -104,7 +104,7 @@ def test_vanished_input_is_named_and_can_be_skipped_on_purpose(
         if step is Step.PLAN_WRITTEN and list((tmp_path / "ck" / "plans").glob("*2/*")):
             (source / "1.json").unlink()
 
-    monkeypatch.setattr(driver, "reached", lose_the_second_file)
+    monkeypatch.setattr(stretch, "reached", lose_the_second_file)
     with pytest.raises(hf.InputVanished, match=r"1\.json.*skip") as error:
         run(job(), spark, tmp_path / "ck", max_rows_per_epoch=1)
     monkeypatch.undo()

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.chaos.processes import members
+
 APP = """
 import holdfast as hf
 from neighbour import FACTOR
@@ -106,3 +108,23 @@ def test_an_error_of_the_function_ends_the_run_with_its_code_and_one_line(place:
     assert not [text for text in err.splitlines() if text.strip().startswith("File ") and "holdfast/" in text]
     assert said(out)[-1]["phase"] == "failed"
     assert not list((place / "out").glob("*.json"))
+
+
+def test_a_run_whose_jvm_dies_begins_anew_under_its_pid(place: Path) -> None:
+    process = start(place, "rows_per_second=300, total=3_000")
+    assert process.stdout is not None
+    before = ""
+    for line in process.stdout:
+        before += line
+        if json.loads(line).get("committed_epoch", 0) >= 2:
+            break
+    own = members(os.getsid(process.pid))
+    (jvm,) = [each.pid for each in own if each.parent == process.pid and "org.apache.spark" in each.command]
+    os.kill(jvm, signal.SIGKILL)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    told = [event.get("text", "") for event in said(before + out)]
+    assert any("beginning anew" in text for text in told), told
+    last = said(out)[-1]
+    assert (last["phase"], last["rows"], last["term"]) == ("stopped", 3_000, 2), err
+    assert newest(place) == {key: 10 * sum(range(key, 3_000, 3)) for key in range(3)}

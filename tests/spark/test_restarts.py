@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 from holdfast.checkpoint.failures import read_failures
@@ -96,6 +96,24 @@ def test_a_poison_epoch_ends_the_run_and_the_mended_job_goes_on(spark: SparkSess
     obstacle.unlink()
     run(job_of(sink, source, Failing(obstacle)), spark, tmp_path / "ck", restart=quick)
     expect_each_once(sink, 300)
+
+
+def test_a_poison_epoch_is_named_also_when_others_wait_for_the_same_commit(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def bad_row(frame: DataFrame) -> DataFrame:
+        return frame.selectExpr(
+            "key", "if(value = 120, cast(raise_error('bad row') as long), value) as value"
+        )
+
+    job, sink = hf.Job("poison"), hf.MemorySink()
+    source = hf.MemorySource(rows(300), schema="key long, value long")
+    job.source(source, uid="rows").transform(bad_row).sink(sink, uid="out")
+    quick = hf.ExponentialDelay(initial="10ms")
+    with pytest.raises(hf.PoisonEpoch, match="bad row") as error:
+        run(job, spark, tmp_path / "ck", restart=quick, checkpoint_interval="1h")
+    assert error.value.epoch == 3
+    assert sink.rows() == []
 
 
 def _committed(handle: hf.JobHandle, epoch: int) -> bool:

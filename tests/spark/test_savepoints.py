@@ -95,7 +95,7 @@ def expect_all_once(rows: list[tuple[int, int, int]], total: int, first: int = 0
 
 def test_a_savepoint_of_a_running_job_starts_two_others(runs: Runs) -> None:
     """Taken while the job goes on, moved elsewhere, restored with more shards and with fewer."""
-    root, total = runs.root, 6_000
+    root, total = runs.root, 3_000
     handle = runs.start(job_of(root / "out", total), "ck", parallelism=2)
     wait_until(handle, lambda: handle.status().committed_epoch >= 3, "some epochs")
     taken = handle.savepoint(root / "sp")

@@ -173,8 +173,10 @@ class Campaign:
         problems = tuple(self._check(self._directory / "reference", directory))
         verdict = Verdict.FALSE if problems else Verdict.TRUE
         # Where the job gives other results each time, the user's own check decides.
-        known = [part for part in finding.parts if part.verdict is not Verdict.UNKNOWN or part.certain]
-        return Finding((*known, Part("check", verdict, problems, certain=True)))
+        left_to_it = [part for part in finding.parts if part.verdict is Verdict.UNKNOWN and not part.certain]
+        known = [part for part in finding.parts if part not in left_to_it]
+        tally = sum((part.tally for part in left_to_it), Tally())
+        return Finding((*known, Part("check", verdict, problems, tally, certain=True)))
 
     def _enough(self) -> bool:
         wanted = self._wish.faults

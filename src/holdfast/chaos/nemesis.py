@@ -87,7 +87,6 @@ class Nemesis:
         return self._round.newest >= commit
 
     def _strike(self, fault: Fault) -> None:
-        before = self._round.newest
         began = self._round.history.now()
         outcome = self._strikes[fault.kind](fault)
         self._round.watch()
@@ -100,7 +99,8 @@ class Nemesis:
             number=fault.number,
             began=round(began, 3),
         )
-        if outcome.effective and self._round.newest == before:
+        # Whoever takes over has committed by then: there is nothing left to get over.
+        if outcome.effective and fault.kind is not Kind.TAKE_OVER:
             self._round.suffered(event)
 
     def _kill_driver(self, fault: Fault) -> Outcome:

@@ -8,6 +8,8 @@ Never here: which files there are to copy (see saving), or when what was copied 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -25,6 +27,8 @@ COPY_THREADS = 2
 """Objects copied at a time: one is written while another is synced. More only get into each other's way, and
 into the job's.
 """
+COPY_NICENESS = 15
+"""The job goes first where both want the same core."""
 
 PACK_BYTES = 64 << 20
 """Deltas and lists are packed one after another into objects of about this size."""
@@ -164,7 +168,7 @@ class _Abandoned(Exception):
 
 def _each(copies: Sequence[Copy], act: Callable[[Copy], None], tally: _Tally) -> None:
     """Act on every copy in a few threads; raise the first error, after all threads have ended."""
-    with ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="holdfast-copy") as pool:
+    with ThreadPoolExecutor(COPY_THREADS, "holdfast-copy", initializer=_give_way) as pool:
         try:
             futures = [pool.submit(act, copy) for copy in copies]
             wait(futures, return_when=FIRST_EXCEPTION)
@@ -175,3 +179,9 @@ def _each(copies: Sequence[Copy], act: Callable[[Copy], None], tally: _Tally) ->
     for error in failures:
         if not isinstance(error, _Abandoned):
             raise error
+
+
+def _give_way() -> None:
+    """Lower the priority of this thread alone: Linux has one for each."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COPY_NICENESS)

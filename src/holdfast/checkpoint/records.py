@@ -11,8 +11,10 @@ from typing import Any, Literal
 
 import msgspec
 
-FORMAT = 1
-"""The version of every stored record. A reader refuses a newer one."""
+FORMAT = 2
+"""The version of every stored record. A reader refuses a newer one. 1 had no savepoints, lists, lineages of
+schemas, requests or failures.
+"""
 
 Json = Any
 

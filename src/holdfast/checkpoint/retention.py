@@ -12,6 +12,7 @@ below a commit that brought a full manifest, since the records after it must sti
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -97,10 +98,12 @@ def retire(needed: Needed, known: Iterable[str], found: Iterable[str]) -> list[s
 
 
 class Retention:
-    """Retires the commits of one chain, a little after each commit."""
+    """Retires the commits of one chain, a little after each commit. `led_by_other`: for somebody beside the
+    leader, who cannot know what that is about to commit.
+    """
 
-    def __init__(self, chain: Chain, *, sweep_every: int = SWEEP_EVERY) -> None:
-        self._chain = chain
+    def __init__(self, chain: Chain, *, sweep_every: int = SWEEP_EVERY, led_by_other: bool = False) -> None:
+        self._chain, self._led_by_other = chain, led_by_other
         self._storage: Storage = chain.storage
         self._sweep_every = sweep_every
         self._swept: tuple[CheckpointView, Needed] | None = None
@@ -185,11 +188,22 @@ class Retention:
             if len(prefixes) > SWEEP_COMMITS_MAX:
                 prefixes = [names.DATA]
         found = [entry.name for prefix in prefixes for entry in self._storage.list(prefix)]
+        if self._led_by_other:
+            named = self._snapshots_named()
+            return [name for name in found if not name.startswith(names.SNAPSHOTS) or name in named]
         return [name for name in found if not self._may_be_ours(name)]
 
     def _may_be_ours(self, name: str) -> bool:
         """Whether this run may have written a snapshot that a commit of its own is still to name."""
         return name.startswith(names.SNAPSHOTS) and (names.number_of(name) or 0) >= (self._first_epoch or 0)
+
+    def _snapshots_named(self) -> set[str]:
+        """The snapshots that some record in storage brought: no other commit is still to name them."""
+        named: set[str] = set()
+        for number in self._chain.numbers():
+            with contextlib.suppress(CorruptionError):
+                named.update(file.object for file in self._chain.record(number).snapshots)
+        return named
 
     def _raise_floor(self, oldest: CheckpointView, head: CheckpointView, floor: int) -> int:
         """Raise the floor to just below the manifest that `oldest` rests on, if that still reads."""

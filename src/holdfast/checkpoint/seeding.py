@@ -58,7 +58,7 @@ def open_seeded(
 
     `identity` is a fresh random name; a checkpoint that claims the savepoint of a stopped job gets that
     job's instead, so that its sinks go on where they were. One that has begun goes on from where it is,
-    whether or not the savepoint still exists. The savepoint's job may have had another name.
+    whether or not the savepoint still exists. Without a claim its job may have had another name.
     RestoreError: the checkpoint exists and began otherwise; the savepoint is missing, unfinished,
     half-copied, claimed by another or has another number of key groups. Then nothing was touched.
     """
@@ -80,6 +80,11 @@ def open_seeded(
             f"the savepoint in {savepoint.url} has {record.key_groups} key groups, the job asks for "
             f"{key_groups}; start it with key_groups={record.key_groups}, or make a savepoint of "
             f"{key_groups} with `holdfast savepoints convert`"
+        )
+    if claim and record.stopped and record.job != job:
+        raise RestoreError(
+            f"the savepoint in {savepoint.url} is of job {record.job!r}; whoever claims it goes on as that "
+            f"job, with its sinks; name the job {record.job!r}, or start {job!r} without a claim"
         )
     if existing is None:
         refuse_if_occupied(storage)

@@ -17,11 +17,16 @@ from holdfast.ids import EpochId
 from holdfast.storage.contract import Storage
 
 
-def skip(storage: Storage, source: str) -> PlanRecord:
-    """Let the next epoch read nothing of `source` where it was to read a planned range. For a job that is not
-    running.
+def skip(storage: Storage, source: str, epoch: int | None = None) -> PlanRecord:
+    """Let an epoch, the next one if none is named, read nothing of `source` where it was to read a planned
+    range. For a job that is not running.
     """
-    epoch = EpochId(Chain(storage).load().last_epoch + 1)
+    committed = Chain(storage).load().last_epoch
+    if epoch is not None and epoch <= committed:
+        raise RestoreError(
+            f"epoch {epoch} is committed, it can no longer be skipped; choose one from {committed + 1} on"
+        )
+    epoch = EpochId(committed + 1 if epoch is None else epoch)
     plans = Plans(storage)
     plan = plans.newest(epoch)
     if plan is None:

@@ -69,14 +69,17 @@ def guarantees(
 def skip(
     checkpoint: Annotated[str, typer.Option(help="Where the checkpoint is.")],
     source: Annotated[str, typer.Option(help="The uid of the source whose planned input has vanished.")],
+    epoch: Annotated[
+        int | None, typer.Option(help="The epoch that shall not read it. [default: the next one]")
+    ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Give up the input that the next epoch was to read of one source. For a job that is not running."""
+    """Give up the input that an epoch was to read of one source. For a job that is not running."""
     from holdfast.checkpoint.skipping import skip as skip_input
     from holdfast.storage.places import open_storage
 
     with one_line_errors(verbose):
-        plan = skip_input(open_storage(checkpoint), source)
+        plan = skip_input(open_storage(checkpoint), source, epoch)
         given_up = plan.slices[source]
         what = f"{given_up.start} to {given_up.end}"
         print(f"epoch {plan.epoch} now reads nothing of {source!r}: {what} is given up")

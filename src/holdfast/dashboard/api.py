@@ -123,7 +123,7 @@ class Api:
         return Response(self._metrics.text(), media_type=CONTENT_TYPE)
 
     async def verb(self, request: Request) -> Response:
-        verb = VERB_PATHS[request.url.path]
+        verb = VERB_PATHS[request.scope["path"]]
         arguments = await _arguments(request)
         client = request.client.host if request.client is not None else "?"
         by = f"{asker('http')} from {client}"
@@ -176,7 +176,8 @@ class Gate:
         await (refusal or self.inside)(scope, receive, send)
 
     def _refusal(self, request: Request) -> Response | None:
-        if request.url.path in OPEN_PATHS:
+        # The path that is routed by, not that of the url: older Starlettes let the Host header be part of it.
+        if request.scope["path"] in OPEN_PATHS:
             return None
         if self._token is None:
             # A page in somebody's browser can make any name point here; it cannot choose this header.

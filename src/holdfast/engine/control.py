@@ -213,7 +213,13 @@ class Control:
         late = (self._clock.now_ms() - request.expires_ms) / 1_000
         if late > 0:
             raise DefinitionError(f"it was found {late:.0f} s too late, nobody led the job; ask again")
-        arguments, controls = checked(request.verb, request.arguments), self._controls
+        try:
+            arguments, controls = checked(request.verb, request.arguments), self._controls
+        except DefinitionError:
+            raise
+        except Exception as failure:
+            # Of the place that it names, on this machine. Later requests must not wait for that to be mended.
+            raise DefinitionError(_one_line(failure)) from failure
         match arguments:
             case StatusArguments():
                 return lambda: asdict(controls.status())

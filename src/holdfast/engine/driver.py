@@ -28,14 +28,21 @@ from holdfast.engine.control import Control
 from holdfast.engine.program import Program, compile_graph
 from holdfast.engine.progress import Monitor
 from holdfast.engine.recovery import Inspector, load_view, rewind_past_damage
-from holdfast.engine.restarting import Restarts
+from holdfast.engine.restarting import NO_EPOCH, Restarts
 from holdfast.engine.savepoints import ClaimEnd, open_run, save, seed
 from holdfast.engine.session import default_parallelism, revived
 from holdfast.engine.settings import RunSettings
 from holdfast.engine.stretch import Ending, Seat, Stretch
 from holdfast.engine.verbs import Controls
 from holdfast.engine.wishes import Wishes
-from holdfast.errors import CorruptionError, FencedOut, ObjectMissing, RetryableError, StorageError
+from holdfast.errors import (
+    CorruptionError,
+    FencedOut,
+    ObjectMissing,
+    RestoreError,
+    RetryableError,
+    StorageError,
+)
 from holdfast.graph.nodes import Graph
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
@@ -70,6 +77,7 @@ class Driver:
         self._term_checked = self._scale_changed = clock.monotonic()
         self._shards: int | None = settings.parallelism
         self._program: Program | None = None
+        self._led: Stretch | None = None
 
     def run(self, controls: Controls) -> None:
         """Run until stopped or exhausted. Raises what ended the run otherwise. `controls`: does what others
@@ -87,16 +95,22 @@ class Driver:
             self._settings.restart, self._storage, self._clock, random.random, self._monitor.say,
             term=self._term, run=self._run, host=socket.gethostname(),
         )  # fmt: skip
-        self._claim_end = ClaimEnd(self._checkpoint, self._settings)
+        self._claim_end = ClaimEnd(self._checkpoint, self._settings, self._monitor.say)
         with Control(self._storage, self._term, controls, self._clock, self._monitor.say):
-            self._lead()
+            last = self._lead()
             self._restarts.stopped()
-            if self._wishes.savepoint is not None:
-                self.save(self._wishes.savepoint, "native", stopped=True)
+            savepoint = self._wishes.taken_savepoint()
+            if savepoint is not None:
+                # The next leader's commits are not those that this one has stopped with.
+                self._refuse_if_superseded()
+                _refuse_if_replaying(last)
+                self.save(savepoint, "native", stopped_with=last.number)
         self._monitor.update(phase="stopped")
 
-    def save(self, url: str, format: str, *, stopped: bool) -> SavepointRecord:
-        """Take a savepoint of what is committed. From any thread."""
+    def save(self, url: str, format: str, *, stopped_with: int | None = None) -> SavepointRecord:
+        """Take a savepoint of what is committed. From any thread. `stopped_with`: the run has ended with this
+        commit, and has published everything.
+        """
         if not self.leading:
             raise RetryableError("the job is still starting, there is nothing to save yet; try again")
         return save(
@@ -104,7 +118,7 @@ class Driver:
             self._spark,
             url,
             format=format,
-            stopped=stopped,
+            stopped_with=stopped_with,
             run=self._run,
             clock=self._clock,
         )
@@ -114,8 +128,8 @@ class Driver:
         """Whether the checkpoint was loaded and the first stretch begun."""
         return self._program is not None
 
-    def _lead(self) -> None:
-        """One stretch after the other, until one ends the run."""
+    def _lead(self) -> CheckpointView:
+        """One stretch after the other, until one ends the run; gives the view then."""
         view: CheckpointView | None = None
         while True:
             try:
@@ -124,18 +138,20 @@ class Driver:
                 reached(Step.RECOVERY_READ)
                 ending, view = self._stretch(view)
                 if ending is not Ending.RESCALING:
-                    return
+                    return view
             except AdoptedOther as other:
                 self._monitor.say(str(other))
                 view = None
             except (CorruptionError, ObjectMissing) as damage:
-                view = self._past(damage, view)
+                try:
+                    view = self._past(damage, view)
+                except RetryableError as failure:
+                    # Storage did not say what is damaged: if something is, it is found again.
+                    self._recover(failure)
+                    view = None
             except BaseException as failure:
                 self._recover(failure)
                 view = None
-                if self._wishes.stopping.is_set():
-                    # Told to stop while something is not committed or not shown: that is no good order.
-                    raise
 
     def _load(self) -> CheckpointView:
         chain = self._checkpoint.chain
@@ -148,9 +164,10 @@ class Driver:
             program, self._settings, self._spark, self._checkpoint, self._term, self._run, self._clock,
             self._monitor, self._inspector, self._wishes, self._look_around,
         )  # fmt: skip
-        self._shards = self._wishes.parallelism or self._shards or view.parallelism or self._cores()
-        self._wishes.parallelism = None
-        stretch = Stretch(seat, view, self._shards)
+        wished = self._wishes.taken_parallelism()
+        self._shards = wished or self._shards or view.parallelism or self._cores()
+        self._led = None
+        stretch = self._led = Stretch(seat, view, self._shards)
         return stretch.run(), stretch.view
 
     def _past(
@@ -160,6 +177,9 @@ class Driver:
         # What a newer leader has retired is gone, not damaged.
         self._refuse_if_superseded()
         newest = self._load()
+        if not newest.number:
+            # Nothing to go back to: it is the savepoint that is damaged, and the error says what of it.
+            raise damage
         if led_from is not None and newest.number > led_from.number and newest.run != self._run:
             # Nor is what an older one has, which committed until we took its place.
             self._monitor.say(f"commit {newest.number} of term {newest.term} came first; going on from it")
@@ -174,10 +194,13 @@ class Driver:
         return view
 
     def _recover(self, failure: BaseException) -> None:
-        """Wait as the restart strategy says, and see to it that there is a Spark session. Raises if not."""
+        """Wait as the restart strategy says, and see to it that there is a Spark session. Raises if not, and
+        when told to stop meanwhile.
+        """
         self._monitor.update(phase="restarting", error=str(failure))
         self._wishes.permit.want()
-        epoch = self._monitor.progress.committed_epoch + 1
+        # Not the one after the last commit: several may wait for theirs, and sinks fail on no epoch's jobs.
+        epoch = self._led.running if self._led is not None else NO_EPOCH
         self._restarts.after(failure, epoch, self._wishes.stopping)
         self._wishes.permit.refuse_if_revoked()
         self._monitor.update(restarts=self._term - 1 + self._restarts.count, error=None)
@@ -185,6 +208,9 @@ class Driver:
         if session is not self._spark:
             self._monitor.say("the Spark session had ended; a new one was started")
             self._spark, self._program = session, None
+        if self._wishes.stopping.is_set():
+            # Told to stop while something is not committed or not shown: that is no good order.
+            raise failure
 
     def _cores(self) -> int:
         return min(default_parallelism(self._spark), self._settings.key_groups)
@@ -201,7 +227,7 @@ class Driver:
         # Safety does not depend on this look: storage that cannot be reached now may be by the next commit.
         with contextlib.suppress(StorageError):
             self._refuse_if_superseded()
-            self._claim_end.step(self._monitor.progress.commit, self._clock.now_ms())
+        self._claim_end.step(self._monitor.progress.commit, self._clock.now_ms())
         if not self._settings.autoscale or self._cores() == self._shards:
             self._scale_changed = now
         elif now - self._scale_changed >= SCALE_CHECK_SECONDS:
@@ -215,3 +241,15 @@ class Driver:
         newest = newest_term(self._storage)
         if newest is not None and newest.term > self._term:
             raise FencedOut(self._term, newest.term, f"claimed by {newest.host}, process {newest.pid}")
+
+
+def _refuse_if_replaying(view: CheckpointView) -> None:
+    """Refuse to stop with a savepoint between a rewind and what sinks show: which slices those epochs had is
+    not in a savepoint, and whoever goes on from it as this job would show others under the same numbers.
+    """
+    shown = max(view.published_through.values(), default=0)
+    if shown > view.last_epoch:
+        raise RestoreError(
+            f"no savepoint was left: sinks show epoch {shown}, and after a rewind the job has come to epoch "
+            f"{view.last_epoch} again; start it, and stop it with a savepoint once it is past that"
+        )

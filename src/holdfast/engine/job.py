@@ -122,7 +122,7 @@ class JobHandle:
         """
         if savepoint is not None:
             refuse_target(str(savepoint))
-            self._wishes.savepoint = str(savepoint)
+            self._wishes.leave_savepoint(str(savepoint))
         (self._wishes.draining if drain else self._wishes.stopping).set()
 
     def savepoint(self, url: str | Path, format: str = "native") -> SavepointRecord:
@@ -134,7 +134,7 @@ class JobHandle:
         epoch = self.status().epoch
         self._wishes.barrier.set()
         await_commit(self._monitor, epoch, SystemClock())
-        return self._driver.save(str(url), format, stopped=False)
+        return self._driver.save(str(url), format)
 
     def rescale(self, parallelism: int) -> None:
         """Go on with this many shards from the next epoch on; returns at once."""

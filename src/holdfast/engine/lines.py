@@ -42,8 +42,19 @@ class Line:
         """The line after an epoch whose state is not saved."""
         return replace(self, version=version)
 
+    def went_through(self, version: VersionRecord) -> bool:
+        """Whether the state was at `version` after an epoch, with all that the epoch changed.
+
+        Between deltas that were numbered as one chain (see `_relabelled`) it was not: working state may be
+        caught there, and what names a version's epoch is taken to have all of it.
+        """
+        passed = [delta.version for delta in self.deltas]
+        if version not in passed:
+            return False
+        return all(later.epoch > version.epoch for later in passed[passed.index(version) + 1 :])
+
     def rebased(self, snapshot: SnapshotFile) -> Line:
-        """The same state, from a newer snapshot."""
+        """The same state, from a newer snapshot, of a version that the line went through."""
         rest = tuple(delta for delta in self.deltas if delta.version.epoch > snapshot.version.epoch)
         return replace(self, snapshots=(snapshot,), deltas=rest)
 

@@ -5,8 +5,9 @@
     somebody leads  only what it has given up itself is deleted: how much to keep is the leader's to say
 
 Always true: every deletion is retention's own, from a committed view, so it is one that the leader itself
-would make. Without a leader a term is claimed: one that was paused for longer than it took to ask, and wakes
-up, is fenced out as by any other takeover.
+would make; a snapshot that the leader may be about to commit is left alone. Without a leader a term is
+claimed: one that was paused for longer than it took to ask, and wakes up, is fenced out as by any other
+takeover.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def prune(
     unpin(storage, doomed)
     if not led and given_up:
         view = _give_up(storage, chain, view, clock)
-    swept = Retention(chain).after_commit(view)
+    swept = Retention(chain, led_by_other=led).after_commit(view)
     deleted, held_back = (swept.deleted, swept.held_back) if swept else (0, "")
     return Pruned(led, view.retained_from, view.number, given_up, doomed, deleted, held_back)
 

@@ -6,6 +6,7 @@ epoch that a sink has not shown.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -38,16 +39,20 @@ class Publishing:
         recorded, new = view.published_through, view.staged[0].epoch - 1 if view.staged else view.last_epoch
         self._storage_url = storage_url
         self._streams = program.sinks
-        self._publishers: dict[str, Publisher] = {
-            node.uid: node.sink.publisher(f"{program.graph.name} ({identity})", node.uid)
-            for node in program.graph.sinks
-        }
+        self._publishers: dict[str, Publisher] = {}
         self._dedupes = {node.uid: node.sink.exactly_once for node in program.graph.sinks}
         self._lock = threading.Lock()
-        self.through = {
-            uid: max(recorded.get(uid, new), publisher.published_through())
-            for uid, publisher in self._publishers.items()
-        }
+        self.through: dict[str, int] = {}
+        try:
+            for node in program.graph.sinks:
+                publisher = node.sink.publisher(f"{program.graph.name} ({identity})", node.uid)
+                self._publishers[node.uid] = publisher
+                shown = publisher.published_through()
+                self.through[node.uid] = max(recorded.get(node.uid, new), shown)
+        except BaseException:
+            # The run tries again, and opens all of them again.
+            self.close()
+            raise
 
     def refuse_ahead(self, epoch: int) -> None:
         """Refuse sinks that show more than `epoch`: the job that was stopped with a savepoint has gone on
@@ -80,8 +85,10 @@ class Publishing:
                 reached(Step.SINK_PUBLISHED)
 
     def close(self) -> None:
-        for publisher in self._publishers.values():
-            publisher.close()
+        """Close every sink; raises the last failure after all were tried."""
+        with contextlib.ExitStack() as closing:
+            for publisher in self._publishers.values():
+                closing.callback(publisher.close)
 
     def _loader(self, file: StagedFile) -> Callable[[], object]:
         return partial(load_extent, self._storage_url, file.extent)

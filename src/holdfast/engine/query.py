@@ -229,8 +229,14 @@ class KeyLookup:
         # By schema too: the same file is converted otherwise after the operator's schema has changed.
         name = (file.object, lineage.fingerprint)
         if name not in self._snapshots:
-            source = snapshot_source(storage, lineage, file, Path(self._scratch.name))
-            self._snapshots[name] = OpenSnapshot(source)
+            scratch = Path(self._scratch.name)
+            source = snapshot_source(storage, lineage, file, scratch)
+            try:
+                self._snapshots[name] = OpenSnapshot(source)
+            finally:
+                if source.path.parent == scratch:
+                    # It stays open, and its room is free again as soon as it is closed.
+                    source.path.unlink()
         return self._snapshots[name]
 
 

@@ -18,6 +18,7 @@ from holdfast.clock import Clock
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,
+    EpochFailed,
     FencedOut,
     HoldfastError,
     PoisonEpoch,
@@ -32,6 +33,12 @@ from holdfast.storage.contract import Storage
 FINAL = (DefinitionError, FencedOut, SeatLost, RestoreError, CorruptionError)
 """Waiting makes none of these better."""
 MESSAGE_CHARS_MAX = 2_000
+NO_EPOCH = 0
+"""Of a failure that no epoch is to blame for: it never makes one poison."""
+_OUTSIDE = re.compile(
+    r"\bholdfast\.[a-z_.]+\.(StorageError|UnknownOutcome|StaleWorkingState|RetryableError)\b"
+)
+"""How Spark tells that a task failed on what was not to be had then."""
 
 
 class Restarts:
@@ -58,12 +65,14 @@ class Restarts:
 
     def after(self, failure: BaseException, epoch: int, stopping: threading.Event) -> None:
         """Wait until it is time to try again. Raises when the run ends instead; returns early when told to
-        stop.
+        stop. `epoch`: the one that was being run, or NO_EPOCH.
         """
         if not isinstance(failure, Exception) or isinstance(failure, FINAL):
             raise failure
         if isinstance(failure, UserCodeError):
             epoch = failure.epoch
+        elif is_outside(failure):
+            epoch = NO_EPOCH
         record = self._record(failure, epoch)
         failed = [Failure(known.at_ms, known.epoch, known.cause) for known in counted(self._known())]
         decision = decide(
@@ -75,7 +84,8 @@ class Restarts:
         else:
             self.count += 1
             seconds = decision.delay_ms / 1_000
-            self._say(f"FAILURE in epoch {epoch}: {record.message}; trying again in {seconds:.1f} s")
+            where = f" in epoch {epoch}" if epoch else ""
+            self._say(f"FAILURE{where}: {record.message}; trying again in {seconds:.1f} s")
             stopping.wait(seconds)
 
     def stopped(self) -> None:
@@ -125,6 +135,13 @@ class Restarts:
             message=" ".join(message.split())[:MESSAGE_CHARS_MAX],
             decision="",
         )
+
+
+def is_outside(failure: Exception) -> bool:
+    """Whether something outside was not to be had, storage say: it may last longer than three tries."""
+    if isinstance(failure, EpochFailed):
+        return _OUTSIDE.search(str(failure)) is not None
+    return isinstance(failure, RetryableError)
 
 
 def cause_of(failure: Exception) -> str:

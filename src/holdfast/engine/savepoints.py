@@ -7,6 +7,7 @@ Never here: what a savepoint consists of (see checkpoint.saving), reading and ma
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.identity import Checkpoint, open_checkpoint
@@ -18,7 +19,7 @@ from holdfast.engine.progress import Monitor
 from holdfast.engine.savepoint import Savepoint
 from holdfast.engine.session import run_in_background
 from holdfast.engine.settings import RunSettings
-from holdfast.errors import DefinitionError, RestoreError, RetryableError
+from holdfast.errors import DefinitionError, HoldfastError, RestoreError, RetryableError
 from holdfast.storage.contract import Storage
 from holdfast.storage.places import open_storage
 
@@ -59,15 +60,23 @@ def seed(checkpoint: Checkpoint, settings: RunSettings, term: int, run: str, mon
 class ClaimEnd:
     """Removes a claimed savepoint as soon as the job can do without it."""
 
-    def __init__(self, checkpoint: Checkpoint, settings: RunSettings) -> None:
-        self._checkpoint = checkpoint
+    def __init__(self, checkpoint: Checkpoint, settings: RunSettings, say: Callable[[str], None]) -> None:
+        self._checkpoint, self._say = checkpoint, say
         self._url = settings.from_savepoint if settings.claim else None
 
     def step(self, commit: int, now_ms: int) -> None:
-        """Called now and then with the newest commit's number. RetryableError: call again."""
-        if self._url is not None and commit >= 2:
+        """Called now and then with the newest commit's number. What is wrong with the savepoint by now does
+        not concern the job.
+        """
+        if self._url is None or commit < 2:
+            return
+        try:
             finish_claim(self._checkpoint, open_storage(self._url), now_ms)
-            self._url = None
+        except RetryableError:
+            return
+        except HoldfastError as problem:
+            self._say(f"the claimed savepoint {self._url} stays where it is: {problem}")
+        self._url = None
 
 
 def refuse_target(url: str) -> None:
@@ -84,18 +93,18 @@ def save(
     url: str,
     *,
     format: str,
-    stopped: bool,
+    stopped_with: int | None,
     run: str,
     clock: Clock,
 ) -> SavepointRecord:
-    """Take a savepoint of the newest commit."""
+    """Take a savepoint of the newest commit; or of `stopped_with`, with which the job has ended."""
     refuse_target(url)
     if format == "native":
-        return _native(checkpoint, url, stopped=stopped, run=run, clock=clock)
+        return _native(checkpoint, url, stopped_with, run, clock)
     if format != "canonical":
         raise DefinitionError(f"format={format!r} is not known; choose native or canonical")
-    beside = f"{url.rstrip('/')}.native"
-    _native(checkpoint, beside, stopped=False, run=run, clock=clock)
+    beside = sibling(url, ".native")
+    _native(checkpoint, beside, None, run, clock)
     native = Savepoint.open(beside)
     try:
         run_in_background(spark, f"holdfast-savepoint-{uuid.uuid4().hex}", f"holdfast savepoint to {url}")
@@ -104,10 +113,24 @@ def save(
         native.dispose()
 
 
-def _native(checkpoint: Checkpoint, url: str, *, stopped: bool, run: str, clock: Clock) -> SavepointRecord:
-    id = uuid.uuid4().hex
-    target = open_storage(url)
-    return take_savepoint(checkpoint, None, target, id=id, stopped=stopped, clock=clock, holder=run)
+def _native(
+    checkpoint: Checkpoint, url: str, stopped_with: int | None, run: str, clock: Clock
+) -> SavepointRecord:
+    return take_savepoint(
+        checkpoint,
+        stopped_with or None,
+        open_storage(url),
+        id=uuid.uuid4().hex,
+        stopped=stopped_with is not None,
+        clock=clock,
+        holder=run,
+    )
+
+
+def sibling(url: str, suffix: str) -> str:
+    """The place beside `url` whose name ends with `suffix`, with the same settings."""
+    place, mark, settings = url.partition("?") if "://" in url else (url, "", "")
+    return f"{place.rstrip('/')}{suffix}{mark}{settings}"
 
 
 def await_commit(monitor: Monitor, epoch: int, clock: Clock) -> None:

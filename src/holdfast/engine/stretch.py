@@ -28,6 +28,7 @@ from holdfast.engine.program import Program
 from holdfast.engine.progress import Monitor
 from holdfast.engine.publishing import Publishing
 from holdfast.engine.recovery import Inspector
+from holdfast.engine.restarting import NO_EPOCH
 from holdfast.engine.runner import EpochOutcome, EpochRunner, Lines
 from holdfast.engine.schemas import operator_schemas
 from holdfast.engine.session import is_single_executor
@@ -118,6 +119,8 @@ class Stretch:
         self._pending: list[EpochOutcome] = []
         self._barrier = seat.clock.monotonic()
         self._state_bytes: dict[tuple[str, int], int] = {}
+        self.running = NO_EPOCH
+        """The epoch whose jobs run now, or whose failure ended the stretch."""
 
     @property
     def view(self) -> CheckpointView:
@@ -193,7 +196,9 @@ class Stretch:
             self._committer.submit([EpochOutcome(plan)])
             self._committer.check(allowed=0)
         committed = self._committer.view.last_epoch
+        self.running = plan.epoch
         outcome = self._runner.run(plan, self._lines, self._lists, committed, self._seat.run)
+        self.running = NO_EPOCH
         self._lists |= outcome.lists.after
         for key, version in outcome.versions.items():
             if not exactly:
@@ -226,11 +231,10 @@ class Stretch:
     def _take_snapshots(self, epoch: int) -> None:
         for file in self._snapshotter.step(self._lines, epoch, self._seat.monitor.say):
             for key, line in self._lines.items():
-                chosen = {delta.version for delta in line.deltas}
                 if (
                     key[0] == file.operator
                     and line.groups.first == file.first_group
-                    and file.version in chosen
+                    and line.went_through(file.version)
                 ):
                     self._lines[key] = line.rebased(file)
                     self._committer.add_snapshots([file])

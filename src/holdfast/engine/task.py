@@ -212,24 +212,27 @@ def open_shard(
     storage = open_storage(place.storage_url)
     directory, fetched = _directory(place, uid, plan.groups), _disk_directory(place, uid, plan.groups)
     version = _version(plan.version)
+    snapshots = plan.snapshots if saves_state else ()
     steps = tuple(_delta_step(storage, lineage, plan, delta) for delta in plan.deltas)
-    if not saves_state and version != EMPTY:
-        # At most once: what was lost is lost, and an empty state takes its place under the same version.
-        steps = (DeltaStep(version, EMPTY, list),)
+    identity = _state_identity(place, uid, plan.groups, lineage)
+    if not saves_state:
+        # At most once: what was lost is lost, and an empty state takes its place under the same version. So
+        # under another identity: a run that does save state must not take it for what the version names.
+        steps = (DeltaStep(version, EMPTY, list),) if version != EMPTY else ()
+        identity = f"{identity}/unsaved"
     target = StateTarget(
         version=version,
         first_group=plan.groups.first,
         end_group=plan.groups.end,
-        snapshots=tuple(_snapshot_source(storage, fetched, lineage, file) for file in plan.snapshots),
+        snapshots=tuple(_snapshot_source(storage, fetched, lineage, file) for file in snapshots),
         deltas=steps,
         committed=committed,
     )
-    identity = _state_identity(place, uid, plan.groups, lineage)
     try:
         return open_state(directory, identity, target, backend=place.backend)
     except errors.ObjectMissing:
         # State that was here already needs no snapshot, so one is fetched only now that it was missed.
-        if not _fetch_missing(storage, fetched, plan.snapshots):
+        if not _fetch_missing(storage, fetched, snapshots):
             raise
         return open_state(directory, identity, target, backend=place.backend)
 

@@ -9,6 +9,7 @@ import threading
 
 from holdfast.clock import SystemClock
 from holdfast.engine.permit import Permit
+from holdfast.errors import DefinitionError
 
 
 class Wishes:
@@ -23,10 +24,47 @@ class Wishes:
         """End when the sources have nothing at hand any more."""
         self.barrier = threading.Event()
         """Commit what was run so far, whatever the checkpoint interval says."""
-        self.parallelism: int | None = None
+        self._parallelism: int | None = None
+        self._savepoint: str | None = None
+        self._settled = False
+        self._lock = threading.Lock()
+
+    @property
+    def parallelism(self) -> int | None:
         """Go on with this many shards."""
-        self.savepoint: str | None = None
-        """Where to leave a savepoint when the run ends in good order."""
+        return self._parallelism
+
+    @parallelism.setter
+    def parallelism(self, shards: int) -> None:
+        with self._lock:
+            self._parallelism = shards
+
+    def leave_savepoint(self, url: str) -> None:
+        """Leave a savepoint there when the run ends in good order. DefinitionError: it is too late for that,
+        or another one is to be left.
+        """
+        with self._lock:
+            if self._settled:
+                raise DefinitionError(
+                    f"the run is ending and leaves no savepoint in {url}; start it again, and take one then"
+                )
+            if self._savepoint not in (None, url):
+                raise DefinitionError(
+                    f"the run leaves its savepoint in {self._savepoint}, and no second one in {url}; copy it"
+                )
+            self._savepoint = url
+
+    def taken_savepoint(self) -> str | None:
+        """Where to leave a savepoint, if anywhere. Nobody can wish for one after this."""
+        with self._lock:
+            self._settled = True
+            return self._savepoint
+
+    def taken_parallelism(self) -> int | None:
+        """The number of shards wished for since this was last asked."""
+        with self._lock:
+            wished, self._parallelism = self._parallelism, None
+            return wished
 
     def taken_barrier(self) -> bool:
         """Whether a barrier was wished for since this was last asked."""

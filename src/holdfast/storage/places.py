@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
+from collections import OrderedDict
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -17,12 +18,16 @@ WRAPPER_VARIABLE = "HOLDFAST_STORAGE_WRAPPER"
 """Names `module:function`: every storage that this process opens is passed through it. `holdfast chaos` sets
 it, so that storage fails in the driver and in every worker."""
 
-_opened: dict[str, Storage] = {}
+OPEN_MAX = 32
+"""Places kept open, the last used ones: each holds files or connections, and a job that takes savepoints
+comes by new places for as long as it runs."""
+
+_opened: OrderedDict[str, Storage] = OrderedDict()
 _lock = threading.Lock()
 
 
 def open_storage(url: str) -> Storage:
-    """The storage at a plain path, file://, s3://, gs:// or az:// url; one per url and process.
+    """The storage at a plain path, file://, s3://, gs:// or az:// url; the same one as long as it is in use.
 
     Nothing is created or contacted: a place that cannot be reached shows at its first use.
     """
@@ -33,6 +38,10 @@ def open_storage(url: str) -> Storage:
         storage = _opened.get(url)
         if storage is None:
             storage = _opened[url] = _wrapped(_open(url))
+            if len(_opened) > OPEN_MAX:
+                # Whoever still uses it keeps it.
+                _opened.popitem(last=False)
+        _opened.move_to_end(url)
         return storage
 
 

@@ -304,10 +304,19 @@ def test_whoever_claims_a_stopped_jobs_savepoint_goes_on_as_that_job(stopped: bo
 
 def test_only_one_can_claim_and_nobody_starts_from_what_another_will_remove() -> None:
     savepoint = saved(stopped=True)
-    begin(Place("memory://first"), savepoint, job="first", claim=True)
-    other, refusal = Place("memory://second"), r"claimed by job 'first' \(checkpoint memory://first\)"
-    untouched(other, savepoint, lambda: begin(other, savepoint, job="second", claim=True), refusal)
+    begin(Place("memory://first"), savepoint, claim=True)
+    other, refusal = Place("memory://second"), r"claimed by job 'sums' \(checkpoint memory://first\)"
+    untouched(other, savepoint, lambda: begin(other, savepoint, claim=True), refusal)
     untouched(other, savepoint, lambda: begin(other, savepoint, job="second", claim=False), refusal)
+
+
+def test_whoever_goes_on_as_a_stopped_job_keeps_its_name() -> None:
+    savepoint, storage = saved(stopped=True), Place()
+    untouched(
+        storage, savepoint, lambda: begin(storage, savepoint, job="other", claim=True), "name the job 'sums'"
+    )
+    assert begin(storage, savepoint, job="other").job.job == "other"
+    assert begin(Place(), saved(stopped=False), job="other", claim=True).job.job == "other"
 
 
 def test_a_claimed_savepoint_is_removed_after_the_first_commit_of_its_own_only() -> None:

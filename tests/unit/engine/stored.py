@@ -120,7 +120,7 @@ class MadeCheckpoint:
             )  # fmt: skip
         self.model.update(changed)
         self.model = {key: values for key, values in self.model.items() if values}
-        files = [self._snapshot(groups, epoch) for groups in self.shards] if snapshots else []
+        files = [self.snapshot(groups, epoch) for groups in self.shards] if snapshots else []
         declared, self.declared = self.declared, False
         return self._commit(deltas, files, (record_of(self.lineage),) if declared else None)
 
@@ -167,7 +167,8 @@ class MadeCheckpoint:
         self.versions[groups] = version
         return own
 
-    def _snapshot(self, groups: KeyGroupRange, epoch: int) -> SnapshotFile:
+    def snapshot(self, groups: KeyGroupRange, epoch: int) -> SnapshotFile:
+        """A snapshot of the state as it is, named by `epoch`; no commit names it yet."""
         target = StateTarget(
             _version(self.versions[groups]), groups.first, groups.end, deltas=tuple(self.steps[groups])
         )

@@ -29,6 +29,7 @@ class Shown:
         self.failing: set[int] = set()
         self.wait = threading.Event()
         self.wait.set()
+        self.closed = False
         self._through = through
 
     def published_through(self) -> int:
@@ -41,7 +42,9 @@ class Shown:
         self.epochs.append(epoch)
 
     def close(self) -> None:
-        pass
+        self.closed = True
+        if -1 in self.failing:
+            raise StorageError("the sink cannot be closed")
 
 
 class _Sink:
@@ -178,3 +181,28 @@ def test_before_the_commit_only_sinks_that_cannot_dedupe_are_written() -> None:
     sinks.publish(1, 1, [], Recipients.DEDUPING)
     assert (deduping.epochs, repeating.epochs) == ([1], [1])
     assert sinks.through == {"deduping": 1, "repeating": 1}
+
+
+class Away(Shown):
+    """A sink that cannot be asked what it shows."""
+
+    def published_through(self) -> int:
+        raise StorageError("the sink is away; try again")
+
+
+def test_sinks_are_closed_again_when_one_of_them_cannot_be_opened() -> None:
+    there, away = Shown(), Away()
+    with pytest.raises(StorageError, match="away"):
+        publishing(CheckpointView(), there=there, away=away)
+    assert there.closed
+    assert away.closed
+
+
+def test_a_sink_that_cannot_be_closed_keeps_no_other_open() -> None:
+    first, last = Shown(), Shown()
+    first.failing = last.failing = {-1}
+    opened = publishing(CheckpointView(), first=first, last=last)
+    with pytest.raises(StorageError, match="closed"):
+        opened.close()
+    assert first.closed
+    assert last.closed

@@ -97,6 +97,22 @@ def test_rescaling_requests_are_carried_out_in_the_order_asked(desk: Desk) -> No
     assert desk.job.calls == [("rescale", 4), ("rescale", 2), ("rescale", 8)]
 
 
+@pytest.mark.parametrize("failure", [StorageError("/mnt is stale; try again"), ValueError("odd")])
+def test_a_place_that_cannot_be_looked_at_holds_up_nobody_else(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def away(url: str) -> None:
+        raise failure
+
+    monkeypatch.setattr("holdfast.engine.verbs.open_storage", away)
+    savepoint, stop = desk.ask("savepoint", url="/mnt/sp"), desk.ask("stop")
+    desk.control.look()
+    assert desk.state(savepoint) is State.REFUSED
+    assert str(failure) in desk.answer(savepoint).error
+    wait_until(lambda: desk.job.calls == [("stop", None, False)], "the job was told")
+    assert desk.state(stop) is State.RUNNING
+
+
 def test_a_request_is_carried_out_once_however_often_it_is_seen(desk: Desk) -> None:
     desk.ask("rescale", parallelism=4)
     for _ in range(3):

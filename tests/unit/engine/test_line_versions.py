@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
 from holdfast.checkpoint.view import CheckpointView
+from holdfast.engine import task
 from holdfast.engine.lines import EMPTY_VERSION, line_of
+from holdfast.engine.schemas import file_schema, record_of
+from holdfast.engine.task import open_shard, snapshot_shard
+from holdfast.engine.work import ShardPlan, WorkPlace, decode_result
 from holdfast.ids import KeyGroup, KeyGroupRange
+from tests.unit.engine.stored import MadeCheckpoint
 
 ALL = KeyGroupRange(KeyGroup(0), KeyGroup(4))
 OWN = VersionRecord(epoch=10, attempt=1, result="own")
@@ -59,3 +69,47 @@ def test_another_commit_of_the_same_number_gives_another_version() -> None:
 def test_a_line_that_nobody_rescaled_keeps_its_own_version() -> None:
     view = replace(scaled_out_and_back(), snapshots={})
     assert line_of(view, "op", ALL).version == OWN
+
+
+def test_a_snapshot_of_state_on_its_way_through_the_deltas_of_other_shards_is_not_taken_for_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = MadeCheckpoint(tmp_path, parallelism=2)
+    place = WorkPlace("i", made.url, str(tmp_path / "disk"), "lmdb")
+    whole = KeyGroupRange(KeyGroup(0), KeyGroup(made.key_groups))
+    # With one shard a task opened the state and its function failed; then there were two; now one again.
+    open_shard(place, "totals", made.lineage, ShardPlan(whole, EMPTY_VERSION, (), ()), 0, True).close()
+    for number in range(3):
+        made.commit({(f"u{number}", number): {"total": number}})
+    line = line_of(made.view, "totals", whole)
+    read = iter([task.delta_entries] * 3)
+
+    def until_killed(*args: Any) -> Any:
+        return next(read)(*args)
+
+    monkeypatch.setattr(task, "delta_entries", until_killed)
+    with pytest.raises(StopIteration):
+        open_shard(place, "totals", made.lineage, line.plan(), 3, True)
+    schema = file_schema(record_of(made.lineage))
+    batch = snapshot_shard(place, made.lineage, schema, shard=0, groups=whole, epoch=4)
+    half = decode_result(batch.column("result")[0].as_py()).snapshot
+    assert half is not None
+    assert half.version in [delta.version for delta in line.deltas]
+    assert not line.went_through(half.version)
+    assert line.went_through(line.version)
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_state_of_a_run_that_saves_none_is_not_taken_for_what_is_saved(
+    tmp_path: Path, snapshots: bool
+) -> None:
+    made = MadeCheckpoint(tmp_path, parallelism=1)
+    made.commit({("anna", 1): {"total": 7}}, snapshots=snapshots)
+    made.commit({("otto", 1): {"total": 8}})
+    plan = line_of(made.view, "totals", made.shards[0]).plan()
+    # Another machine, whose working state is begun by a run at most once; it fails before its first result.
+    place = WorkPlace("i", made.url, str(tmp_path / "elsewhere"), "lmdb")
+    with closing(open_shard(place, "totals", made.lineage, plan, 2, False)) as state:
+        assert state.entry_count() == 0
+    with closing(open_shard(place, "totals", made.lineage, plan, 2, True)) as state:
+        assert state.entry_count() == 2

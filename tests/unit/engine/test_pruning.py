@@ -68,6 +68,22 @@ def test_beside_a_leader_nothing_is_given_up_and_no_term_claimed(
     assert History(made.storage).load().number == made.view.number
 
 
+def test_beside_a_leader_a_snapshot_that_it_is_about_to_commit_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = MadeCheckpoint(tmp_path, retain=3)
+    changed = {(f"u{i}", i): {"total": i} for i in range(20)}
+    for number in range(9):
+        made.commit(changed, snapshots=number in (0, 1, 2))
+    # Begun at epoch 4 and slow: by now its epoch is no longer retained.
+    files = [made.snapshot(groups, 4) for groups in made.shards]
+    monkeypatch.setattr(pruning, "status_of_leader", lambda *args, **options: {"phase": "running"})
+    done = prune(made.storage, 3, CLOCK)
+    assert done.deleted > 0
+    assert [made.storage.size(file.object) for file in files] == [file.length for file in files]
+    assert made.storage.list("snapshots/000000000001/") == []
+
+
 def test_a_pinned_commit_outlives_pruning_until_its_pin_is_dropped(tmp_path: Path) -> None:
     made = grown(tmp_path)
     pin(History(made.storage), "reader", 2, "somebody", CLOCK.now_ms() - 86_400_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from holdfast.checkpoint import names
 from holdfast.engine import query
 from holdfast.engine.query import StateReader
 from holdfast.errors import CorruptionError, DefinitionError, ObjectMissing, RestoreError
+from holdfast.storage.local import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from tests.unit.engine.stored import Keys, MadeCheckpoint
 
@@ -56,6 +58,21 @@ def test_every_key_is_answered_as_the_newest_commit_has_it(
         made.rescale(3)
         made.commit({("u2", 2): {"total": 200}}, snapshots=True)
         check_all(reader, made, {**everybody, ("new", 5): {}})
+
+
+@pytest.mark.parametrize("backend", ["lmdb", "rocksdb"])
+def test_copies_of_snapshots_from_a_bucket_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setattr(LocalStorage, "local_path", lambda self, name: None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    made = filled(tmp_path, backend=backend)
+    with StateReader(made.url) as reader:
+        for number in range(3):
+            made.commit({("u1", 1): {"total": number}}, snapshots=True)
+            check_all(reader, made, made.model)
+            assert [path for path in (tmp_path / "scratch").rglob("*") if path.is_file()] == []
 
 
 def test_a_list_of_a_hot_key_is_put_together_from_many_deltas(tmp_path: Path) -> None:

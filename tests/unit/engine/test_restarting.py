@@ -134,6 +134,30 @@ def test_a_poison_epoch_is_named(storage: Storage) -> None:
     assert read_failures(storage)[-1].poison
 
 
+@pytest.mark.parametrize(
+    "outage",
+    [
+        StorageError("cannot list s3://bucket/commits: connection refused; try again"),
+        EpochFailed(
+            "epoch 7 of job: totals failed in Spark: holdfast.errors.StorageError: cannot write; "
+            "nothing of it became visible"
+        ),
+    ],
+)
+def test_an_outage_makes_no_epoch_poison_however_long_it_lasts(storage: Storage, outage: Exception) -> None:
+    leader = Leader(storage, ExponentialDelay())
+    for _ in range(10):
+        leader.fail(outage, 7)
+    assert {(record.decision, record.epoch) for record in read_failures(storage)} == {("restart", 0)}
+    assert "in epoch" not in leader.said[0]
+
+
+def test_what_fails_between_epochs_makes_none_poison(storage: Storage) -> None:
+    leader = Leader(storage, ExponentialDelay())
+    for _ in range(10):
+        leader.fail(ConnectionRefusedError("the sink is away"), 0)
+
+
 def test_a_function_that_always_fails_ends_the_run_with_its_own_error(storage: Storage) -> None:
     leader = Leader(storage, ExponentialDelay())
     failure = UserCodeError("totals", 9, "k", "row", "ZeroDivisionError")

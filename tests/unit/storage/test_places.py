@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import DefinitionError
 from holdfast.storage.local import LocalStorage
-from holdfast.storage.places import open_storage
+from holdfast.storage.places import OPEN_MAX, open_storage
 
 
 def test_a_path_and_its_file_url_are_the_same_place(tmp_path: Path) -> None:
@@ -65,3 +65,12 @@ def test_local_storage_does_not_load_the_object_store_client(tmp_path: Path) -> 
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.check_output([sys.executable, "-c", program, str(tmp_path)], env=environment, text=True)
     assert ran == "False\n"
+
+
+def test_places_that_are_no_longer_used_hold_no_files(tmp_path: Path) -> None:
+    kept = open_storage(str(tmp_path / "kept"))
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(100):
+        open_storage(str(tmp_path / f"{number}")).put("data/1", b"1")
+        assert open_storage(str(tmp_path / "kept")) is kept
+    assert len(os.listdir("/proc/self/fd")) - before < 4 * OPEN_MAX

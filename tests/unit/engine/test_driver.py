@@ -1,0 +1,161 @@
+"""What the driver does between stretches, without Spark: the stretches here are played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.checkpoint.failures import read_failures
+from holdfast.checkpoint.terms import claim
+from holdfast.checkpoint.view import CheckpointView
+from holdfast.clock import SystemClock
+from holdfast.engine import driver as module
+from holdfast.engine import recovery
+from holdfast.engine.driver import Driver
+from holdfast.engine.progress import Monitor
+from holdfast.engine.settings import check_settings
+from holdfast.engine.stretch import Ending
+from holdfast.engine.wishes import Wishes
+from holdfast.errors import (
+    CorruptionError,
+    EpochFailed,
+    FencedOut,
+    PoisonEpoch,
+    RestoreError,
+    StorageError,
+)
+from holdfast.protection.restarts import ExponentialDelay
+from holdfast.storage.places import open_storage
+
+
+class Graph:
+    name, sources, sinks = "job", (), ()
+
+
+class Played:
+    """A stretch that does what it is told; `running` is the epoch that it is in."""
+
+    def __init__(self, act: Callable[[Played], Ending], view: CheckpointView) -> None:
+        self._act, self.view, self.running = act, view, 0
+
+    def run(self) -> Ending:
+        return self._act(self)
+
+
+class Run:
+    """A driver whose stretches are played, one after the other."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acts: list[Any]) -> None:
+        monkeypatch.setattr(module, "compile_graph", lambda graph, spark: object())
+        monkeypatch.setattr(module, "revived", lambda spark, name, own: spark)
+        monkeypatch.setattr(module, "Stretch", lambda seat, view, shards: Played(acts.pop(0), view))
+        self.storage = open_storage(str(tmp_path / "ck"))
+        self.wishes = Wishes()
+        settings = check_settings(
+            tmp_path / "ck", {"parallelism": 1, "restart": ExponentialDelay(initial="1ms", maximum="1ms")}
+        )
+        clock = SystemClock()
+        graph: Any = Graph()
+        spark: Any = object()
+        monitor = Monitor("job", clock, [], [lambda text: None])
+        self.driver = Driver(
+            graph,
+            settings,
+            spark,
+            False,
+            self.storage,
+            "r",
+            clock,
+            monitor,
+            self.wishes,
+        )
+
+    def run(self) -> None:
+        controls: Any = self
+        self.driver.run(controls)
+
+
+def stop(stretch: Played) -> Ending:
+    return Ending.STOPPED
+
+
+def test_storage_that_fails_while_damage_is_looked_into_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(stretch: Played) -> Ending:
+        monkeypatch.setattr(module, "load_view", unreachable)
+        raise CorruptionError("a file is damaged")
+
+    load = recovery.load_view
+
+    def unreachable(*args: Any) -> CheckpointView:
+        monkeypatch.setattr(module, "load_view", load)
+        raise StorageError("storage is away; try again")
+
+    run = Run(tmp_path, monkeypatch, [damaged, stop])
+    run.run()
+    assert [record.decision for record in read_failures(run.storage)] == ["restart", "stopped"]
+
+
+def test_the_epoch_that_failed_is_the_one_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing is committed yet: with a checkpoint interval, many epochs wait for one commit.
+    def fail(stretch: Played) -> Ending:
+        stretch.running = 51
+        raise EpochFailed("out of memory; nothing of it became visible")
+
+    with pytest.raises(PoisonEpoch, match=r"epoch 51 fails .* `holdfast skip --epoch 51`"):
+        Run(tmp_path, monkeypatch, [fail, fail, fail]).run()
+
+
+def test_a_sink_that_is_away_for_long_makes_no_epoch_poison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(stretch: Played) -> Ending:
+        raise ConnectionRefusedError("the sink is away")
+
+    Run(tmp_path, monkeypatch, [*[refused] * 6, stop]).run()
+
+
+def test_no_job_stops_with_a_savepoint_while_it_replays_what_sinks_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replaying(stretch: Played) -> Ending:
+        stretch.view = CheckpointView(number=3, last_epoch=15, published_through={"out": 20})
+        return Ending.STOPPED
+
+    run = Run(tmp_path, monkeypatch, [replaying])
+    run.wishes.leave_savepoint(str(tmp_path / "sp"))
+    with pytest.raises(RestoreError, match="sinks show epoch 20"):
+        run.run()
+    assert not (tmp_path / "sp").exists()
+
+
+def test_no_job_stops_with_a_savepoint_of_what_the_next_leader_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def superseded(stretch: Played) -> Ending:
+        claim(run.storage, "other", "h", 1, 0)
+        return Ending.STOPPED
+
+    run = Run(tmp_path, monkeypatch, [superseded])
+    run.wishes.leave_savepoint(str(tmp_path / "sp"))
+    with pytest.raises(FencedOut):
+        run.run()
+    assert not (tmp_path / "sp").exists()
+
+
+def test_a_damaged_savepoint_is_what_the_run_ends_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*args: Any) -> None:
+        raise CorruptionError("data/1 of the savepoint is damaged")
+
+    run = Run(tmp_path, monkeypatch, [])
+    monkeypatch.setattr(module, "seed", damaged)
+    with pytest.raises(CorruptionError, match="of the savepoint"):
+        run.run()
