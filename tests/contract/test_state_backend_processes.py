@@ -127,7 +127,14 @@ def test_a_process_that_lets_go_in_time_is_waited_for(backend: str, shard: Path)
         assert other.heard() == "asleep"
         other.nudge()
         state = opened(backend, shard, target(1))
-        assert values(state) == expected(1), "what it applied is undone, or came later and was refused"
+        try:
+            found = values(state)
+        except StaleWorkingState:
+            # It applied between our opening and our reading, once: a task then opens again.
+            state.close()
+            state = opened(backend, shard, target(1))
+            found = values(state)
+        assert found == expected(1), "what it applied is undone, or came later and was refused"
         state.close()
         assert os.listdir(shard) == ["g00000001"], "nothing was rebuilt"
 
