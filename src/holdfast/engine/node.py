@@ -226,6 +226,8 @@ class Node:
             self._failure = failure
             self._end_job(tenant.name, "failed", " ".join(str(failure).split())[:2_000])
             self._say(f"{tenant.name}: FAILED: {failure}")
+        else:
+            self._say(f"{tenant.name}: the run ended in good order")
         tenant.feed(RunEnded())
         tenant.forget_run()
         self._dirty = True
