@@ -8,24 +8,32 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from holdfast.chaos.cluster import arguments as spark_arguments
 from holdfast.chaos.history import History as Story
 from holdfast.checkpoint.failovers import read_failovers
 from holdfast.checkpoint.history import History
 from holdfast.checkpoint.records import CommitRecord, FailoverRecord
+from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
+from holdfast.steps import Step
+from holdfast.storage.contract import Storage
 from holdfast.storage.places import open_storage
-from tests.chaos import nemesis
+from tests.chaos import nemesis, recorded_storage
 from tests.chaos.apps import Place, Shape
 from tests.chaos.checker import Verdict, check
 from tests.chaos.harness import ROOT, wait_until
+from tests.chaos.nemesis import Action, Fault
+from tests.services.cable import Cable
+from tests.services.object_store import ObjectStore
 
 CLUSTER = "chaos"
 SESSION = "4s"
@@ -34,26 +42,35 @@ from pathlib import Path
 from tests.chaos.apps import Place, Shape, declare
 job = declare(Place(Path({root!r})), Shape(**{shape!r}))
 """
-SPARK = " ".join(
-    f"--conf {setting}"
-    for setting in (
-        "spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.driver.memory=700m",
-        "spark.ui.enabled=false",
-    )
-)  # fmt: skip
+SPARK = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "700m",
+    "spark.ui.enabled": "false",
+}
+LOCAL = ("--master", "local[2]")
 
 
 class NodeProcess:
     """`holdfast node`, in a session of its own."""
 
-    def __init__(self, name: str, root: Path, arguments: Sequence[str]) -> None:
-        self.name, self._log = name, root / f"{name}.log"
+    def __init__(
+        self, name: str, root: Path, arguments: Sequence[str], settings: NodeSettings, cables: Cables
+    ) -> None:
+        self.name, self.cables, self._log = name, cables, root / f"{name}.log"
+        self._token = root / f"{name}.token"
         environment = {
             **os.environ,
+            **settings.environment,
             "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_SUBMIT_ARGS": f"--master local[2] {SPARK} pyspark-shell",
+            "PYSPARK_SUBMIT_ARGS": shlex.join([*settings.spark, *spark_arguments(SPARK), "pyspark-shell"]),
         }
+        if settings.stop_at is not None:
+            environment.update(recorded_storage.environment(self.writes))
+            # While the token is there nobody stops: see `arm`.
+            self._token.touch()
+            environment.update(Fault(settings.stop_at, 1, Action.STOP).setting(self._token))
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "holdfast", "node", *arguments, "--name", name, "--json"],
@@ -64,6 +81,11 @@ class NodeProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def writes(self) -> Path:
+        """What its processes wrote into storage, if it has a step to stop at."""
+        return self._log.with_suffix(".writes")
 
     @property
     def running(self) -> bool:
@@ -87,7 +109,20 @@ class NodeProcess:
         return "\n".join(f"{self.name}: {line}" for line in lines)
 
     def told(self, *parts: str) -> bool:
-        return any(all(part in line for part in parts) for line in self.said().splitlines())
+        return self.times_told(*parts) > 0
+
+    def times_told(self, *parts: str) -> int:
+        """How many lines have all of these in them."""
+        return sum(all(part in line for part in parts) for line in self.said().splitlines())
+
+    def arm(self) -> None:
+        """From now on, the first of its processes that gets to the step of `stop_at` stops itself."""
+        self._token.unlink()
+
+    @property
+    def hit(self) -> bool:
+        """Whether one has, since it was armed."""
+        return self._token.exists()
 
     def kill(self) -> None:
         """SIGKILL of the driver; its JVM and its workers are left to notice by themselves."""
@@ -106,15 +141,43 @@ class NodeProcess:
     def close(self) -> None:
         nemesis.end_session(self.pid)
         self._process.wait()
+        self.cables.zookeeper.close()
+        if self.cables.storage is not None:
+            self.cables.storage.close()
+
+
+@dataclass(frozen=True)
+class Cables:
+    """What a node reaches the world through; either can be cut."""
+
+    zookeeper: Cable
+    storage: Cable | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSettings:
+    """`stop_at`: a step of the protocol, for `arm`. `spark`: options of spark-submit."""
+
+    stop_at: Step | None = None
+    spark: tuple[str, ...] = LOCAL
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Cluster:
-    """One job, its nodes and their ZooKeeper. Use as a context."""
+    """One job, its nodes and their ZooKeeper. Use as a context.
+
+    `store`: where the checkpoint is, if not on disk. `spark`: options of spark-submit for every node.
+    """
 
     root: Path
     shape: Shape = field(default_factory=lambda: Shape(epochs=40))
     epoch_interval: str = "300ms"
+    session: str = SESSION
+    resign_after: str = "60s"
+    retain: int = 100
+    store: ObjectStore | None = None
+    spark: tuple[str, ...] = LOCAL
     nodes: list[NodeProcess] = field(default_factory=list)
     story: Story = field(default_factory=Story)
 
@@ -133,16 +196,29 @@ class Cluster:
             node.close()
         self.server.kill()
 
-    def start(self, name: str, standby: str = "warm") -> NodeProcess:
+    def start(self, name: str, standby: str = "warm", *, stop_at: Step | None = None) -> NodeProcess:
+        """Start a node that reaches ZooKeeper, and the store if there is one, through cables of its own."""
+        cables = Cables(Cable(self.server.port), Cable(self.store.port) if self.store else None)
         arguments = [
-            "app.py", "--cluster", CLUSTER, "--zookeeper", self.server.hosts, "--checkpoint", "ck",
-            "--standby", standby, "--session-timeout", SESSION, "--until", "exhausted",
+            "app.py", "--cluster", CLUSTER, "--zookeeper", cables.zookeeper.hosts, "--checkpoint", self.url,
+            "--standby", standby, "--session-timeout", self.session, "--until", "exhausted",
             "--max-rows-per-epoch", str(self.shape.rows), "--parallelism", str(self.shape.shards),
-            "--retain", "100", "--working-dir", str(self.root / f"working-{name}"),
-            "--epoch-interval", self.epoch_interval,
+            "--retain", str(self.retain), "--working-dir", str(self.root / f"working-{name}"),
+            "--epoch-interval", self.epoch_interval, "--resign-after", self.resign_after,
         ]  # fmt: skip
-        self.nodes.append(NodeProcess(name, self.root, arguments))
+        reaching = self.store.environment(cables.storage.port) if self.store and cables.storage else {}
+        settings = NodeSettings(stop_at=stop_at, spark=self.spark, environment=reaching)
+        self.nodes.append(NodeProcess(name, self.root, arguments, settings, cables))
         return self.nodes[-1]
+
+    @property
+    def url(self) -> str:
+        """The checkpoint."""
+        return f"{self.store.url}/{self.root.name}" if self.store else str(self.place.checkpoint)
+
+    @property
+    def storage(self) -> Storage:
+        return open_storage(self.url)
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Wait; after the deadline, fail with what every node said."""
@@ -151,20 +227,33 @@ class Cluster:
         except AssertionError as late:
             raise AssertionError(f"{late}\n{self.told()}") from late
 
-    def pair(self) -> tuple[NodeProcess, NodeProcess]:
-        """A leader that commits, and a warm standby."""
-        first = self.start("first")
+    def pair(self, *steps: Step) -> tuple[NodeProcess, NodeProcess]:
+        """A leader that commits, and a warm standby. `steps`: where each stops once it is armed."""
+        stop_at = [*steps, None, None]
+        first = self.start("first", stop_at=stop_at[0])
         self.wait(lambda: self.number() >= 2 or not first.running, "the first node to lead")
-        second = self.start("second")
-        self.wait(lambda: second.told("is in cluster") or not second.running, "the second node to stand by")
+        second = self.start("second", stop_at=stop_at[1])
+        self.wait_joined(second)
         return first, second
+
+    def wait_joined(self, node: NodeProcess) -> None:
+        self.wait(lambda: node.told("is in cluster") or not node.running, f"{node.name} to stand by")
+        assert node.running, self.told()
+
+    def wait_progress(self, commits: int = 2) -> None:
+        """Wait for that many commits more than there are now."""
+        before = self.number()
+        self.wait(lambda: self.number() >= before + commits, f"{commits} commits after {before}")
 
     def number(self) -> int:
         """The newest commit."""
-        return History(open_storage(str(self.place.checkpoint))).load().number
+        return self.newest().number
+
+    def newest(self) -> CheckpointView:
+        return History(self.storage).load()
 
     def commits(self) -> list[CommitRecord]:
-        history = History(open_storage(str(self.place.checkpoint)))
+        history = History(self.storage)
         newest = history.load()
         return [history.record(n) for n in range(max(newest.retained_from, 1), newest.number + 1)]
 
@@ -173,7 +262,7 @@ class Cluster:
         return self.failovers()[-1].node
 
     def failovers(self) -> list[FailoverRecord]:
-        return read_failovers(open_storage(str(self.place.checkpoint)))
+        return read_failovers(self.storage)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command of the command line, about this cluster."""
@@ -188,6 +277,8 @@ class Cluster:
         """Wait until the nodes have ended, in good order, and judge what they left behind."""
         self.wait(lambda: not any(node.running for node in nodes), "every node to end")
         assert [node.code for node in nodes] == [0] * len(nodes), self.told()
+        if self.store is not None:
+            fetch(self.storage, self.place.checkpoint)
         finding = check(self.place, self.shape)
         assert finding.verdict is Verdict.TRUE, f"{finding}\n{self.told()}"
         terms = [record.term for record in self.commits()]
@@ -195,3 +286,11 @@ class Cluster:
 
     def told(self) -> str:
         return "\n".join(node.said() for node in self.nodes)
+
+
+def fetch(storage: Storage, directory: Path) -> None:
+    """Copy a checkpoint to a disk, where the checker reads it."""
+    for entry in storage.list(""):
+        path = directory / entry.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(storage.get(entry.name))
