@@ -12,18 +12,19 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from holdfast.chaos.cluster import arguments as spark_arguments
 from holdfast.chaos.history import History as Story
+from holdfast.checkpoint import names
 from holdfast.checkpoint.failovers import read_failovers
 from holdfast.checkpoint.history import History
 from holdfast.checkpoint.records import CommitRecord, FailoverRecord
-from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
+from holdfast.ids import CommitNumber
 from holdfast.steps import Step
 from holdfast.storage.contract import Storage
 from holdfast.storage.places import open_storage
@@ -36,6 +37,8 @@ from tests.services.cable import Cable
 from tests.services.object_store import ObjectStore
 
 CLUSTER = "chaos"
+ENDLESS = 1_000_000
+"""Epochs of a job that does not end by itself."""
 SESSION = "4s"
 APP = """
 from pathlib import Path
@@ -114,6 +117,11 @@ class NodeProcess:
     def times_told(self, *parts: str) -> int:
         """How many lines have all of these in them."""
         return sum(all(part in line for part in parts) for line in self.said().splitlines())
+
+    def told_at(self, *parts: str) -> float:
+        """When it first said so, in seconds by the machine's clock."""
+        lines = [line for line in self.said().splitlines() if all(part in line for part in parts)]
+        return float(lines[0].split()[1])
 
     def arm(self) -> None:
         """From now on, the first of its processes that gets to the step of `stop_at` stops itself."""
@@ -240,6 +248,11 @@ class Cluster:
         self.wait(lambda: node.told("is in cluster") or not node.running, f"{node.name} to stand by")
         assert node.running, self.told()
 
+    def wait_standing_by(self, node: NodeProcess) -> None:
+        """Wait until every run that it has begun has ended."""
+        begun = node.times_told("TAKING THE SEAT")
+        self.wait(lambda: node.times_told("the run ended") >= begun, f"{node.name} to stand by again")
+
     def wait_progress(self, commits: int = 2) -> None:
         """Wait for that many commits more than there are now."""
         before = self.number()
@@ -247,19 +260,23 @@ class Cluster:
 
     def number(self) -> int:
         """The newest commit."""
-        return self.newest().number
+        found = [names.number_of(entry.name) for entry in self.storage.list(names.COMMITS)]
+        return max((number for number in found if number is not None), default=0)
 
-    def newest(self) -> CheckpointView:
-        return History(self.storage).load()
+    def term(self) -> int:
+        """Of the newest commit."""
+        number = self.number()
+        return History(self.storage).record(CommitNumber(number)).term if number else 0
 
     def commits(self) -> list[CommitRecord]:
         history = History(self.storage)
         newest = history.load()
         return [history.record(n) for n in range(max(newest.retained_from, 1), newest.number + 1)]
 
-    def leader(self) -> str:
+    def leader(self) -> NodeProcess:
         """Who committed for the first time after the newest takeover."""
-        return self.failovers()[-1].node
+        name = self.failovers()[-1].node
+        return next(node for node in self.nodes if node.name == name)
 
     def failovers(self) -> list[FailoverRecord]:
         return read_failovers(self.storage)
@@ -273,13 +290,24 @@ class Cluster:
             cwd=self.root, env=environment, capture_output=True, text=True, timeout=180,
         )  # fmt: skip
 
+    def stop(self, *nodes: NodeProcess) -> None:
+        """Have the job stop where it is, and judge what it has done so far."""
+        asked = subprocess.run(
+            [sys.executable, "-m", "holdfast", "stop", "--checkpoint", self.url, "--timeout", "3m"],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, timeout=240,
+        )  # fmt: skip
+        assert asked.returncode == 0, asked.stderr + self.told()
+        self.finish(*nodes)
+
     def finish(self, *nodes: NodeProcess) -> None:
         """Wait until the nodes have ended, in good order, and judge what they left behind."""
         self.wait(lambda: not any(node.running for node in nodes), "every node to end")
         assert [node.code for node in nodes] == [0] * len(nodes), self.told()
+        newest = History(self.storage).load()
         if self.store is not None:
             fetch(self.storage, self.place.checkpoint)
-        finding = check(self.place, self.shape)
+        done = newest.last_epoch if self.shape.epochs == ENDLESS else self.shape.epochs
+        finding = check(self.place, replace(self.shape, epochs=done))
         assert finding.verdict is Verdict.TRUE, f"{finding}\n{self.told()}"
         terms = [record.term for record in self.commits()]
         assert terms == sorted(terms), f"an old leader committed after a new one\n{self.told()}"

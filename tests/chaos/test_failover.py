@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 from pathlib import Path
 
 import pytest
 
 from holdfast.checkpoint.records import FailoverRecord
 from tests.chaos.apps import Shape
-from tests.chaos.nodes import Cluster
+from tests.chaos.nodes import ENDLESS, Cluster, NodeProcess
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(3_600)]
 
@@ -49,35 +50,94 @@ def test_a_frozen_leader_wakes_up_replaced_and_stands_by(tmp_path: Path) -> None
         cluster.finish(first, second)
 
 
+class Trouble:
+    """One way to make a leader be replaced. `begin`, wait for the successor, `end`."""
+
+    def __init__(self, cluster: Cluster, leader: NodeProcess, number: int) -> None:
+        self.cluster, self.leader, self.number = cluster, leader, number
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """What was hurt stands by again."""
+        self.cluster.wait_standing_by(self.leader)
+
+
+class Kill(Trouble):
+    def begin(self) -> None:
+        self.leader.kill()
+
+    def end(self) -> None:
+        self.leader.close()
+        self.cluster.wait_joined(self.cluster.start(f"node-{self.number}"))
+
+
+class KillAndRestartZooKeeper(Kill):
+    """Sessions are counted anew by the server that comes back."""
+
+    def begin(self) -> None:
+        self.cluster.server.kill()
+        self.leader.kill()
+        self.cluster.server.start()
+
+
+class Freeze(Trouble):
+    def begin(self) -> None:
+        self.leader.pause_all()
+
+    def end(self) -> None:
+        self.leader.resume_all()
+        super().end()
+
+
+class Cut(Trouble):
+    def begin(self) -> None:
+        self.leader.cables.zookeeper.cut()
+
+    def end(self) -> None:
+        self.leader.cables.zookeeper.mend()
+        super().end()
+
+
+class HandOver(Trouble):
+    def begin(self) -> None:
+        done = self.cluster.command("handover")
+        assert done.returncode == 0, done.stderr + self.cluster.told()
+
+
+TROUBLES = (Kill, KillAndRestartZooKeeper, Freeze, Cut, HandOver)
+
+
 def test_random_failovers_under_load_end_as_a_run_without_them(tmp_path: Path) -> None:
-    """Kills, freezes and hand-overs by the seed; the node that was hurt comes back as a standby."""
-    chance = random.Random(SEED)
-    with Cluster(tmp_path, Shape(epochs=80 * FAILOVERS)) as cluster:
-        leader, standby = cluster.pair()
+    """Whoever leads is hurt, by the seed, as soon as it has committed; the job never pauses for the test."""
+    chance, began = random.Random(SEED), time.monotonic()
+    with Cluster(tmp_path, Shape(epochs=ENDLESS), epoch_interval="100ms", session="3s") as cluster:
+        cluster.pair()
         for number in range(FAILOVERS):
-            what = chance.choice(("kill", "freeze", "handover"))
-            cluster.story.add(leader.name, what)
-            if what == "kill":
-                leader.kill()
-            elif what == "freeze":
-                leader.pause_all()
-            else:
-                done = cluster.command("handover")
-                assert done.returncode == 0, done.stderr + cluster.told()
-            cluster.wait(lambda by=standby: cluster.leader() == by.name, f"{standby.name} to lead")
-            if what == "freeze":
-                leader.resume_all()
-                cluster.wait(lambda by=leader: by.told("the run ended"), f"{leader.name} to stand by")
-            if what != "handover":
-                # Thawed or dead, it makes room for a fresh one.
-                leader.close()
-                leader = cluster.start(f"node-{number}")
-                cluster.wait(lambda by=leader: by.told("is in cluster"), f"{leader.name} to stand by")
-            leader, standby = standby, leader
-        cluster.finish(leader, standby)
-        assert len(cluster.failovers()) == FAILOVERS + 1, cluster.told()
+            known, leader = len(cluster.failovers()), cluster.leader()
+            trouble = chance.choice(TROUBLES)(cluster, leader, number)
+            print(
+                f"failover {number + 1} of {FAILOVERS}, seed {SEED}, after {time.monotonic() - began:.0f} s: "
+                f"{type(trouble).__name__} of {leader.name} at commit {cluster.number()}",
+                flush=True,
+            )
+            trouble.begin()
+            cluster.wait(
+                lambda seen=known, old=leader: (
+                    len(cluster.failovers()) > seen and cluster.leader() is not old
+                ),
+                f"another node than {leader.name} to lead",
+            )
+            trouble.end()
+        cluster.stop(*(node for node in cluster.nodes if node.running))
         for failover in cluster.failovers():
             print(failover.node, failover.reason, *phases_ms(failover))
+
+
+def replaced(cluster: Cluster, leader: NodeProcess, known: int) -> bool:
+    """Whether a failover after the first `known` has ended with another leader's commit."""
+    return len(cluster.failovers()) > known and cluster.leader() is not leader
 
 
 def phases_ms(failover: FailoverRecord) -> list[int | None]:

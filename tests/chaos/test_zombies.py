@@ -16,7 +16,7 @@ import pytest
 from holdfast.checkpoint import names
 from holdfast.steps import Step
 from tests.chaos.apps import Shape
-from tests.chaos.nodes import Cluster, NodeProcess
+from tests.chaos.nodes import ENDLESS, Cluster, NodeProcess
 from tests.chaos.recorded_storage import read_writes
 from tests.chaos.zombies import Fate, Waking, account_of, waking_of
 
@@ -46,13 +46,6 @@ class Rounds:
         self._times.append((zombie, stopped, time.time()))
         zombie.resume_all()
 
-    def wait_standing_by(self, zombie: NodeProcess) -> None:
-        """Wait until all its runs so far have ended."""
-        begun = zombie.times_told("TAKING THE SEAT")
-        self._cluster.wait(
-            lambda: zombie.times_told("the run ended") >= begun, f"{zombie.name} to stand by again"
-        )
-
     def wakings(self) -> list[Waking]:
         """What became of all that was written, now that everything is over."""
         account = account_of(self._cluster.storage)
@@ -74,19 +67,18 @@ def judged(wakings: list[Waking]) -> None:
     ids=lambda steps: "-".join(steps),
 )
 def test_what_a_woken_leader_writes_is_refused_or_orphaned(steps: tuple[Step, Step], tmp_path: Path) -> None:
-    shape = Shape(epochs=60 + 70 * ROUNDS, pad=PAD)
-    with Cluster(tmp_path, shape, retain=100_000) as cluster:
+    with Cluster(tmp_path, Shape(epochs=ENDLESS, pad=PAD), retain=ENDLESS) as cluster:
         leader, standby = cluster.pair(*steps)
         rounds = Rounds(cluster)
         for _ in range(ROUNDS):
             stopped = rounds.freeze(leader)
-            term = cluster.newest().term
-            cluster.wait(lambda old=term: cluster.newest().term > old, f"{standby.name} to commit")
+            term = cluster.term()
+            cluster.wait(lambda old=term: cluster.term() > old, f"{standby.name} to commit")
             cluster.wait_progress()
             rounds.wake(leader, stopped)
-            rounds.wait_standing_by(leader)
+            cluster.wait_standing_by(leader)
             leader, standby = standby, leader
-        cluster.finish(leader, standby)
+        cluster.stop(leader, standby)
         wakings = rounds.wakings()
     judged(wakings)
     for number, waking in enumerate(wakings):
@@ -107,7 +99,7 @@ def test_what_a_woken_leader_writes_is_refused_or_orphaned(steps: tuple[Step, St
 
 def test_a_commit_that_comes_before_the_successors_first_is_adopted_and_counted(tmp_path: Path) -> None:
     """Both are frozen just before they write the same commit number, and the old leader is woken first."""
-    with Cluster(tmp_path, Shape(epochs=80, pad=PAD), session="6s", retain=100_000) as cluster:
+    with Cluster(tmp_path, Shape(epochs=ENDLESS, pad=PAD), session="6s", retain=ENDLESS) as cluster:
         first, second = cluster.pair(Step.BEFORE_COMMIT, Step.BEFORE_COMMIT)
         rounds = Rounds(cluster)
         stopped = rounds.freeze(first)
@@ -118,10 +110,10 @@ def test_a_commit_that_comes_before_the_successors_first_is_adopted_and_counted(
         rounds.wake(first, stopped)
         cluster.wait(lambda: cluster.number() > before, "the first node to commit")
         second.resume_all()
-        cluster.wait(lambda: cluster.newest().term == 2, "the second node to commit")
-        rounds.wait_standing_by(first)
+        cluster.wait(lambda: cluster.term() == 2, "the second node to commit")
+        cluster.wait_standing_by(first)
         assert second.told("came first; going on from it"), cluster.told()
-        cluster.finish(first, second)
+        cluster.stop(first, second)
         wakings = rounds.wakings()
     judged(wakings)
     assert [write.name for write in wakings[0].late()] == [names.commit(before + 1)]

@@ -140,7 +140,9 @@ def epoch_shown(name: str) -> int:
 
 
 def _named_by(record: CommitRecord) -> Iterable[str]:
-    yield from (file.extent.object for file in (*record.deltas, *record.staged, *record.lists))
+    yield from (delta.extent.object for delta in record.deltas)
+    yield from (rows.extent.object for rows in record.staged)
+    yield from (items.extent.object for items in record.lists)
     yield from (file.object for file in record.snapshots)
     yield from (names.plan(int(epoch), attempt) for epoch, attempt in record.attempts.items())
     if record.manifest:
