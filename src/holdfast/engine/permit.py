@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from holdfast.clock import Clock
 from holdfast.errors import SeatLost
@@ -24,12 +26,26 @@ class Permit:
         self._clock, self._until = clock, until
         self._why: str | None = None
         self._wanted_since: float | None = None
+        self._reaching: dict[int, float] = {}
+        """Thread -> since when it has waited for storage."""
         self._changed = threading.Condition()
 
     @property
     def wanted_since(self) -> float | None:
-        """Since when a commit has been wanted and none has succeeded; None: none is wanted."""
-        return self._wanted_since
+        """Since when a commit has been wanted and none has succeeded, or storage has kept one from being
+        wanted; None: neither.
+        """
+        wanted = [self._wanted_since] if self._wanted_since is not None else []
+        return min([*wanted, *self._reaching.copy().values()], default=None)
+
+    @contextmanager
+    def reaching_storage(self) -> Iterator[None]:
+        """What is done meanwhile waits for storage, and no epoch comes to its commit before it is done."""
+        self._reaching[threading.get_ident()] = self._clock.monotonic()
+        try:
+            yield
+        finally:
+            del self._reaching[threading.get_ident()]
 
     def extend(self, until: float) -> None:
         """Commits may begin before `until`, in monotonic seconds."""

@@ -156,12 +156,14 @@ class Stretch:
         clock, settings, wishes = self._seat.clock, self._seat.settings, self._seat.wishes
         while not wishes.stopping.is_set():
             self._committer.check(allowed=1_000)
-            self._seat.look_around()
+            with wishes.permit.reaching_storage():
+                self._seat.look_around()
             if wishes.parallelism not in (None, self._shards):
                 self._commit_pending()
                 return Ending.RESCALING
             began = clock.monotonic()
-            plan = self._planner.next(self._admission.limit, self._committer.view.number)
+            with wishes.permit.reaching_storage():
+                plan = self._planner.next(self._admission.limit, self._committer.view.number)
             if plan is None:
                 if self._pending:
                     self._commit_pending()

@@ -70,6 +70,28 @@ def test_how_long_a_commit_has_been_wanted_is_counted_from_the_first_try() -> No
     assert permit.wanted_since is None
 
 
+def test_a_leader_that_waits_for_storage_before_it_can_want_a_commit_counts_too() -> None:
+    clock = ManualClock()
+    permit, stuck, mended = Permit(clock), threading.Event(), threading.Event()
+
+    def plan() -> None:
+        with permit.reaching_storage():
+            stuck.set()
+            mended.wait(10)
+
+    clock.advance(timedelta(seconds=3))
+    planning = threading.Thread(target=plan, daemon=True)
+    planning.start()
+    assert stuck.wait(10)
+    clock.advance(timedelta(seconds=3))
+    permit.want()
+    permit.satisfied()
+    assert permit.wanted_since == 3.0, "an older commit that succeeded says nothing of this"
+    mended.set()
+    planning.join(10)
+    assert permit.wanted_since is None
+
+
 def test_a_run_whose_seat_was_lost_before_it_began_claims_no_term(tmp_path: Path) -> None:
     """Spark may take long to start: by then somebody else may lead, who must not be fenced out."""
     job = hf.Job("late")
