@@ -35,7 +35,7 @@ def test_a_leader_cut_off_from_zookeeper_pauses_is_replaced_and_stands_by(tmp_pa
         assert first.told_at("PAUSED") < second.told_at("TAKING THE SEAT"), cluster.told()
         cluster.wait(lambda: cluster.term() == 2, "the second node to commit")
         first.cables.zookeeper.mend()
-        cluster.wait(lambda: first.told("the run ended"), "the first node to stand by")
+        cluster.wait_standing_by(first)
         cluster.stop(first, second)
         of_first = [record.number for record in cluster.commits() if record.term == 1]
         assert max(of_first) <= at_pause + 1, "it went on committing: one may have been under way"
@@ -78,5 +78,5 @@ def test_a_leader_cut_off_from_storage_resigns_and_another_goes_on(
         cluster.wait(lambda: second.told("TAKING THE SEAT", "resigned"), "the second node to take over")
         cluster.wait(lambda: cluster.term() == 2, "the second node to commit")
         first.cables.storage.mend()
-        cluster.wait(lambda: first.told("the run ended"), "the first node to stand by")
+        cluster.wait_standing_by(first)
         cluster.stop(first, second)

@@ -45,8 +45,7 @@ def test_a_frozen_leader_wakes_up_replaced_and_stands_by(tmp_path: Path) -> None
         before = cluster.number()
         cluster.wait(lambda: cluster.number() > before + 2, "the standby to commit")
         first.resume_all()
-        cluster.wait(lambda: first.told("ENDING"), "the first node to learn it")
-        cluster.wait(lambda: first.told("the run ended"), "the first node to stand by")
+        cluster.wait_standing_by(first)
         cluster.finish(first, second)
 
 

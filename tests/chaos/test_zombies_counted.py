@@ -18,7 +18,8 @@ PLACE = "checkpoint"
 ACCOUNT = Account(
     place=PLACE,
     terms={names.commit(1): 1, names.commit(2): 1, names.commit(3): 2},
-    named=frozenset({"data/000000000002/a", names.plan(2, 1), "manifests/000000000001-x"}),
+    named=frozenset({"data/000000000002/a", names.plan(1, 1), names.plan(2, 1)}),
+    spent=frozenset({names.plan(1, 1)}),
     last_epoch=3,
 )
 
@@ -43,6 +44,8 @@ def write(name: str, outcome: str = "created", *, call: str = "put_new", place: 
         (write("data/000000000002/b", "done", call="delete"), Fate.REMOVED),
         (write("data/000000000002/a", "done", call="delete"), Fate.CONTRADICTS),
         (write(names.commit(1), "done", call="delete"), Fate.CONTRADICTS),
+        (write(names.plan(1, 1), "done", call="delete"), Fate.REMOVED),
+        (write(names.plan(2, 1), "done", call="delete"), Fate.CONTRADICTS),
         (write(names.failure(1)), Fate.NOTED),
         (write("out-000000000003.parquet", place="sink"), Fate.ADOPTED),
         (write("out-000000000003.parquet", "exists", place="sink"), Fate.REFUSED),

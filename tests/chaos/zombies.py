@@ -27,7 +27,7 @@ class Fate(StrEnum):
     ORPHANED = "orphaned"
     """It is, or was, in storage, and no commit names it."""
     REMOVED = "removed"
-    """It deleted what no commit names."""
+    """It deleted what no commit needs."""
     NOTED = "noted"
     """History and requests: nobody decides about data by it."""
     CONTRADICTS = "contradicts"
@@ -49,6 +49,8 @@ class Account:
     """Name of a commit -> its term."""
     named: frozenset[str]
     """Every object that some commit names."""
+    spent: frozenset[str]
+    """Plans that are named and of no more use: whoever goes back to the oldest commit replays later ones."""
     last_epoch: int
 
     def fate(self, write: Write, term: int) -> Fate:
@@ -58,7 +60,8 @@ class Account:
         if write.place != self.place:
             return self._fate_in_sink(write)
         if write.call == "delete":
-            return Fate.CONTRADICTS if write.name in self.named | self.terms.keys() else Fate.REMOVED
+            needed = (self.named - self.spent) | self.terms.keys()
+            return Fate.CONTRADICTS if write.name in needed else Fate.REMOVED
         if write.name.startswith(names.COMMITS):
             return Fate.ADOPTED if self.terms.get(write.name) == term else Fate.CONTRADICTS
         if write.name.startswith(FILES):
@@ -113,6 +116,7 @@ def account_of(storage: Storage) -> Account:
         place=storage.url,
         terms={names.commit(record.number): record.term for record in records},
         named=frozenset(name for record in records for name in _named_by(record)),
+        spent=frozenset(_plans_of(records[0])),
         last_epoch=newest.last_epoch,
     )
 
@@ -144,9 +148,13 @@ def _named_by(record: CommitRecord) -> Iterable[str]:
     yield from (rows.extent.object for rows in record.staged)
     yield from (items.extent.object for items in record.lists)
     yield from (file.object for file in record.snapshots)
-    yield from (names.plan(int(epoch), attempt) for epoch, attempt in record.attempts.items())
+    yield from _plans_of(record)
     if record.manifest:
         yield record.manifest
+
+
+def _plans_of(record: CommitRecord) -> list[str]:
+    return [names.plan(int(epoch), attempt) for epoch, attempt in record.attempts.items()]
 
 
 def _told(judged: Iterable[tuple[Write, Fate]]) -> str:
