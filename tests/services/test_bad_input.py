@@ -35,6 +35,16 @@ def test_a_zookeeper_that_does_not_answer_is_named() -> None:
         zookeeper.connect(0.5)
 
 
+def test_a_node_that_reaches_no_zookeeper_ends_and_has_touched_nothing(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ZooKeeper.connect, "__defaults__", (0.5,))
+    nowhere = f"127.0.0.1:{free_port()}"
+    told = refusal(start("a", at=nowhere), RetryableError)
+    assert f"{nowhere} did not answer within 0.5 s; check the address, whether it runs" in told
+    assert not (tmp_path / "ck").exists()
+
+
 def test_a_wrong_password_is_refused(start: Start) -> None:
     holding(start("a", user="anna", password="right"))
     told = refusal(start("b", user="anna", password="wrong"), DefinitionError)
