@@ -62,6 +62,7 @@ class NodeProcess:
     ) -> None:
         self.name, self.cables, self._log = name, cables, root / f"{name}.log"
         self._token = root / f"{name}.token"
+        self._lines, self._read = list[str](), 0
         environment = {
             **os.environ,
             **settings.environment,
@@ -100,16 +101,24 @@ class NodeProcess:
 
     def said(self) -> str:
         """Its messages, and whatever else it wrote, line by line."""
-        lines = []
-        for line in self._log.read_text(errors="replace").splitlines():
-            try:
-                event: dict[str, Any] = json.loads(line)
-            except ValueError:
-                lines.append(line)
-                continue
-            if event.get("event") == "message":
-                lines.append(f"{event['at_ms'] % 10_000_000 / 1000:.2f} {event['text']}")
-        return "\n".join(f"{self.name}: {line}" for line in lines)
+        with self._log.open("rb") as log:
+            log.seek(self._read)
+            for raw in log:
+                if not raw.endswith(b"\n"):
+                    break  # still being written
+                self._read += len(raw)
+                self._note(raw.decode(errors="replace").rstrip("\n"))
+        return "\n".join(self._lines)
+
+    def _note(self, line: str) -> None:
+        """Progress is left out: there is much of it, and nobody asks for it."""
+        try:
+            event: dict[str, Any] = json.loads(line)
+        except ValueError:
+            self._lines.append(f"{self.name}: {line}")
+            return
+        if event.get("event") == "message":
+            self._lines.append(f"{self.name}: {event['at_ms'] % 10_000_000 / 1000:.2f} {event['text']}")
 
     def told(self, *parts: str) -> bool:
         return self.times_told(*parts) > 0
@@ -247,6 +256,11 @@ class Cluster:
     def wait_joined(self, node: NodeProcess) -> None:
         self.wait(lambda: node.told("is in cluster") or not node.running, f"{node.name} to stand by")
         assert node.running, self.told()
+
+    def standing_by(self, leader: NodeProcess) -> list[NodeProcess]:
+        """Who could take over from the leader."""
+        others = [node for node in self.nodes if node is not leader]
+        return [node for node in others if node.running and node.told("is in cluster")]
 
     def wait_standing_by(self, node: NodeProcess) -> None:
         """Wait until every run that it has begun has ended."""

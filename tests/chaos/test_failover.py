@@ -69,7 +69,7 @@ class Kill(Trouble):
 
     def end(self) -> None:
         self.leader.close()
-        self.cluster.wait_joined(self.cluster.start(f"node-{self.number}"))
+        self.cluster.start(f"node-{self.number}")
 
 
 class KillAndRestartZooKeeper(Kill):
@@ -109,11 +109,16 @@ TROUBLES = (Kill, KillAndRestartZooKeeper, Freeze, Cut, HandOver)
 
 
 def test_random_failovers_under_load_end_as_a_run_without_them(tmp_path: Path) -> None:
-    """Whoever leads is hurt, by the seed, as soon as it has committed; the job never pauses for the test."""
+    """Whoever leads is hurt, by the seed, as soon as it has committed and somebody stands by.
+
+    Three nodes, so that one can start while the others lead and are hurt.
+    """
     chance, began = random.Random(SEED), time.monotonic()
     with Cluster(tmp_path, Shape(epochs=ENDLESS), epoch_interval="100ms", session="3s") as cluster:
         cluster.pair()
+        cluster.start("third")
         for number in range(FAILOVERS):
+            cluster.wait(lambda: bool(cluster.standing_by(cluster.leader())), "somebody beside the leader")
             known, leader = len(cluster.failovers()), cluster.leader()
             trouble = chance.choice(TROUBLES)(cluster, leader, number)
             print(
@@ -122,12 +127,7 @@ def test_random_failovers_under_load_end_as_a_run_without_them(tmp_path: Path) -
                 flush=True,
             )
             trouble.begin()
-            cluster.wait(
-                lambda seen=known, old=leader: (
-                    len(cluster.failovers()) > seen and cluster.leader() is not old
-                ),
-                f"another node than {leader.name} to lead",
-            )
+            cluster.wait(lambda by=leader, seen=known: replaced(cluster, by, seen), f"{leader.name} replaced")
             trouble.end()
         cluster.stop(*(node for node in cluster.nodes if node.running))
         for failover in cluster.failovers():
