@@ -15,6 +15,7 @@ import pytest
 
 from holdfast.checkpoint.records import FailoverRecord
 from tests.chaos.apps import Shape
+from tests.chaos.harness import show
 from tests.chaos.nodes import ENDLESS, Cluster, NodeProcess
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(3_600)]
@@ -108,7 +109,9 @@ class HandOver(Trouble):
 TROUBLES = (Kill, KillAndRestartZooKeeper, Freeze, Cut, HandOver)
 
 
-def test_random_failovers_under_load_end_as_a_run_without_them(tmp_path: Path) -> None:
+def test_random_failovers_under_load_end_as_a_run_without_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Whoever leads is hurt, by the seed, as soon as it has committed and somebody stands by.
 
     Three nodes, so that one can start while the others lead and are hurt.
@@ -121,17 +124,15 @@ def test_random_failovers_under_load_end_as_a_run_without_them(tmp_path: Path) -
             cluster.wait(lambda: bool(cluster.standing_by(cluster.leader())), "somebody beside the leader")
             known, leader = len(cluster.failovers()), cluster.leader()
             trouble = chance.choice(TROUBLES)(cluster, leader, number)
-            print(
-                f"failover {number + 1} of {FAILOVERS}, seed {SEED}, after {time.monotonic() - began:.0f} s: "
-                f"{type(trouble).__name__} of {leader.name} at commit {cluster.number()}",
-                flush=True,
-            )
+            after, what = time.monotonic() - began, type(trouble).__name__
+            at = f"{what} of {leader.name} at commit {cluster.number()}"
+            show(f"{after:6.0f} s  failover {number + 1} of {FAILOVERS}, seed {SEED}: {at}", capsys)
             trouble.begin()
             cluster.wait(lambda by=leader, seen=known: replaced(cluster, by, seen), f"{leader.name} replaced")
             trouble.end()
         cluster.stop(*(node for node in cluster.nodes if node.running))
         for failover in cluster.failovers():
-            print(failover.node, failover.reason, *phases_ms(failover))
+            show(f"{failover.node}: {failover.reason}; phases in ms {phases_ms(failover)}", capsys)
 
 
 def replaced(cluster: Cluster, leader: NodeProcess, known: int) -> bool:

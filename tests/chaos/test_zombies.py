@@ -16,6 +16,7 @@ import pytest
 from holdfast.checkpoint import names
 from holdfast.steps import Step
 from tests.chaos.apps import Shape
+from tests.chaos.harness import show
 from tests.chaos.nodes import ENDLESS, Cluster, NodeProcess
 from tests.chaos.recorded_storage import read_writes
 from tests.chaos.zombies import Fate, Waking, account_of, waking_of
@@ -55,9 +56,9 @@ class Rounds:
         ]
 
 
-def judged(wakings: list[Waking]) -> None:
+def judged(wakings: list[Waking], capsys: pytest.CaptureFixture[str]) -> None:
     for waking in wakings:
-        print(waking)
+        show(str(waking), capsys)
         assert not waking.contradictions(), waking
 
 
@@ -66,7 +67,9 @@ def judged(wakings: list[Waking]) -> None:
     [(Step.BEFORE_COMMIT, Step.COMMIT_WRITTEN), (Step.TASK_FILES_WRITTEN, Step.BEFORE_PUBLISH)],
     ids=lambda steps: "-".join(steps),
 )
-def test_what_a_woken_leader_writes_is_refused_or_orphaned(steps: tuple[Step, Step], tmp_path: Path) -> None:
+def test_what_a_woken_leader_writes_is_refused_or_orphaned(
+    steps: tuple[Step, Step], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Cluster(tmp_path, Shape(epochs=ENDLESS, pad=PAD), retain=ENDLESS) as cluster:
         leader, standby = cluster.pair(*steps)
         rounds = Rounds(cluster)
@@ -80,7 +83,7 @@ def test_what_a_woken_leader_writes_is_refused_or_orphaned(steps: tuple[Step, St
             leader, standby = standby, leader
         cluster.stop(leader, standby)
         wakings = rounds.wakings()
-    judged(wakings)
+    judged(wakings, capsys)
     for number, waking in enumerate(wakings):
         assert not waking.late(), f"it committed or showed something after it was replaced: {waking}"
         match steps[number % 2]:
@@ -97,7 +100,9 @@ def test_what_a_woken_leader_writes_is_refused_or_orphaned(steps: tuple[Step, St
                 assert waking.count(Fate.REFUSED, "ledger-out-") == 1, waking
 
 
-def test_a_commit_that_comes_before_the_successors_first_is_adopted_and_counted(tmp_path: Path) -> None:
+def test_a_commit_that_comes_before_the_successors_first_is_adopted_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Both are frozen just before they write the same commit number, and the old leader is woken first."""
     with Cluster(tmp_path, Shape(epochs=ENDLESS, pad=PAD), session="6s", retain=ENDLESS) as cluster:
         first, second = cluster.pair(Step.BEFORE_COMMIT, Step.BEFORE_COMMIT)
@@ -115,5 +120,5 @@ def test_a_commit_that_comes_before_the_successors_first_is_adopted_and_counted(
         assert second.told("came first; going on from it"), cluster.told()
         cluster.stop(first, second)
         wakings = rounds.wakings()
-    judged(wakings)
+    judged(wakings, capsys)
     assert [write.name for write in wakings[0].late()] == [names.commit(before + 1)]
