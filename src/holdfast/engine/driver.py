@@ -89,6 +89,8 @@ class Driver:
         self._program = compile_graph(self._graph, self._spark)
         self._refuse_misfit(self._program)
         self._checkpoint = open_run(self._storage, self._graph.name, self._settings, self._run, self._clock)
+        # A node that lost its seat while Spark was starting must not take the lead from its successor.
+        self._wishes.permit.await_valid()
         self._term = claim(self._storage, self._run, socket.gethostname(), os.getpid(), self._clock.now_ms())
         reached(Step.TERM_CLAIMED)
         release(self._storage, PIN_PREFIX, but_of=self._run)
@@ -202,9 +204,11 @@ class Driver:
         when told to stop meanwhile.
         """
         self._monitor.update(phase="restarting", error=str(failure))
+        self._wishes.permit.want()
         # Not the one after the last commit: several may wait for theirs, and sinks fail on no epoch's jobs.
         epoch = self._led.running if self._led is not None else NO_EPOCH
         self._restarts.after(failure, epoch, self._wishes.stopping)
+        self._wishes.permit.refuse_if_revoked()
         self._monitor.update(restarts=self._term - 1 + self._restarts.count, error=None)
         session = revived(self._spark, self._graph.name, self._own_session)
         if session is not self._spark:
@@ -221,6 +225,7 @@ class Driver:
         """Between two epochs: whether somebody else leads by now, and whether there are as many cores as
         shards.
         """
+        self._wishes.permit.refuse_if_revoked()
         now = self._clock.monotonic()
         if now - self._term_checked < TERM_CHECK_SECONDS:
             return
