@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.terms import newest_term
+from holdfast.engine import driver as driver_module
 from holdfast.engine.driver import Driver
 from holdfast.engine.permit import Permit
 from holdfast.engine.progress import Monitor
@@ -92,7 +94,9 @@ def test_a_leader_that_waits_for_storage_before_it_can_want_a_commit_counts_too(
     assert permit.wanted_since is None
 
 
-def test_a_run_whose_seat_was_lost_before_it_began_claims_no_term(tmp_path: Path) -> None:
+def test_a_run_whose_seat_was_lost_before_it_began_claims_no_term(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark may take long to start: by then somebody else may lead, who must not be fenced out."""
     job = hf.Job("late")
     rows = job.source(hf.MemorySource([("a",)], schema="word string"), uid="in")
@@ -100,6 +104,8 @@ def test_a_run_whose_seat_was_lost_before_it_began_claims_no_term(tmp_path: Path
     storage, clock = LocalStorage(tmp_path / "ck"), ManualClock()
     permit = Permit(clock)
     permit.revoke("node b has the seat")
+    compiled = SimpleNamespace(graph=job.graph(), forms={})
+    monkeypatch.setattr(driver_module, "compile_graph", lambda graph, spark: compiled)
     settings, wishes = check_settings(str(tmp_path / "ck"), {}), Wishes(permit)
     monitor = Monitor("late", clock, [], [])
     driver = Driver(job.graph(), settings, cast(Any, None), True, storage, "run", clock, monitor, wishes)
