@@ -27,7 +27,7 @@ LINE_LENGTH_MAX = 110
 TEXT_BYTES_MAX = 1_000_000
 
 # Packages that get time and chance passed in, so that a test can hold them in its hand.
-PURE_PACKAGES = ("state", "io", "graph", "checkpoint", "epoch")
+PURE_PACKAGES = ("state", "io", "graph", "checkpoint", "cluster", "epoch")
 BANNED_CALLS = {
     "time.time": "take a Clock and call now_ms()",
     "time.time_ns": "take a Clock and call now_ms()",
@@ -41,6 +41,7 @@ BANNED_CALLS = {
 
 # One door per vendor: paths below src/holdfast that may import it.
 VENDOR_DOORS = {
+    "kazoo": ("cluster/zookeeper.py",),
     "lmdb": ("state/lmdb.py",),
     "obstore": ("storage/objects.py",),
     "prometheus_client": ("dashboard/",),

@@ -8,6 +8,7 @@
     │   ├─ EpochFailed          the epoch's Spark job failed
     │   └─ SessionLost          Spark itself is gone: start the process again
     ├─ FencedOut            stop now               (a newer leader exists)
+    ├─ SeatLost             stop now               (the cluster may give the seat to another node)
     ├─ UserCodeError        the user's function    (uid, epoch, key, row; cause in the text)
     ├─ PoisonEpoch          mend what it fails on  (the same epoch failed in the same way again and again)
     ├─ RestoreError         choose another point   (incompatible state, checkpoint missing)
@@ -71,6 +72,12 @@ class FencedOut(HoldfastError):
             f"a newer leader exists: term {self.ours} was superseded by term {self.newest} "
             f"({self.evidence}); this driver stops and must not be restarted beside it"
         )
+
+
+class SeatLost(HoldfastError):
+    """The seat is no longer this node's, or it cannot be known that it is: write nothing more."""
+
+    exit_code = 77
 
 
 class UserCodeError(HoldfastError):

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import pytest
+
 from holdfast.chaos.history import History
 from holdfast.checkpoint import names
 from tests.chaos import nemesis
@@ -38,6 +40,12 @@ def wait_until(condition: Callable[[], bool], what: str, history: History | None
             story = history.story() if history else ""
             raise AssertionError(f"waited {DEADLINE_SECONDS:.0f} s in vain for: {what}{story}")
         time.sleep(POLL_SECONDS)
+
+
+def show(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Print a line of figures or progress at once, also where pytest captures what tests print."""
+    with capsys.disabled():
+        print(f"\n{text}", end="", flush=True)
 
 
 class Driver:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.matrix import CELLS, Cell, counted, summarize, told
+from tests.chaos.matrix import CELLS, FAULTS_MIN, Cell, counted, summarize, told
 
 KINDS = [f"kind-{number}" for number in range(8)]
-STRICT = Cell("strict", "ledger", 1.0)
-AT_LEAST_ONCE = Cell("repeating", "plain", 1.0, ("--guarantee", "at-least-once"))
+STRICT = Cell("strict", "ledger", 1)
+AT_LEAST_ONCE = Cell("repeating", "plain", 1, ("--guarantee", "at-least-once"))
 
 
 def report(verdict: str = "true", faults: int = 30, **tally: int) -> dict[str, Any]:
@@ -49,3 +49,4 @@ def test_the_matrix_asks_for_every_guarantee_and_a_cluster() -> None:
     options = {option for cell in CELLS for option in cell.options}
     assert {"at-least-once", "at-most-once", "--cluster", "--real-sinks", "--check"} <= options
     assert len({cell.name for cell in CELLS}) == len(CELLS)
+    assert sum(cell.faults for cell in CELLS) >= FAULTS_MIN

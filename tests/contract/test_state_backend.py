@@ -29,6 +29,7 @@ from holdfast.state.working import (
     Version,
     attach_state,
     open_state,
+    remove_others,
 )
 
 BACKENDS = ["lmdb", "memory", "rocksdb"]
@@ -525,3 +526,25 @@ def test_a_forked_child_does_no_harm_and_goes_on_or_is_told(opened: Open) -> Non
     assert entries_of(parent) == {key(1): b"x"}
     parent.apply(v(1), v(2), puts(2), 1)
     assert entries_of(parent) == dict(puts(1, 2))
+
+
+def test_shards_that_are_no_more_leave_nothing_behind(backend: str, roots: Callable[[str], Path]) -> None:
+    parent = roots(backend) / "operator"
+    first, second = (
+        open_state(parent / name, name, StateTarget(EMPTY, at, at + 4), backend=backend)
+        for name, at in (("0-4", 0), ("4-8", 4))
+    )
+    first.apply(EMPTY, v(1), puts(1, 2), 0)
+    first.close()
+    whole = open_state(parent / "0-8", "0-8", START, backend=backend)
+    remove_others(parent, {"0-8"})
+    assert sorted(path.name for path in parent.iterdir()) == ["0-8", "4-8"], "what is in use stays"
+    second.apply(EMPTY, v(1), puts(5), 0)
+    second.close()
+    remove_others(parent, {"0-8"})
+    assert [path.name for path in parent.iterdir()] == ["0-8"]
+    whole.apply(EMPTY, v(1), puts(1, 2, 5), 0)
+    whole.close()
+    again = open_state(parent / "0-4", "0-4", StateTarget(EMPTY, 0, 4), backend=backend)
+    assert again.get_many([key(1)]) == [None]
+    again.close()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier, Thread
-from urllib.request import Request, urlopen
+from threading import Barrier
 
 import pytest
 
@@ -22,6 +20,7 @@ from holdfast.storage.objects import PART_BYTES, ObjectStorage
 from holdfast.storage.places import open_storage
 from holdfast.testing.faulty_storage import FaultyStorage
 from holdfast.testing.page_cache import PageCacheStorage
+from tests.services.object_store import ObjectStore
 
 KINDS = ("local", "s3", "faulty-without-faults", "page-cache")
 
@@ -37,30 +36,11 @@ for number in range(int(sys.argv[3])):
 
 @pytest.fixture(scope="session")
 def bucket() -> Iterator[str]:
-    """An S3 server of our own on a free loopback port, with one bucket; its place is in the environment."""
-    command = [sys.executable, "-u", "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        assert server.stderr is not None
-        endpoint = next(filter(None, map(_announced, server.stderr)), None)
-        assert endpoint, "the S3 server did not start; is moto[server] installed?"
-        # It logs every request: unread, the pipe would fill up and stop it.
-        Thread(target=server.stderr.read, daemon=True).start()
-        urlopen(Request(f"{endpoint}/holdfast-test", method="PUT"), timeout=10).close()
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("AWS_ENDPOINT_URL", endpoint)
-            environment.setenv("AWS_ACCESS_KEY_ID", "test")
-            environment.setenv("AWS_SECRET_ACCESS_KEY", "test")
-            environment.setenv("AWS_REGION", "us-east-1")
-            yield "s3://holdfast-test"
-    finally:
-        server.kill()
-        server.wait()
-
-
-def _announced(line: str) -> str | None:
-    found = re.search(r"Running on (http://127\.0\.0\.1:\d+)", line)
-    return found[1] if found else None
+    """An S3 server of our own with one bucket; its place is in the environment."""
+    with ObjectStore() as store, pytest.MonkeyPatch.context() as environment:
+        for name, value in store.environment(store.port).items():
+            environment.setenv(name, value)
+        yield store.url
 
 
 @pytest.fixture(params=KINDS)

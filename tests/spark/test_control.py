@@ -114,7 +114,7 @@ def test_a_job_is_watched_rescaled_saved_and_stopped_from_outside(
     assert told["leader"]["pid"] == running.process.pid
 
     shards = 3 if before["parallelism"] != 3 else 2
-    assert holdfast(place, "rescale", str(shards))["state"] == "done"
+    assert holdfast(place, "rescale", "--parallelism", str(shards))["state"] == "done"
     running.wait_for(lambda s: s["parallelism"] == shards, "it goes on with other shards")
 
     saved = httpx.post(f"{running.url}/savepoints", json={"url": str(place / "sp")}, headers=HEADERS)

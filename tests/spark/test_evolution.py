@@ -11,10 +11,13 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.checkpoint.commits import Chain
+from holdfast.checkpoint.identity import open_checkpoint, read_job
+from holdfast.checkpoint.saving import take_savepoint
 from holdfast.engine import snapshots
 from holdfast.errors import RestoreError
 from holdfast.storage.places import open_storage
-from tests.fixtures.everything import FROZEN_EPOCHS, ROWS_PER_EPOCH, USERS
+from holdfast.testing.clocks import ManualClock
+from tests.fixtures.everything import FROZEN_EPOCHS, NAME, ROWS_PER_EPOCH, USERS
 from tests.fixtures.evolved import Narrowed, Second, Third, expected, job
 
 FROZEN = Path(__file__).parents[1] / "fixtures" / "v1"
@@ -119,6 +122,27 @@ def test_what_cannot_follow_is_told_at_once_and_nothing_is_touched(
     for line in lines:
         assert "of operator 'everything'" in line
         assert "; declare it" in line
-    assert [name for name in listing(checkpoint) if not name.startswith(("terms/", "failures/"))] == [
-        name for name in before if not name.startswith("terms/")
-    ]
+    assert listing(checkpoint) == before, "not even a term, which would fence out a leader that fits"
+
+
+def test_a_savepoint_that_does_not_fit_is_not_claimed(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint, savepoint, fresh = tmp_path / "ck", tmp_path / "sp", tmp_path / "new"
+    shutil.copytree(FROZEN, checkpoint)
+    kept, clock = open_storage(str(checkpoint)), ManualClock()
+    take_savepoint(
+        open_checkpoint(kept, NAME, read_job(kept).key_groups, clock, identity="unused"),
+        None,
+        open_storage(str(savepoint)),
+        id="sp",
+        stopped=True,
+        clock=clock,
+        holder="test",
+    )
+    before = listing(savepoint)
+    with pytest.raises(RestoreError, match="of operator 'everything'"):
+        go_on(
+            job(30, Narrowed(), hf.MemorySink(), hf.MemorySink()), spark, fresh, tmp_path / "w",
+            from_savepoint=savepoint, claim=True,
+        )  # fmt: skip
+    assert listing(savepoint) == before
+    assert listing(fresh) == []

@@ -13,11 +13,13 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Self
 
 from holdfast.chaos import processes
 from holdfast.chaos.processes import Process
 from holdfast.errors import DefinitionError, RetryableError
 
+HOST = "127.0.0.1"
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 READY_SECONDS = 240.0
 POLL_SECONDS = 0.1
@@ -31,29 +33,50 @@ class Cluster:
         self._directory = directory
         self._hosts = tuple(f"127.0.0.{number + 1}" for number in range(workers))
         self._applications = applications
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
         self.url = ""
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         self._directory.mkdir(parents=True, exist_ok=True)
         try:
-            self._start("master", "127.0.0.1", "master.Master", "--port", "0")
-            self.url = self._said("master", r"Starting Spark master at (spark://\S+)")
-            for number, host in enumerate(self._hosts):
-                room = ("-c", str(self._applications), "-m", f"{self._applications}g")
-                arguments = (*room, "-d", str(self._directory / f"work-{number}"), self.url)
-                self._start(f"worker-{number}", host, "worker.Worker", *arguments)
+            self.start_master()
             for number in range(len(self._hosts)):
-                self._said(f"worker-{number}", r"(Successfully registered with master)")
+                self.start_worker(number)
+            for number in range(len(self._hosts)):
+                self.wait_registered(number)
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in reversed(self._started):
-            processes.end_session(process.pid)
-            process.wait()
+        for name in reversed([*self._started]):
+            self._end(name)
+
+    def start_master(self) -> None:
+        """Start it, at its old address if it had one. What it knew of workers and jobs it finds on disk."""
+        recovery = (
+            f"-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={self._directory}"
+        )
+        port = self.url.rpartition(":")[2] or "0"
+        self._start("master", HOST, "master.Master", "--port", port, options=f"{recovery}/recovery")
+        self.url = self._said("master", r"Starting Spark master at (spark://\S+)")
+
+    def kill_master(self) -> None:
+        self._end("master")
+
+    def start_worker(self, number: int) -> None:
+        room = ("-c", str(self._applications), "-m", f"{self._applications}g")
+        arguments = (*room, "-d", str(self._directory / f"work-{number}"), self.url)
+        self._start(f"worker-{number}", self._hosts[number], "worker.Worker", *arguments)
+
+    def kill_worker(self, number: int) -> None:
+        """With its executors, as if the machine were gone."""
+        self._end(f"worker-{number}")
+
+    def wait_registered(self, number: int) -> None:
+        """Wait until the master knows a worker."""
+        self._said(f"worker-{number}", r"(Successfully registered with master)")
 
     def conf(self, python_path: str) -> dict[str, str]:
         """The settings of a session that is to use all of it. `python_path`: that of the Python workers."""
@@ -70,14 +93,16 @@ class Cluster:
 
     def processes(self) -> list[Process]:
         """Everything that runs in the cluster: executors and their Python workers, too."""
-        return [process for started in self._started for process in processes.members(started.pid)]
+        return [process for started in self._started.values() for process in processes.members(started.pid)]
 
     def executors(self) -> list[Process]:
         """The JVMs of the executors."""
-        return [found for started in self._started for found in processes.executors(started.pid)]
+        return [found for started in self._started.values() for found in processes.executors(started.pid)]
 
     def python_workers(self) -> list[Process]:
-        return [found for started in self._started for found in processes.python_workers(started.pid)]
+        return [
+            found for started in self._started.values() for found in processes.python_workers(started.pid)
+        ]
 
     def executor_in(self, directory: str) -> Process:
         """The executor that works in `directory`: a task's working directory tells its executor."""
@@ -87,7 +112,12 @@ class Cluster:
         """The executor that a Python worker belongs to."""
         return self.executor_in(worker.directory)
 
-    def _start(self, name: str, host: str, role: str, *arguments: str) -> None:
+    def _end(self, name: str) -> None:
+        process = self._started.pop(name)
+        processes.end_session(process.pid)
+        process.wait()
+
+    def _start(self, name: str, host: str, role: str, *arguments: str, options: str = "") -> None:
         home = spark_home()
         environment = {
             **os.environ,
@@ -95,21 +125,19 @@ class Cluster:
             "SPARK_LOCAL_IP": host,
             "SPARK_LOCAL_DIRS": str(self._directory / f"local-{name}"),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
+            "SPARK_DAEMON_JAVA_OPTS": f"{QUICK_JVM} {options}".strip(),
         }
         command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{role}"]
         command += ["--host", host, "--webui-port", "0", *arguments]
         with self._log(name).open("wb") as log:
-            self._started.append(
-                subprocess.Popen(
-                    command,
-                    cwd=self._directory,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+            self._started[name] = subprocess.Popen(
+                command,
+                cwd=self._directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def _said(self, name: str, pattern: str) -> str:

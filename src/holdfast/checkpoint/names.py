@@ -14,6 +14,8 @@ MANIFESTS = "manifests/"
 FLOORS = "floor/"
 PINS = "pins/"
 FAILURES = "failures/"
+FAILOVERS = "failovers/"
+CLUSTERS = "cluster/"
 REQUESTS = "requests/"
 ANSWERS = "answers/"
 DATA = "data/"
@@ -55,6 +57,14 @@ def pin(name: str) -> str:
 
 def failure(number: int) -> str:
     return f"{FAILURES}{number:012d}"
+
+
+def failover(number: int) -> str:
+    return f"{FAILOVERS}{number:012d}"
+
+
+def cluster(number: int) -> str:
+    return f"{CLUSTERS}{number:012d}"
 
 
 def request(id: str) -> str:

@@ -321,6 +321,41 @@ class FailureRecord(Record, frozen=True, kw_only=True):
     poison: bool = False
 
 
+class ClusterRecord(Record, frozen=True, kw_only=True):
+    """`cluster/N`: the cluster whose nodes run the job on this checkpoint; the newest counts.
+
+    `id` is the cluster's, from its ZooKeeper; `zookeeper` is where that was, for people.
+    """
+
+    cluster: str
+    id: str
+    zookeeper: str
+    node: str
+    at_ms: int
+
+
+class FailoverRecord(Record, frozen=True, kw_only=True):
+    """`failovers/N`: a node took the seat and committed for the first time, and how long that took.
+
+    `reason`: why the seat was free. The phases follow one another: *detect*, from the last sign of life of
+    the node before to the seat being won (None: nobody held it before); *take over*, to the term being
+    claimed; *restore*, to the first plan; *replay*, to the first new commit (None: it came to none).
+    """
+
+    at_ms: int
+    node: str
+    host: str
+    standby: str
+    term: int
+    before: str
+    reason: str
+    detect_ms: int | None = None
+    take_over_ms: int = 0
+    restore_ms: int = 0
+    replay_ms: int | None = None
+    commit: int = 0
+
+
 class SavepointRecord(Record, frozen=True, kw_only=True):
     """`savepoint` in a directory of its own: a whole checkpoint, every file of it under a name relative to
     the directory.

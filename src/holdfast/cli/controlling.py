@@ -64,8 +64,8 @@ def savepoint(
 
 
 def rescale(
-    parallelism: Annotated[int, typer.Argument(help="How many shards from the next epoch on.")],
     checkpoint: Checkpoint,
+    parallelism: Annotated[int, typer.Option(help="How many shards from the next epoch on.")],
     timeout: Timeout = "1m",
     no_wait: NoWait = False,
     json: AsJson = False,

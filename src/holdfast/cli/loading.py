@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
@@ -21,13 +22,23 @@ from holdfast.errors import DefinitionError, HoldfastError
 MODULE_NAME = "holdfast_app"
 
 
+def load_jobs(file: Path, names: Sequence[str] = ()) -> list[Job]:
+    """The jobs that `file` declares, or those of them that are named."""
+    found = _declared(file)
+    known = {job.name: job for job in found}
+    if len(known) < len(found):
+        raise DefinitionError(f"{file} declares several jobs of one name; give each a name of its own")
+    if unknown := [name for name in names if name not in known]:
+        raise DefinitionError(
+            f"{file} declares no job named {unknown[0]!r}; it has {', '.join(sorted(known))}"
+        )
+    return [known[name] for name in dict.fromkeys(names)] or found
+
+
 def load_job(file: Path, name: str | None = None) -> Job:
     """The one job that `file` declares, or the one called `name`."""
-    jobs = {id(value): value for value in vars(load_module(file)).values() if isinstance(value, Job)}
-    found = list(jobs.values())
+    found = _declared(file)
     names = ", ".join(sorted(job.name for job in found))
-    if not found:
-        raise DefinitionError(f"{file} declares no job; assign one to a variable: job = hf.Job('name')")
     if name is not None:
         found = [job for job in found if job.name == name]
         if not found:
@@ -35,6 +46,13 @@ def load_job(file: Path, name: str | None = None) -> Job:
     if len(found) > 1:
         raise DefinitionError(f"{file} declares {len(found)} jobs ({names}); choose one with --job NAME")
     return found[0]
+
+
+def _declared(file: Path) -> list[Job]:
+    jobs = {id(value): value for value in vars(load_module(file)).values() if isinstance(value, Job)}
+    if not jobs:
+        raise DefinitionError(f"{file} declares no job; assign one to a variable: job = hf.Job('name')")
+    return list(jobs.values())
 
 
 def load_module(file: Path) -> ModuleType:

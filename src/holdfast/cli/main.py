@@ -16,6 +16,7 @@ from rich.console import Console
 
 from holdfast.cli.chaosing import chaos
 from holdfast.cli.checking import check
+from holdfast.cli.clustering import handover, node, zookeeper
 from holdfast.cli.controlling import request, rescale, savepoint, stop
 from holdfast.cli.converting import convert
 from holdfast.cli.guaranteeing import print_guarantees
@@ -38,7 +39,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(check)
 app.command()(chaos)
-for command in (status, stop, savepoint, rescale, request):
+for command in (status, stop, savepoint, rescale, request, node, handover, zookeeper):
     app.command()(command)
 savepoints.command()(convert)
 app.add_typer(savepoints, name="savepoints")

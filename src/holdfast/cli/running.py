@@ -100,7 +100,7 @@ def run(
     """Run a job. Killed at any moment and started again, it goes on exactly where it was."""
     with one_line_errors(verbose), _display(json) as display:
         if master is not None:
-            _choose_master(master)
+            choose_master(master)
         declared = load_job(file, job)
         try:
             run_beside(
@@ -113,7 +113,7 @@ def run(
                 checkpoint_interval=checkpoint_interval,
                 epoch_interval=epoch_interval,
                 max_rows_per_epoch=max_rows_per_epoch,
-                parallelism=_parallelism(parallelism),
+                parallelism=parallelism_of(parallelism),
                 key_groups=key_groups,
                 backend=backend,
                 restart=restart_of(restart),
@@ -126,7 +126,7 @@ def run(
                 on_message=display.message,
             )
         except SessionLost as lost:
-            _begin_anew(display, lost)
+            begin_anew(display, lost)
 
 
 def restart_of(text: str) -> RestartStrategy:
@@ -153,7 +153,7 @@ def _number(strategy: str, key: str, text: str, default: object) -> Any:
         raise DefinitionError(f"{strategy} {key}={text!r} is not a number; write one") from None
 
 
-def _parallelism(text: str | None) -> Any:
+def parallelism_of(text: str | None) -> Any:
     if text is None or text == "auto":
         return text
     if not text.isdecimal():
@@ -161,7 +161,7 @@ def _parallelism(text: str | None) -> Any:
     return int(text)
 
 
-def _begin_anew(display: Display, lost: SessionLost) -> None:
+def begin_anew(display: Display, lost: SessionLost) -> None:
     """PySpark starts one JVM per process: when that has died, the process begins anew, under its old pid."""
     display.message(f"{lost}: beginning anew")
     display.__exit__(None, None, None)
@@ -177,7 +177,7 @@ def _display(as_json: bool) -> Display:
     return LivePanel(console, SystemClock()) if console.is_terminal else PlainLines(sys.stderr, SystemClock())
 
 
-def _choose_master(master: str) -> None:
+def choose_master(master: str) -> None:
     """Before there is a session, Spark's own variable is the public way to say it."""
     given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master {shlex.quote(master)} {given}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from typing import Annotated, Any
 
@@ -12,12 +14,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.controlling import Checkpoint
+from holdfast.cli.clustering import AuthFile, Tls, TlsCa, TlsCertificate, TlsKey, reached_by
+from holdfast.cli.seating import cluster_picture
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.cli.wording import age, facts, rows, saved_keys, size
 from holdfast.clock import Clock, SystemClock
+from holdfast.engine.clusters import cluster_standing, visit
 from holdfast.engine.describing import standing
 from holdfast.engine.progress import Progress
+from holdfast.errors import DefinitionError
 from holdfast.storage.places import open_storage
 
 ANSWER_SECONDS = 2.0
@@ -26,42 +31,64 @@ FAILURES_SHOWN = 10
 
 
 def status(
-    checkpoint: Checkpoint,
+    checkpoint: Annotated[str | None, typer.Option(help="Where the job's checkpoint is.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="A cluster instead: its seats and nodes.")] = None,
+    zookeeper: Annotated[
+        str | None, typer.Option(metavar="HOSTS", help="Where the cluster is known.")
+    ] = None,
+    zookeeper_auth_file: AuthFile = None,
+    zookeeper_tls: Tls = False,
+    zookeeper_ca: TlsCa = None,
+    zookeeper_cert: TlsCertificate = None,
+    zookeeper_key: TlsKey = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds.")] = False,
     json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say how a job stands: its leader, its newest checkpoint, its failures. Works also if nobody runs it."""
-    with one_line_errors(verbose):
-        clock, console = SystemClock(), Console()
-        storage = open_storage(checkpoint)
-        found = standing(storage, clock, ANSWER_SECONDS)
+    """Say how a job stands: its leader, its newest checkpoint, its failures. Works also if nobody runs it.
+    With --cluster: its nodes and seats, and the failovers.
+    """
+    with one_line_errors(verbose), suppress(KeyboardInterrupt):
+        clock = SystemClock()
+        if cluster is not None and zookeeper is not None and checkpoint is None:
+            reached = reached_by(
+                zookeeper, zookeeper_auth_file, "10s",
+                zookeeper_tls, zookeeper_ca, zookeeper_cert, zookeeper_key,
+            )  # fmt: skip
+            with visit(reached, cluster, clock) as connection:
+                _tell(
+                    lambda: cluster_standing(connection, cluster, clock), cluster_picture, clock, watch, json
+                )
+        elif checkpoint is not None and cluster is None and zookeeper is None:
+            storage = open_storage(checkpoint)
+            _tell(lambda: standing(storage, clock, ANSWER_SECONDS), picture, clock, watch, json)
+        else:
+            raise DefinitionError("say whose status: --checkpoint PLACE, or --cluster NAME --zookeeper HOSTS")
+
+
+def _tell(
+    look: Callable[[], dict[str, Any]],
+    drawn: Callable[[dict[str, Any]], RenderableType],
+    clock: Clock,
+    watch: bool,
+    as_json: bool,
+) -> None:
+    """Show what `look` finds, once or until interrupted."""
+    console, found = Console(), look()
+    if watch and console.is_terminal and not as_json:
+        with Live(drawn(found), console=console, refresh_per_second=4) as live:
+            while True:
+                clock.sleep(WATCH_SECONDS)
+                live.update(drawn(look()))
+    while True:
+        if as_json:
+            print(json_module.dumps(found), flush=True)
+        else:
+            console.print(drawn(found))
         if not watch:
-            _show(console, found, as_json=json)
             return
-        try:
-            _watch(console, found, lambda: standing(storage, clock, ANSWER_SECONDS), clock, as_json=json)
-        except KeyboardInterrupt:
-            return
-
-
-def _watch(console: Console, found: dict[str, Any], look: Any, clock: Clock, *, as_json: bool) -> None:
-    if as_json or not console.is_terminal:
-        while True:
-            _show(console, found, as_json=as_json)
-            clock.sleep(WATCH_SECONDS)
-            found = look()
-    with Live(picture(found), console=console, refresh_per_second=4) as live:
-        while True:
-            clock.sleep(WATCH_SECONDS)
-            live.update(picture(look()))
-
-
-def _show(console: Console, found: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print(json_module.dumps(found), flush=True)
-    else:
-        console.print(picture(found))
+        clock.sleep(WATCH_SECONDS)
+        found = look()
 
 
 def picture(found: dict[str, Any]) -> RenderableType:

@@ -17,6 +17,8 @@ from holdfast.checkpoint.commits import Adopted
 from holdfast.checkpoint.identity import Checkpoint
 from holdfast.checkpoint.records import CommitRecord, OperatorSchema, OwnKeysShard, SnapshotFile
 from holdfast.checkpoint.view import CheckpointView, with_lists
+from holdfast.clock import SystemClock
+from holdfast.engine.permit import Permit
 from holdfast.engine.publishing import Publishing, Recipients
 from holdfast.engine.runner import EpochOutcome
 from holdfast.errors import HoldfastError
@@ -55,7 +57,9 @@ class Committer:
         order: PublishOrder,
         on_commit: Callable[[CheckpointView], None],
         say: Callable[[str], None],
+        permit: Permit | None = None,
     ) -> None:
+        self._permit = permit or Permit(SystemClock())
         self._checkpoint, self._publishing = checkpoint, publishing
         self._term, self._run = term, run
         self._operators: tuple[OperatorSchema, ...] | None = operators
@@ -120,6 +124,11 @@ class Committer:
         while len(self._pending) > allowed or (self._pending and self._pending[0].done()):
             self._pending.popleft().result()
 
+    @property
+    def settled(self) -> bool:
+        """Whether everything submitted is committed and published, as of the last `check`."""
+        return not self._pending
+
     def close(self, wait: bool) -> None:
         """End the threads. `wait`: everything submitted is committed and published first, or raises."""
         try:
@@ -143,12 +152,14 @@ class Committer:
         try:
             if self._order is PublishOrder.BEFORE_COMMIT:
                 self._publish(outcomes, Recipients.REPEATING)
+            self._permit.await_commit()
             done = self._checkpoint.chain.commit(self.view, self._record(outcomes))
             if isinstance(done, Adopted):
                 raise AdoptedOther(
                     f"commit {done.view.number} of term {done.view.term} came first; going on from it"
                 )
             self.view = done.view
+            self._permit.satisfied()
             if self._order is not PublishOrder.AFTER_RUN:
                 self.publish(outcomes)
             self._on_commit(self.view)
@@ -162,7 +173,8 @@ class Committer:
         again.
         """
         try:
-            retired = self._checkpoint.retention.after_commit(self.view)
+            with self._permit.reaching_storage():
+                retired = self._checkpoint.retention.after_commit(self.view)
             held_back = retired.held_back if retired else ""
         except HoldfastError as failure:
             held_back = str(failure)

@@ -1,6 +1,6 @@
 """The driver: leads a job, one stretch after the other, until told to stop.
 
-    claim a term -> load the checkpoint -> ( lead for a stretch -> load again )*
+    see that the state fits -> claim a term -> load the checkpoint -> ( lead for a stretch -> load again )*
 
 A stretch ends because the run is over, because the job goes on with another number of shards, or because
 something failed. After a failure the restart strategy decides; after damage history goes back to the newest
@@ -29,7 +29,8 @@ from holdfast.engine.program import Program, compile_graph
 from holdfast.engine.progress import Monitor
 from holdfast.engine.recovery import Inspector, load_view, rewind_past_damage
 from holdfast.engine.restarting import NO_EPOCH, Restarts
-from holdfast.engine.savepoints import ClaimEnd, open_run, save, seed
+from holdfast.engine.savepoints import ClaimEnd, open_run, save, seed, stored_schemas
+from holdfast.engine.schemas import operator_schemas
 from holdfast.engine.session import default_parallelism, revived
 from holdfast.engine.settings import RunSettings
 from holdfast.engine.stretch import Ending, Seat, Stretch
@@ -78,12 +79,18 @@ class Driver:
         self._shards: int | None = settings.parallelism
         self._program: Program | None = None
         self._led: Stretch | None = None
+        self.leading = False
+        """Whether the checkpoint was loaded and the first stretch begun."""
 
     def run(self, controls: Controls) -> None:
         """Run until stopped or exhausted. Raises what ended the run otherwise. `controls`: does what others
         ask of the run through storage.
         """
+        self._program = compile_graph(self._graph, self._spark)
+        self._refuse_misfit(self._program)
         self._checkpoint = open_run(self._storage, self._graph.name, self._settings, self._run, self._clock)
+        # A node that lost its seat while Spark was starting must not take the lead from its successor.
+        self._wishes.permit.await_valid()
         self._term = claim(self._storage, self._run, socket.gethostname(), os.getpid(), self._clock.now_ms())
         reached(Step.TERM_CLAIMED)
         release(self._storage, PIN_PREFIX, but_of=self._run)
@@ -121,10 +128,10 @@ class Driver:
             clock=self._clock,
         )
 
-    @property
-    def leading(self) -> bool:
-        """Whether the checkpoint was loaded and the first stretch begun."""
-        return self._program is not None
+    def _refuse_misfit(self, program: Program) -> None:
+        """Refuse code that stored state does not fit, while a leader that it does fit can still go on."""
+        stored = stored_schemas(self._storage, self._settings)
+        operator_schemas(program, stored, self._settings.allow_dropped_state)
 
     def _lead(self) -> CheckpointView:
         """One stretch after the other, until one ends the run; gives the view then."""
@@ -166,6 +173,7 @@ class Driver:
         self._shards = wished or self._shards or view.parallelism or self._cores()
         self._led = None
         stretch = self._led = Stretch(seat, view, self._shards)
+        self.leading = True
         return stretch.run(), stretch.view
 
     def _past(
@@ -196,9 +204,11 @@ class Driver:
         when told to stop meanwhile.
         """
         self._monitor.update(phase="restarting", error=str(failure))
+        self._wishes.permit.want()
         # Not the one after the last commit: several may wait for theirs, and sinks fail on no epoch's jobs.
         epoch = self._led.running if self._led is not None else NO_EPOCH
         self._restarts.after(failure, epoch, self._wishes.stopping)
+        self._wishes.permit.refuse_if_revoked()
         self._monitor.update(restarts=self._term - 1 + self._restarts.count, error=None)
         session = revived(self._spark, self._graph.name, self._own_session)
         if session is not self._spark:
@@ -215,6 +225,7 @@ class Driver:
         """Between two epochs: whether somebody else leads by now, and whether there are as many cores as
         shards.
         """
+        self._wishes.permit.refuse_if_revoked()
         now = self._clock.monotonic()
         if now - self._term_checked < TERM_CHECK_SECONDS:
             return

@@ -61,6 +61,21 @@ class Job(Declaration):
         """Start running in a thread and give back a handle. Options are those of `run`. Mistakes are raised
         here.
         """
+        return self.start_as(
+            Wishes(), checkpoint, spark, spark is None, on_progress, on_message or _to_standard_error, options
+        )
+
+    def start_as(
+        self,
+        wishes: Wishes,
+        checkpoint: str | Path,
+        spark: SparkSession | None,
+        own_session: bool,
+        on_progress: Listener | None,
+        on_message: Message,
+        options: RunOptions,
+    ) -> JobHandle:
+        """Start running under wishes that the caller holds too: how a node of a cluster runs a job."""
         graph = self.graph()
         check(graph)
         settings = check_settings(checkpoint, options)
@@ -68,16 +83,13 @@ class Job(Declaration):
         storage = open_storage(settings.checkpoint)
         session = spark or open_session(graph.name)
         clock = SystemClock()
-        monitor = Monitor(
-            graph.name, clock, [on_progress] if on_progress else [], [on_message or _to_standard_error]
-        )
-        if spark is not None and (missing := missing_settings(spark)):
+        monitor = Monitor(graph.name, clock, [on_progress] if on_progress else [], [on_message])
+        if not own_session and spark is not None and (missing := missing_settings(spark)):
             monitor.say(
                 f"this Spark session runs epochs slower than it could; consider: {', '.join(missing)}"
             )
         run = uuid.uuid4().hex[:12]
-        wishes = Wishes()
-        driver = Driver(graph, settings, session, spark is None, storage, run, clock, monitor, wishes)
+        driver = Driver(graph, settings, session, own_session, storage, run, clock, monitor, wishes)
         return JobHandle(driver, storage, monitor, wishes, settings)
 
 

@@ -50,7 +50,7 @@ def recorded_plans(
     that nobody can have seen anything of is followed only as it is, and only if it is not too large by now.
     """
     positions: dict[str, Json] = {uid: view.positions.get(uid) for uid in uids}
-    committed = _committed_attempts(chain, view)
+    committed, clock_ms = _committed_attempts(chain, view), view.clock_ms
     found: deque[Recorded] = deque()
     shown = max([*committed, *view.published_through.values()], default=0)
     for epoch in range(view.last_epoch + 1, max(shown, view.last_epoch + PLANS_AHEAD_MAX) + 1):
@@ -65,9 +65,11 @@ def recorded_plans(
         obstacle = may_follow(
             plan, start_positions=positions, fingerprint=fingerprint, parallelism=parallelism
         )
-        if epoch > shown and (obstacle or _too_large(plan, max_rows) or plan.clock_ms < view.clock_ms):
+        if epoch > shown and (obstacle or _too_large(plan, max_rows) or plan.clock_ms < clock_ms):
             break
         found.append(Recorded(plan, obstacle))
+        # Plans of several leaders may lie here: what one planned follows what another did, but not its clock.
+        clock_ms = max(clock_ms, plan.clock_ms)
         positions.update({uid: part.end for uid, part in plan.slices.items()})
     return found
 

@@ -1,8 +1,8 @@
 """From storage to a checkpoint view that can be continued from.
 
 Always true: damage is never stepped over in silence. A damaged newest snapshot is replaced by the one before
-and the
-deltas since; anything else damaged means going back to the newest checkpoint that verifies, as a new commit.
+and the deltas since; anything else damaged means going back to the newest checkpoint that verifies, as a new
+commit.
 """
 
 from __future__ import annotations

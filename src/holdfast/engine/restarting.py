@@ -24,12 +24,13 @@ from holdfast.errors import (
     PoisonEpoch,
     RestoreError,
     RetryableError,
+    SeatLost,
     UserCodeError,
 )
 from holdfast.protection.restarts import Failure, GiveUp, Restart, RestartStrategy, decide
 from holdfast.storage.contract import Storage
 
-FINAL = (DefinitionError, FencedOut, RestoreError, CorruptionError)
+FINAL = (DefinitionError, FencedOut, SeatLost, RestoreError, CorruptionError)
 """Waiting makes none of these better."""
 MESSAGE_CHARS_MAX = 2_000
 NO_EPOCH = 0

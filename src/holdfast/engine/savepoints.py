@@ -10,8 +10,10 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.identity import Checkpoint, open_checkpoint
-from holdfast.checkpoint.records import SavepointRecord
+from holdfast.checkpoint.commits import Chain, DamagedChain
+from holdfast.checkpoint.identity import Checkpoint, find_job, has_begun, open_checkpoint
+from holdfast.checkpoint.records import OperatorSchema, SavepointRecord
+from holdfast.checkpoint.savepoints import read_savepoint
 from holdfast.checkpoint.saving import take_savepoint
 from holdfast.checkpoint.seeding import finish_claim, open_seeded, seed_checkpoint
 from holdfast.clock import Clock
@@ -29,6 +31,19 @@ if TYPE_CHECKING:
 BARRIER_SECONDS = 300.0
 """How long a savepoint waits for the epoch in hand to be committed."""
 LOOK_SECONDS = 0.05
+
+
+def stored_schemas(storage: Storage, settings: RunSettings) -> tuple[OperatorSchema, ...]:
+    """What a run with these settings would find stored; nothing where that cannot be said yet."""
+    if settings.from_savepoint is not None and not has_begun(storage):
+        return read_savepoint(open_storage(settings.from_savepoint)).manifest.operators
+    if find_job(storage) is None:
+        return ()
+    try:
+        return Chain(storage).load().operators
+    except DamagedChain:
+        # Which commit the run goes back to, and what is stored there, is found by the run.
+        return ()
 
 
 def open_run(storage: Storage, job: str, settings: RunSettings, run: str, clock: Clock) -> Checkpoint:

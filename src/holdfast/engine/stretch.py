@@ -122,6 +122,7 @@ class Stretch:
         self._committer = Committer(
             checkpoint, self._publishing, view, seat.term, seat.run, schemas,
             PublishOrder(str(settings.guarantee)), self._committed, seat.monitor.say,
+            seat.wishes.permit,
         )  # fmt: skip
         self._admission = Admission(target_seconds=EPOCH_TARGET_SECONDS, ceiling=settings.max_rows_per_epoch)
         self._pending: list[EpochOutcome] = []
@@ -165,12 +166,14 @@ class Stretch:
         clock, settings, wishes = self._seat.clock, self._seat.settings, self._seat.wishes
         while not wishes.stopping.is_set():
             self._committer.check(allowed=1_000)
-            self._seat.look_around()
+            with wishes.permit.reaching_storage():
+                self._seat.look_around()
             if wishes.parallelism not in (None, self._shards):
                 self._commit_pending()
                 return Ending.RESCALING
             began = clock.monotonic()
-            plan = self._planner.next(self._admission.limit, self._committer.view.number)
+            with wishes.permit.reaching_storage():
+                plan = self._planner.next(self._admission.limit, self._committer.view.number)
             if plan is None:
                 if self._pending:
                     self._commit_pending()
@@ -180,6 +183,8 @@ class Stretch:
                     return Ending.EXHAUSTED
                 else:
                     self._save_keys()
+                    if self._committer.settled:
+                        wishes.permit.satisfied()
                     wishes.stopping.wait(POLL_SECONDS)
                 continue
             reached(Step.PLAN_WRITTEN)

@@ -54,6 +54,7 @@ from holdfast.state.working import (
     Version,
     attach_state,
     open_state,
+    remove_others,
 )
 from holdfast.steps import Step, reached
 from holdfast.storage.checksums import checksum, read_extent
@@ -154,8 +155,16 @@ def _run_shard(task: OperatorTask, shard: int, table: pa.Table) -> TaskResult:
     plan = task.shards[shard]
     storage = open_storage(task.place.storage_url)
     state = open_shard(task.place, task.uid, task.lineage, plan, task.committed, _kept(task))
+    _leave_former_shards(task, plan.groups)
     with contextlib.closing(state):
         return _run_on(state, task, shard, plan, table, storage, watch)
+
+
+def _leave_former_shards(task: OperatorTask, groups: KeyGroupRange) -> None:
+    """Remove what is here of shards from before a rescaling."""
+    shards = {str(plan.groups) for plan in task.shards}
+    for directory in (shard_directory, _disk_directory):
+        remove_others(directory(task.place, task.uid, groups).parent, shards)
 
 
 def _run_on(

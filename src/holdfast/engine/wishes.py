@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import threading
 
+from holdfast.clock import SystemClock
+from holdfast.engine.permit import Permit
 from holdfast.errors import DefinitionError
 
 
 class Wishes:
     """The wishes of one run."""
 
-    def __init__(self) -> None:
+    def __init__(self, permit: Permit | None = None) -> None:
+        self.permit = permit or Permit(SystemClock())
+        """Whether commits may begin."""
         self.stopping = threading.Event()
         """End after the epoch in hand is committed."""
         self.draining = threading.Event()

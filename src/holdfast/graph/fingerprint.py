@@ -51,15 +51,45 @@ _INSTALLED = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib"
 
 def fingerprint(graph: Graph) -> str:
     """The same text for the same job, in every process."""
-    roots: list[object] = [node.fn for node in graph.nodes if isinstance(node, TransformNode)]
-    roots += [type(node.function) for node in graph.operators]
-    walk = _Walk(frozenset(_package(getattr(root, "__module__", None) or "") for root in roots))
+    walk = _Walk(_own_packages(graph))
     numbers = {node: number for number, node in enumerate(graph.nodes)}
     parts = [graph.name]
     for node in graph.nodes:
         parents = [str(numbers[parent]) for parent in parents_of(node)]
         parts.append(_digest(type(node).__name__, *parents, *_settings(node, walk)))
     return _digest(*parts)
+
+
+def fingerprint_parts(graph: Graph) -> dict[str, str]:
+    """A short name for each part of a job, by what people call the part. Two jobs with equal parts have equal
+    fingerprints, apart from their names.
+    """
+    own, names = _own_packages(graph), _part_names(graph)
+    return {
+        names[node]: _digest(
+            type(node).__name__, *(names[parent] for parent in parents_of(node)), *_settings(node, _Walk(own))
+        )
+        for node in graph.nodes
+    }
+
+
+def _part_names(graph: Graph) -> dict[Node, str]:
+    """`operator counts`, `source events`; what has no uid is counted: `transform 2`."""
+    given: dict[Node, str] = {}
+    counted: dict[str, int] = {}
+    for node in graph.nodes:
+        kind = type(node).__name__.removesuffix("Node").lower()
+        uid = getattr(node, "uid", None)
+        if uid is None:
+            counted[kind] = counted.get(kind, 0) + 1
+        given[node] = f"{kind} {uid if uid is not None else counted[kind]}"
+    return given
+
+
+def _own_packages(graph: Graph) -> frozenset[str]:
+    roots: list[object] = [node.fn for node in graph.nodes if isinstance(node, TransformNode)]
+    roots += [type(node.function) for node in graph.operators]
+    return frozenset(_package(getattr(root, "__module__", None) or "") for root in roots)
 
 
 def _settings(node: Node, walk: _Walk) -> list[str]:

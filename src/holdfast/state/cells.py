@@ -11,7 +11,7 @@ changed has no change.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,31 @@ class Cell(ABC):
     @abstractmethod
     def put_into(self, changes: Changes) -> None:
         """Add the changes of all keys. StateMisfit where a value does not fit."""
+
+
+class ItemsCell(Cell):
+    """A cell of a list state: what a user does to a list, by way of adding one item and clearing it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def append(self, item: Any) -> None:
+        """Add one item at the end."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget all items."""
+
+    def extend(self, items: Iterable[Any]) -> None:
+        """Add items at the end."""
+        for item in items:
+            self.append(item)
+
+    def replace(self, items: Iterable[Any]) -> None:
+        """Make these the only items."""
+        fresh = list(items)
+        self.clear()
+        self.extend(fresh)
 
 
 def misfit_text(field: StateField, value: object) -> str:

@@ -22,7 +22,14 @@ import pyarrow as pa
 
 from holdfast.errors import CorruptionError
 from holdfast.state.plain import Form, form_of
-from holdfast.state.records import RecordForm, filled, fixed_format, fixed_width_array, fixed_width_bytes
+from holdfast.state.records import (
+    RecordForm,
+    filled,
+    fixed_format,
+    fixed_width_array,
+    fixed_width_bytes,
+    split,
+)
 from holdfast.state.types import type_ddl
 
 _TEXT_TAG = b"\x01"
@@ -79,12 +86,7 @@ class _FixedForm:
         self.blank = bytes(self.dtype.itemsize)
 
     def encode(self, array: pa.Array) -> list[bytes]:
-        cells = fixed_width_bytes(array, self.dtype)
-        encoded: list[bytes] = cells.view(f"V{self.dtype.itemsize}").tolist()
-        if array.null_count:
-            valid = array.is_valid().to_pylist()
-            return [value if present else b"" for value, present in zip(encoded, valid, strict=True)]
-        return encoded
+        return split(fixed_width_bytes(array, self.dtype), array)
 
     def decode(self, stored: Sequence[bytes | None]) -> pa.Array:
         data, valid = filled(stored, self.blank)

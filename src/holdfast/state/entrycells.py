@@ -5,14 +5,14 @@ Always true: list items have the sequence numbers 0 to length - 1, so neither `l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from holdfast.state.cells import Cell, misfit_text
+from holdfast.state.cells import Cell, ItemsCell, misfit_text
 from holdfast.state.delta import Changes, EntryChange, ValueChange
 from holdfast.state.keys import LONG_KEY_TAG
 from holdfast.state.layout import StateField, decode_header, item_keys, map_entries, map_tails, state_keys
@@ -56,7 +56,7 @@ class _EntryLog:
         )
 
 
-class ListCell(Cell):
+class ListCell(ItemsCell):
     """A ListState of one key. Items are checked when they are added; what is read are copies."""
 
     __slots__ = (
@@ -87,17 +87,6 @@ class ListCell(Cell):
         if not self._fits(item):
             raise TypeError(misfit_text(self._field, item))
         self._added.append(copied(item))
-
-    def extend(self, items: Iterable[Any]) -> None:
-        """Add items at the end."""
-        for item in items:
-            self.append(item)
-
-    def replace(self, items: Iterable[Any]) -> None:
-        """Make these the only items."""
-        fresh = list(items)
-        self.clear()
-        self.extend(fresh)
 
     def clear(self) -> None:
         """Forget all items of the key."""

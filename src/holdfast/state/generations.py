@@ -167,9 +167,11 @@ def publish(built: Generation, after: Path | None) -> Path | None:
     return None
 
 
-def sweep(directory: Path) -> None:
+def sweep(directory: Path, *, newest_too: bool = False) -> None:
     """Remove what nobody uses: older generations, and what killed processes left half built or removed."""
-    old = _numbered(directory)[:-1]
+    old = _numbered(directory)
+    if not newest_too:
+        old = old[:-1]
     hidden = [path for path in directory.iterdir() if path.name.startswith((".new-", ".dead-"))]
     for path in [*old, *hidden]:
         try:
@@ -185,6 +187,13 @@ def sweep(directory: Path) -> None:
                 shutil.rmtree(dead, ignore_errors=True)
         finally:
             os.close(use)
+
+
+def remove_if_unused(directory: Path) -> None:
+    """Remove a shard's directory unless some process uses what is in it."""
+    sweep(directory, newest_too=True)
+    if not any(name.startswith(("g", ".new-")) for name in os.listdir(directory)):
+        shutil.rmtree(directory)
 
 
 def _numbered(directory: Path) -> list[Path]:

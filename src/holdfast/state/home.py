@@ -13,7 +13,7 @@ import contextlib
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar, cast
@@ -216,6 +216,14 @@ def set_home(directory: Path, home: Home | None) -> None:
             _homes[directory] = home
     if before is not None and before is not home:
         before.leave()
+
+
+def leave_others(parent: Path, keep: Collection[str]) -> None:
+    """Let go of the shards below `parent` that are not among `keep`."""
+    with _homes_lock:
+        others = [path for path in _homes if path.parent == parent and path.name not in keep]
+    for path in others:
+        set_home(path, None)
 
 
 def _link(tx: Tx, at: Version) -> Link | None:

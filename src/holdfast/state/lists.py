@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import CorruptionError, RestoreError
-from holdfast.state.cells import Cell, misfit_text
+from holdfast.state.cells import ItemsCell, misfit_text
 from holdfast.state.conversion import converted
 from holdfast.state.delta import Changes
 from holdfast.state.layout import StateField
@@ -26,7 +26,7 @@ _FORMAT_KEY = b"holdfast.format"
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-class OperatorListCell(Cell):
+class OperatorListCell(ItemsCell):
     """A ListState of one shard. Items are checked when they are added; what is read are copies."""
 
     __slots__ = ("_field", "_fits", "_inherited", "_items", "_start")
@@ -43,17 +43,6 @@ class OperatorListCell(Cell):
         if not self._fits(item):
             raise TypeError(misfit_text(self._field, item))
         self._items.append(copied(item))
-
-    def extend(self, items: Iterable[Any]) -> None:
-        """Add items at the end."""
-        for item in items:
-            self.append(item)
-
-    def replace(self, items: Iterable[Any]) -> None:
-        """Make these the only items."""
-        fresh = list(items)
-        self.clear()
-        self.extend(fresh)
 
     def clear(self) -> None:
         """Forget all items of the shard."""

@@ -10,15 +10,27 @@ Never here: what is particular to a database (see lmdb_opening, rocksdb_opening)
 
 from __future__ import annotations
 
+import contextlib
+import os
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.errors import StorageError
 from holdfast.state import snapshot
-from holdfast.state.generations import Generation, LockTimeout, begin, enter, newest, publish, sweep
-from holdfast.state.home import Home, current_home, set_home
+from holdfast.state.generations import (
+    Generation,
+    LockTimeout,
+    begin,
+    enter,
+    newest,
+    publish,
+    remove_if_unused,
+    sweep,
+)
+from holdfast.state.home import Home, current_home, leave_others, set_home
 from holdfast.state.tables import UnusableStore
 from holdfast.state.working import ShardState, StaleWorkingState, StateTarget, Version, route
 
@@ -108,6 +120,15 @@ def attach_shard(
         except StaleWorkingState:
             continue
     return None
+
+
+def vacate(parent: Path, keep: Collection[str]) -> None:
+    """See working.remove_others."""
+    parent = Path(parent).absolute()
+    leave_others(parent, keep)
+    with contextlib.suppress(OSError):  # whoever else is at it, or the next time, does the rest
+        for name in set(os.listdir(parent)).difference(keep):
+            remove_if_unused(parent / name)
 
 
 def _open_home(

@@ -70,6 +70,15 @@ def filled(stored: Sequence[bytes | None], blank: bytes) -> tuple[bytes, npt.NDA
     return b"".join([value or blank for value in stored]), valid
 
 
+def split(cells: npt.NDArray[Any], array: pa.Array) -> list[bytes]:
+    """The cells of a column one by one, nothing for nulls: what `filled` puts together."""
+    stored: list[bytes] = cells.view(f"V{cells.dtype.itemsize}").tolist()
+    if array.null_count:
+        valid = array.is_valid().to_pylist()
+        return [value if present else b"" for value, present in zip(stored, valid, strict=True)]
+    return stored
+
+
 class RecordForm:
     """Structs whose fields are all of fixed width."""
 
@@ -96,11 +105,7 @@ class RecordForm:
             if column.null_count:
                 rows = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
                 records["valid"][rows, i // 8] &= ~np.uint8(1 << i % 8)
-        encoded: list[bytes] = records.view(f"V{self.dtype.itemsize}").tolist()
-        if array.null_count:
-            valid = array.is_valid().to_pylist()
-            return [value if present else b"" for value, present in zip(encoded, valid, strict=True)]
-        return encoded
+        return split(records, array)
 
     def decode(self, stored: Sequence[bytes | None]) -> pa.Array:
         data, valid = filled(stored, self.blank)

@@ -11,7 +11,7 @@ Never here: types and layouts of keys and values (see layout), databases (see ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -216,6 +216,16 @@ def open_state(
     check_target(target)
     database = backend_named(backend).database()
     return open_shard(database, directory, identity, target, lock_timeout_s, clock or SystemClock())
+
+
+def remove_others(parent: Path, keep: Collection[str]) -> None:
+    """Remove the working state of all shards below `parent` but those named: what a rescaling has left.
+
+    State that a process still has open stays until every such process has called this.
+    """
+    from holdfast.state.opening import vacate
+
+    vacate(parent, keep)
 
 
 def attach_state(

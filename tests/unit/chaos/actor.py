@@ -38,9 +38,10 @@ def main() -> None:
         sys.exit(StorageError.exit_code)
     while not stopping.wait(0.02):
         try:
+            number = len(storage.list("commits/")) + 1
+            # After it: whoever was stopped in between must not take its successor's end for its own.
             if len(storage.list("terms/")) > term:
                 sys.exit(FencedOut.exit_code)
-            number = len(storage.list("commits/")) + 1
             if number > options["commits"]:
                 return
             clock.now_ms()

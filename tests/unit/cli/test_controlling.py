@@ -66,7 +66,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 
 def test_rescale_tells_the_leader_and_waits_for_its_answer(led: Place) -> None:
-    code, out, _ = run("rescale", "8", "--checkpoint", led.url)
+    code, out, _ = run("rescale", "--parallelism", "8", "--checkpoint", led.url)
     assert (code, out) == (0, "rescale: done\n")
     assert led.job.calls == [("rescale", 8)]
 
@@ -91,7 +91,7 @@ def test_the_answer_for_programs_is_one_object(led: Place) -> None:
 
 def test_what_the_leader_refuses_is_one_line_and_exit_code_2(led: Place) -> None:
     led.job.refusal = DefinitionError("parallelism=9 is out of range; choose a number from 1 to 4")
-    code, out, err = run("rescale", "9", "--checkpoint", led.url)
+    code, out, err = run("rescale", "--parallelism", "9", "--checkpoint", led.url)
     assert (code, out) == (2, "")
     assert err.splitlines()[-1] == (
         "error: rescale was refused: parallelism=9 is out of range; choose a number from 1 to 4"
@@ -169,7 +169,7 @@ def test_stop_ends_when_the_run_has_ended(place: Place) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["rescale", "0"],
+        ["rescale", "--parallelism", "0"],
         ["savepoint", "ftp://x/y"],
         ["savepoint", "/tmp/sp", "--format", "zip"],
         ["stop", "--savepoint", "s4://x"],
@@ -185,7 +185,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(place: Place
     assert place.requests() == []
 
 
-@pytest.mark.parametrize("command", [["stop"], ["rescale", "4"], ["status"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["stop"], ["rescale", "--parallelism", "4"], ["status"]], ids=" ".join)
 def test_a_place_without_a_checkpoint_is_refused_and_left_as_it_is(
     tmp_path: Path, command: list[str]
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.loading import MODULE_NAME, load_job, load_module
+from holdfast.cli.loading import MODULE_NAME, load_job, load_jobs, load_module
 from holdfast.errors import DefinitionError
 from holdfast.graph.fingerprint import fingerprint
 
@@ -117,3 +117,16 @@ def test_the_command_line_and_the_script_are_the_same_job(tmp_path: Path) -> Non
     file = written(tmp_path, JOB)
     as_script = runpy.run_path(str(file), run_name="__main__")["job"]
     assert fingerprint(load_job(file).graph()) == fingerprint(as_script.graph())
+
+
+def test_a_node_takes_all_jobs_or_those_that_are_named(tmp_path: Path) -> None:
+    file = written(tmp_path, JOB + "other = hf.Job('other')\nthird = hf.Job('third')\n")
+    assert [job.name for job in load_jobs(file)] == ["doubling", "other", "third"]
+    assert [job.name for job in load_jobs(file, ["third", "doubling", "third"])] == ["third", "doubling"]
+    with pytest.raises(DefinitionError, match="no job named 'x'; it has doubling, other, third"):
+        load_jobs(file, ["x"])
+
+
+def test_two_jobs_of_one_name_cannot_share_a_cluster(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionError, match="several jobs of one name"):
+        load_jobs(written(tmp_path, JOB + "other = hf.Job('doubling')\n"))

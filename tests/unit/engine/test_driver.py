@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -32,7 +32,12 @@ from holdfast.storage.places import open_storage
 
 
 class Graph:
-    name, sources, sinks = "job", (), ()
+    name, nodes, sources, sinks = "job", (), (), ()
+
+
+class Compiled:
+    graph = Graph
+    forms: ClassVar[dict[str, Any]] = {}
 
 
 class Played:
@@ -49,7 +54,7 @@ class Run:
     """A driver whose stretches are played, one after the other."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acts: list[Any]) -> None:
-        monkeypatch.setattr(module, "compile_graph", lambda graph, spark: object())
+        monkeypatch.setattr(module, "compile_graph", lambda graph, spark: Compiled)
         monkeypatch.setattr(module, "revived", lambda spark, name, own: spark)
         monkeypatch.setattr(module, "Stretch", lambda seat, view, shards: Played(acts.pop(0), view))
         self.storage = open_storage(str(tmp_path / "ck"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,13 +14,14 @@ from holdfast.checkpoint.commits import Chain, Committed
 from holdfast.checkpoint.plans import Plans
 from holdfast.checkpoint.records import CommitRecord, PlanRecord, Slice
 from holdfast.checkpoint.view import CheckpointView
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock, SystemClock
 from holdfast.engine.planning import Planner, recorded_plans
 from holdfast.errors import RestoreError
 from holdfast.graph.nodes import Place, SourceNode
-from holdfast.ids import CommitNumber
-from holdfast.io.memory import MemorySource
+from holdfast.ids import CommitNumber, EpochId, PlanAttempt
+from holdfast.io.memory import MemoryReader, MemorySource
 from holdfast.storage.local import LocalStorage
+from holdfast.testing.clocks import ManualClock
 
 
 def plan(epoch: int, attempt: int, end: int) -> PlanRecord:
@@ -98,3 +100,61 @@ def test_a_source_that_fills_every_epoch_does_not_keep_the_other_waiting(tmp_pat
     plans = [planner.next(10, 0) for _ in range(4)]
     read = [uid for found in plans if found is not None for uid in found.slices]
     assert read == ["a", "b", "a", "b"]
+
+
+def planner_of(
+    root: Path, clock: Clock, *, view: CheckpointView | None = None, term: int = 1, run: str = "r"
+) -> Planner:
+    """A leader's planner over the plans that are there, with one source of a hundred numbers."""
+    storage, view = LocalStorage(root), view or CheckpointView()
+    plans, source = Plans(storage), MemorySource(list(range(100)))
+    recorded = recorded_plans(plans, Chain(storage), view, ["rows"], "f", 2)
+    node = SourceNode(uid="rows", source=source, place=Place(__file__, 1))
+    return Planner(plans, (node,), view, recorded, clock, term, run, "f", 2)
+
+
+def hours(count: float) -> ManualClock:
+    return ManualClock(int(count * 3_600_000))
+
+
+def times_of(planner: Planner, epochs: int) -> list[int]:
+    found = [planner.next(10, 0) for _ in range(epochs)]
+    return [plan.clock_ms // 3_600_000 for plan in found if plan is not None]
+
+
+def test_the_time_of_plans_does_not_go_back_when_a_leader_with_a_slow_clock_follows(tmp_path: Path) -> None:
+    assert times_of(planner_of(tmp_path, hours(12)), 2) == [12, 12]
+    assert times_of(planner_of(tmp_path, hours(5), term=2, run="s"), 4) == [12, 12, 12, 12]
+
+
+def test_the_time_of_plans_does_not_go_back_behind_the_last_commit(tmp_path: Path) -> None:
+    committed = CheckpointView(number=7, last_epoch=7, clock_ms=12 * 3_600_000)
+    assert times_of(planner_of(tmp_path, hours(5), view=committed), 2) == [12, 12]
+    assert times_of(planner_of(tmp_path / "later", hours(13), view=committed), 2) == [13, 13]
+
+
+def test_a_late_plan_of_a_leader_with_a_slow_clock_is_not_followed_after_one_with_a_fast_clock(
+    tmp_path: Path,
+) -> None:
+    """Neither epoch was committed. The old leader planned both, the new one the first of them again."""
+    old = planner_of(tmp_path, hours(5))
+    assert times_of(old, 2) == [5, 5]
+    new = replace(plan(1, 2, 10), clock_ms=12 * 3_600_000, term=2, run="s")
+    first = Plans(LocalStorage(tmp_path)).read(EpochId(1), PlanAttempt(1))
+    Plans(LocalStorage(tmp_path)).write(replace(new, slices=first.slices))
+    assert times_of(planner_of(tmp_path, hours(6), term=3, run="t"), 3) == [12, 12, 12]
+
+
+def test_sources_are_asked_at_times_that_do_not_go_back(tmp_path: Path) -> None:
+    asked = list[int]()
+
+    class Asked(MemoryReader):
+        def next(self, after: Any, max_rows: int, now_ms: int) -> Any:
+            asked.append(now_ms)
+            return super().next(after, max_rows, now_ms)
+
+    committed = CheckpointView(number=7, last_epoch=7, clock_ms=12 * 3_600_000)
+    planner = planner_of(tmp_path, hours(5), view=committed)
+    planner.readers["rows"].__class__ = Asked
+    planner.next(10, 0)
+    assert asked == [12 * 3_600_000]

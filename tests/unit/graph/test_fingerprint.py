@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.graph.fingerprint import fingerprint_parts
+
 SRC = Path(__file__).resolve().parents[3] / "src"
 
 JOB = """
@@ -160,3 +162,19 @@ found = fingerprint(job.graph())
         ('on_error="fail"', 'on_error="dead-letter"'),
     ]:
         assert fingerprint_here(job.replace(before, after)) != whole, before
+
+
+def parts_of(text: str) -> dict[str, str]:
+    names: dict[str, Any] = {"__name__": "job_under_test"}
+    exec(compile(text, "job.py", "exec"), names)
+    return fingerprint_parts(names["job"].graph())
+
+
+def test_the_parts_are_named_as_people_name_them_and_a_change_shows_in_its_part_alone() -> None:
+    before, after = parts_of(JOB), parts_of(JOB.replace("Totals(2)", "Totals(3)"))
+    assert list(before) == [
+        "source in", "transform 1", "transform 2", "operator totals", "sink out", "operator sums",
+        "sink sums-out",
+    ]  # fmt: skip
+    assert {name for name in before if before[name] != after[name]} == {"operator totals"}
+    assert parts_of(JOB) == before

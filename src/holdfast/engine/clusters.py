@@ -1,0 +1,157 @@
+"""A cluster seen from outside: how it stands, and the hand-over of a seat. For the command line.
+
+Always true: reading changes nothing; a wish that nobody fulfils is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from holdfast.checkpoint.failovers import read_failovers
+from holdfast.clock import Clock
+from holdfast.cluster import membership, paths, seats
+from holdfast.cluster.cards import WishCard
+from holdfast.cluster.seating import ClusterSeen, heir
+from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
+from holdfast.engine.asking import asker
+from holdfast.errors import DefinitionError, HoldfastError, RetryableError
+from holdfast.storage.places import open_storage
+
+LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """A seat that went from one node to another."""
+
+    job: str
+    giver: str
+    taker: str
+    seconds: float
+
+
+@contextmanager
+def visit(settings: ZooKeeperSettings, cluster: str, clock: Clock) -> Iterator[ZooKeeper]:
+    """A connection for as long as a command takes. DefinitionError: there is no such cluster."""
+    zookeeper = ZooKeeper(settings, lambda change: None, clock)
+    zookeeper.connect()
+    try:
+        membership.look_up(zookeeper, cluster)
+        yield zookeeper
+    finally:
+        zookeeper.close()
+
+
+def see(zookeeper: ZooKeeper, cluster: str) -> ClusterSeen:
+    """The cluster as it is."""
+    known = {job: seats.look(zookeeper, cluster, job) for job in seats.jobs(zookeeper, cluster)}
+    return ClusterSeen(nodes=membership.members(zookeeper, cluster), seats=known)
+
+
+def cluster_standing(zookeeper: ZooKeeper, cluster: str, clock: Clock) -> dict[str, Any]:
+    """Nodes, seats and failovers as plain values. A checkpoint that cannot be read is said to be so."""
+    seen = see(zookeeper, cluster)
+    told = []
+    for job, seat in sorted(seen.seats.items()):
+        holder, pulse, over = seat.holder, seat.pulse, seat.over
+        told.append(
+            {
+                "job": job,
+                "holder": holder.node if holder else None,
+                "since_ms": holder.since_ms if holder else None,
+                "checkpoint": holder.checkpoint if holder else None,
+                "term": pulse.term if pulse else None,
+                "phase": pulse.phase if pulse and holder else None,
+                "epoch": pulse.epoch if pulse else None,
+                "commit": pulse.commit if pulse else None,
+                "heard_ms": seat.pulse_ms,
+                "heir": heir(seen, job),
+                "handing_over": msgspec.to_builtins(seat.wish) if seat.wish else None,
+                "over": msgspec.to_builtins(over) if over else None,
+                **_failovers(holder.checkpoint if holder else None),
+            }
+        )
+    nodes = [
+        {
+            "node": card.name,
+            "host": card.host,
+            "pid": card.pid,
+            "since_ms": card.since_ms,
+            "standby": card.standby,
+            "seats": seen.held_by(card.name),
+            "jobs": sorted(card.code),
+        }
+        for card in seen.nodes.values()
+    ]
+    return {"cluster": cluster, "seats": told, "nodes": nodes, "now_ms": clock.now_ms()}
+
+
+def hand_over(
+    zookeeper: ZooKeeper, cluster: str, job: str | None, to: str | None, clock: Clock, seconds: float
+) -> HandOver:
+    """Have the holder of a seat stop in good order and another node go on; waits until that has happened.
+
+    DefinitionError: nobody holds it, or nobody could take it. RetryableError: it took too long; the wish is
+    taken back.
+    """
+    seen = see(zookeeper, cluster)
+    job = _chosen(seen, cluster, job)
+    holder = seen.seats[job].holder
+    if holder is None:
+        raise DefinitionError(
+            f"nobody holds the seat of {job!r}, so nobody can give it up; see holdfast status"
+        )
+    ready = [name for name, card in seen.nodes.items() if job in card.code and name != holder.node]
+    if not ready:
+        raise DefinitionError(f"no other node could take {job!r} from {holder.node}; start one first")
+    if to is not None and to not in ready:
+        raise DefinitionError(f"node {to!r} cannot take {job!r}; those who can: {', '.join(sorted(ready))}")
+    began = clock.monotonic()
+    wish = WishCard(giver=holder.node, to=to or "", by=asker("holdfast handover"), at_ms=clock.now_ms())
+    seats.wish(zookeeper, cluster, job, wish)
+    try:
+        while clock.monotonic() - began < seconds:
+            now = seats.look(zookeeper, cluster, job).holder
+            if now is not None and now.instance != holder.instance:
+                return HandOver(job, holder.node, now.node, clock.monotonic() - began)
+            clock.sleep(LOOK_SECONDS)
+    finally:
+        # Whoever took the seat has removed the wish; one that nobody fulfilled must not linger.
+        with suppress(HoldfastError):
+            _take_back(zookeeper, cluster, job, wish)
+    raise RetryableError(
+        f"{holder.node} did not give up the seat of {job!r} in {seconds:g} s; look at its log"
+    )
+
+
+def _take_back(zookeeper: ZooKeeper, cluster: str, job: str, wish: WishCard) -> None:
+    if seats.look(zookeeper, cluster, job).wish == wish:
+        zookeeper.delete(paths.wish(cluster, job))
+
+
+def _chosen(seen: ClusterSeen, cluster: str, job: str | None) -> str:
+    known = ", ".join(sorted(seen.seats)) or "none"
+    if job is None:
+        if len(seen.seats) != 1:
+            raise DefinitionError(
+                f"cluster {cluster!r} has several seats ({known}); choose one with --job NAME"
+            )
+        return next(iter(seen.seats))
+    if job not in seen.seats:
+        raise DefinitionError(f"cluster {cluster!r} has no seat for {job!r}; it has {known}")
+    return job
+
+
+def _failovers(checkpoint: str | None) -> dict[str, Any]:
+    if checkpoint is None:
+        return {"failovers": []}
+    try:
+        found = read_failovers(open_storage(checkpoint))
+    except HoldfastError as problem:
+        return {"failovers": [], "problem": str(problem)}
+    return {"failovers": [msgspec.to_builtins(record) for record in found]}

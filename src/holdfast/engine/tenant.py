@@ -1,0 +1,289 @@
+"""One node and one job: obeys the tenure, runs the job while the seat is held, and times the takeover.
+
+Always true: one run at a time; a seat is held only while a run is under way or being ended. What happens to
+the connection is told to `feed` from any thread; the job itself is run by a thread of its own.
+Never here: ZooKeeper (see node), what an event means (see cluster.tenure).
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from holdfast.checkpoint.failovers import hold_by_cluster, record_failover
+from holdfast.checkpoint.identity import find_job, refuse_if_occupied
+from holdfast.checkpoint.records import ClusterRecord, FailoverRecord
+from holdfast.clock import Clock
+from holdfast.cluster.tenure import (
+    Action,
+    Begin,
+    Event,
+    Extend,
+    Finish,
+    Limits,
+    Pause,
+    Release,
+    Resume,
+    Revoke,
+    Say,
+    Stage,
+    Tenure,
+    Won,
+    step,
+)
+from holdfast.engine.job import Job, JobHandle
+from holdfast.engine.permit import Permit
+from holdfast.engine.progress import Listener, Message, Progress
+from holdfast.engine.settings import RunOptions
+from holdfast.engine.wishes import Wishes
+from holdfast.errors import FencedOut, HoldfastError, SeatLost
+from holdfast.graph.fingerprint import fingerprint_parts
+from holdfast.storage.places import open_storage
+
+LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predecessor:
+    """Who held the seat before, why it was free, and how long after its last sign of life it was won."""
+
+    node: str = ""
+    reason: str = "nobody held it"
+    detect_ms: int | None = None
+
+
+@dataclass
+class Takeover:
+    """When the phases of one takeover ended, in monotonic seconds."""
+
+    won: float
+    before: Predecessor
+    claimed: float | None = None
+    running: float | None = None
+    committed: float | None = None
+    first: Progress | None = None
+    """The first progress that had the job running."""
+    last: Progress | None = None
+    told: bool = False
+
+    def note(self, progress: Progress, now: float) -> None:
+        """A change of the run."""
+        self.last = progress
+        if self.claimed is None and progress.term:
+            self.claimed = now
+        if self.running is None and progress.phase == "running":
+            self.running, self.first = now, progress
+        if self.committed is None and self.first is not None and progress.commit > self.first.commit:
+            self.committed = now
+
+    def record(self, node: str, standby: str, now_ms: int) -> FailoverRecord:
+        """As it is written down. For one that got as far as running."""
+        assert self.last is not None
+        assert self.claimed is not None
+        assert self.running is not None
+        return FailoverRecord(
+            at_ms=now_ms,
+            node=node,
+            host=socket.gethostname(),
+            standby=standby,
+            term=self.last.term,
+            before=self.before.node,
+            reason=self.before.reason,
+            detect_ms=self.before.detect_ms,
+            take_over_ms=_ms(self.claimed - self.won),
+            restore_ms=_ms(self.running - self.claimed),
+            replay_ms=_ms(self.committed - self.running) if self.committed is not None else None,
+            commit=self.last.commit,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What a tenant needs to know of its node. `cluster` gives the record that marks the checkpoint."""
+
+    node: str
+    standby: str
+    clock: Clock
+    say: Message
+    on_progress: Listener
+    limits: Callable[[], Limits]
+    cluster: Callable[[], ClusterRecord]
+
+
+@dataclass
+class Run:
+    """One run, from the seat being won to the end of the run's thread."""
+
+    wishes: Wishes
+    takeover: Takeover
+    thread: threading.Thread | None = None
+    handle: JobHandle | None = None
+    failure: BaseException | None = None
+    asked_to_end: bool = False
+
+
+class Tenant:
+    """See above. `on_release` is called from the thread that feeds ticks, to give the seat back."""
+
+    def __init__(
+        self, job: Job, checkpoint: str, options: RunOptions, place: Place, on_release: Callable[[str], None]
+    ) -> None:
+        self.name, self.checkpoint = job.name, checkpoint
+        self.code = fingerprint_parts(job.graph())
+        self._job, self._options, self._place, self._on_release = job, options, place, on_release
+        self._tenure, self._lock = Tenure(), threading.RLock()
+        self._before = Predecessor()
+        self._until = 0.0
+        """Until when the seat is safe, from the newest contact."""
+        self._why = ""
+        self._run: Run | None = None
+
+    @property
+    def stage(self) -> Stage:
+        return self._tenure.stage
+
+    @property
+    def holds(self) -> bool:
+        """Whether the seat is ours, as far as we know."""
+        return self._tenure.held
+
+    @property
+    def progress(self) -> Progress:
+        return (self._run.takeover.last if self._run else None) or Progress(job=self.name)
+
+    @property
+    def stuck_since(self) -> float | None:
+        return self._run.wishes.permit.wanted_since if self._run else None
+
+    @property
+    def run_over(self) -> Run | None:
+        """The run, when its thread has ended."""
+        run = self._run
+        return run if run is not None and run.thread is not None and not run.thread.is_alive() else None
+
+    def won(self, event: Won, before: Predecessor) -> None:
+        """The seat is ours: begin."""
+        self._before = before
+        self.feed(event)
+
+    def feed(self, event: Event) -> None:
+        """Tell of an event, and do what follows."""
+        with self._lock:
+            now = self._place.clock.monotonic()
+            self._tenure, actions = step(self._tenure, event, now, self._place.limits())
+            for action in actions:
+                self._do(action)
+            why = self._why or _ending(self._run)
+        if Release() in actions:
+            # Not under the lock: it talks to ZooKeeper, whose threads wait for the lock to tell of changes.
+            self._on_release(why)
+
+    def forget_run(self) -> None:
+        """The run has been seen to: another may begin."""
+        with self._lock:
+            self._run = None
+
+    def _do(self, action: Action) -> None:
+        run, say = self._run, self._say
+        match action:
+            case Begin():
+                self._begin()
+            case Extend(until):
+                self._until = until
+                if run is not None:
+                    run.wishes.permit.extend(until)
+            case Pause(why):
+                say(f"PAUSED: {why}; nothing is committed until ZooKeeper answers")
+            case Resume(seconds):
+                say(f"RESUMED after {seconds:.1f} s: ZooKeeper answers, and the seat is still ours")
+            case Finish(why):
+                say(f"ENDING in good order: {why}")
+                self._why = why
+                if run is not None:
+                    run.asked_to_end = True
+                    run.wishes.stopping.set()
+            case Revoke(why):
+                say(f"ENDING: {why}; nothing more is committed by this node")
+                self._why = why
+                if run is not None:
+                    run.asked_to_end = True
+                    run.wishes.permit.revoke(why)
+                    run.wishes.stopping.set()
+            case Release():
+                pass  # by feed
+            case Say(text):
+                say(text)
+
+    def _begin(self) -> None:
+        clock = self._place.clock
+        permit = Permit(clock, self._until)
+        run = self._run = Run(Wishes(permit), Takeover(clock.monotonic(), self._before))
+        self._why = ""
+        run.thread = threading.Thread(target=self._lead, args=(run,), name="holdfast-tenant", daemon=True)
+        run.thread.start()
+
+    def _lead(self, run: Run) -> None:
+        """The run's own thread."""
+        try:
+            self.mark_checkpoint(move=False)
+            run.wishes.permit.refuse_if_revoked()
+            run.handle = self._job.start_as(
+                run.wishes, self.checkpoint, None, True, lambda progress: self._note(run, progress),
+                self._say, self._options,
+            )  # fmt: skip
+            while run.handle.running:
+                run.handle.wait(LOOK_SECONDS)
+                if run.takeover.committed is not None:
+                    self._tell_takeover(run)
+            run.handle.wait()
+        except BaseException as failure:
+            run.failure = failure
+        if run.takeover.running is not None:
+            self._tell_takeover(run)
+
+    def mark_checkpoint(self, *, move: bool) -> None:
+        """See to it that the checkpoint is this cluster's. RestoreError: it is another's."""
+        storage = open_storage(self.checkpoint)
+        if find_job(storage) is None:
+            refuse_if_occupied(storage)
+        hold_by_cluster(storage, self._place.cluster(), move=move)
+
+    def _note(self, run: Run, progress: Progress) -> None:
+        run.takeover.note(progress, self._place.clock.monotonic())
+        self._place.on_progress(progress)
+
+    def _tell_takeover(self, run: Run) -> None:
+        """Write the phases down, once. History is worth less than the run: what fails is left out."""
+        if run.takeover.told:
+            return
+        run.takeover.told = True
+        record = run.takeover.record(self._place.node, self._place.standby, self._place.clock.now_ms())
+        parts = [("detected in", record.detect_ms), ("took over in", record.take_over_ms)]
+        parts += [("restored in", record.restore_ms), ("first new commit after", record.replay_ms)]
+        self._say(
+            f"TAKEOVER by term {record.term}: "
+            + ", ".join(f"{what} {ms / 1_000:.1f} s" for what, ms in parts if ms is not None)
+        )
+        with suppress(HoldfastError):
+            record_failover(open_storage(self.checkpoint), record)
+
+    def _say(self, text: str) -> None:
+        self._place.say(f"{self.name}: {text}")
+
+
+def is_replaced(failure: BaseException | None) -> bool:
+    """Whether a run ended because somebody else leads, or may."""
+    return isinstance(failure, FencedOut | SeatLost)
+
+
+def _ending(run: Run | None) -> str:
+    if run is None or run.failure is None:
+        return "its run ended"
+    return f"its run ended: {' '.join(str(run.failure).split())[:500]}"
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1_000)

@@ -1,0 +1,82 @@
+"""A leader with a real Spark is cut off from ZooKeeper, or from storage; or ZooKeeper is gone for all.
+
+Connections go through proxies on loopback. While one is cut nothing passes, and neither end is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.apps import Shape
+from tests.chaos.nodes import ENDLESS, Cluster
+from tests.services.object_store import ObjectStore
+
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1_200)]
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    with ObjectStore() as started:
+        for name, value in started.environment(started.port).items():
+            monkeypatch.setenv(name, value)
+        yield started
+
+
+def test_a_leader_cut_off_from_zookeeper_pauses_is_replaced_and_stands_by(tmp_path: Path) -> None:
+    with Cluster(tmp_path, Shape(epochs=ENDLESS)) as cluster:
+        first, second = cluster.pair()
+        first.cables.zookeeper.cut()
+        cluster.wait(lambda: first.told("PAUSED"), "the first node to pause")
+        at_pause = cluster.number()
+        cluster.wait(lambda: second.told("TAKING THE SEAT", "first had it"), "the second node to take over")
+        assert first.told_at("PAUSED") < second.told_at("TAKING THE SEAT"), cluster.told()
+        cluster.wait(lambda: cluster.term() == 2, "the second node to commit")
+        first.cables.zookeeper.mend()
+        cluster.wait_standing_by(first)
+        cluster.stop(first, second)
+        of_first = [record.number for record in cluster.commits() if record.term == 1]
+        assert max(of_first) <= at_pause + 1, "it went on committing: one may have been under way"
+
+
+def test_a_cut_that_is_mended_before_the_session_ends_resumes_the_leader(tmp_path: Path) -> None:
+    with Cluster(tmp_path, Shape(epochs=ENDLESS), session="9s") as cluster:
+        first, second = cluster.pair()
+        first.cables.zookeeper.cut()
+        cluster.wait(lambda: first.told("PAUSED"), "the first node to pause")
+        first.cables.zookeeper.mend()
+        cluster.wait(lambda: first.told("RESUMED"), "the first node to go on")
+        cluster.stop(first, second)
+        assert {record.term for record in cluster.commits()} == {1}, cluster.told()
+        assert not second.told("TAKING THE SEAT"), cluster.told()
+
+
+def test_zookeeper_killed_and_started_again_under_load_pauses_the_leader_and_no_more(tmp_path: Path) -> None:
+    with Cluster(tmp_path, Shape(epochs=ENDLESS)) as cluster:
+        first, second = cluster.pair()
+        for times in (1, 2):
+            cluster.server.kill()
+            cluster.wait(lambda seen=times: first.times_told("PAUSED") == seen, "the first node to pause")
+            cluster.server.start()
+            cluster.wait(lambda seen=times: first.times_told("RESUMED") == seen, "the first node to go on")
+            cluster.wait_progress()
+        cluster.stop(first, second)
+        assert {record.term for record in cluster.commits()} == {1}, cluster.told()
+
+
+def test_a_leader_cut_off_from_storage_resigns_and_another_goes_on(
+    tmp_path: Path, store: ObjectStore
+) -> None:
+    """It still reaches ZooKeeper, so nobody would take the seat from it."""
+    with Cluster(tmp_path, Shape(epochs=ENDLESS), resign_after="5s", store=store) as cluster:
+        first, second = cluster.pair()
+        assert first.cables.storage is not None
+        first.cables.storage.cut()
+        cluster.wait(lambda: first.told("ENDING: resigned"), "the first node to resign")
+        cluster.wait(lambda: second.told("TAKING THE SEAT", "resigned"), "the second node to take over")
+        cluster.wait(lambda: cluster.term() == 2, "the second node to commit")
+        first.cables.storage.mend()
+        cluster.wait_standing_by(first)
+        cluster.stop(first, second)

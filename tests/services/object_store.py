@@ -1,0 +1,49 @@
+"""A real S3 server on a free loopback port, with one bucket. Use as a context."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from threading import Thread
+from typing import Self
+from urllib.request import Request, urlopen
+
+BUCKET = "holdfast-test"
+
+
+class ObjectStore:
+    url = f"s3://{BUCKET}"
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-u", "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+        self._server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            assert self._server.stderr is not None
+            self.port = next(filter(None, map(_announced, self._server.stderr)), 0)
+            assert self.port, "the S3 server did not start; is moto[server] installed?"
+            # It logs every request: unread, the pipe would fill up and stop it.
+            Thread(target=self._server.stderr.read, daemon=True).start()
+            urlopen(Request(f"http://127.0.0.1:{self.port}/{BUCKET}", method="PUT"), timeout=10).close()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.kill()
+        self._server.wait()
+
+    def environment(self, port: int) -> dict[str, str]:
+        """What a process needs to reach it at `port`: its own, or that of a cable to it."""
+        return {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": "us-east-1",
+        }
+
+
+def _announced(line: str) -> int:
+    found = re.search(r"Running on http://127\.0\.0\.1:(\d+)", line)
+    return int(found[1]) if found else 0

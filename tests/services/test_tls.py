@@ -1,0 +1,110 @@
+"""TLS to a real ZooKeeper that asks its clients for a certificate."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from holdfast.clock import SystemClock
+from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
+from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
+from holdfast.errors import RetryableError
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A key and its certificate."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @property
+    def key_pem(self) -> bytes:
+        return self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+    @property
+    def certificate_pem(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def issued(name: str, by: Identity | None = None) -> Identity:
+    """An identity signed by another, or by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    loopback = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(by.certificate.subject if by else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - day)
+        .not_valid_after(now + day)
+        .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
+        .add_extension(loopback, critical=False)
+        .sign(by.key if by else key, hashes.SHA256())
+    )
+    return Identity(key, certificate)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSettings]:
+    """How a client with the right certificate reaches a server that asks for one."""
+    place, port = tmp_path_factory.mktemp("tls"), free_port()
+    authority = issued("authority")
+    server, client = issued("server", authority), issued("client", authority)
+    (place / "ca.pem").write_bytes(authority.certificate_pem)
+    (place / "server.pem").write_bytes(server.key_pem + server.certificate_pem)
+    (place / "client.pem").write_bytes(client.certificate_pem)
+    (place / "client.key").write_bytes(client.key_pem)
+    settings = {
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "secureClientPort": port,
+        "secureClientPortAddress": "127.0.0.1",
+        "ssl.keyStore.location": place / "server.pem",
+        "ssl.trustStore.location": place / "ca.pem",
+    }
+    running = ZooKeeperServer(place / "zookeeper", free_port(), settings=settings)
+    running.start()
+    yield ZooKeeperSettings(
+        hosts=f"127.0.0.1:{port}", tls=True, tls_ca=str(place / "ca.pem"),
+        tls_certificate=str(place / "client.pem"), tls_key=str(place / "client.key"),
+    )  # fmt: skip
+    running.kill()
+
+
+def connected(settings: ZooKeeperSettings, seconds: float) -> ZooKeeper:
+    zookeeper = ZooKeeper(settings, lambda change: None, SystemClock())
+    zookeeper.connect(seconds)
+    return zookeeper
+
+
+def test_a_node_with_a_certificate_is_let_in(guarded: ZooKeeperSettings) -> None:
+    zookeeper = connected(guarded, 15.0)
+    assert zookeeper.create("/here", b"yes", ephemeral=True)
+    found = zookeeper.read("/here")
+    assert found is not None
+    assert found.data == b"yes"
+    zookeeper.close()
+
+
+def test_without_a_certificate_or_with_a_server_nobody_vouches_for_there_is_no_connection(
+    guarded: ZooKeeperSettings, tmp_path: Path
+) -> None:
+    (tmp_path / "other.pem").write_bytes(issued("somebody else").certificate_pem)
+    for changed in ({"tls_certificate": None, "tls_key": None}, {"tls_ca": str(tmp_path / "other.pem")}):
+        settings = {name: getattr(guarded, name) for name in ZooKeeperSettings.__dataclass_fields__}
+        with pytest.raises(RetryableError, match=r"did not answer within 1\.5 s; .* the certificates"):
+            connected(ZooKeeperSettings(**{**settings, **changed}), 1.5)

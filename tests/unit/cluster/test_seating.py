@@ -1,0 +1,108 @@
+"""Who takes a free seat and who gives one away, from what everybody sees."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.cluster.cards import HolderCard, NodeCard, OverCard, PulseCard, WishCard
+from holdfast.cluster.seating import (
+    ClusterSeen,
+    SeatSeen,
+    code_differences,
+    heir,
+    is_free,
+    rank,
+    to_give_away,
+)
+
+JOBS = ("counts", "sums")
+
+
+def node(name: str, since_ms: int = 0, standby: str = "cold", jobs: tuple[str, ...] = JOBS) -> NodeCard:
+    return NodeCard(
+        name=name, instance=name, host="h", pid=1, since_ms=since_ms, standby=standby,
+        code={job: {} for job in jobs},
+    )  # fmt: skip
+
+
+def held(by: str) -> HolderCard:
+    return HolderCard(node=by, instance=by, since_ms=0, checkpoint="ck", code={})
+
+
+def seen(*nodes: NodeCard, **seats: SeatSeen) -> ClusterSeen:
+    return ClusterSeen(nodes={card.name: card for card in nodes}, seats=seats)
+
+
+def order(cluster: ClusterSeen, job: str) -> list[str]:
+    return sorted(cluster.nodes, key=lambda name: rank(cluster, job, name))
+
+
+def test_whoever_holds_fewest_comes_first_then_the_readiest_then_the_eldest() -> None:
+    nodes = (node("a", 1), node("b", 3), node("c", 2), node("d", 4, "warm"))
+    cluster = seen(*nodes, counts=SeatSeen(), sums=SeatSeen(holder=held("a")))
+    assert order(cluster, "counts") == ["d", "c", "b", "a"]
+
+
+def test_a_handover_goes_to_the_one_it_was_meant_for_and_never_back_first() -> None:
+    wish = WishCard(giver="a", to="c", by="me", at_ms=0)
+    nodes = (node("a", 1, "warm"), node("b", 2), node("c", 3))
+    assert order(seen(*nodes, counts=SeatSeen(wish=wish)), "counts") == ["c", "b", "a"]
+    anyone = WishCard(giver="a", to="", by="me", at_ms=0)
+    assert order(seen(*nodes, counts=SeatSeen(wish=anyone)), "counts") == ["b", "c", "a"]
+
+
+def test_a_node_that_gave_its_seat_up_comes_last() -> None:
+    resigned = PulseCard(node="a", instance="a", ended="resigned: nothing could be committed")
+    nodes = (node("a", 1, "warm"), node("b", 2))
+    assert order(seen(*nodes, counts=SeatSeen(pulse=resigned)), "counts") == ["b", "a"]
+
+
+def test_a_seat_of_a_job_that_is_over_is_not_free() -> None:
+    assert is_free(SeatSeen())
+    assert not is_free(SeatSeen(holder=held("a")))
+    assert not is_free(SeatSeen(over=OverCard(state="finished", node="a", at_ms=0)))
+
+
+def test_the_heir_is_never_the_holder_nor_a_node_without_the_job() -> None:
+    seat = SeatSeen(holder=held("a"))
+    assert heir(seen(node("a"), counts=seat), "counts") is None
+    assert heir(seen(node("a"), node("b", jobs=("sums",)), counts=seat), "counts") is None
+    assert heir(seen(node("a"), node("b"), counts=seat), "counts") == "b"
+
+
+def test_a_node_gives_one_seat_away_when_another_holds_two_fewer() -> None:
+    both = {"counts": SeatSeen(holder=held("a")), "sums": SeatSeen(holder=held("a"))}
+    assert to_give_away(seen(node("a"), **both), "a") is None
+    assert to_give_away(seen(node("a"), node("b"), **both), "a") == "sums"
+    assert to_give_away(seen(node("a"), node("b"), **both), "b") is None
+    one_each = {"counts": SeatSeen(holder=held("a")), "sums": SeatSeen(holder=held("b"))}
+    assert to_give_away(seen(node("a"), node("b"), node("c"), **one_each), "a") is None
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=8))
+def test_giving_away_comes_to_an_end_with_seats_balanced(holders: list[str]) -> None:
+    """Every hand-over makes the spread smaller, whoever held what; so it ends."""
+    jobs = tuple(f"job{number}" for number in range(len(holders)))
+    nodes = [node(name, jobs=jobs) for name in "abcd"]
+    now = dict(zip(jobs, holders, strict=True))
+    for _ in range(len(holders) + 1):
+        cluster = seen(*nodes, **{job: SeatSeen(holder=held(by)) for job, by in now.items()})
+        given_up = [(name, job) for name in "abcd" if (job := to_give_away(cluster, name)) is not None]
+        if not given_up:
+            break
+        ((_, job),) = given_up
+        taker = heir(cluster, job)
+        assert taker is not None
+        now[job] = taker
+    counts = [list(now.values()).count(name) for name in "abcd"]
+    assert max(counts) - min(counts) <= 1, counts
+
+
+def test_differences_in_code_are_told_part_by_part() -> None:
+    ours = {"source in": "1", "operator counts": "2", "sink new": "3"}
+    theirs = {"source in": "1", "operator counts": "9", "sink old": "3"}
+    assert code_differences(ours, theirs) == [
+        "operator counts differs", "sink new is only here", "sink old is only there",
+    ]  # fmt: skip
+    assert code_differences(ours, dict(ours)) == []

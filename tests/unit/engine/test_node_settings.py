@@ -1,0 +1,39 @@
+"""What a node is told, checked before anything is connected to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.cluster.zookeeper import ZooKeeperSettings
+from holdfast.engine.node import NodeSettings, checkpoints_of
+from holdfast.errors import DefinitionError
+
+ZOOKEEPER = ZooKeeperSettings(hosts="h:2181")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"cluster": "a b"}, "the cluster name 'a b' cannot be used"),
+        ({"name": "../x"}, "the node name '../x' cannot be used"),
+        ({"standby": "tepid"}, "choose 'cold' or 'warm'"),
+        ({"resign_seconds": 0.0}, "cannot resign after no time"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(DefinitionError, match=told.replace(".", r"\.")):
+        NodeSettings(**{"cluster": "shop", "zookeeper": ZOOKEEPER, **given})
+
+
+def test_no_zookeeper_is_told() -> None:
+    with pytest.raises(DefinitionError, match="no ZooKeeper was given"):
+        ZooKeeperSettings(hosts=" ")
+
+
+def test_several_jobs_have_checkpoints_of_their_own() -> None:
+    counts, sums = hf.Job("counts"), hf.Job("sums")
+    assert checkpoints_of([counts], "s3://b/shop") == ["s3://b/shop"]
+    assert checkpoints_of([counts, sums], "s3://b/shop/") == ["s3://b/shop/counts", "s3://b/shop/sums"]

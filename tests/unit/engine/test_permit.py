@@ -1,0 +1,114 @@
+"""A permit to commit: it ends by itself, is extended, or is revoked for good."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import holdfast as hf
+from holdfast.checkpoint.terms import newest_term
+from holdfast.engine import driver as driver_module
+from holdfast.engine.driver import Driver
+from holdfast.engine.permit import Permit
+from holdfast.engine.progress import Monitor
+from holdfast.engine.settings import check_settings
+from holdfast.engine.wishes import Wishes
+from holdfast.errors import SeatLost
+from holdfast.storage.local import LocalStorage
+from holdfast.testing.clocks import ManualClock
+
+
+def test_without_a_seat_commits_may_always_begin() -> None:
+    Permit(ManualClock()).await_commit()
+
+
+def test_a_commit_waits_until_the_permit_is_extended() -> None:
+    clock = ManualClock()
+    permit, began = Permit(clock, until=6.0), threading.Event()
+    permit.await_commit()
+    clock.advance(timedelta(seconds=6))
+    thread = threading.Thread(target=lambda: (permit.await_commit(), began.set()), daemon=True)
+    thread.start()
+    assert not began.wait(0.3), "it began after its permit had ended"
+    permit.extend(12.0)
+    assert began.wait(10)
+    thread.join()
+
+
+def test_a_commit_that_waits_is_refused_when_the_seat_is_lost() -> None:
+    permit, refused = Permit(ManualClock(), until=0.0), list[str]()
+
+    def commit() -> None:
+        try:
+            permit.await_commit()
+        except SeatLost as lost:
+            refused.append(str(lost))
+
+    thread = threading.Thread(target=commit, daemon=True)
+    thread.start()
+    permit.revoke("node b has the seat")
+    thread.join(10)
+    assert refused == ["node b has the seat; this run ends and its node stands by"]
+    permit.extend(1_000.0)
+    with pytest.raises(SeatLost):
+        permit.await_commit()
+
+
+def test_how_long_a_commit_has_been_wanted_is_counted_from_the_first_try() -> None:
+    clock = ManualClock()
+    permit = Permit(clock)
+    assert permit.wanted_since is None
+    clock.advance(timedelta(seconds=3))
+    permit.await_commit()
+    clock.advance(timedelta(seconds=3))
+    permit.want()
+    assert permit.wanted_since == 3.0
+    permit.satisfied()
+    assert permit.wanted_since is None
+
+
+def test_a_leader_that_waits_for_storage_before_it_can_want_a_commit_counts_too() -> None:
+    clock = ManualClock()
+    permit, stuck, mended = Permit(clock), threading.Event(), threading.Event()
+
+    def plan() -> None:
+        with permit.reaching_storage():
+            stuck.set()
+            mended.wait(10)
+
+    clock.advance(timedelta(seconds=3))
+    planning = threading.Thread(target=plan, daemon=True)
+    planning.start()
+    assert stuck.wait(10)
+    clock.advance(timedelta(seconds=3))
+    permit.want()
+    permit.satisfied()
+    assert permit.wanted_since == 3.0, "an older commit that succeeded says nothing of this"
+    mended.set()
+    planning.join(10)
+    assert permit.wanted_since is None
+
+
+def test_a_run_whose_seat_was_lost_before_it_began_claims_no_term(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark may take long to start: by then somebody else may lead, who must not be fenced out."""
+    job = hf.Job("late")
+    rows = job.source(hf.MemorySource([("a",)], schema="word string"), uid="in")
+    rows.sink(hf.MemorySink(), uid="out")
+    storage, clock = LocalStorage(tmp_path / "ck"), ManualClock()
+    permit = Permit(clock)
+    permit.revoke("node b has the seat")
+    compiled = SimpleNamespace(graph=job.graph(), forms={})
+    monkeypatch.setattr(driver_module, "compile_graph", lambda graph, spark: compiled)
+    settings, wishes = check_settings(str(tmp_path / "ck"), {}), Wishes(permit)
+    monitor = Monitor("late", clock, [], [])
+    driver = Driver(job.graph(), settings, cast(Any, None), True, storage, "run", clock, monitor, wishes)
+    with pytest.raises(SeatLost):
+        driver.run(cast(Any, None))
+    assert newest_term(storage) is None
