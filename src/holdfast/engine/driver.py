@@ -35,6 +35,7 @@ from holdfast.engine.session import default_parallelism, revived
 from holdfast.engine.settings import RunSettings
 from holdfast.engine.stretch import Ending, Seat, Stretch
 from holdfast.engine.verbs import Controls
+from holdfast.engine.watched_storage import WatchedStorage
 from holdfast.engine.wishes import Wishes
 from holdfast.errors import (
     CorruptionError,
@@ -72,7 +73,8 @@ class Driver:
         monitor: Monitor,
         wishes: Wishes,
     ) -> None:
-        self._graph, self._settings, self._storage = graph, settings, storage
+        self._graph, self._settings = graph, settings
+        self._storage = WatchedStorage(storage, wishes.permit)
         self._spark, self._own_session = spark, own_session
         self._run, self._clock, self._monitor, self._wishes = run, clock, monitor, wishes
         self._term_checked = self._scale_changed = clock.monotonic()

@@ -166,14 +166,12 @@ class Stretch:
         clock, settings, wishes = self._seat.clock, self._seat.settings, self._seat.wishes
         while not wishes.stopping.is_set():
             self._committer.check(allowed=1_000)
-            with wishes.permit.reaching_storage():
-                self._seat.look_around()
+            self._seat.look_around()
             if wishes.parallelism not in (None, self._shards):
                 self._commit_pending()
                 return Ending.RESCALING
             began = clock.monotonic()
-            with wishes.permit.reaching_storage():
-                plan = self._planner.next(self._admission.limit, self._committer.view.number)
+            plan = self._planner.next(self._admission.limit, self._committer.view.number)
             if plan is None:
                 if self._pending:
                     self._commit_pending()
