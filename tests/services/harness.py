@@ -22,6 +22,7 @@ from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.engine.job import Job
 from holdfast.engine.node import Node, NodeSettings
+from holdfast.engine.prepared import NOTHING, Prepared
 from holdfast.engine.progress import Listener, Message, Progress
 from holdfast.engine.settings import RunOptions
 from holdfast.engine.wishes import Wishes
@@ -118,6 +119,7 @@ class SteadyJob(Job):
         on_progress: Listener | None,
         on_message: Message,
         options: RunOptions,
+        prepared: Prepared = NOTHING,
     ) -> Any:
         return SteadyRun(self.name, wishes, str(checkpoint), on_progress or (lambda progress: None), options)
 

@@ -25,7 +25,8 @@ from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock
 from holdfast.engine.committing import AdoptedOther
 from holdfast.engine.control import Control
-from holdfast.engine.program import Program, compile_graph
+from holdfast.engine.prepared import NOTHING, Prepared
+from holdfast.engine.program import compile_graph
 from holdfast.engine.progress import Monitor
 from holdfast.engine.recovery import Inspector, load_view, rewind_past_damage
 from holdfast.engine.restarting import NO_EPOCH, Restarts
@@ -70,20 +71,25 @@ class Driver:
         clock: Clock,
         monitor: Monitor,
         wishes: Wishes,
+        prepared: Prepared = NOTHING,
     ) -> None:
         self._graph, self._settings, self._storage = graph, settings, storage
         self._spark, self._own_session = spark, own_session
         self._run, self._clock, self._monitor, self._wishes = run, clock, monitor, wishes
         self._term_checked = self._scale_changed = clock.monotonic()
         self._shards: int | None = settings.parallelism
-        self._program: Program | None = None
+        self._prepared = prepared
+        self._program = prepared.program
         self._led: Stretch | None = None
+        self._begun = False
 
     def run(self, controls: Controls) -> None:
         """Run until stopped or exhausted. Raises what ended the run otherwise. `controls`: does what others
         ask of the run through storage.
         """
         self._checkpoint = open_run(self._storage, self._graph.name, self._settings, self._run, self._clock)
+        if self._prepared.view is not None:
+            self._checkpoint.chain.recall(self._prepared.view)
         # A node that lost its seat while Spark was starting must not take the lead from its successor.
         self._wishes.permit.await_valid()
         self._term = claim(self._storage, self._run, socket.gethostname(), os.getpid(), self._clock.now_ms())
@@ -126,7 +132,7 @@ class Driver:
     @property
     def leading(self) -> bool:
         """Whether the checkpoint was loaded and the first stretch begun."""
-        return self._program is not None
+        return self._begun
 
     def _lead(self) -> CheckpointView:
         """One stretch after the other, until one ends the run; gives the view then."""
@@ -160,9 +166,10 @@ class Driver:
     def _stretch(self, view: CheckpointView) -> tuple[Ending, CheckpointView]:
         """Lead from `view` until a stretch ends; gives the view then."""
         program = self._program = self._program or compile_graph(self._graph, self._spark)
+        self._begun = True
         seat = Seat(
             program, self._settings, self._spark, self._checkpoint, self._term, self._run, self._clock,
-            self._monitor, self._inspector, self._wishes, self._look_around,
+            self._monitor, self._inspector, self._wishes, self._look_around, self._prepared.owner,
         )  # fmt: skip
         wished = self._wishes.taken_parallelism()
         self._shards = wished or self._shards or view.parallelism or self._cores()

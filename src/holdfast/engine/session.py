@@ -84,19 +84,20 @@ def revived(spark: SparkSession, name: str, own: bool) -> SparkSession:
 
     SessionLost: it was the user's, or the JVM behind it is gone: PySpark starts one per process.
     """
-    if _works(spark):
+    if works(spark):
         return spark
     if own:
         with contextlib.suppress(Exception):
             spark.stop()
         with contextlib.suppress(Exception):
             session = open_session(name)
-            if _works(session):
+            if works(session):
                 return session
     raise SessionLost("the Spark session ended and cannot be had again in this process; start the job again")
 
 
-def _works(spark: SparkSession) -> bool:
+def works(spark: SparkSession) -> bool:
+    """Whether the session still answers."""
     try:
         return bool(spark.sql("select 1").collect())
     except Exception:

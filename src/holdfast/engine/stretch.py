@@ -22,7 +22,7 @@ from holdfast.clock import Clock
 from holdfast.engine.committing import Committer, PublishOrder
 from holdfast.engine.lines import line_of
 from holdfast.engine.lists import lists_of
-from holdfast.engine.placement import Placement
+from holdfast.engine.placement import Placement, work_place
 from holdfast.engine.planning import Planner, recorded_plans
 from holdfast.engine.program import Program
 from holdfast.engine.progress import Monitor
@@ -31,11 +31,9 @@ from holdfast.engine.recovery import Inspector
 from holdfast.engine.restarting import NO_EPOCH
 from holdfast.engine.runner import EpochOutcome, EpochRunner, Lines
 from holdfast.engine.schemas import operator_schemas
-from holdfast.engine.session import is_single_executor
 from holdfast.engine.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, RunSettings, Until
 from holdfast.engine.snapshots import Snapshotter
 from holdfast.engine.wishes import Wishes
-from holdfast.engine.work import WorkPlace
 from holdfast.epoch.admission import Admission
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.guarantees import Guarantee
@@ -70,6 +68,8 @@ class Seat:
     wishes: Wishes
     look_around: Callable[[], None]
     """Called between epochs; raises what makes leading pointless, such as a newer leader."""
+    owner: str = ""
+    """The node that leads, if one does: its working state is its own."""
 
     @property
     def exactly(self) -> bool:
@@ -89,12 +89,7 @@ class Stretch:
         self._planner = _planner_after(seat, view, shards)
         self._lines = _lines_of(seat, view, shards)
         self._lists = lists_of(view, schemas, program, shards, checkpoint.storage, seat.exactly)
-        place = WorkPlace(
-            identity=checkpoint.job.identity,
-            storage_url=checkpoint.storage.url,
-            working_root=settings.working_dir if is_single_executor(seat.spark) else None,
-            backend=settings.backend,
-        )
+        place = work_place(seat.spark, settings, checkpoint.job.identity, checkpoint.storage, seat.owner)
         placement = Placement(seat.spark)
         self._runner = EpochRunner(
             seat.spark,
@@ -225,6 +220,7 @@ class Stretch:
             lag_rows=self._planner.lag(),
             delta_bytes=sum(delta.extent.length for delta in outcome.deltas),
             timings_ms=outcome.timings_ms,
+            arrivals=outcome.arrivals,
             executors={f"{uid}/{shard}": where for (uid, shard), where in outcome.executors.items()},
         )
 

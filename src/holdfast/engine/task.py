@@ -140,7 +140,8 @@ def _run_shard(task: OperatorTask, shard: int, table: pa.Table) -> TaskResult:
     storage = open_storage(task.place.storage_url)
     state = open_shard(task.place, task.uid, task.lineage, plan, task.committed, task.saves_state)
     with contextlib.closing(state):
-        return _run_on(state, task, shard, plan, table, storage, watch)
+        result = _run_on(state, task, shard, plan, table, storage, watch)
+        return msgspec.structs.replace(result, arrival=state.arrival)
 
 
 def _run_on(
@@ -277,12 +278,12 @@ def snapshot_shard(
 def _directory(place: WorkPlace, uid: str, groups: KeyGroupRange) -> Path:
     """Where a shard's working state is."""
     root = backend_named(place.backend).root(_disk_root(place))
-    return root / place.identity / uid / str(groups)
+    return root / place.owner / place.identity / uid / str(groups)
 
 
 def _disk_directory(place: WorkPlace, uid: str, groups: KeyGroupRange) -> Path:
     """Where files go that are too large for memory: on disk, whatever the backend."""
-    return _disk_root(place) / place.identity / uid / str(groups)
+    return _disk_root(place) / place.owner / place.identity / uid / str(groups)
 
 
 def _state_identity(place: WorkPlace, uid: str, groups: KeyGroupRange, lineage: Lineage) -> str:

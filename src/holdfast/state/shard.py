@@ -18,7 +18,7 @@ from holdfast.state.generations import LockTimeout
 from holdfast.state.home import MARKER_KEY, Home, Read
 from holdfast.state.marker import pack_marker
 from holdfast.state.tables import DATA, META, Tx, UnusableStore
-from holdfast.state.working import Entries, SnapshotInfo, StaleWorkingState, Version
+from holdfast.state.working import Arrival, Entries, SnapshotInfo, StaleWorkingState, Version
 
 SCAN_PAGE = 2048
 """Entries that a scan reads in one transaction."""
@@ -40,6 +40,7 @@ class Shard(ABC, Generic[H]):
         self._reads: list[Read] = []
         self._remembered = 0
         self._closed = False
+        self.arrival = Arrival.THERE
         home.hold()
 
     @property
