@@ -2,8 +2,8 @@
 
     prepare -> ( follow | rehearse )* until told to stop
 
-Always true: nothing that goes wrong here ends the node, once the first preparation has succeeded: it is told
-and tried again, and a takeover does without.
+Always true: what goes wrong here is told and tried again, and a takeover does without. Only a node that
+cannot be made ready to begin with does not join.
 Never here: what following means (see follower), what is rehearsed (see standby).
 """
 
@@ -18,9 +18,10 @@ from holdfast.engine.following import Lag, Told, news
 from holdfast.engine.prepared import Prepared
 from holdfast.engine.program import Program, compile_graph, first_line
 from holdfast.engine.progress import Message
-from holdfast.engine.session import default_parallelism, open_session, works
+from holdfast.engine.session import default_parallelism, open_session, revived, run_in_background
 from holdfast.engine.settings import RunSettings
 from holdfast.engine.standby import rehearse
+from holdfast.errors import SessionLost
 from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.nodes import Graph
 from holdfast.storage.places import open_storage
@@ -33,6 +34,7 @@ POLL_SECONDS = 0.2
 RETRY_SECONDS = 5.0
 REHEARSE_SECONDS = 30.0
 """Spark ends Python workers after a minute without work."""
+TAG = "holdfast-standby"
 ROUNDS_FIRST = 3
 """Rehearsals before a node joins: the first loads classes, the next are compiled code."""
 
@@ -46,15 +48,16 @@ class Attendant:
         self._graph, self._settings, self._owner = graph, settings, owner
         self._clock, self._say = clock, say
         self._hot = hot and settings.guarantee is not Guarantee.AT_MOST_ONCE
-        self._storage = open_storage(settings.checkpoint)
         self._stopping, self._ready = threading.Event(), threading.Event()
         self._spark: SparkSession | None = None
         self._program: Program | None = None
         self._follower: Follower | None = None
         self._told = Told.NOTHING
         self._worked = 0.0
-        self.failure: BaseException | None = None
-        """What ended the first preparation."""
+        self.failure: Exception | None = None
+        """What the first preparation failed with."""
+        self.lost: SessionLost | None = None
+        """Spark is gone for good: this process cannot lead any more."""
         self._thread = threading.Thread(target=self._attend, name="holdfast-standby", daemon=True)
 
     def start(self) -> None:
@@ -69,7 +72,7 @@ class Attendant:
 
     @property
     def preparing(self) -> bool:
-        return self._thread.is_alive() and not self._ready.is_set()
+        return self.failure is None and not self._ready.is_set()
 
     @property
     def prepared(self) -> Prepared:
@@ -83,11 +86,9 @@ class Attendant:
         return self._follower.lag if self._follower is not None else None
 
     def _attend(self) -> None:
-        try:
-            self._prepare()
-        except BaseException as failure:
-            self.failure = failure
-            return
+        while not self._prepared_at_last():
+            if self._stopping.wait(RETRY_SECONDS):
+                return
         self._rehearse(ROUNDS_FIRST)
         self._ready.set()
         wait = 0.0
@@ -96,9 +97,20 @@ class Attendant:
             if self._clock.monotonic() - self._worked >= REHEARSE_SECONDS and not self._stopping.is_set():
                 self._rehearse(1)
 
-    def _prepare(self) -> None:
-        spark = self._spark = open_session(self._graph.name)
-        program = self._program = compile_graph(self._graph, spark)
+    def _prepared_at_last(self) -> bool:
+        try:
+            self._prepare(open_session(self._graph.name))
+        except Exception as failure:
+            self.failure = failure
+            self._say(f"this standby could not be made ready and tries again: {first_line(failure)}")
+            return False
+        return True
+
+    def _prepare(self, spark: SparkSession) -> None:
+        # For all jobs of this thread: where this node leads another seat, its epochs go first.
+        run_in_background(spark, f"{TAG}-{self._graph.name}", f"holdfast standby of {self._graph.name}")
+        self._spark, program = spark, compile_graph(self._graph, spark)
+        self._program = program
         if self._hot:
             storage = open_storage(self._settings.checkpoint)
             self._follower = Follower(spark, program, self._settings, storage, self._owner, self._clock)
@@ -137,11 +149,15 @@ class Attendant:
     def _mend(self, problem: Exception) -> bool:
         """After a failure: see to it that there is a Spark session. True: there was one."""
         assert self._spark is not None
-        if works(self._spark):
-            return True
-        self._say(f"the Spark session of this standby has ended ({first_line(problem)}); starting another")
         try:
-            self._prepare()
+            session = revived(self._spark, self._graph.name, own=True)
+            if session is self._spark:
+                return True
+            self._say(f"the Spark session of this standby had ended ({first_line(problem)}); one was started")
+            self._prepare(session)
+        except SessionLost as lost:
+            self.lost = lost
+            self._stopping.set()
         except Exception as failure:
-            self._say(f"that failed and is tried again: {first_line(failure)}")
+            self._say(f"this standby could not be made ready again: {first_line(failure)}")
         return False

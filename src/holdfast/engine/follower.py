@@ -11,7 +11,6 @@ Never here: the thread, and what an error means (see attending).
 
 from __future__ import annotations
 
-import uuid
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ from holdfast.engine.placement import Placement, work_place
 from holdfast.engine.program import Program
 from holdfast.engine.runner import Lines
 from holdfast.engine.schemas import operator_schemas
-from holdfast.engine.session import run_in_background
+from holdfast.engine.session import describe_jobs
 from holdfast.engine.settings import RunSettings
 from holdfast.engine.work import RESULT_SCHEMA, TaskResult, decode_result
 from holdfast.errors import CorruptionError
@@ -63,7 +62,6 @@ class Follower:
         self._problem = ""
         self.executors: dict[int, str] = {}
         """Where each shard was brought along last."""
-        self._tag = f"holdfast-standby-{uuid.uuid4().hex}"
         self._followed, self._history = Followed(), History(storage)
         self._lineages: dict[str, Lineage] = {}
 
@@ -150,8 +148,8 @@ class Follower:
                 raise getattr(errors, result.failure.kind)(*result.failure.args)
 
     def _run(self, task: FollowTask, shards: int) -> list[TaskResult]:
-        graph = self._program.graph.name
-        run_in_background(self._spark, self._tag, f"holdfast standby of {graph}: epoch {task.committed}")
+        name = self._program.graph.name
+        describe_jobs(self._spark, f"holdfast standby of {name}: epoch {task.committed}")
         wanted = sorted({shard for operator in task.operators for shard in operator.shards})
         rows = self._placement.shard_rows(shards, wanted).mapInArrow(partial(task), RESULT_SCHEMA).collect()
         return [decode_result(bytes(row[0])) for row in rows]

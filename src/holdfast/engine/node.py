@@ -217,6 +217,9 @@ class Node:
         for tenant in self._tenants.values():
             if (run := tenant.run_over) is not None:
                 self._ended(tenant, run)
+            if tenant.attendant is not None and tenant.attendant.lost is not None:
+                self._failure = tenant.attendant.lost
+                self._leaving.set()
 
     def _ended(self, tenant: Tenant, run: Run) -> None:
         """A run is over: whether the seat is free for the others, or the job is over too."""

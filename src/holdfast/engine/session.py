@@ -84,20 +84,19 @@ def revived(spark: SparkSession, name: str, own: bool) -> SparkSession:
 
     SessionLost: it was the user's, or the JVM behind it is gone: PySpark starts one per process.
     """
-    if works(spark):
+    if _works(spark):
         return spark
     if own:
         with contextlib.suppress(Exception):
             spark.stop()
         with contextlib.suppress(Exception):
             session = open_session(name)
-            if works(session):
+            if _works(session):
                 return session
     raise SessionLost("the Spark session ended and cannot be had again in this process; start the job again")
 
 
-def works(spark: SparkSession) -> bool:
-    """Whether the session still answers."""
+def _works(spark: SparkSession) -> bool:
     try:
         return bool(spark.sql("select 1").collect())
     except Exception:
