@@ -26,7 +26,7 @@ from holdfast.engine.lines import line_of
 from holdfast.engine.operators.dispatch import state_layout
 from holdfast.engine.program import OperatorForm, Program
 from holdfast.engine.settings import check_settings
-from holdfast.engine.task import open_shard
+from holdfast.engine.task import Kept, open_shard
 from holdfast.engine.work import TaskResult, WorkPlace
 from holdfast.errors import ObjectMissing
 from holdfast.ids import CommitNumber, shard_ranges
@@ -88,7 +88,9 @@ class Standby:
         for groups in shard_ranges(self.made.key_groups, view.parallelism):
             plan = line_of(view, "totals", groups).plan()
             lineage = Lineage.begin(LAYOUT)
-            with closing(open_shard(self.place, "totals", lineage, plan, view.last_epoch, True)) as state:
+            with closing(
+                open_shard(self.place, "totals", lineage, plan, view.last_epoch, Kept.IN_CHECKPOINT)
+            ) as state:
                 found.add(state.arrival)
         return found
 
@@ -190,7 +192,9 @@ def test_leader_and_standby_with_one_working_directory_do_not_share_a_shard(
     leader = WorkPlace("i", made.url, standby.place.working_root, "lmdb", "here-1")
     for groups in made.shards:
         plan = line_of(made.view, "totals", groups).plan()
-        with closing(open_shard(leader, "totals", Lineage.begin(LAYOUT), plan, 1, True)) as state:
+        with closing(
+            open_shard(leader, "totals", Lineage.begin(LAYOUT), plan, 1, Kept.IN_CHECKPOINT)
+        ) as state:
             assert state.arrival is Arrival.REBUILT, "it took what the standby has built"
     assert standby.takeover() == {Arrival.THERE}
 
