@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from holdfast.engine import task
+from holdfast.engine import shards
 from holdfast.state import delta
 from holdfast.storage.contract import Storage
 from tests.chaos.apps import Ledger
@@ -31,7 +31,7 @@ class _Unverified:
 
 
 for _module, _name, _value in [
-    (task, "read_extent", _unverified_extent),
+    (shards, "read_extent", _unverified_extent),
     (delta, "verify", partial(lambda data, name: None)),
     (delta, "pq", _Unverified),
 ]:

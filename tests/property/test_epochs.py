@@ -30,8 +30,9 @@ from holdfast.engine.lines import line_of
 from holdfast.engine.operators.dispatch import state_layout
 from holdfast.engine.runner import EpochOutcome, _take_state
 from holdfast.engine.schemas import file_schema, record_of
+from holdfast.engine.shards import Kept, open_shard, snapshot_shard
 from holdfast.engine.staged import unpack_rows
-from holdfast.engine.task import Kept, _operator_result, open_shard, snapshot_shard
+from holdfast.engine.task import _operator_result
 from holdfast.engine.work import OperatorTask, TaskResult, WorkPlace, decode_result
 from holdfast.ids import shard_ranges
 from holdfast.state.conversion import Lineage

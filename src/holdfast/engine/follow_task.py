@@ -1,6 +1,6 @@
 """What runs inside a Spark task of a hot standby: bring shards to a committed version, and nothing else.
 
-By the way that a takeover takes (see task.open_shard), so that a takeover finds nothing left to do.
+By the way that a takeover takes (see shards.open_shard), so that a takeover finds nothing left to do.
 Always true: nothing is written to storage.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.engine.task import Kept, as_batch, leave_former_shards, open_shard
-from holdfast.engine.work import Failure, ShardPlan, TaskResult, WorkPlace
+from holdfast.engine.shards import Kept, leave_former_shards, open_shard
+from holdfast.engine.work import Failure, ShardPlan, TaskResult, WorkPlace, as_batch
 from holdfast.errors import HoldfastError
 from holdfast.ids import KeyGroupRange
 from holdfast.state.conversion import Lineage

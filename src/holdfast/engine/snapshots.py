@@ -23,7 +23,7 @@ from holdfast.engine.placement import Placement
 from holdfast.engine.program import first_line
 from holdfast.engine.schemas import InForce
 from holdfast.engine.session import interrupt_jobs, run_in_background
-from holdfast.engine.task import snapshot_shard
+from holdfast.engine.shards import snapshot_shard
 from holdfast.engine.work import RESULT_SCHEMA, WorkPlace, decode_result
 from holdfast.ids import KeyGroupRange
 from holdfast.state.conversion import Lineage

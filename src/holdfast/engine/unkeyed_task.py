@@ -15,9 +15,8 @@ import pyarrow as pa
 from holdfast import errors
 from holdfast.engine.operators.result import EpochContext
 from holdfast.engine.operators.unkeyed import run_unkeyed_rows
-from holdfast.engine.staged import pack_rows
-from holdfast.engine.task import TaskWriter, Watch, as_batch
-from holdfast.engine.work import Failure, HeldList, Output, Payload, TaskResult, UnkeyedTask
+from holdfast.engine.task_files import TaskWriter, Watch
+from holdfast.engine.work import Failure, HeldList, Payload, TaskResult, UnkeyedTask, as_batch
 from holdfast.state.layout import StateField
 from holdfast.state.lists import pack_list, unpack_list
 from holdfast.state.redistribute import ShardList
@@ -89,11 +88,7 @@ def _run_shard(task: UnkeyedTask, shard: int, rows: pa.Table, host: str, executo
     watch.lap("compute")
 
     writer = TaskWriter(storage, task.epoch, f"{task.run}-{task.attempt}-{task.uid}", shard)
-    outputs = tuple(
-        Output(name, table.num_rows, writer.write(pack_rows(table), "rows.arrow"))
-        for name, table in done.outputs.items()
-        if name in task.outputs and table.num_rows
-    )
+    outputs = writer.stage(done.outputs, task.outputs)
     watch.lap("stage")
     changed = {name: packed(task.uid, task.layout.field(name), each) for name, each in done.lists.items()}
     if task.saves_state:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import pyarrow as pa
 
 from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
 from holdfast.ids import KeyGroupRange
@@ -219,3 +220,8 @@ def encode_result(result: TaskResult) -> bytes:
 
 def decode_result(data: bytes) -> TaskResult:
     return _decoder.decode(data)
+
+
+def as_batch(result: TaskResult) -> pa.RecordBatch:
+    """A result on its way from a task to the driver."""
+    return pa.RecordBatch.from_arrays([pa.array([encode_result(result)], pa.binary())], ["result"])

@@ -9,7 +9,7 @@ import pytest
 from holdfast.checkpoint.records import SnapshotFile, VersionRecord
 from holdfast.engine.lines import EMPTY_VERSION
 from holdfast.engine.schemas import file_schema, record_of
-from holdfast.engine.task import Kept, open_shard, snapshot_shard
+from holdfast.engine.shards import Kept, open_shard, snapshot_shard
 from holdfast.engine.work import ShardPlan, WorkPlace, decode_result
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.conversion import Lineage

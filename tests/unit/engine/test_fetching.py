@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.checkpoint.records import SnapshotFile, VersionRecord
-from holdfast.engine.task import _fetch_missing, _fetched, _forget_fetched
+from holdfast.engine.shards import _fetch_missing, _fetched, forget_fetched
 from holdfast.storage.local import LocalStorage
 
 
@@ -50,5 +50,5 @@ def test_a_copy_that_went_bad_can_be_forgotten(tmp_path: Path) -> None:
     bucket, here = Bucket(tmp_path / "bucket"), tmp_path / "shard"
     file = snapshot(bucket, "snapshots/1/s", b"s")
     _fetch_missing(bucket, here, (file,))
-    _forget_fetched(here, keep=())
+    forget_fetched(here, keep=())
     assert _fetch_missing(bucket, here, (file,))

@@ -26,7 +26,7 @@ from holdfast.engine.lines import line_of
 from holdfast.engine.operators.dispatch import state_layout
 from holdfast.engine.program import OperatorForm, Program
 from holdfast.engine.settings import check_settings
-from holdfast.engine.task import Kept, open_shard
+from holdfast.engine.shards import Kept, open_shard
 from holdfast.engine.work import TaskResult, WorkPlace
 from holdfast.errors import ObjectMissing
 from holdfast.ids import CommitNumber, shard_ranges

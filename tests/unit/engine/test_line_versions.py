@@ -11,10 +11,10 @@ import pytest
 
 from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
 from holdfast.checkpoint.view import CheckpointView
-from holdfast.engine import task
+from holdfast.engine import shards
 from holdfast.engine.lines import EMPTY_VERSION, line_of
 from holdfast.engine.schemas import file_schema, record_of
-from holdfast.engine.task import Kept, open_shard, snapshot_shard
+from holdfast.engine.shards import Kept, open_shard, snapshot_shard
 from holdfast.engine.work import ShardPlan, WorkPlace, decode_result
 from holdfast.ids import KeyGroup, KeyGroupRange
 from tests.unit.engine.stored import MadeCheckpoint
@@ -84,12 +84,12 @@ def test_a_snapshot_of_state_on_its_way_through_the_deltas_of_other_shards_is_no
     for number in range(3):
         made.commit({(f"u{number}", number): {"total": number}})
     line = line_of(made.view, "totals", whole)
-    read = iter([task.delta_entries] * 3)
+    read = iter([shards.delta_entries] * 3)
 
     def until_killed(*args: Any) -> Any:
         return next(read)(*args)
 
-    monkeypatch.setattr(task, "delta_entries", until_killed)
+    monkeypatch.setattr(shards, "delta_entries", until_killed)
     with pytest.raises(StopIteration):
         open_shard(place, "totals", made.lineage, line.plan(), 3, Kept.IN_CHECKPOINT)
     schema = file_schema(record_of(made.lineage))

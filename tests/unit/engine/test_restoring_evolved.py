@@ -16,7 +16,7 @@ from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine.lines import line_of
 from holdfast.engine.rehearsal import _layouts
 from holdfast.engine.schemas import InForce, declaration, examine
-from holdfast.engine.task import Kept, open_shard, snapshot_shard
+from holdfast.engine.shards import Kept, open_shard, snapshot_shard
 from holdfast.engine.work import WorkPlace, decode_result
 from holdfast.ids import shard_ranges
 from holdfast.state.conversion import Lineage

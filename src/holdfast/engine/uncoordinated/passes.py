@@ -23,11 +23,18 @@ from holdfast.engine.lines import Line
 from holdfast.engine.placement import Placement
 from holdfast.engine.program import Program, first_line
 from holdfast.engine.session import describe_jobs
-from holdfast.engine.task import Kept, as_batch, shard_directory, state_identity
+from holdfast.engine.shards import Kept, shard_directory, state_identity
 from holdfast.engine.uncoordinated.acks import AckLog
 from holdfast.engine.uncoordinated.saving import begin_saves, standing_of, taken_at, valid
 from holdfast.engine.uncoordinated.workshop import Flight, workshop_of
-from holdfast.engine.work import RESULT_SCHEMA, OwnKeysResult, TaskResult, WorkPlace, decode_result
+from holdfast.engine.work import (
+    RESULT_SCHEMA,
+    OwnKeysResult,
+    TaskResult,
+    WorkPlace,
+    as_batch,
+    decode_result,
+)
 from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.ids import KeyGroupRange
 from holdfast.state.books import SHARD_KEY, ShardBook
