@@ -126,7 +126,7 @@ class Workshop:
         self._fetching = _pool("fetch", protection, protection.fetching)
         self._bypass = Bypass(protection.failures_max, duration_ms(protection.bypass_for))
         self._timeout = duration_ms(protection.fetch_timeout) / 1_000
-        self._heard = 0.0
+        self._heard, self._silent = 0.0, False
         self._custom = overrides(function, "serialize_state")
         self._told = overrides(function, "clear_dirty")
         self._lock = threading.Lock()
@@ -144,7 +144,7 @@ class Workshop:
         longer than the time-out for the next one."""
         answers: list[Answer] = [UNANSWERED] * len(bases)
         running: deque[_Fetch] = deque()
-        self._heard = self._clock.monotonic()
+        self._heard, self._silent = self._clock.monotonic(), False
         for start in range(0, len(bases), self.protection.batch):
             ids = [state_id(self._layout, base) for base in bases[start : start + self.protection.batch]]
             if not self._bypass.may_ask(self._now_ms()):
@@ -170,12 +170,15 @@ class Workshop:
         done = request.done.wait(max(0.0, self._heard + self._timeout - self._clock.monotonic()))
         if done and request.error is None:
             answers[request.start : request.start + len(request.ids)] = request.found
-            self._heard = self._clock.monotonic()
+            self._heard, self._silent = self._clock.monotonic(), False
             self._bypass = self._bypass.answered()
             return
         self._fetching.cancel(request)
         self.count(unanswered=len(request.ids), error=request.error or "a fetch was not answered in time")
-        self._bypass = self._bypass.failed(self._now_ms())
+        # However many requests wait for it, a silence is one failure.
+        if done or not self._silent:
+            self._bypass = self._bypass.failed(self._now_ms())
+        self._silent = self._silent or not done
 
     # Saving: begun by the thread that processes rows, done by others.
 
