@@ -153,11 +153,12 @@ def measure(keys: int, kills: int, lost: bool, seed: int) -> Result:
             print(f"{keys:,} keys, kill {number + 1}: {split['total']:.2f} s", flush=True)
         life.process.kill()
         life.process.wait()
-    summary = {phase: _percentiles([split[phase] for split in taken]) for phase in (*PHASES, "total")}
+    summary = {phase: percentiles([split[phase] for split in taken]) for phase in (*PHASES, "total")}
     return {"keys": keys, "kills": kills, "lost_working_state": lost, "seed": seed, "seconds": summary}
 
 
-def _percentiles(values: list[float]) -> Result:
+def percentiles(values: list[float]) -> Result:
+    """The middle, the bad and the worst of some durations."""
     ordered = sorted(values)
     at = {"p50": 0.5, "p95": 0.95, "max": 1.0}
     return {

@@ -115,6 +115,38 @@ def _recovery(found: dict[str, dict[str, Any]]) -> list[str]:
     ]
 
 
+def _failover(found: dict[str, dict[str, Any]]) -> list[str]:
+    rows, bounds = [], []
+    for each in found.values():
+        who = f"{each['keys']:,} | {each['standby']}"
+        for phase, taken in each["seconds"].items():
+            rows.append(f"| {who} | {phase} | {taken['p50']} | {taken['p95']} | {taken['max']} |")
+        bounds.append(
+            f"| {who} | {each['kills']} | {each['median_epoch_seconds']} | {each['bound_seconds']} "
+            f"| {each['within_bound']} | {each['restored_nothing']} |"
+        )
+    session = next(iter(found.values()))["session_seconds"]
+    return [
+        "## From the kill of a leader to the first commit of its standby",
+        "",
+        "The node that leads is killed with SIGKILL and a standby takes over (`python -m bench.failover`);",
+        f"the session time-out is {session:g} s. *detect*: until ZooKeeper has ended the session and the",
+        "standby has won the seat; *take over*: until the term is claimed; *restore*: until the checkpoint",
+        "is loaded; *replay*: until the first new commit. Seconds.",
+        "",
+        "| keys | standby | phase | p50 | p95 | max |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *rows,
+        "",
+        "The bound: session time-out + one tick of ZooKeeper + two median epochs + 1 s. *nothing to",
+        "restore*: kills after which every shard's working state was at the committed version.",
+        "",
+        "| keys | standby | kills | median epoch (s) | bound (s) | within it | nothing to restore |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        *bounds,
+    ]
+
+
 def _savepoint(found: dict[str, Any]) -> list[str]:
     return [
         "## What a savepoint costs",
@@ -177,6 +209,7 @@ def main() -> None:
         section(json.loads((place / name).read_text()))
         for name, section in (
             ("recovery.json", _recovery),
+            ("failover.json", _failover),
             ("savepoint.json", _savepoint),
             ("uncoordinated.json", _uncoordinated),
         )

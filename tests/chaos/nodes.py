@@ -127,10 +127,10 @@ class NodeProcess:
         """How many lines have all of these in them."""
         return sum(all(part in line for part in parts) for line in self.said().splitlines())
 
-    def told_at(self, *parts: str) -> float:
-        """When it first said so, in seconds by the machine's clock."""
+    def last_told_at(self, *parts: str) -> float:
+        """When it last said so, in seconds by the machine's clock."""
         lines = [line for line in self.said().splitlines() if all(part in line for part in parts)]
-        return float(lines[0].split()[1])
+        return float(lines[-1].split()[1])
 
     def arm(self) -> None:
         """From now on, the first of its processes that gets to the step of `stop_at` stops itself."""

@@ -20,6 +20,7 @@ from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.engine.job import Job
 from holdfast.engine.node import Node, NodeSettings
+from holdfast.engine.prepared import NOTHING, Prepared
 from holdfast.engine.progress import Listener, Message, Progress
 from holdfast.engine.settings import RunOptions
 from holdfast.engine.wishes import Wishes
@@ -30,8 +31,13 @@ DEADLINE_SECONDS = 30.0
 SESSION_SECONDS = 2.0
 
 
-def wait_until(condition: Callable[[], Any], what: str, story: Callable[[], str] = str) -> None:
-    give_up = time.monotonic() + DEADLINE_SECONDS
+def wait_until(
+    condition: Callable[[], Any],
+    what: str,
+    story: Callable[[], str] = str,
+    seconds: float = DEADLINE_SECONDS,
+) -> None:
+    give_up = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < give_up, f"waited in vain for: {what}\n{story()}"
         time.sleep(0.02)
@@ -59,6 +65,7 @@ class SteadyJob(Job):
         on_progress: Listener | None,
         on_message: Message,
         options: RunOptions,
+        prepared: Prepared = NOTHING,
     ) -> Any:
         return SteadyRun(self.name, wishes, str(checkpoint), on_progress or (lambda progress: None), options)
 
@@ -132,9 +139,9 @@ def steady(name: str = "counts", version: int = 1) -> SteadyJob:
 class Running:
     """A node in a thread of this process."""
 
-    def __init__(self, checkpoint: Path, hosts: str, name: str, jobs: list[SteadyJob], **more: Any) -> None:
+    def __init__(self, checkpoint: Path, hosts: str, name: str, jobs: list[Any], **more: Any) -> None:
         clock = more.pop("clock", None)
-        options: RunOptions = {"until": more.pop("until", "stopped")}
+        options: RunOptions = {"until": more.pop("until", "stopped"), **more.pop("options", {})}
         auth = {key: more.pop(key) for key in ("user", "password") if key in more}
         zookeeper = ZooKeeperSettings(hosts=hosts, session_seconds=SESSION_SECONDS, **auth)
         settings = NodeSettings(cluster=more.pop("cluster", "test"), zookeeper=zookeeper, name=name, **more)
@@ -151,7 +158,8 @@ class Running:
         return any(all(part in text for part in parts) for text in list(self.said))
 
     def story(self) -> str:
-        return "\n".join(f"{self.name}: {text}" for text in self.said)
+        ended = [] if self.failure is None else [f"ended: {self.failure!r}"]
+        return "\n".join(f"{self.name}: {text}" for text in [*self.said, *ended])
 
     def leave(self) -> None:
         self.node.leave()
@@ -173,7 +181,7 @@ def nodes_of(checkpoint: Path, hosts: str) -> Iterator[Callable[..., Running]]:
     """Starts nodes, and ends them with the test."""
     started: list[Running] = []
 
-    def start(name: str, *jobs: SteadyJob, at: str | None = None, **more: Any) -> Running:
+    def start(name: str, *jobs: Job, at: str | None = None, **more: Any) -> Running:
         started.append(Running(checkpoint, at or hosts, name, list(jobs) or [steady()], **more))
         return started[-1]
 

@@ -7,6 +7,8 @@ Never here: writing (see commits).
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from holdfast.checkpoint import names
 from holdfast.checkpoint.envelope import unseal
 from holdfast.checkpoint.floor import read_floor
@@ -132,6 +134,14 @@ class History:
         """Spare later readers the way to storage for what was just committed."""
         self._records[view.number] = (record, view.checksum)
         self._views[view.number] = view
+
+    def recall(self, view: CheckpointView) -> None:
+        """Spare later readers the way to storage for a view that somebody else has read, if the record that
+        it ends with is still there and the same.
+        """
+        with suppress(CorruptionError):
+            if view.number and self._record(view.number)[1] == view.checksum:
+                self._views[view.number] = view
 
     def forget_below(self, number: int) -> None:
         """Free what is known about older commits."""

@@ -340,6 +340,7 @@ class FailoverRecord(Record, frozen=True, kw_only=True):
     `reason`: why the seat was free. The phases follow one another: *detect*, from the last sign of life of
     the node before to the seat being won (None: nobody held it before); *take over*, to the term being
     claimed; *restore*, to the first plan; *replay*, to the first new commit (None: it came to none).
+    `arrivals`: how the shards of the first epoch came by their state (there, moved, rebuilt), and how many.
     """
 
     at_ms: int
@@ -354,6 +355,7 @@ class FailoverRecord(Record, frozen=True, kw_only=True):
     restore_ms: int = 0
     replay_ms: int | None = None
     commit: int = 0
+    arrivals: dict[str, int] = {}
 
 
 class SavepointRecord(Record, frozen=True, kw_only=True):

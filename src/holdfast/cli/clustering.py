@@ -63,6 +63,7 @@ Jobs = Annotated[
 SessionTimeout = Annotated[
     str, typer.Option(help="After how long without a word another node takes the seat.")
 ]
+Standby = Annotated[str, typer.Option(help="cold, warm (Spark is started), or hot (state follows too).")]
 ResignAfter = Annotated[str, typer.Option(help="After how long without a commit a leader gives up its seat.")]
 
 
@@ -72,7 +73,7 @@ def node(
     zookeeper: Hosts,
     checkpoint: Checkpoint,
     name: Annotated[str, typer.Option(help="[default: host and process]")] = "",
-    standby: Annotated[str, typer.Option(help="cold, or warm: Spark is started beforehand.")] = "cold",
+    standby: Standby = "cold",
     session_timeout: SessionTimeout = "10s",
     resign_after: ResignAfter = "60s",
     allow_other_code: Annotated[

@@ -26,11 +26,12 @@ def cluster_picture(found: dict[str, Any]) -> RenderableType:
             seat["epoch"],
             state_of(seat, now_ms),
         )
-    nodes = _table("nodes", "node", "host", "process", "there for", "kind", "seats")
+    nodes = _table("nodes", "node", "host", "process", "there for", "kind", "seats", "behind")
     for node in found["nodes"]:
         holds = ", ".join(node["seats"]) or "standing by"
         ago = age(node["since_ms"], now_ms)
-        _add(nodes, node["node"], node["host"], node["pid"], ago, node["standby"], holds)
+        behind = "\n".join(lag_of(job, lag) for job, lag in sorted(node["lag"].items())) or None
+        _add(nodes, node["node"], node["host"], node["pid"], ago, node["standby"], holds, behind)
     shown: list[RenderableType] = [seats, nodes]
     for seat in found["seats"]:
         if "problem" in seat:
@@ -52,6 +53,15 @@ def state_of(seat: dict[str, Any], now_ms: int) -> str:
     heard = f"heard of {age(seat['heard_ms'], now_ms)} ago" if seat["heard_ms"] else "not heard of yet"
     heir = f"{seat['heir']} is next" if seat["heir"] else "NOBODY STANDS BY"
     return f"{seat['phase'] or 'starting'}, {heard}, {heir}"
+
+
+def lag_of(job: str, lag: dict[str, Any]) -> str:
+    """How far a hot standby is behind, in words."""
+    if lag["problem"]:
+        return f"{job}: CANNOT FOLLOW since epoch {lag['epoch']}: {lag['problem']}"
+    if not lag["epochs"]:
+        return f"{job}: nothing, at epoch {lag['epoch']}"
+    return f"{job}: {lag['epochs']} epochs, {lag['ms'] / 1_000:.1f} s"
 
 
 def _failovers(job: str, failovers: list[dict[str, Any]], now_ms: int) -> Table:

@@ -26,8 +26,23 @@ class ClusterCard(Card, frozen=True, kw_only=True):
     since_ms: int
 
 
+class LagCard(Card, frozen=True, kw_only=True):
+    """How far a hot standby's working state is behind the newest commit that it knows of.
+
+    `epoch`: where it stands; `epochs` were committed since, the oldest of them `ms` ago. `problem`: what
+    keeps it from following; empty: nothing does.
+    """
+
+    epoch: int
+    epochs: int = 0
+    ms: int = 0
+    problem: str = ""
+
+
 class NodeCard(Card, frozen=True, kw_only=True):
-    """`nodes/NAME`, ephemeral: a node that is there. `code`: per job, a short name for each part of it."""
+    """`nodes/NAME`, ephemeral: a node that is there. `code`: per job, a short name for each part of it.
+    `lag`: per job that it follows; written again about once a second while it changes.
+    """
 
     name: str
     instance: str
@@ -36,6 +51,7 @@ class NodeCard(Card, frozen=True, kw_only=True):
     since_ms: int
     standby: str
     code: dict[str, dict[str, str]]
+    lag: dict[str, LagCard] = {}
 
 
 class HolderCard(Card, frozen=True, kw_only=True):

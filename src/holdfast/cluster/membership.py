@@ -69,6 +69,11 @@ def join(zookeeper: ZooKeeper, cluster: str, card: NodeCard) -> None:
     raise RetryableError(f"node {card.name!r} could not be registered in {TRIES_MAX} tries; try again")
 
 
+def tell(zookeeper: ZooKeeper, cluster: str, card: NodeCard) -> None:
+    """Replace the card of a node that has joined, without waiting: nothing depends on it."""
+    zookeeper.write_soon(paths.node(cluster, card.name), written(card), lambda: None)
+
+
 def members(zookeeper: ZooKeeper, cluster: str, watch: Watch | None = None) -> dict[str, NodeCard]:
     """The nodes that are there; `watch` is called once, when one comes or goes."""
     there = {}

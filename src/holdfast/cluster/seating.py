@@ -16,7 +16,7 @@ from holdfast.cluster.cards import HolderCard, NodeCard, OverCard, PulseCard, Wi
 STEP_SECONDS = 0.4
 """How much longer each next node waits before it takes a free seat."""
 _Order = tuple[bool, bool, int, int, int, str]
-KINDS = ("warm", "cold")
+KINDS = ("hot", "warm", "cold")
 """Kinds of standby, the readiest first."""
 
 

@@ -85,6 +85,10 @@ def cluster_standing(zookeeper: ZooKeeper, cluster: str, clock: Clock) -> dict[s
             "standby": card.standby,
             "seats": seen.held_by(card.name),
             "jobs": sorted(card.code),
+            "lag": {
+                job: {"epoch": lag.epoch, "epochs": lag.epochs, "ms": lag.ms, "problem": lag.problem}
+                for job, lag in card.lag.items()
+            },
         }
         for card in seen.nodes.values()
     ]

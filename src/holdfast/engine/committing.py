@@ -173,8 +173,7 @@ class Committer:
         again.
         """
         try:
-            with self._permit.reaching_storage():
-                retired = self._checkpoint.retention.after_commit(self.view)
+            retired = self._checkpoint.retention.after_commit(self.view)
             held_back = retired.held_back if retired else ""
         except HoldfastError as failure:
             held_back = str(failure)

@@ -25,6 +25,7 @@ from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock
 from holdfast.engine.committing import AdoptedOther
 from holdfast.engine.control import Control
+from holdfast.engine.prepared import NOTHING, Prepared
 from holdfast.engine.program import Program, compile_graph
 from holdfast.engine.progress import Monitor
 from holdfast.engine.recovery import Inspector, load_view, rewind_past_damage
@@ -35,6 +36,7 @@ from holdfast.engine.session import default_parallelism, revived
 from holdfast.engine.settings import RunSettings
 from holdfast.engine.stretch import Ending, Seat, Stretch
 from holdfast.engine.verbs import Controls
+from holdfast.engine.watched_storage import WatchedStorage
 from holdfast.engine.wishes import Wishes
 from holdfast.errors import (
     CorruptionError,
@@ -71,13 +73,16 @@ class Driver:
         clock: Clock,
         monitor: Monitor,
         wishes: Wishes,
+        prepared: Prepared = NOTHING,
     ) -> None:
-        self._graph, self._settings, self._storage = graph, settings, storage
+        self._graph, self._settings = graph, settings
+        self._storage = WatchedStorage(storage, wishes.permit)
         self._spark, self._own_session = spark, own_session
         self._run, self._clock, self._monitor, self._wishes = run, clock, monitor, wishes
         self._term_checked = self._scale_changed = clock.monotonic()
         self._shards: int | None = settings.parallelism
-        self._program: Program | None = None
+        self._prepared = prepared
+        self._program = prepared.program
         self._led: Stretch | None = None
         self.leading = False
         """Whether the checkpoint was loaded and the first stretch begun."""
@@ -86,9 +91,12 @@ class Driver:
         """Run until stopped or exhausted. Raises what ended the run otherwise. `controls`: does what others
         ask of the run through storage.
         """
-        self._program = compile_graph(self._graph, self._spark)
-        self._refuse_misfit(self._program)
+        self._program = self._program or compile_graph(self._graph, self._spark)
+        if self._prepared.view is None:
+            self._refuse_misfit(self._program)
         self._checkpoint = open_run(self._storage, self._graph.name, self._settings, self._run, self._clock)
+        if self._prepared.view is not None:
+            self._checkpoint.chain.recall(self._prepared.view)
         # A node that lost its seat while Spark was starting must not take the lead from its successor.
         self._wishes.permit.await_valid()
         self._term = claim(self._storage, self._run, socket.gethostname(), os.getpid(), self._clock.now_ms())
@@ -167,7 +175,7 @@ class Driver:
         program = self._program = self._program or compile_graph(self._graph, self._spark)
         seat = Seat(
             program, self._settings, self._spark, self._checkpoint, self._term, self._run, self._clock,
-            self._monitor, self._inspector, self._wishes, self._look_around,
+            self._monitor, self._inspector, self._wishes, self._look_around, self._prepared.owner,
         )  # fmt: skip
         wished = self._wishes.taken_parallelism()
         self._shards = wished or self._shards or view.parallelism or self._cores()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 from holdfast.checkpoint.records import SavepointRecord
 from holdfast.clock import SystemClock
 from holdfast.engine.driver import Driver
+from holdfast.engine.prepared import NOTHING, Prepared
 from holdfast.engine.progress import Listener, Message, Monitor, Progress
 from holdfast.engine.savepoints import await_commit, refuse_target
 from holdfast.engine.session import missing_settings, open_session
@@ -74,14 +75,17 @@ class Job(Declaration):
         on_progress: Listener | None,
         on_message: Message,
         options: RunOptions,
+        prepared: Prepared = NOTHING,
     ) -> JobHandle:
-        """Start running under wishes that the caller holds too: how a node of a cluster runs a job."""
+        """Start running under wishes that the caller holds too, with what a standby had ready: how a node of
+        a cluster runs a job.
+        """
         graph = self.graph()
         check(graph)
         settings = check_settings(checkpoint, options)
         check_guarantee(graph, settings.guarantee)
         storage = open_storage(settings.checkpoint)
-        session = spark or open_session(graph.name)
+        session = spark or prepared.spark or open_session(graph.name)
         clock = SystemClock()
         monitor = Monitor(graph.name, clock, [on_progress] if on_progress else [], [on_message])
         if not own_session and spark is not None and (missing := missing_settings(spark)):
@@ -89,7 +93,9 @@ class Job(Declaration):
                 f"this Spark session runs epochs slower than it could; consider: {', '.join(missing)}"
             )
         run = uuid.uuid4().hex[:12]
-        driver = Driver(graph, settings, session, own_session, storage, run, clock, monitor, wishes)
+        driver = Driver(
+            graph, settings, session, own_session, storage, run, clock, monitor, wishes, prepared
+        )  # fmt: skip
         return JobHandle(driver, storage, monitor, wishes, settings)
 
 

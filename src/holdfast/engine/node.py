@@ -24,10 +24,11 @@ from holdfast.checkpoint.failovers import cluster_of
 from holdfast.checkpoint.records import ClusterRecord
 from holdfast.clock import Clock, SystemClock
 from holdfast.cluster import membership, seats
-from holdfast.cluster.cards import ClusterCard, HolderCard, NodeCard, OverCard, PulseCard, WishCard
+from holdfast.cluster.cards import ClusterCard, HolderCard, LagCard, NodeCard, OverCard, PulseCard, WishCard
 from holdfast.cluster.membership import Founding
 from holdfast.cluster.paths import checked_name
 from holdfast.cluster.seating import (
+    KINDS,
     STEP_SECONDS,
     ClusterSeen,
     SeatSeen,
@@ -39,10 +40,11 @@ from holdfast.cluster.seating import (
 )
 from holdfast.cluster.tenure import Contact, Give, Limits, Lost, RunEnded, Stage, Suspended, Tick, Won
 from holdfast.cluster.zookeeper import Connection, ZooKeeper, ZooKeeperSettings
+from holdfast.engine.following import Lag
 from holdfast.engine.job import Job
+from holdfast.engine.owners import Owner, take_owner
 from holdfast.engine.progress import Listener, Message
 from holdfast.engine.settings import RunOptions, Until, check_settings
-from holdfast.engine.standby import prepare
 from holdfast.engine.tenant import Place, Predecessor, Run, Tenant, is_replaced
 from holdfast.errors import DefinitionError, HoldfastError, RetryableError, SessionLost
 from holdfast.graph.guarantees import check_guarantee
@@ -53,6 +55,8 @@ TICK_SECONDS = 0.1
 LOOK_SECONDS = 15.0
 """How often a node looks at the cluster though nothing told it to."""
 BEATS_PER_SESSION = 10
+LAG_SECONDS = 1.0
+"""How often, at most, a node tells how far behind it is."""
 BALANCE_SECONDS = 5.0
 """How long one node must have held too many seats before it gives one away."""
 COOL_SECONDS = 5.0
@@ -61,7 +65,9 @@ COOL_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
-    """How a node behaves. `standby`: cold, or warm: Spark is started and the jobs are compiled beforehand."""
+    """How a node behaves. `standby`: one of KINDS. Warm: Spark is started and the jobs are compiled and
+    rehearsed beforehand; hot: and the working state follows the leader's.
+    """
 
     cluster: str
     zookeeper: ZooKeeperSettings
@@ -75,8 +81,8 @@ class NodeSettings:
         checked_name("cluster", self.cluster)
         if self.name:
             checked_name("node", self.name)
-        if self.standby not in ("cold", "warm"):
-            raise DefinitionError(f"standby={self.standby!r} is not known; choose 'cold' or 'warm'")
+        if self.standby not in KINDS:
+            raise DefinitionError(f"standby={self.standby!r} is not known; choose one of {', '.join(KINDS)}")
         if self.resign_seconds <= 0:
             raise DefinitionError("a leader cannot resign after no time; choose --resign-after 60s or so")
 
@@ -97,6 +103,7 @@ class Node:
         for job in jobs:
             check(job.graph())
             check_guarantee(job.graph(), check_settings(checkpoint, options).guarantee)
+        self._working_dir = check_settings(checkpoint, options).working_dir
         self._jobs, self._settings, self._options = jobs, settings, options
         self._say, self._clock = say, clock or SystemClock()
         self.name = settings.name or f"{socket.gethostname()}-{os.getpid()}"
@@ -104,9 +111,10 @@ class Node:
         self._since_ms = self._clock.now_ms()
         self._zookeeper = ZooKeeper(settings.zookeeper, self._connection_changed, self._clock)
         self._cluster: ClusterCard | None = None
+        self._owner: Owner | None = None
         place = Place(
             node=self.name, standby=settings.standby, clock=self._clock, say=say, on_progress=on_progress,
-            limits=self._limits, cluster=self._cluster_record,
+            limits=self._limits, cluster=self._cluster_record, owner=self._owner_name,
         )  # fmt: skip
         self._tenants = {
             checked_name("job", job.name): Tenant(job, url, options, place, self._releasing(job.name))
@@ -115,7 +123,8 @@ class Node:
         self._wake, self._leaving = threading.Event(), threading.Event()
         self._joined = self._dirty = False
         self._silent_since: float | None = None
-        self._looked = self._beaten = self._unbalanced_since = self._clock.monotonic()
+        self._looked = self._beaten = self._unbalanced_since = self._lag_told = self._clock.monotonic()
+        self._told: NodeCard | None = None
         self._seen = ClusterSeen(nodes={}, seats={})
         self._free_since: dict[str, float] = {}
         self._cool_until: dict[str, float] = {}
@@ -132,8 +141,8 @@ class Node:
         self._zookeeper.connect()
         try:
             self._enter()
-            if self._settings.standby == "warm":
-                self._warm_up()
+            self._owner = take_owner(self._working_dir)
+            self._make_ready()
             self._join()
             self._say(f"node {self.name} is in cluster {self._settings.cluster!r}, {self._settings.standby}")
             while not self._done():
@@ -145,22 +154,20 @@ class Node:
         if self._failure is not None:
             raise self._failure
 
-    def _warm_up(self) -> None:
-        """In a thread of its own: in the main thread Spark would take over the handling of Ctrl-C."""
-        failed: list[BaseException] = []
-
-        def warm_up() -> None:
-            try:
-                prepare([job.graph() for job in self._jobs], self._say)
-            except BaseException as failure:
-                failed.append(failure)
-
-        thread = threading.Thread(target=warm_up, name="holdfast-warm-up", daemon=True)
-        thread.start()
-        while thread.is_alive() and not self._leaving.is_set():
-            thread.join(TICK_SECONDS)
-        if failed:
-            raise failed[0]
+    def _make_ready(self) -> None:
+        """Stand by as this kind of node does, before others count on it. Raises what prevents that."""
+        if self._settings.standby == "cold":
+            return
+        self._say("WARMING UP: starting Spark, compiling the jobs and rehearsing an epoch")
+        for tenant in self._tenants.values():
+            tenant.attend()
+        attendants = [tenant.attendant for tenant in self._tenants.values() if tenant.attendant is not None]
+        while any(each.preparing for each in attendants) and not self._leaving.is_set():
+            self._leaving.wait(TICK_SECONDS)
+        for each in attendants:
+            if each.failure is not None:
+                raise each.failure
+        self._say("WARM: Spark is started, the jobs are compiled and rehearsed")
 
     # Every turn.
 
@@ -180,6 +187,7 @@ class Node:
         if not self._zookeeper.connected or not self._joined:
             return
         self._beat()
+        self._tell_lag()
         if self._dirty or self._clock.monotonic() - self._looked >= LOOK_SECONDS:
             self._look()
         self._mind_seats()
@@ -209,6 +217,9 @@ class Node:
         for tenant in self._tenants.values():
             if (run := tenant.run_over) is not None:
                 self._ended(tenant, run)
+            if tenant.attendant is not None and tenant.attendant.lost is not None:
+                self._failure = tenant.attendant.lost
+                self._leaving.set()
 
     def _ended(self, tenant: Tenant, run: Run) -> None:
         """A run is over: whether the seat is free for the others, or the job is over too."""
@@ -230,6 +241,8 @@ class Node:
             self._say(f"{tenant.name}: the run ended in good order")
         tenant.feed(RunEnded())
         tenant.forget_run()
+        if not self._leaving.is_set():
+            tenant.attend()
         self._dirty = True
 
     def _end_job(self, job: str, state: str, error: str) -> None:
@@ -245,6 +258,16 @@ class Node:
             if tenant.holds:
                 card, told = self._pulse_of(tenant), _contact(tenant, now)
                 seats.beat(self._zookeeper, self._settings.cluster, tenant.name, card, told)
+
+    def _tell_lag(self) -> None:
+        """Let others see how far behind this node's working state is, while that changes."""
+        now = self._clock.monotonic()
+        if now - self._lag_told < LAG_SECONDS:
+            return
+        card = self._card()
+        if card != self._told:
+            membership.tell(self._zookeeper, self._settings.cluster, card)
+        self._lag_told, self._told = now, card
 
     def _look(self) -> None:
         """See the cluster as it is, and be told of the next change."""
@@ -355,13 +378,18 @@ class Node:
                 self._refuse_other_code(tenant, seat.holder)
 
     def _join(self) -> None:
-        card = NodeCard(
+        self._told = self._card()
+        membership.join(self._zookeeper, self._settings.cluster, self._told)
+        self._joined = self._dirty = True
+
+    def _card(self) -> NodeCard:
+        lags = {job: tenant.lag for job, tenant in self._tenants.items()}
+        return NodeCard(
             name=self.name, instance=self._instance, host=socket.gethostname(), pid=os.getpid(),
             since_ms=self._since_ms, standby=self._settings.standby,
             code={name: tenant.code for name, tenant in self._tenants.items()},
+            lag={job: _lag_card(lag) for job, lag in lags.items() if lag is not None},
         )  # fmt: skip
-        membership.join(self._zookeeper, self._settings.cluster, card)
-        self._joined = self._dirty = True
 
     def _done(self) -> bool:
         if any(tenant.stage is not Stage.STANDING_BY for tenant in self._tenants.values()):
@@ -373,7 +401,10 @@ class Node:
         """Whatever happened: end the runs, and the session with its seats."""
         for tenant in self._tenants.values():
             tenant.feed(Lost("the node ends"))
+            tenant.leave()
         self._zookeeper.close()
+        if self._owner is not None:
+            self._owner.release()
 
     def _refuse_other_code(self, tenant: Tenant, holder: HolderCard) -> None:
         differences = code_differences(tenant.code, holder.code)
@@ -434,6 +465,10 @@ class Node:
             node=self.name, at_ms=self._clock.now_ms(),
         )  # fmt: skip
 
+    def _owner_name(self) -> str:
+        assert self._owner is not None, "a node has an owner's name before it leads"
+        return self._owner.name
+
     def _fresh_id(self) -> str:
         """The id under which a checkpoint knows this cluster, if one does: then ZooKeeper has lost it."""
         for tenant in self._tenants.values():
@@ -448,6 +483,11 @@ def checkpoints_of(jobs: Sequence[Job], checkpoint: str) -> list[str]:
     """Where each job's checkpoint is: below `checkpoint` by the job's name, where there are several."""
     place = checkpoint if "://" in checkpoint else os.path.abspath(os.path.expanduser(checkpoint))
     return [place] if len(jobs) == 1 else [f"{place.rstrip('/')}/{job.name}" for job in jobs]
+
+
+def _lag_card(lag: Lag) -> LagCard:
+    # A tenth of a second is fine enough to read, and changes less often.
+    return LagCard(epoch=lag.epoch, epochs=lag.epochs, ms=round(lag.seconds * 10) * 100, problem=lag.problem)
 
 
 def _contact(tenant: Tenant, sent_at: float) -> Callable[[], None]:

@@ -32,15 +32,13 @@ class Permit:
 
     @property
     def wanted_since(self) -> float | None:
-        """Since when a commit has been wanted and none has succeeded, or storage has kept one from being
-        wanted; None: neither.
-        """
+        """Since when no wanted commit has succeeded, or storage has not answered; None: all is well."""
         wanted = [self._wanted_since] if self._wanted_since is not None else []
         return min([*wanted, *self._reaching.copy().values()], default=None)
 
     @contextmanager
     def reaching_storage(self) -> Iterator[None]:
-        """What is done meanwhile waits for storage, and no epoch comes to its commit before it is done."""
+        """Meanwhile this thread waits for storage: a run that is kept waiting comes to no commit either."""
         self._reaching[threading.get_ident()] = self._clock.monotonic()
         try:
             yield

@@ -15,13 +15,33 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.engine.session import is_single_executor
+from holdfast.engine.settings import RunSettings
+from holdfast.engine.work import WorkPlace
+from holdfast.storage.contract import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+def work_place(
+    spark: SparkSession, settings: RunSettings, identity: str, storage: Storage, owner: str
+) -> WorkPlace:
+    """Where the tasks of this session keep the working state of a job: for its epochs, and to follow it."""
+    return WorkPlace(
+        identity=identity,
+        storage_url=storage.url,
+        working_root=settings.working_dir if is_single_executor(spark) else None,
+        backend=settings.backend,
+        owner=owner,
+    )
+
+
 class Placement:
-    """The cached rows, made when first needed for a number of shards."""
+    """The cached rows, made when first needed for a number of shards.
+
+    Another object for the same session and number of shards shares them: Spark recognises a plan that it has
+    cached. So what a standby has followed is found by the epochs that come after.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -37,11 +57,13 @@ class Placement:
 
     def shard_rows(self, shards: int, wanted: list[int]) -> DataFrame:
         """One row, with the shard's number, for each wanted shard: read where the shard lives."""
+        listed = ", ".join(str(shard) for shard in wanted)
         if self.single_executor:
-            return self._spark.createDataFrame([(shard,) for shard in wanted], "shard int").repartition(
-                len(wanted)
+            count = len(wanted)
+            return self._spark.range(0, count, 1, count).selectExpr(
+                f"element_at(array({listed}), cast(id as int) + 1) as shard"
             )
-        return self._cached(shards).where(f"shard in ({', '.join(str(shard) for shard in wanted)})")
+        return self._cached(shards).where(f"shard in ({listed})")
 
     def _cached(self, shards: int) -> DataFrame:
         if shards not in self._rows:

@@ -65,6 +65,7 @@ class EpochOutcome:
     state_bytes: dict[tuple[str, int], int] = field(default_factory=dict)
     executors: dict[tuple[str, int], str] = field(default_factory=dict)
     timings_ms: dict[str, float] = field(default_factory=dict)
+    arrivals: dict[str, int] = field(default_factory=dict)
     lists: TakenLists = field(default_factory=TakenLists)
     own_keys: dict[tuple[str, int], OwnKeysResult] = field(default_factory=dict)
     marks: list[OwnKeysShard] = field(default_factory=list)
@@ -228,6 +229,8 @@ def _take_state(outcome: EpochOutcome, uid: str, result: TaskResult, lines: Line
     outcome.executors[key] = f"{result.host}:{result.executor}"
     for name, spent in result.timings_ms.items():
         outcome.timings_ms[name] = max(outcome.timings_ms.get(name, 0.0), spent)
+    if result.arrival:
+        outcome.arrivals[result.arrival] = outcome.arrivals.get(result.arrival, 0) + 1
     if result.version is None:
         return
     outcome.versions[key] = result.version

@@ -1,33 +1,109 @@
-"""Making a standby warm: what a takeover would otherwise wait for is done beforehand.
+"""Making a standby ready: what a takeover would otherwise wait for is done beforehand.
 
-Always true: nothing of the job's data is read or written.
+Spark is started, the job is compiled, and its plans are run on an epoch without rows, so that classes are
+loaded, code is generated and Python workers have imported what they need. Spark ends workers that were idle
+for a minute, so the rehearsal is repeated.
+Always true: nothing of the job's data is read or written; no source and no sink is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.engine.program import compile_graph
-from holdfast.engine.progress import Message
-from holdfast.engine.session import open_session
-from holdfast.graph.nodes import Graph
-from holdfast.graph.validate import check
+from holdfast.checkpoint.records import PlanRecord
+from holdfast.checkpoint.records import Slice as PlannedSlice
+from holdfast.engine.lines import EMPTY_VERSION, Line
+from holdfast.engine.lists import OperatorLists
+from holdfast.engine.placement import Placement, work_place
+from holdfast.engine.program import Program, schema_ddl
+from holdfast.engine.runner import EpochRunner, Lines
+from holdfast.engine.session import default_parallelism
+from holdfast.engine.settings import RunSettings
+from holdfast.ids import shard_ranges
+from holdfast.io.contract import Json, Slice
+from holdfast.state.backends import backend_named
+from holdfast.state.types import parse_schema
+from holdfast.storage.places import open_storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+REHEARSAL = "rehearsal"
+WORKERS_PER_CORE = 2
+"""Tasks per core of the job that warms workers up, so that every one of them gets some."""
 
 
-def prepare(graphs: Sequence[Graph], say: Message) -> None:
-    """Start Spark, compile the jobs, and let Spark start a Python worker."""
-    say("WARMING UP: starting Spark and compiling the jobs")
-    spark = open_session(graphs[0].name)
-    for graph in graphs:
-        check(graph)
-        compile_graph(graph, spark)
-    spark.range(1).mapInArrow(_same, "id long").collect()
-    say("WARM: Spark is started and the jobs are compiled")
+def rehearse(spark: SparkSession, program: Program, settings: RunSettings, shards: int, rounds: int) -> None:
+    """Run the job's plans on an epoch without rows, `rounds` times."""
+    storage = open_storage(settings.checkpoint)
+    tasks = WORKERS_PER_CORE * default_parallelism(spark)
+    spark.range(0, tasks, 1, tasks).mapInArrow(partial(_practise, settings.backend), "id long").collect()
+    runner = EpochRunner(
+        spark,
+        program,
+        work_place(spark, settings, REHEARSAL, storage, REHEARSAL),
+        storage,
+        {node.uid: _NoRows(schema_ddl(parse_schema(node.source.schema))) for node in program.graph.sources},
+        settings.key_groups,
+        True,
+        Placement(spark),
+    )
+    lists = {uid: OperatorLists(({},) * shards) for uid in program.unkeyed}
+    for _ in range(rounds):
+        runner.run(_empty_plan(program, shards), _no_lines(program, settings, shards), lists, 0, REHEARSAL)
 
 
-def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _empty_plan(program: Program, shards: int) -> PlanRecord:
+    nothing = PlannedSlice(start=None, end=None, rows=0)
+    return PlanRecord(
+        epoch=0, attempt=0, term=0, run=REHEARSAL, parent=0, fingerprint="", parallelism=shards, clock_ms=0,
+        slices={node.uid: nothing for node in program.graph.sources},
+    )  # fmt: skip
+
+
+def _no_lines(program: Program, settings: RunSettings, shards: int) -> Lines:
+    ranges = enumerate(shard_ranges(settings.key_groups, shards))
+    return {
+        (uid, shard): Line(groups, EMPTY_VERSION) for shard, groups in ranges for uid in program.keyed_uids
+    }
+
+
+@dataclass(frozen=True)
+class _NoRows:
+    """The reader of a source that has nothing: its columns and no row, in a plan that Spark cannot see
+    through.
+    """
+
+    ddl: str
+
+    def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
+        return None
+
+    def exhausted(self, after: Json | None) -> bool:
+        return True
+
+    def lag(self, after: Json | None) -> int | None:
+        return 0
+
+    def frame(self, spark: SparkSession, slice: Slice) -> DataFrame:
+        return spark.range(0, 1, 1, 1).mapInArrow(_none, self.ddl)
+
+
+def _none(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        pass
+    return iter(())
+
+
+def _practise(backend: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Import what the tasks of epochs import, late imports too."""
+    import pyarrow.parquet  # noqa: F401
+
+    import holdfast.engine.unkeyed_task  # noqa: F401
+
+    backend_named(backend).database()
     yield from batches

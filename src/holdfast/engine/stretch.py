@@ -22,7 +22,7 @@ from holdfast.clock import Clock
 from holdfast.engine.committing import Committer, PublishOrder
 from holdfast.engine.lines import EMPTY_VERSION, Line, line_of
 from holdfast.engine.lists import lists_of
-from holdfast.engine.placement import Placement
+from holdfast.engine.placement import Placement, work_place
 from holdfast.engine.planning import Planner, recorded_plans
 from holdfast.engine.program import Program
 from holdfast.engine.progress import Monitor
@@ -31,13 +31,11 @@ from holdfast.engine.recovery import Inspector
 from holdfast.engine.restarting import NO_EPOCH
 from holdfast.engine.runner import EpochOutcome, EpochRunner, Lines
 from holdfast.engine.schemas import operator_schemas
-from holdfast.engine.session import is_single_executor
 from holdfast.engine.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, RunSettings, Until
 from holdfast.engine.snapshots import Snapshotter
 from holdfast.engine.uncoordinated.ledger import Ledger
 from holdfast.engine.uncoordinated.passes import SavingPasses
 from holdfast.engine.wishes import Wishes
-from holdfast.engine.work import WorkPlace
 from holdfast.epoch.admission import Admission
 from holdfast.errors import RestoreError
 from holdfast.graph.fingerprint import fingerprint
@@ -73,6 +71,8 @@ class Seat:
     wishes: Wishes
     look_around: Callable[[], None]
     """Called between epochs; raises what makes leading pointless, such as a newer leader."""
+    owner: str = ""
+    """The node that leads, if one does: its working state is its own."""
 
     @property
     def exactly(self) -> bool:
@@ -93,12 +93,7 @@ class Stretch:
         self._ledger = _ledger_of(seat, view, shards)
         self._lines = _lines_of(seat, view, shards, self._ledger)
         self._lists = lists_of(view, schemas, program, shards, checkpoint.storage, seat.exactly)
-        place = WorkPlace(
-            identity=checkpoint.job.identity,
-            storage_url=checkpoint.storage.url,
-            working_root=settings.working_dir if is_single_executor(seat.spark) else None,
-            backend=settings.backend,
-        )
+        place = work_place(seat.spark, settings, checkpoint.job.identity, checkpoint.storage, seat.owner)
         placement = Placement(seat.spark)
         self._runner = EpochRunner(
             seat.spark,
@@ -166,14 +161,12 @@ class Stretch:
         clock, settings, wishes = self._seat.clock, self._seat.settings, self._seat.wishes
         while not wishes.stopping.is_set():
             self._committer.check(allowed=1_000)
-            with wishes.permit.reaching_storage():
-                self._seat.look_around()
+            self._seat.look_around()
             if wishes.parallelism not in (None, self._shards):
                 self._commit_pending()
                 return Ending.RESCALING
             began = clock.monotonic()
-            with wishes.permit.reaching_storage():
-                plan = self._planner.next(self._admission.limit, self._committer.view.number)
+            plan = self._planner.next(self._admission.limit, self._committer.view.number)
             if plan is None:
                 if self._pending:
                     self._commit_pending()
@@ -241,6 +234,7 @@ class Stretch:
             lag_rows=self._planner.lag(),
             delta_bytes=sum(delta.extent.length for delta in outcome.deltas),
             timings_ms=outcome.timings_ms,
+            arrivals=outcome.arrivals,
             executors={f"{uid}/{shard}": where for (uid, shard), where in outcome.executors.items()},
             own_keys=self._ledger.shown(),
         )

@@ -13,7 +13,7 @@ import socket
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,16 +155,17 @@ def _run_shard(task: OperatorTask, shard: int, table: pa.Table) -> TaskResult:
     plan = task.shards[shard]
     storage = open_storage(task.place.storage_url)
     state = open_shard(task.place, task.uid, task.lineage, plan, task.committed, _kept(task))
-    _leave_former_shards(task, plan.groups)
+    leave_former_shards(task.place, task.uid, [each.groups for each in task.shards])
     with contextlib.closing(state):
-        return _run_on(state, task, shard, plan, table, storage, watch)
+        result = _run_on(state, task, shard, plan, table, storage, watch)
+        return msgspec.structs.replace(result, arrival=state.arrival)
 
 
-def _leave_former_shards(task: OperatorTask, groups: KeyGroupRange) -> None:
-    """Remove what is here of shards from before a rescaling."""
-    shards = {str(plan.groups) for plan in task.shards}
+def leave_former_shards(place: WorkPlace, uid: str, ranges: Sequence[KeyGroupRange]) -> None:
+    """Remove what is here of shards from before a rescaling. `ranges`: of all shards that there are."""
+    names = {str(groups) for groups in ranges}
     for directory in (shard_directory, _disk_directory):
-        remove_others(directory(task.place, task.uid, groups).parent, shards)
+        remove_others(directory(place, uid, ranges[0]).parent, names)
 
 
 def _run_on(
@@ -312,12 +313,12 @@ def snapshot_shard(
 def shard_directory(place: WorkPlace, uid: str, groups: KeyGroupRange) -> Path:
     """Where a shard's working state is."""
     root = backend_named(place.backend).root(_disk_root(place))
-    return root / place.identity / uid / str(groups)
+    return root / place.owner / place.identity / uid / str(groups)
 
 
 def _disk_directory(place: WorkPlace, uid: str, groups: KeyGroupRange) -> Path:
     """Where files go that are too large for memory: on disk, whatever the backend."""
-    return _disk_root(place) / place.identity / uid / str(groups)
+    return _disk_root(place) / place.owner / place.identity / uid / str(groups)
 
 
 def state_identity(place: WorkPlace, uid: str, groups: KeyGroupRange, lineage: Lineage, kept: Kept) -> str:

@@ -34,16 +34,23 @@ from holdfast.cluster.tenure import (
     Won,
     step,
 )
+from holdfast.engine.attending import Attendant
+from holdfast.engine.following import Lag
 from holdfast.engine.job import Job, JobHandle
 from holdfast.engine.permit import Permit
+from holdfast.engine.prepared import Prepared
 from holdfast.engine.progress import Listener, Message, Progress
-from holdfast.engine.settings import RunOptions
+from holdfast.engine.settings import RunOptions, check_settings
 from holdfast.engine.wishes import Wishes
 from holdfast.errors import FencedOut, HoldfastError, SeatLost
 from holdfast.graph.fingerprint import fingerprint_parts
 from holdfast.storage.places import open_storage
 
 LOOK_SECONDS = 0.2
+FINISH_SECONDS = 2.0
+"""How long a takeover waits for the last step of following. More is not worth it: tasks that race for a shard
+do each other no harm.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +74,7 @@ class Takeover:
     first: Progress | None = None
     """The first progress that had the job running."""
     last: Progress | None = None
+    arrivals: dict[str, int] | None = None
     told: bool = False
 
     def note(self, progress: Progress, now: float) -> None:
@@ -76,6 +84,8 @@ class Takeover:
             self.claimed = now
         if self.running is None and progress.phase == "running":
             self.running, self.first = now, progress
+        if self.arrivals is None and progress.epochs_run:
+            self.arrivals = progress.arrivals
         if self.committed is None and self.first is not None and progress.commit > self.first.commit:
             self.committed = now
 
@@ -97,6 +107,7 @@ class Takeover:
             restore_ms=_ms(self.running - self.claimed),
             replay_ms=_ms(self.committed - self.running) if self.committed is not None else None,
             commit=self.last.commit,
+            arrivals=self.arrivals or {},
         )
 
 
@@ -111,6 +122,8 @@ class Place:
     on_progress: Listener
     limits: Callable[[], Limits]
     cluster: Callable[[], ClusterRecord]
+    owner: Callable[[], str]
+    """Under which name the node keeps its working state."""
 
 
 @dataclass
@@ -140,6 +153,7 @@ class Tenant:
         """Until when the seat is safe, from the newest contact."""
         self._why = ""
         self._run: Run | None = None
+        self._attendant: Attendant | None = None
 
     @property
     def stage(self) -> Stage:
@@ -163,6 +177,33 @@ class Tenant:
         """The run, when its thread has ended."""
         run = self._run
         return run if run is not None and run.thread is not None and not run.thread.is_alive() else None
+
+    @property
+    def attendant(self) -> Attendant | None:
+        """Who keeps this node ready while it stands by; None: nobody does, it is cold or leads."""
+        return self._attendant
+
+    @property
+    def lag(self) -> Lag | None:
+        """How far behind the leader this node's working state is; None: it follows nobody."""
+        return self._attendant.lag if self._attendant is not None else None
+
+    def attend(self) -> None:
+        """Begin to stand by as the node's kind of standby does."""
+        place = self._place
+        if place.standby == "cold":
+            return
+        settings = check_settings(self.checkpoint, self._options)
+        self._attendant = Attendant(
+            self._job.graph(), settings, place.owner(), place.clock, self._say, hot=place.standby == "hot"
+        )
+        self._attendant.start()
+
+    def leave(self) -> None:
+        """The node ends: so does what it does while it stands by."""
+        if (attendant := self._attendant) is not None:
+            attendant.stop()
+            attendant.join(FINISH_SECONDS)
 
     def won(self, event: Won, before: Predecessor) -> None:
         """The seat is ours: begin."""
@@ -222,6 +263,8 @@ class Tenant:
         permit = Permit(clock, self._until)
         run = self._run = Run(Wishes(permit), Takeover(clock.monotonic(), self._before))
         self._why = ""
+        if self._attendant is not None:
+            self._attendant.stop()
         run.thread = threading.Thread(target=self._lead, args=(run,), name="holdfast-tenant", daemon=True)
         run.thread.start()
 
@@ -232,7 +275,7 @@ class Tenant:
             run.wishes.permit.refuse_if_revoked()
             run.handle = self._job.start_as(
                 run.wishes, self.checkpoint, None, True, lambda progress: self._note(run, progress),
-                self._say, self._options,
+                self._say, self._options, self._prepared(),
             )  # fmt: skip
             while run.handle.running:
                 run.handle.wait(LOOK_SECONDS)
@@ -243,6 +286,14 @@ class Tenant:
             run.failure = failure
         if run.takeover.running is not None:
             self._tell_takeover(run)
+
+    def _prepared(self) -> Prepared:
+        """What standing by has made ready. Nothing is followed any more: a shard would be moved back."""
+        attendant, self._attendant = self._attendant, None
+        if attendant is None:
+            return Prepared(owner=self._place.owner())
+        attendant.join(FINISH_SECONDS)
+        return attendant.prepared
 
     def mark_checkpoint(self, *, move: bool) -> None:
         """See to it that the checkpoint is this cluster's. RestoreError: it is another's."""

@@ -43,6 +43,8 @@ class WorkPlace:
     storage_url: str
     working_root: str | None
     backend: str
+    owner: str = ""
+    """The node whose working state it is, where nodes of a cluster may share a machine."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,8 @@ class TaskResult(msgspec.Struct, frozen=True):
     state_bytes: int = 0
     snapshot: SnapshotFile | None = None
     timings_ms: dict[str, float] = {}
+    arrival: str = ""
+    """How the shard's working state came to its version, as state.working.Arrival names it."""
     failure: Failure | None = None
     lists: dict[str, HeldList] = {}
     """Of an operator without keys: the lists that changed, by state."""

@@ -32,7 +32,7 @@ from holdfast.state.generations import (
 )
 from holdfast.state.home import Home, current_home, leave_others, set_home
 from holdfast.state.tables import UnusableStore
-from holdfast.state.working import ShardState, StaleWorkingState, StateTarget, Version, route
+from holdfast.state.working import Arrival, ShardState, StaleWorkingState, StateTarget, Version, route
 
 TRIES_MAX = 20
 """Each further try means that another process moved the state meanwhile."""
@@ -87,6 +87,7 @@ def open_shard(
         directory.mkdir(parents=True, exist_ok=True)
         for _ in range(TRIES_MAX):
             if shard := opener.attempt():
+                shard.arrival = opener.arrival
                 sweep(directory)
                 return shard
     except OSError as cause:
@@ -180,6 +181,7 @@ class _Opener(Generic[H]):
         self._directory, self._identity, self._target = directory, identity, target
         self._lock_timeout_s, self._clock = lock_timeout_s, clock
         self._built: Path | None = None
+        self.arrival = Arrival.THERE
 
     def attempt(self) -> ShardState | None:
         """Try once. None: something moved, look again."""
@@ -201,6 +203,7 @@ class _Opener(Generic[H]):
             return None
         if shard is None and path == newest(self._directory):
             self._built = self._rebuild(path)
+            self.arrival = Arrival.REBUILT
         return shard
 
     def _home(self, path: Path) -> H | None:
@@ -215,6 +218,8 @@ class _Opener(Generic[H]):
         way = route(ancestry, self._target)
         if way is None:
             return None
+        if self.arrival is Arrival.THERE and (way.deltas or way.back_to != ancestry[0]):
+            self.arrival = Arrival.MOVED
         if way.back_to != ancestry[0]:
             with home.locked(self._lock_timeout_s, self._clock):
                 home.go_back(self._identity, ancestry[0], way.back_to)

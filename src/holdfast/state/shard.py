@@ -20,7 +20,7 @@ from holdfast.state.generations import LockTimeout
 from holdfast.state.home import MARKER_KEY, Home, Read
 from holdfast.state.marker import pack_marker
 from holdfast.state.tables import DATA, META, Tx, UnusableStore
-from holdfast.state.working import Entries, SnapshotInfo, StaleWorkingState, Version
+from holdfast.state.working import Arrival, Entries, SnapshotInfo, StaleWorkingState, Version
 
 SCAN_PAGES = (16, 256, 2048)
 """Entries that a scan reads in its first, its second and every further transaction: most scans are short."""
@@ -42,6 +42,7 @@ class Shard(ABC, Generic[H]):
         self._reads: list[Read] = []
         self._remembered = 0
         self._closed = False
+        self.arrival = Arrival.THERE
         home.hold()
 
     @property

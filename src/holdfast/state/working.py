@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -103,6 +104,17 @@ class StaleWorkingState(RetryableError):
     """The working state is not at the version that the task holds. `open_state` brings it there again."""
 
 
+class Arrival(StrEnum):
+    """How working state came to its version when it was opened."""
+
+    THERE = "there"
+    """It was there already: nothing was read from storage."""
+    MOVED = "moved"
+    """By undo, by deltas, or both."""
+    REBUILT = "rebuilt"
+    """From snapshots and all deltas since."""
+
+
 class ShardState(Protocol):
     """A shard's entries at `version`. One thread at a time; other processes may use the directory meanwhile,
     or begin the next generation when they cannot.
@@ -110,6 +122,8 @@ class ShardState(Protocol):
     Every read checks the marker in its own read transaction and raises StaleWorkingState when someone (a
     twin of this task, a zombie) has moved the state away from `version`: no read ever mixes two versions.
     """
+
+    arrival: Arrival
 
     @property
     def version(self) -> Version:

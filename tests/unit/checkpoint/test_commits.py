@@ -33,6 +33,31 @@ def test_loading_walks_no_further_than_the_newest_manifest() -> None:
     assert sorted(read) == [names.commit(24), names.commit(25), names.commit(26)]
 
 
+def test_a_view_that_somebody_else_has_read_spares_the_way_to_storage_if_its_record_is_still_the_same() -> (
+    None
+):
+    storage = MemoryStorage()
+    view = grow(Chain(storage), EMPTY, 9)
+    newest = grow(Chain(storage), view, 2)
+    chain = Chain(storage)
+    chain.recall(view)
+    storage.log.clear()
+    assert chain.load() == newest
+    read = [name for call, name in storage.log if call == "get" and name.startswith(names.COMMITS)]
+    assert sorted(read) == [names.commit(10), names.commit(11)]
+
+
+def test_a_view_of_a_history_that_was_replaced_is_not_recalled() -> None:
+    theirs = grow(Chain(MemoryStorage()), EMPTY, 3)
+    storage = MemoryStorage()
+    two = grow(Chain(storage), EMPTY, 2)
+    ours = commit(Chain(storage), two, draft(two, term=2, run="another"))
+    chain = Chain(storage)
+    chain.recall(theirs)
+    chain.recall(grow(Chain(MemoryStorage()), EMPTY, 7))
+    assert chain.load() == ours
+
+
 def test_an_unanswered_commit_is_read_back_and_counts() -> None:
     storage = FaultyStorage(MemoryStorage(), [Fault(kind=FaultKind.LOSE_ANSWER, name="commits/*")])
     assert isinstance(Chain(storage).commit(EMPTY, draft(EMPTY)), Committed)

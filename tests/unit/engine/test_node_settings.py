@@ -19,7 +19,7 @@ ZOOKEEPER = ZooKeeperSettings(hosts="h:2181")
     [
         ({"cluster": "a b"}, "the cluster name 'a b' cannot be used"),
         ({"name": "../x"}, "the node name '../x' cannot be used"),
-        ({"standby": "tepid"}, "choose 'cold' or 'warm'"),
+        ({"standby": "tepid"}, "choose one of hot, warm, cold"),
         ({"resign_seconds": 0.0}, "cannot resign after no time"),
     ],
 )

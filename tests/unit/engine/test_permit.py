@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +19,13 @@ from holdfast.engine.driver import Driver
 from holdfast.engine.permit import Permit
 from holdfast.engine.progress import Monitor
 from holdfast.engine.settings import check_settings
+from holdfast.engine.watched_storage import WatchedStorage
 from holdfast.engine.wishes import Wishes
 from holdfast.errors import SeatLost
+from holdfast.storage.contract import Entry, Storage
 from holdfast.storage.local import LocalStorage
 from holdfast.testing.clocks import ManualClock
+from holdfast.testing.faulty_storage import FaultyStorage
 
 
 def test_without_a_seat_commits_may_always_begin() -> None:
@@ -72,26 +77,62 @@ def test_how_long_a_commit_has_been_wanted_is_counted_from_the_first_try() -> No
     assert permit.wanted_since is None
 
 
-def test_a_leader_that_waits_for_storage_before_it_can_want_a_commit_counts_too() -> None:
-    clock = ManualClock()
-    permit, stuck, mended = Permit(clock), threading.Event(), threading.Event()
+class Hanging(FaultyStorage):
+    """Does not answer until it is mended."""
 
-    def plan() -> None:
-        with permit.reaching_storage():
-            stuck.set()
-            mended.wait(10)
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.asked, self.mended = threading.Event(), threading.Event()
 
+    def list(self, prefix: str) -> list[Entry]:
+        self.asked.set()
+        assert self.mended.wait(10)
+        return super().list(prefix)
+
+
+def test_a_leader_that_storage_does_not_answer_counts_as_one_that_cannot_commit(tmp_path: Path) -> None:
+    """It may hang in any call, long before it has a commit to want."""
+    storage, clock = Hanging(LocalStorage(tmp_path)), ManualClock()
+    permit = Permit(clock)
+    watched = WatchedStorage(storage, permit)
     clock.advance(timedelta(seconds=3))
-    planning = threading.Thread(target=plan, daemon=True)
-    planning.start()
-    assert stuck.wait(10)
+    asking = threading.Thread(target=lambda: watched.list("plans/"), daemon=True)
+    asking.start()
+    assert storage.asked.wait(10)
     clock.advance(timedelta(seconds=3))
     permit.want()
     permit.satisfied()
-    assert permit.wanted_since == 3.0, "an older commit that succeeded says nothing of this"
-    mended.set()
-    planning.join(10)
+    assert permit.wanted_since == 3.0, "a commit that succeeded says nothing of a call that hangs"
+    storage.mended.set()
+    asking.join(10)
     assert permit.wanted_since is None
+
+
+def test_a_run_tells_its_permit_when_it_waits_for_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = hf.Job("waiting")
+    rows = job.source(hf.MemorySource([("a",)], schema="word string"), uid="in")
+    rows.sink(hf.MemorySink(), uid="out")
+    storage, clock = Hanging(LocalStorage(tmp_path / "ck")), ManualClock()
+    wishes, settings = Wishes(Permit(clock)), check_settings(str(tmp_path / "ck"), {})
+    monitor = Monitor("waiting", clock, [], [])
+    compiled = SimpleNamespace(graph=job.graph(), forms={})
+    monkeypatch.setattr(driver_module, "compile_graph", lambda graph, spark: compiled)
+    driver = Driver(job.graph(), settings, cast(Any, None), True, storage, "run", clock, monitor, wishes)
+    running = threading.Thread(target=lambda: swallowed(lambda: driver.run(cast(Any, None))), daemon=True)
+    running.start()
+    assert storage.asked.wait(10)
+    assert wishes.permit.wanted_since == 0.0
+    wishes.permit.revoke("the test is over")
+    storage.mended.set()
+    running.join(10)
+    assert not running.is_alive()
+
+
+def swallowed(act: Callable[[], None]) -> None:
+    with suppress(SeatLost):
+        act()
 
 
 def test_a_run_whose_seat_was_lost_before_it_began_claims_no_term(

@@ -1,0 +1,72 @@
+"""What runs inside a Spark task of a hot standby: bring shards to a committed version, and nothing else.
+
+By the way that a takeover takes (see task.open_shard), so that a takeover finds nothing left to do.
+Always true: nothing is written to storage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.engine.task import Kept, as_batch, leave_former_shards, open_shard
+from holdfast.engine.work import Failure, ShardPlan, TaskResult, WorkPlace
+from holdfast.errors import HoldfastError
+from holdfast.ids import KeyGroupRange
+from holdfast.state.conversion import Lineage
+from holdfast.state.working import Arrival
+
+
+@dataclass(frozen=True)
+class FollowedOperator:
+    """One operator's shards that are to be brought along, by shard number."""
+
+    uid: str
+    lineage: Lineage
+    shards: dict[int, ShardPlan]
+
+
+@dataclass(frozen=True)
+class FollowTask:
+    """`committed`: the epoch that the plans end with; nothing up to it is ever undone. `ranges`: of all
+    shards, those that are not brought along included.
+    """
+
+    place: WorkPlace
+    operators: tuple[FollowedOperator, ...]
+    committed: int
+    ranges: tuple[KeyGroupRange, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for shard in batch.column(0).to_pylist():
+                yield as_batch(self.follow(shard))
+
+    def follow(self, shard: int) -> TaskResult:
+        """One shard of each operator. An error comes back as a result: the driver tells and retries again."""
+        result = TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd())
+        found = [Arrival.THERE]
+        try:
+            for operator in self.operators:
+                if shard in operator.shards:
+                    found.append(self._bring(operator, operator.shards[shard]))
+        except HoldfastError as error:
+            failure = Failure(type(error).__name__, error.args)
+            return TaskResult(shard, result.host, result.executor, failure=failure)
+        worst = max(found, key=list(Arrival).index)
+        return TaskResult(shard, result.host, result.executor, arrival=worst)
+
+    def _bring(self, operator: FollowedOperator, plan: ShardPlan) -> Arrival:
+        opened = open_shard(
+            self.place, operator.uid, operator.lineage, plan, self.committed, Kept.IN_CHECKPOINT
+        )
+        leave_former_shards(self.place, operator.uid, self.ranges)
+        with contextlib.closing(opened) as state:
+            # Now, while there is time: otherwise the first epoch after a takeover would wait for it.
+            state.verify_base()
+            return state.arrival

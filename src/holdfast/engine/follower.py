@@ -1,0 +1,160 @@
+"""A hot standby's follower: brings this node's working state to each new commit, by small Spark jobs.
+
+    look for a new commit -> read its records -> bring the changed shards along -> look again
+
+What was committed after the last look is caught up by the restore of a takeover, as ever. A standby that was
+too slow, and whose deltas retention has removed meanwhile, goes on from the snapshots.
+Always true: only committed versions are followed; storage is read and never written; a step costs what the
+new records and the keys that they touch cost, unless shards have to be built anew.
+Never here: the thread, and what an error means (see attending).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast import errors
+from holdfast.checkpoint import names
+from holdfast.checkpoint.history import History
+from holdfast.checkpoint.identity import find_job
+from holdfast.checkpoint.records import CommitRecord, JobRecord
+from holdfast.checkpoint.view import CheckpointView
+from holdfast.clock import Clock
+from holdfast.engine.follow_task import FollowedOperator, FollowTask
+from holdfast.engine.following import Followed, Lag, Sight, settled
+from holdfast.engine.placement import Placement, work_place
+from holdfast.engine.program import Program
+from holdfast.engine.runner import Lines
+from holdfast.engine.schemas import operator_schemas
+from holdfast.engine.session import describe_jobs
+from holdfast.engine.settings import RunSettings
+from holdfast.engine.work import RESULT_SCHEMA, TaskResult, decode_result
+from holdfast.errors import CorruptionError
+from holdfast.ids import shard_ranges
+from holdfast.state.conversion import Lineage
+from holdfast.storage.contract import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LIST_SECONDS = 5.0
+"""How often the commits are listed though the one that comes next is not there: it may have come and gone."""
+
+
+class Follower:
+    """For one job and one Spark session. Used by one thread; `lag` and `view` may be read by any."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        program: Program,
+        settings: RunSettings,
+        storage: Storage,
+        owner: str,
+        clock: Clock,
+    ) -> None:
+        self._spark, self._program, self._settings, self._storage = spark, program, settings, storage
+        self._owner, self._clock = owner, clock
+        self._placement = Placement(spark)
+        self._job: JobRecord | None = None
+        self._listed = clock.monotonic() - LIST_SECONDS
+        self._sight = Sight()
+        self._problem = ""
+        self.executors: dict[int, str] = {}
+        """Where each shard was brought along last."""
+        self._followed, self._history = Followed(), History(storage)
+        self._lineages: dict[str, Lineage] = {}
+        # Keys that are saved on their own are fetched when they are seen: there is nothing to follow.
+        self._uids = [uid for uid in program.keyed_uids if uid not in program.own_keys]
+
+    @property
+    def view(self) -> CheckpointView:
+        """The newest commit that was followed."""
+        return self._followed.view
+
+    @property
+    def lag(self) -> Lag:
+        return self._sight.lag(self._clock.monotonic(), self._problem)
+
+    def step(self) -> bool:
+        """Follow what is new. False: nothing was. Raises what went wrong; the next step begins anew then."""
+        try:
+            moved = self._step()
+        except Exception as failure:
+            self._problem = " ".join(str(failure).split())[:500] or type(failure).__name__
+            self._followed, self._history = Followed(), History(self._storage)
+            raise
+        self._problem = ""
+        return moved
+
+    def _step(self) -> bool:
+        view = self._newest()
+        self._sight = self._sight.seen(view.last_epoch, self._clock.monotonic())
+        if view.checksum == self._followed.view.checksum:
+            return False
+        lineages = operator_schemas(
+            self._program, view.operators, self._settings.allow_dropped_state
+        ).lineages
+        if lineages != self._lineages:
+            self._followed, self._lineages = Followed(), lineages
+        records = self._records_until(view)
+        key_groups = self._settings.key_groups
+        lines = self._followed.towards(view, records, self._uids, key_groups)
+        wanted = self._followed.changed(lines)
+        if wanted:
+            self._bring(lines, wanted, view)
+        self._followed = settled(view, lines, records)
+        self._history.forget_below(view.number)
+        self._sight = self._sight.reached(view.last_epoch, self._clock.monotonic())
+        return bool(wanted)
+
+    def _newest(self) -> CheckpointView:
+        """The newest commit. A look for the next number is cheaper than a list of all of them."""
+        view, now = self._followed.view, self._clock.monotonic()
+        recent = view.number > 0 and now - self._listed < LIST_SECONDS
+        if recent and self._storage.size(names.commit(view.number + 1)) is None:
+            return view
+        self._listed = now
+        # Its numbers leave out what lies at or below the floor: an old leader may have written such a name
+        # again, and that is no commit.
+        newest = self._history.load()
+        if newest.number < view.number:
+            raise CorruptionError(f"commit {view.number} was there and is not any more; reading all again")
+        return newest
+
+    def _records_until(self, view: CheckpointView) -> list[CommitRecord]:
+        """The records after the one that was followed; none where one of them is gone by now."""
+        first = self._followed.view.number + 1
+        if first == 1:
+            return []
+        try:
+            return [self._history.record(number) for number in range(first, view.number + 1)]
+        except CorruptionError:
+            return []
+
+    def _bring(self, lines: Lines, wanted: list[tuple[str, int]], view: CheckpointView) -> None:
+        self._job = self._job or find_job(self._storage)
+        assert self._job is not None, "a checkpoint that has commits has a job record"
+        place = work_place(self._spark, self._settings, self._job.identity, self._storage, self._owner)
+        operators = tuple(
+            FollowedOperator(
+                uid,
+                self._lineages[uid],
+                {shard: lines[key, shard].plan() for key, shard in wanted if key == uid},
+            )
+            for uid in dict.fromkeys(uid for uid, _ in wanted)
+        )
+        ranges = tuple(shard_ranges(self._settings.key_groups, view.parallelism))
+        task = FollowTask(place, operators, view.last_epoch, ranges)
+        for result in self._run(task, view.parallelism):
+            self.executors[result.shard] = f"{result.host}:{result.executor}"
+            if result.failure is not None:
+                raise getattr(errors, result.failure.kind)(*result.failure.args)
+
+    def _run(self, task: FollowTask, shards: int) -> list[TaskResult]:
+        name = self._program.graph.name
+        describe_jobs(self._spark, f"holdfast standby of {name}: epoch {task.committed}")
+        wanted = sorted({shard for operator in task.operators for shard in operator.shards})
+        rows = self._placement.shard_rows(shards, wanted).mapInArrow(partial(task), RESULT_SCHEMA).collect()
+        return [decode_result(bytes(row[0])) for row in rows]

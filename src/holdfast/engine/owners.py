@@ -1,0 +1,44 @@
+"""Whose working state is whose: each node on a machine has a directory of its own.
+
+A node that is gone leaves its directory to the next one that starts: what is in there is checked before it is
+used, as ever, and may save a restore. So there are never more directories than nodes were up at once.
+Always true: two nodes that are up and have the same working directory have different owners. The system gives
+an owner's lock up when its process dies, however it dies.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from holdfast.errors import DefinitionError
+from holdfast.state.generations import Lock
+
+OWNERS_MAX = 1_000
+
+
+class Owner:
+    """A name that is this process's until `release`."""
+
+    def __init__(self, name: str, lock: Lock) -> None:
+        self.name, self._lock = name, lock
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def take_owner(working_dir: str) -> Owner:
+    """The first name that nobody has. DefinitionError: nothing can be written there."""
+    try:
+        Path(working_dir).mkdir(parents=True, exist_ok=True)
+        for number in range(1, OWNERS_MAX + 1):
+            name = f"{socket.gethostname()}-{number}"
+            lock = Lock(Path(working_dir) / f"{name}.lock")
+            if lock.try_take():
+                return Owner(name, lock)
+            lock.abandon()
+    except OSError as cause:
+        raise DefinitionError(
+            f"working state cannot be kept in {working_dir} ({cause}); choose another --working-dir"
+        ) from cause
+    raise DefinitionError(f"{OWNERS_MAX} nodes keep working state in {working_dir}; choose another place")

@@ -1,0 +1,59 @@
+"""A standby rehearses the job's own plans, and touches nothing of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Notes
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+import holdfast as hf
+from holdfast.engine.program import compile_graph
+from holdfast.engine.settings import check_settings
+from holdfast.engine.standby import rehearse
+from tests.spark.jobs import SCHEMA, Sequence
+
+
+class Unopened(hf.MemorySource):
+    """A source that must not be opened."""
+
+    def reader(self, notes: Notes[Any]) -> Any:
+        raise AssertionError("a rehearsal opened the source")
+
+
+class Unshown(hf.MemorySink):
+    """A sink that must not be opened."""
+
+    def publisher(self, job: str, uid: str) -> Any:
+        raise AssertionError("a rehearsal opened the sink")
+
+
+class Latest(hf.OperatorFunction):
+    output = "user string"
+    latest = hf.ListState("string")
+
+    def process(self, row: Any, ctx: Any) -> Any:
+        raise AssertionError("a rehearsal has no rows")
+
+
+def test_every_kind_of_stage_is_rehearsed_and_nothing_is_opened_or_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    planned: list[DataFrame] = []
+
+    def doubled(frame: DataFrame) -> DataFrame:
+        planned.append(frame)
+        return frame.selectExpr("user", "amount * 2 as amount")
+
+    job = hf.Job("rehearsed")
+    rows = job.source(Unopened([("u", 1)], schema=SCHEMA), uid="rows").transform(doubled, materialize=True)
+    keyed = rows.key_by("user").process(Sequence(), uid="sequence")
+    keyed.sink(Unshown(), uid="numbered")
+    rows.process(Latest(), uid="latest").sink(Unshown(), uid="shown")
+    program = compile_graph(job.graph(), spark)
+    compiled = len(planned)
+    settings = check_settings(tmp_path / "ck", {"working_dir": tmp_path / "working", "key_groups": 8})
+    rehearse(spark, program, settings, shards=3, rounds=2)
+    assert len(planned) == compiled + 2, "each round plans the job's transforms"
+    assert list(tmp_path.rglob("*")) == [], "something was written"

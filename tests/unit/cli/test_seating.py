@@ -1,0 +1,39 @@
+"""A cluster in words."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from holdfast.cli.seating import cluster_picture
+
+
+def shown(lag: dict[str, Any]) -> str:
+    node = {
+        "node": "b", "host": "h", "pid": 1, "since_ms": 0, "standby": "hot", "seats": [], "jobs": ["counts"],
+        "lag": lag,
+    }  # fmt: skip
+    out = io.StringIO()
+    Console(file=out, width=200).print(
+        cluster_picture({"cluster": "shop", "now_ms": 5_000, "seats": [], "nodes": [node]})
+    )
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("lag", "words"),
+    [
+        ({"epoch": 7, "epochs": 0, "ms": 0, "problem": ""}, "counts: nothing, at epoch 7"),
+        ({"epoch": 7, "epochs": 2, "ms": 1_500, "problem": ""}, "counts: 2 epochs, 1.5 s"),
+        ({"epoch": 7, "epochs": 2, "ms": 0, "problem": "no route"}, "CANNOT FOLLOW since epoch 7: no route"),
+    ],
+)
+def test_how_far_a_standby_is_behind_is_told(lag: dict[str, Any], words: str) -> None:
+    assert words in shown({"counts": lag})
+
+
+def test_a_node_that_follows_nobody_is_not_said_to_be_behind() -> None:
+    assert "epoch" not in shown({}).split("behind")[1]

@@ -1,0 +1,259 @@
+"""A hot standby's working state goes where the committed records lead, and a takeover finds it there.
+
+Real records, deltas, snapshots and LMDB files; only Spark is left out: its tasks are called here.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+import holdfast as hf
+from holdfast.checkpoint import names
+from holdfast.checkpoint.commits import Committed
+from holdfast.checkpoint.history import History
+from holdfast.checkpoint.view import CheckpointView
+from holdfast.engine import follower
+from holdfast.engine.follow_task import FollowTask
+from holdfast.engine.follower import LIST_SECONDS, Follower
+from holdfast.engine.following import Lag
+from holdfast.engine.lines import line_of
+from holdfast.engine.operators.dispatch import state_layout
+from holdfast.engine.program import OperatorForm, Program
+from holdfast.engine.settings import check_settings
+from holdfast.engine.task import Kept, open_shard
+from holdfast.engine.work import TaskResult, WorkPlace
+from holdfast.errors import ObjectMissing
+from holdfast.ids import CommitNumber, shard_ranges
+from holdfast.state.conversion import Lineage
+from holdfast.state.working import Arrival
+from holdfast.testing.clocks import ManualClock
+from tests.unit.engine.stored import MadeCheckpoint
+
+OWNER = "here-2"
+INPUT = pa.schema([("user", pa.string()), ("amount", pa.int64())])
+
+
+class Totals(hf.KeyedFunction):
+    output = "user string, total long"
+    total = hf.ValueState("long", default=0)
+
+    def process(self, row: Any, ctx: Any) -> Any:
+        yield row.user, self.total.value
+
+
+LAYOUT = state_layout("totals", Totals(), INPUT, ("user",))
+
+
+def program() -> Program:
+    job = hf.Job("job")
+    rows = job.source(hf.MemorySource([], schema="user string, amount long"), uid="rows")
+    rows.key_by("user").process(Totals(), uid="totals").sink(hf.MemorySink(), uid="out")
+    form = OperatorForm(INPUT, LAYOUT, "", Lineage.begin(LAYOUT))
+    return Program(job.graph(), (), {}, {}, {"totals": form}, {})
+
+
+class Standby:
+    """A follower of a made checkpoint, on this machine's disk."""
+
+    def __init__(self, made: MadeCheckpoint, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made, self.clock = made, ManualClock()
+        self.arrivals: list[str] = []
+        settings = check_settings(made.url, {"key_groups": made.key_groups, "working_dir": root / "w"})
+        self.place = WorkPlace("i", made.url, str(root / "w"), "lmdb", OWNER)
+        monkeypatch.setattr(follower, "Placement", lambda spark: None)
+        monkeypatch.setattr(follower, "work_place", lambda *args: self.place)
+        no_spark = cast(Any, None)
+        self.follower = Follower(no_spark, program(), settings, made.storage, OWNER, self.clock)
+        monkeypatch.setattr(self.follower, "_run", self.run)
+
+    def run(self, task: FollowTask, shards: int) -> list[TaskResult]:
+        wanted = sorted({shard for operator in task.operators for shard in operator.shards})
+        results = [task.follow(shard) for shard in wanted]
+        self.arrivals = [result.arrival for result in results]
+        return results
+
+    def step(self) -> None:
+        self.follower.step()
+
+    def takeover(self, view: CheckpointView | None = None) -> set[Arrival]:
+        """How a leader would find the shards, going on from the newest commit."""
+        view = view or History(self.made.storage).load()
+        found = set()
+        for groups in shard_ranges(self.made.key_groups, view.parallelism):
+            plan = line_of(view, "totals", groups).plan()
+            lineage = Lineage.begin(LAYOUT)
+            with closing(
+                open_shard(self.place, "totals", lineage, plan, view.last_epoch, Kept.IN_CHECKPOINT)
+            ) as state:
+                found.add(state.arrival)
+        return found
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MadeCheckpoint:
+    return MadeCheckpoint(tmp_path, LAYOUT)
+
+
+@pytest.fixture
+def standby(made: MadeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standby:
+    return Standby(made, tmp_path, monkeypatch)
+
+
+def some(number: int) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Keys of every shard, with states that differ by `number`."""
+    return {(f"u{i}",): {"total": number + i} for i in range(40)}
+
+
+def test_a_takeover_finds_the_followed_state_and_restores_nothing(
+    made: MadeCheckpoint, standby: Standby
+) -> None:
+    standby.step()
+    assert standby.follower.lag == Lag()
+    for number in range(5):
+        made.commit(some(number), snapshots=number == 2)
+        standby.step()
+        assert standby.takeover() == {Arrival.THERE}
+    assert standby.follower.lag == Lag(epoch=5)
+    assert standby.arrivals == [Arrival.MOVED, Arrival.MOVED], "one delta a shard, not a restore"
+
+
+def test_what_was_committed_after_the_last_look_is_caught_up_by_the_takeover(
+    made: MadeCheckpoint, standby: Standby
+) -> None:
+    made.commit(some(1))
+    standby.step()
+    made.commit(some(2))
+    assert standby.takeover() == {Arrival.MOVED}
+
+
+def test_a_standby_that_slept_through_a_snapshot_still_goes_by_the_deltas(
+    made: MadeCheckpoint, standby: Standby
+) -> None:
+    made.commit(some(1))
+    standby.step()
+    for number in range(2, 6):
+        made.commit(some(number), snapshots=number == 4)
+    standby.step()
+    assert standby.arrivals == [Arrival.MOVED, Arrival.MOVED]
+    assert standby.takeover() == {Arrival.THERE}
+
+
+def test_deltas_that_retention_removed_are_replaced_by_the_snapshots(
+    made: MadeCheckpoint, standby: Standby
+) -> None:
+    made.commit(some(1))
+    standby.step()
+    for number in range(2, 6):
+        made.commit(some(number), snapshots=number in (3, 4))
+    made.storage.delete([entry.name for entry in made.storage.list(names.data_of(2))])
+    with pytest.raises(ObjectMissing):
+        standby.step()
+    assert standby.follower.lag.problem
+    standby.step()
+    assert standby.arrivals == [Arrival.REBUILT, Arrival.REBUILT]
+    assert standby.takeover() == {Arrival.THERE}
+    assert standby.follower.lag == Lag(epoch=5)
+
+
+def test_a_rewind_takes_the_working_state_back(made: MadeCheckpoint, standby: Standby) -> None:
+    for number in range(1, 4):
+        made.commit(some(number))
+        standby.step()
+    done = made.chain.rewind(made.view.head, CommitNumber(2), term=1, run="r")
+    assert isinstance(done, Committed)
+    standby.step()
+    assert standby.takeover() == {Arrival.THERE}
+    assert standby.follower.lag == Lag(epoch=2)
+
+
+def test_another_number_of_shards_is_followed(made: MadeCheckpoint, standby: Standby) -> None:
+    made.commit(some(1))
+    standby.step()
+    made.rescale(4)
+    made.commit(some(2))
+    standby.step()
+    assert standby.takeover() == {Arrival.THERE}
+    made.commit(some(3))
+    standby.step()
+    assert standby.arrivals == [Arrival.MOVED] * 4
+
+
+def test_leader_and_standby_with_one_working_directory_do_not_share_a_shard(
+    made: MadeCheckpoint, standby: Standby, tmp_path: Path
+) -> None:
+    made.commit(some(1))
+    standby.step()
+    leader = WorkPlace("i", made.url, standby.place.working_root, "lmdb", "here-1")
+    for groups in made.shards:
+        plan = line_of(made.view, "totals", groups).plan()
+        with closing(
+            open_shard(leader, "totals", Lineage.begin(LAYOUT), plan, 1, Kept.IN_CHECKPOINT)
+        ) as state:
+            assert state.arrival is Arrival.REBUILT, "it took what the standby has built"
+    assert standby.takeover() == {Arrival.THERE}
+
+
+def uncommitted(made: MadeCheckpoint) -> CheckpointView:
+    """An epoch that was run and whose commit never came about: its files are there, its record is not."""
+    before, versions, steps = made.view, dict(made.versions), {g: list(s) for g, s in made.steps.items()}
+    ahead = made.commit(some(99))
+    made.storage.delete([names.commit(ahead.number)])
+    made.chain = type(made.chain)(made.storage, retain=100)
+    made.view, made.versions, made.steps = before, versions, steps
+    return ahead
+
+
+def take_over_after_an_epoch_that_was_never_committed(made: MadeCheckpoint, standby: Standby) -> set[Arrival]:
+    made.commit(some(1))
+    standby.step()
+    uncommitted(made)
+    standby.clock.advance(timedelta(seconds=LIST_SECONDS))
+    standby.step()
+    return standby.takeover(made.view)
+
+
+def test_an_epoch_that_is_not_committed_is_not_followed(made: MadeCheckpoint, standby: Standby) -> None:
+    assert take_over_after_an_epoch_that_was_never_committed(made, standby) == {Arrival.THERE}
+
+
+def test_control_following_what_is_not_committed_costs_the_takeover_a_restore(
+    made: MadeCheckpoint, standby: Standby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the safeguard taken away: the working state cannot be undone, so it is thrown away."""
+    made.commit(some(1))
+    standby.step()
+    ahead = uncommitted(made)
+    monkeypatch.setattr(standby.follower, "_newest", lambda: ahead)
+    monkeypatch.setattr(standby.follower, "_records_until", lambda view: [])
+    standby.step()
+    assert standby.takeover(made.view) == {Arrival.REBUILT}
+
+
+def test_a_step_with_nothing_new_lists_nothing(
+    made: MadeCheckpoint, standby: Standby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.commit(some(1))
+    standby.step()
+    listed: list[str] = []
+    monkeypatch.setattr(made.storage, "list", lambda prefix: listed.append(prefix) or [])
+    standby.step()
+    assert listed == []
+
+
+def test_storage_that_fails_is_told_and_followed_again(
+    made: MadeCheckpoint, standby: Standby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.commit(some(1))
+    with monkeypatch.context() as broken:
+        broken.setattr(made.storage, "list", lambda prefix: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            standby.step()
+        assert standby.follower.lag.problem == "division by zero"
+    standby.step()
+    assert standby.follower.lag == Lag(epoch=1)
