@@ -133,9 +133,10 @@ def main() -> None:
             results.append(measure(variant, given.epochs))
             p50 = statistics.median(results[-1]["epoch_ms"])
             print(f"turn {turn + 1}: {variant:<13} p50 {p50:.0f} ms", flush=True)
-    found = summary(results)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=2))
+        # After each turn, so that a run that is cut short has measured something.
+        found = summary(results)
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(json.dumps(found, indent=2))
     print(json.dumps(found, indent=2))
 
 
