@@ -161,14 +161,15 @@ def _savepoint(found: dict[str, Any]) -> list[str]:
 
 
 def _uncoordinated(found: dict[str, Any]) -> list[str]:
-    names = ("epoch_ms_p50", "epoch_ms_p95", "task_ms_p50", "keys_saved_per_epoch")
+    names = ("epoch_ms_p50", "epoch_ms_mean", "epoch_ms_p95", "task_ms_p50", "keys_saved_per_epoch")
     return [
         "## What saves of single keys add to an epoch",
         "",
         f"{found['keys']:,} keys, epochs of {found['rows']:,} rows every {found['pace']}, keys due",
         f"{found['every']} after they became dirty, saved in synced files (`python -m bench.uncoordinated`);",
         f"{found['turns']} turns. *never due*: saving switched off; *nothing*: at most once; *checkpointed*:",
-        "a delta in every epoch. The epoch is timed to its results, the task is the slowest of each.",
+        "a delta in every epoch. The epoch is timed to its results, the task is the slowest of each. Keys",
+        "that became dirty together are due together: the mean shows the epochs beside which they are saved.",
         "",
         f"| | {' | '.join(names)} |",
         f"| --- |{' --- |' * len(names)}",

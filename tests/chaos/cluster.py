@@ -29,7 +29,7 @@ class Cluster(cluster.Cluster):
     def lose_machine(self, executor: str) -> None:
         """The executor that works in this directory is gone, with all working state on its machine's disk."""
         number = int(Path(executor).relative_to(self._directory).parts[0].removeprefix("work-"))
-        worker = self._started[1 + number].pid
+        worker = self._started[f"worker-{number}"].pid
         # It would start another executor at once, over what is being removed.
         nemesis.pause(worker)
         try:

@@ -12,9 +12,10 @@ import pytest
 from holdfast.clock import duration_ms
 from holdfast.engine.uncoordinated import saving, workshop
 from holdfast.engine.uncoordinated import shard as shard_module
+from holdfast.engine.uncoordinated.fetching import Fetching, Unanswered
 from holdfast.engine.uncoordinated.saving import until
 from holdfast.engine.uncoordinated.shard import OwnKeys
-from holdfast.engine.uncoordinated.workshop import Flight, Unanswered, Workshop
+from holdfast.engine.uncoordinated.workshop import Flight, Workshop
 from holdfast.protection.bypass import Bypass, Standing
 from holdfast.state.books import BOOK_SUFFIX, SEEN_PREFIX, Book
 from holdfast.state.saved import read_keys
@@ -71,12 +72,12 @@ def test_s4_3_delete_then_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_s4_4_no_answer_taken_for_nothing_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetch = Workshop.fetch
+    fetch = Fetching.fetch
 
-    def trusting(self: Workshop, bases: Any) -> list[Any]:
+    def trusting(self: Fetching, bases: Any) -> list[Any]:
         return [None if isinstance(answer, Unanswered) else answer for answer in fetch(self, bases)]
 
-    monkeypatch.setattr(Workshop, "fetch", trusting)
+    monkeypatch.setattr(Fetching, "fetch", trusting)
     fails(stories.test_a_fetch_that_nobody_answers_never_overwrites_the_save, tmp_path)
 
 

@@ -10,6 +10,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from holdfast.clock import duration_ms
+from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
+
 Work = Callable[[], None]
 
 
@@ -82,3 +85,9 @@ class BoundedPool:
                 return self._waiting.popleft()
             self._threads -= 1
             return None
+
+
+def pool_of(name: str, protection: Uncoordinated, settings: SavingPool) -> BoundedPool:
+    """A pool as the user wants it."""
+    seconds = duration_ms(settings.keep_alive) / 1_000
+    return BoundedPool(name, settings.threads, seconds, protection.requests(settings))

@@ -111,7 +111,7 @@ def begin_saves(
     if not due:
         return 0
     books, _ = unpack_books(state.get_many([base + BOOK_SUFFIX for base in due]))
-    if workshop.standing is not Standing.ANSWERING:
+    if workshop.fetching.standing is not Standing.ANSWERING:
         # Nobody could say whether a save of these exists, and nobody is to be asked now.
         unknown = books["unfetched"] != 0
         workshop.count(held_back=int(unknown.sum()))

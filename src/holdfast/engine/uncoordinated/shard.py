@@ -29,6 +29,7 @@ from holdfast.engine.operators.rows import RowsRun
 from holdfast.engine.operators.slices import KeyedSlice, cut
 from holdfast.engine.uncoordinated.acks import AckLog
 from holdfast.engine.uncoordinated.cells import Hooks, Overlaid
+from holdfast.engine.uncoordinated.fetching import Unanswered
 from holdfast.engine.uncoordinated.saving import (
     acked,
     begin_saves,
@@ -38,7 +39,7 @@ from holdfast.engine.uncoordinated.saving import (
     until,
     valid,
 )
-from holdfast.engine.uncoordinated.workshop import Unanswered, Workshop, workshop_of
+from holdfast.engine.uncoordinated.workshop import Workshop, workshop_of
 from holdfast.engine.work import OperatorTask, OwnKeysResult
 from holdfast.errors import HoldfastError
 from holdfast.graph.functions import overrides
@@ -184,7 +185,7 @@ class OwnKeys:
         if not missing:
             return
         bases = [keyed.bases[place] for place in missing]
-        for place, base, answer in zip(missing, bases, self._workshop.fetch(bases), strict=True):
+        for place, base, answer in zip(missing, bases, self._workshop.fetching.fetch(bases), strict=True):
             if isinstance(answer, Unanswered):
                 self._books["unfetched"][place] = 1
             elif answer is None:

@@ -2,17 +2,15 @@
 
 Spark keeps a Python worker for the next task, and its threads go on meanwhile. When the process ends they end
 with it, and nothing is lost by that: a key is dirty until a task has read that its save is durable.
-Always true: the thread that processes rows never serialises, stores or waits for room; it waits for fetches,
-while answers come, up to the time-out for each. A key has at most one save under way, and so has a shard at
-most one process that saves.
+Always true: the thread that processes rows never serialises, stores or waits for room; it waits for fetches
+alone (see fetching). A key has at most one save under way, and a shard at most one process that saves.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,14 +18,13 @@ from typing import Any, BinaryIO
 
 from msgspec.structs import replace
 
-from holdfast.clock import Clock, SystemClock, duration_ms
 from holdfast.engine.uncoordinated.acks import Ack, AckLog
-from holdfast.engine.uncoordinated.pool import BoundedPool
+from holdfast.engine.uncoordinated.fetching import Fetching
+from holdfast.engine.uncoordinated.pool import pool_of
 from holdfast.engine.work import SaveCounts
 from holdfast.errors import CorruptionError
 from holdfast.graph.functions import overrides
-from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
-from holdfast.protection.bypass import Bypass, Standing
+from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.state.layout import StateLayout
 from holdfast.state.saved import (
     CUSTOM,
@@ -40,14 +37,6 @@ from holdfast.state.saved import (
     unpack,
 )
 from holdfast.storage.state_storage import SaveSuperseded, StateId
-
-
-class Unanswered:
-    """Nobody could say whether a save exists."""
-
-
-UNANSWERED = Unanswered()
-Answer = bytes | None | Unanswered
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,69 +102,19 @@ class Flight:
 
 
 class Workshop:
-    """The pools, the bypass and the counts of one operator in this process."""
+    """What saves and fetches the keys of one operator in this process, and the counts of both."""
 
-    def __init__(
-        self, protection: Uncoordinated, function: Any, layout: StateLayout, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, protection: Uncoordinated, function: Any, layout: StateLayout) -> None:
         self.protection, self._function, self._layout = protection, function, layout
         self._storage = protection.storage
-        self._clock = clock or SystemClock()
-        self._serializing = _pool("serialize", protection, protection.serializing)
-        self._storing = _pool("store", protection, protection.storing)
-        self._fetching = _pool("fetch", protection, protection.fetching)
-        self._bypass = Bypass(protection.failures_max, duration_ms(protection.bypass_for))
-        self._timeout = duration_ms(protection.fetch_timeout) / 1_000
-        self._heard = 0.0
+        self._serializing = pool_of("serialize", protection, protection.serializing)
+        self._storing = pool_of("store", protection, protection.storing)
+        self.fetching = Fetching(protection, layout, self.count)
         self._custom = overrides(function, "serialize_state")
         self._told = overrides(function, "clear_dirty")
         self._lock = threading.Lock()
         self._counts = SaveCounts()
         self._flights: dict[Path, Flight] = {}
-
-    # Fetching: called by the thread that processes rows.
-
-    @property
-    def standing(self) -> Standing:
-        return self._bypass.standing(self._now_ms())
-
-    def fetch(self, bases: Sequence[bytes]) -> list[Answer]:
-        """What is saved of some keys: bytes, None (nothing), or UNANSWERED. Waits while answers come, and no
-        longer than the time-out for the next one."""
-        answers: list[Answer] = [UNANSWERED] * len(bases)
-        running: deque[_Fetch] = deque()
-        self._heard = self._clock.monotonic()
-        for start in range(0, len(bases), self.protection.batch):
-            ids = [state_id(self._layout, base) for base in bases[start : start + self.protection.batch]]
-            if not self._bypass.may_ask(self._now_ms()):
-                self.count(bypassed=len(ids))
-                continue
-            request = _Fetch(start, ids, self._storage.fetch_many)
-            taken = self._fetching.submit(request)
-            while not taken and running:
-                self._finish(running.popleft(), answers)
-                taken = self._fetching.submit(request)
-            if not taken:
-                self.count(unanswered=len(ids), error="no room for more fetches")
-                continue
-            self._bypass = self._bypass.asked(self._now_ms())
-            running.append(request)
-            if self._bypass.probing:
-                self._finish(running.popleft(), answers)
-        while running:
-            self._finish(running.popleft(), answers)
-        return answers
-
-    def _finish(self, request: _Fetch, answers: list[Answer]) -> None:
-        done = request.done.wait(max(0.0, self._heard + self._timeout - self._clock.monotonic()))
-        if done and request.error is None:
-            answers[request.start : request.start + len(request.ids)] = request.found
-            self._heard = self._clock.monotonic()
-            self._bypass = self._bypass.answered()
-            return
-        self._fetching.cancel(request)
-        self.count(unanswered=len(request.ids), error=request.error or "a fetch was not answered in time")
-        self._bypass = self._bypass.failed(self._now_ms())
 
     # Saving: begun by the thread that processes rows, done by others.
 
@@ -285,9 +224,6 @@ class Workshop:
             counts, self._counts = self._counts, SaveCounts()
             return counts
 
-    def _now_ms(self) -> int:
-        return int(self._clock.monotonic() * 1_000)
-
 
 def _incarnation(data: bytes, id: StateId) -> bytes | None:
     """Which copy made a save. None: it is damaged, and stays for a person to look at."""
@@ -295,36 +231,6 @@ def _incarnation(data: bytes, id: StateId) -> bytes | None:
         return unpack(data, id).incarnation
     except CorruptionError:
         return None
-
-
-class _Fetch:
-    """One request for some states."""
-
-    def __init__(
-        self,
-        start: int,
-        ids: Sequence[StateId],
-        fetch: Callable[[Sequence[StateId]], list[bytes | None]],
-    ) -> None:
-        self.start, self.ids, self._fetch = start, ids, fetch
-        self.done = threading.Event()
-        self.found: list[bytes | None] = []
-        self.error: str | None = None
-
-    def __call__(self) -> None:
-        try:
-            found = self._fetch(self.ids)
-            assert len(found) == len(self.ids), f"{len(found)} answers to {len(self.ids)} questions"
-            self.found = found
-        except Exception as error:  # whatever a storage raises is no answer
-            self.error = f"{type(error).__name__}: {error}"
-        finally:
-            self.done.set()
-
-
-def _pool(name: str, protection: Uncoordinated, settings: SavingPool) -> BoundedPool:
-    seconds = duration_ms(settings.keep_alive) / 1_000
-    return BoundedPool(name, settings.threads, seconds, protection.requests(settings))
 
 
 _workshops: dict[tuple[str, str], tuple[str, Workshop]] = {}
