@@ -133,12 +133,12 @@ class Cluster:
             node.close()
         self.server.kill()
 
-    def start(self, name: str, standby: str = "warm") -> NodeProcess:
+    def start(self, name: str, standby: str = "hot") -> NodeProcess:
         arguments = [
             "app.py", "--cluster", CLUSTER, "--zookeeper", self.server.hosts, "--checkpoint", "ck",
             "--standby", standby, "--session-timeout", SESSION, "--until", "exhausted",
             "--max-rows-per-epoch", str(self.shape.rows), "--parallelism", str(self.shape.shards),
-            "--retain", "100", "--working-dir", str(self.root / f"working-{name}"),
+            "--retain", "100", "--working-dir", str(self.root / "working"),
             "--epoch-interval", self.epoch_interval,
         ]  # fmt: skip
         self.nodes.append(NodeProcess(name, self.root, arguments))
@@ -152,11 +152,11 @@ class Cluster:
             raise AssertionError(f"{late}\n{self.told()}") from late
 
     def pair(self) -> tuple[NodeProcess, NodeProcess]:
-        """A leader that commits, and a warm standby."""
+        """A leader that commits, and a standby that follows it."""
         first = self.start("first")
         self.wait(lambda: self.number() >= 2 or not first.running, "the first node to lead")
         second = self.start("second")
-        self.wait(lambda: second.told("is in cluster") or not second.running, "the second node to stand by")
+        self.wait(lambda: second.told("HOT: ") or not second.running, "the second node to follow")
         return first, second
 
     def number(self) -> int:
