@@ -60,8 +60,6 @@ class Follower:
         self._listed = clock.monotonic() - LIST_SECONDS
         self._sight = Sight()
         self._problem = ""
-        self.executors: dict[int, str] = {}
-        """Where each shard was brought along last."""
         self._followed, self._history = Followed(), History(storage)
         self._lineages: dict[str, Lineage] = {}
 
@@ -143,7 +141,6 @@ class Follower:
             for uid in dict.fromkeys(uid for uid, _ in wanted)
         )
         for result in self._run(FollowTask(place, operators, view.last_epoch), view.parallelism):
-            self.executors[result.shard] = f"{result.host}:{result.executor}"
             if result.failure is not None:
                 raise getattr(errors, result.failure.kind)(*result.failure.args)
 

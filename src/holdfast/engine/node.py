@@ -239,7 +239,8 @@ class Node:
             self._say(f"{tenant.name}: FAILED: {failure}")
         tenant.feed(RunEnded())
         tenant.forget_run()
-        if not self._leaving.is_set():
+        stays = run.asked_to_end or isinstance(failure, RetryableError) or is_replaced(failure)
+        if stays and not self._leaving.is_set():
             tenant.attend()
         self._dirty = True
 
