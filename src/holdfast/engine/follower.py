@@ -14,7 +14,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast import errors
 from holdfast.checkpoint import names
 from holdfast.checkpoint.history import History
 from holdfast.checkpoint.identity import find_job
@@ -30,7 +29,7 @@ from holdfast.engine.schemas import operator_schemas
 from holdfast.engine.session import describe_jobs
 from holdfast.engine.settings import RunSettings
 from holdfast.engine.work import RESULT_SCHEMA, TaskResult, decode_result
-from holdfast.errors import CorruptionError
+from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.state.conversion import Lineage
 from holdfast.storage.contract import Storage
 
@@ -39,6 +38,10 @@ if TYPE_CHECKING:
 
 LIST_SECONDS = 5.0
 """How often the commits are listed though the one that comes next is not there: it may have come and gone."""
+
+
+class _Gone(RetryableError):
+    """A file that a shard needs is not in storage."""
 
 
 class Follower:
@@ -75,13 +78,24 @@ class Follower:
     def step(self) -> bool:
         """Follow what is new. False: nothing was. Raises what went wrong; the next step begins anew then."""
         try:
-            moved = self._step()
+            moved = self._step_or_begin_anew()
         except Exception as failure:
             self._problem = " ".join(str(failure).split())[:500] or type(failure).__name__
-            self._followed, self._history = Followed(), History(self._storage)
+            self._forget()
             raise
         self._problem = ""
         return moved
+
+    def _step_or_begin_anew(self) -> bool:
+        """What retention has removed since the last step is no damage: the view knows of another way."""
+        try:
+            return self._step()
+        except _Gone:
+            self._forget()
+            return self._step()
+
+    def _forget(self) -> None:
+        self._followed, self._history = Followed(), History(self._storage)
 
     def _step(self) -> bool:
         view = self._newest()
@@ -142,7 +156,8 @@ class Follower:
         )
         for result in self._run(FollowTask(place, operators, view.last_epoch), view.parallelism):
             if result.failure is not None:
-                raise getattr(errors, result.failure.kind)(*result.failure.args)
+                kind = _Gone if result.failure.kind == ObjectMissing.__name__ else RetryableError
+                raise kind(f"shard {result.shard}: {result.failure.args[0]}")
 
     def _run(self, task: FollowTask, shards: int) -> list[TaskResult]:
         name = self._program.graph.name

@@ -30,7 +30,7 @@ from holdfast.engine.program import OperatorForm, Program
 from holdfast.engine.settings import check_settings
 from holdfast.engine.task import open_shard
 from holdfast.engine.work import TaskResult, WorkPlace
-from holdfast.errors import ObjectMissing
+from holdfast.errors import RetryableError
 from holdfast.ids import CommitNumber, shard_ranges
 from holdfast.state.conversion import Lineage
 from holdfast.state.working import Arrival
@@ -152,13 +152,25 @@ def test_deltas_that_retention_removed_are_replaced_by_the_snapshots(
     for number in range(2, 6):
         made.commit(some(number), snapshots=number in (3, 4))
     made.storage.delete([entry.name for entry in made.storage.list(names.data_of(2))])
-    with pytest.raises(ObjectMissing):
-        standby.step()
-    assert standby.follower.lag.problem
     standby.step()
     assert standby.arrivals == [Arrival.REBUILT, Arrival.REBUILT]
     assert standby.takeover() == {Arrival.THERE}
     assert standby.follower.lag == Lag(epoch=5)
+
+
+def test_a_file_that_no_other_stands_in_for_is_told_and_looked_for_again(
+    made: MadeCheckpoint, standby: Standby
+) -> None:
+    made.commit(some(1))
+    (lost,) = {entry.name for entry in made.storage.list(names.data_of(1)) if "0-3" in entry.name}
+    data = made.storage.get(lost)
+    made.storage.delete([lost])
+    with pytest.raises(RetryableError, match="shard 0: "):
+        standby.step()
+    assert lost in standby.follower.lag.problem
+    made.storage.put(lost, data)
+    standby.step()
+    assert standby.takeover() == {Arrival.THERE}
 
 
 def test_a_rewind_takes_the_working_state_back(made: MadeCheckpoint, standby: Standby) -> None:
