@@ -217,8 +217,9 @@ class Node:
         for tenant in self._tenants.values():
             if (run := tenant.run_over) is not None:
                 self._ended(tenant, run)
-            if tenant.attendant is not None and tenant.attendant.lost is not None:
-                self._failure = tenant.attendant.lost
+            attendant = tenant.attendant
+            if attendant is not None and attendant.lost is not None:
+                self._failure = attendant.lost
                 self._leaving.set()
 
     def _ended(self, tenant: Tenant, run: Run) -> None:
