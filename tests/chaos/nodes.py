@@ -213,14 +213,14 @@ class Cluster:
             node.close()
         self.server.kill()
 
-    def start(self, name: str, standby: str = "warm", *, stop_at: Step | None = None) -> NodeProcess:
+    def start(self, name: str, standby: str = "hot", *, stop_at: Step | None = None) -> NodeProcess:
         """Start a node that reaches ZooKeeper, and the store if there is one, through cables of its own."""
         cables = Cables(Cable(self.server.port), Cable(self.store.port) if self.store else None)
         arguments = [
             "app.py", "--cluster", CLUSTER, "--zookeeper", cables.zookeeper.hosts, "--checkpoint", self.url,
             "--standby", standby, "--session-timeout", self.session, "--until", "exhausted",
             "--max-rows-per-epoch", str(self.shape.rows), "--parallelism", str(self.shape.shards),
-            "--retain", str(self.retain), "--working-dir", str(self.root / f"working-{name}"),
+            "--retain", str(self.retain), "--working-dir", str(self.root / "working"),
             "--epoch-interval", self.epoch_interval, "--resign-after", self.resign_after,
         ]  # fmt: skip
         reaching = self.store.environment(cables.storage.port) if self.store and cables.storage else {}
@@ -245,7 +245,7 @@ class Cluster:
             raise AssertionError(f"{late}\n{self.told()}") from late
 
     def pair(self, *steps: Step) -> tuple[NodeProcess, NodeProcess]:
-        """A leader that commits, and a warm standby. `steps`: where each stops once it is armed."""
+        """A leader that commits, and a hot standby. `steps`: where each stops once it is armed."""
         stop_at = [*steps, None, None]
         first = self.start("first", stop_at=stop_at[0])
         self.wait(lambda: self.number() >= 2 or not first.running, "the first node to lead")

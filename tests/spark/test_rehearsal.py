@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
+from holdfast.engine.placement import Placement, every_shard
 from holdfast.engine.program import compile_graph
 from holdfast.engine.settings import check_settings
 from holdfast.engine.standby import rehearse
@@ -57,3 +58,19 @@ def test_every_kind_of_stage_is_rehearsed_and_nothing_is_opened_or_written(
     rehearse(spark, program, settings, shards=3, rounds=2)
     assert len(planned) == compiled + 2, "each round plans the job's transforms"
     assert list(tmp_path.rglob("*")) == [], "something was written"
+
+
+def test_shards_that_were_followed_are_looked_for_where_they_are(spark: SparkSession) -> None:
+    """A standby and the epochs after it make placements of their own, and Spark knows both as one."""
+    assert not every_shard(spark, 5).storageLevel.useMemory
+    followed = Placement(spark)
+    followed.single_executor = False
+    assert sorted(row.shard for row in followed.shard_rows(5, [1, 4]).collect()) == [1, 4]
+    assert every_shard(spark, 5).storageLevel.useMemory
+    assert not every_shard(spark, 6).storageLevel.useMemory
+
+
+def test_with_one_executor_each_wanted_shard_is_a_task_of_its_own(spark: SparkSession) -> None:
+    rows = Placement(spark).shard_rows(5, [1, 4])
+    assert sorted(row.shard for row in rows.collect()) == [1, 4]
+    assert rows.rdd.getNumPartitions() == 2

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from holdfast.engine.shards import Kept, leave_former_shards, open_shard
 from holdfast.engine.work import Failure, ShardPlan, TaskResult, WorkPlace, as_batch
@@ -49,17 +50,15 @@ class FollowTask:
 
     def follow(self, shard: int) -> TaskResult:
         """One shard of each operator. An error comes back as a result: the driver tells and retries again."""
-        result = TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd())
+        result = TaskResult(shard, socket.gethostname(), os.getcwd())
         found = [Arrival.THERE]
         try:
             for operator in self.operators:
                 if shard in operator.shards:
                     found.append(self._bring(operator, operator.shards[shard]))
         except HoldfastError as error:
-            failure = Failure(type(error).__name__, error.args)
-            return TaskResult(shard, result.host, result.executor, failure=failure)
-        worst = max(found, key=list(Arrival).index)
-        return TaskResult(shard, result.host, result.executor, arrival=worst)
+            return replace(result, failure=Failure(type(error).__name__, (str(error),)))
+        return replace(result, arrival=max(found, key=list(Arrival).index))
 
     def _bring(self, operator: FollowedOperator, plan: ShardPlan) -> Arrival:
         opened = open_shard(

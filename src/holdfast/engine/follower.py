@@ -14,7 +14,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast import errors
 from holdfast.checkpoint import names
 from holdfast.checkpoint.history import History
 from holdfast.checkpoint.identity import find_job
@@ -30,7 +29,7 @@ from holdfast.engine.schemas import operator_schemas
 from holdfast.engine.session import describe_jobs
 from holdfast.engine.settings import RunSettings
 from holdfast.engine.work import RESULT_SCHEMA, TaskResult, decode_result
-from holdfast.errors import CorruptionError
+from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.ids import shard_ranges
 from holdfast.state.conversion import Lineage
 from holdfast.storage.contract import Storage
@@ -40,6 +39,10 @@ if TYPE_CHECKING:
 
 LIST_SECONDS = 5.0
 """How often the commits are listed though the one that comes next is not there: it may have come and gone."""
+
+
+class _Gone(RetryableError):
+    """A file that a shard needs is not in storage."""
 
 
 class Follower:
@@ -61,8 +64,6 @@ class Follower:
         self._listed = clock.monotonic() - LIST_SECONDS
         self._sight = Sight()
         self._problem = ""
-        self.executors: dict[int, str] = {}
-        """Where each shard was brought along last."""
         self._followed, self._history = Followed(), History(storage)
         self._lineages: dict[str, Lineage] = {}
         # Keys that are saved on their own are fetched when they are seen: there is nothing to follow.
@@ -80,13 +81,24 @@ class Follower:
     def step(self) -> bool:
         """Follow what is new. False: nothing was. Raises what went wrong; the next step begins anew then."""
         try:
-            moved = self._step()
+            moved = self._step_or_begin_anew()
         except Exception as failure:
             self._problem = " ".join(str(failure).split())[:500] or type(failure).__name__
-            self._followed, self._history = Followed(), History(self._storage)
+            self._forget()
             raise
         self._problem = ""
         return moved
+
+    def _step_or_begin_anew(self) -> bool:
+        """What retention has removed since the last step is no damage: the view knows of another way."""
+        try:
+            return self._step()
+        except _Gone:
+            self._forget()
+            return self._step()
+
+    def _forget(self) -> None:
+        self._followed, self._history = Followed(), History(self._storage)
 
     def _step(self) -> bool:
         view = self._newest()
@@ -148,9 +160,9 @@ class Follower:
         ranges = tuple(shard_ranges(self._settings.key_groups, view.parallelism))
         task = FollowTask(place, operators, view.last_epoch, ranges)
         for result in self._run(task, view.parallelism):
-            self.executors[result.shard] = f"{result.host}:{result.executor}"
             if result.failure is not None:
-                raise getattr(errors, result.failure.kind)(*result.failure.args)
+                kind = _Gone if result.failure.kind == ObjectMissing.__name__ else RetryableError
+                raise kind(f"shard {result.shard}: {result.failure.args[0]}")
 
     def _run(self, task: FollowTask, shards: int) -> list[TaskResult]:
         name = self._program.graph.name

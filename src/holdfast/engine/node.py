@@ -217,8 +217,9 @@ class Node:
         for tenant in self._tenants.values():
             if (run := tenant.run_over) is not None:
                 self._ended(tenant, run)
-            if tenant.attendant is not None and tenant.attendant.lost is not None:
-                self._failure = tenant.attendant.lost
+            attendant = tenant.attendant
+            if attendant is not None and attendant.lost is not None:
+                self._failure = attendant.lost
                 self._leaving.set()
 
     def _ended(self, tenant: Tenant, run: Run) -> None:
@@ -241,7 +242,8 @@ class Node:
             self._say(f"{tenant.name}: the run ended in good order")
         tenant.feed(RunEnded())
         tenant.forget_run()
-        if not self._leaving.is_set():
+        stays = run.asked_to_end or isinstance(failure, RetryableError) or is_replaced(failure)
+        if stays and not self._leaving.is_set():
             tenant.attend()
         self._dirty = True
 

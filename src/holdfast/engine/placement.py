@@ -67,7 +67,12 @@ class Placement:
 
     def _cached(self, shards: int) -> DataFrame:
         if shards not in self._rows:
-            rows = self._spark.range(0, shards, 1, shards).selectExpr("cast(id as int) as shard")
-            self._rows[shards] = rows.repartitionById(shards, "shard").cache()
+            self._rows[shards] = every_shard(self._spark, shards).cache()
             self._rows[shards].count()
         return self._rows[shards]
+
+
+def every_shard(spark: SparkSession, shards: int) -> DataFrame:
+    """One row per shard, each in a partition of its own."""
+    rows = spark.range(0, shards, 1, shards).selectExpr("cast(id as int) as shard")
+    return rows.repartitionById(shards, "shard")

@@ -186,7 +186,8 @@ class Tenant:
     @property
     def lag(self) -> Lag | None:
         """How far behind the leader this node's working state is; None: it follows nobody."""
-        return self._attendant.lag if self._attendant is not None else None
+        attendant = self._attendant
+        return attendant.lag if attendant is not None else None
 
     def attend(self) -> None:
         """Begin to stand by as the node's kind of standby does."""

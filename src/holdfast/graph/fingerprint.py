@@ -44,6 +44,7 @@ _CLASS_MACHINERY = {
     "__weakref__",
     "__annotations__",
     "__firstlineno__",
+    "__slotnames__",  # written into a class when an object of it is first pickled or copied
     "__static_attributes__",
 }
 _INSTALLED = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})

@@ -5,7 +5,9 @@ Real records, deltas, snapshots and LMDB files; only Spark is left out: its task
 
 from __future__ import annotations
 
+import random
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +30,7 @@ from holdfast.engine.program import OperatorForm, Program
 from holdfast.engine.settings import check_settings
 from holdfast.engine.shards import Kept, open_shard
 from holdfast.engine.work import TaskResult, WorkPlace
-from holdfast.errors import ObjectMissing
+from holdfast.errors import RetryableError
 from holdfast.ids import CommitNumber, shard_ranges
 from holdfast.state.conversion import Lineage
 from holdfast.state.working import Arrival
@@ -65,7 +67,7 @@ class Standby:
         self.made, self.clock = made, ManualClock()
         self.arrivals: list[str] = []
         settings = check_settings(made.url, {"key_groups": made.key_groups, "working_dir": root / "w"})
-        self.place = WorkPlace("i", made.url, str(root / "w"), "lmdb", OWNER)
+        self.place = WorkPlace("i", made.url, str(root / "w"), made.backend, OWNER)
         monkeypatch.setattr(follower, "Placement", lambda spark: None)
         monkeypatch.setattr(follower, "work_place", lambda *args: self.place)
         no_spark = cast(Any, None)
@@ -95,9 +97,9 @@ class Standby:
         return found
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> MadeCheckpoint:
-    return MadeCheckpoint(tmp_path, LAYOUT)
+@pytest.fixture(params=["lmdb", "rocksdb"])
+def made(tmp_path: Path, request: pytest.FixtureRequest) -> MadeCheckpoint:
+    return MadeCheckpoint(tmp_path, LAYOUT, backend=request.param)
 
 
 @pytest.fixture
@@ -152,13 +154,25 @@ def test_deltas_that_retention_removed_are_replaced_by_the_snapshots(
     for number in range(2, 6):
         made.commit(some(number), snapshots=number in (3, 4))
     made.storage.delete([entry.name for entry in made.storage.list(names.data_of(2))])
-    with pytest.raises(ObjectMissing):
-        standby.step()
-    assert standby.follower.lag.problem
     standby.step()
     assert standby.arrivals == [Arrival.REBUILT, Arrival.REBUILT]
     assert standby.takeover() == {Arrival.THERE}
     assert standby.follower.lag == Lag(epoch=5)
+
+
+def test_a_file_that_no_other_stands_in_for_is_told_and_looked_for_again(
+    made: MadeCheckpoint, standby: Standby
+) -> None:
+    made.commit(some(1))
+    (lost,) = {entry.name for entry in made.storage.list(names.data_of(1)) if "0-3" in entry.name}
+    data = made.storage.get(lost)
+    made.storage.delete([lost])
+    with pytest.raises(RetryableError, match="shard 0: "):
+        standby.step()
+    assert lost in standby.follower.lag.problem
+    made.storage.put(lost, data)
+    standby.step()
+    assert standby.takeover() == {Arrival.THERE}
 
 
 def test_a_rewind_takes_the_working_state_back(made: MadeCheckpoint, standby: Standby) -> None:
@@ -189,7 +203,7 @@ def test_leader_and_standby_with_one_working_directory_do_not_share_a_shard(
 ) -> None:
     made.commit(some(1))
     standby.step()
-    leader = WorkPlace("i", made.url, standby.place.working_root, "lmdb", "here-1")
+    leader = replace(standby.place, owner="here-1")
     for groups in made.shards:
         plan = line_of(made.view, "totals", groups).plan()
         with closing(
@@ -197,6 +211,39 @@ def test_leader_and_standby_with_one_working_directory_do_not_share_a_shard(
         ) as state:
             assert state.arrival is Arrival.REBUILT, "it took what the standby has built"
     assert standby.takeover() == {Arrival.THERE}
+
+
+def contents(place: WorkPlace, view: CheckpointView, key_groups: int) -> list[tuple[bytes, bytes]]:
+    """All that a leader would find in the shards."""
+    found: list[tuple[bytes, bytes]] = []
+    for groups in shard_ranges(key_groups, view.parallelism):
+        plan = line_of(view, "totals", groups).plan()
+        opened = open_shard(place, "totals", Lineage.begin(LAYOUT), plan, view.last_epoch, True)
+        with closing(opened) as state:
+            found += state.scan(b"")
+    return found
+
+
+@pytest.mark.parametrize("made", ["lmdb"], indirect=True)
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_the_followed_state_is_what_a_restore_would_give(
+    made: MadeCheckpoint, standby: Standby, seed: int
+) -> None:
+    chance = random.Random(seed)
+    for number in range(12):
+        if number and chance.random() < 0.2:
+            made.rescale(chance.choice([shards for shards in (1, 2, 4) if shards != len(made.shards)]))
+        changed = {key: state for key, state in some(number).items() if chance.random() < 0.3}
+        changed |= {key: {} for key in made.model if chance.random() < 0.1}
+        made.commit(changed, snapshots=chance.random() < 0.3)
+        if chance.random() < 0.6:
+            standby.step()
+            assert standby.takeover() == {Arrival.THERE}
+            elsewhere = replace(standby.place, owner=f"fresh-{number}")
+            followed, restored = (
+                contents(place, made.view, made.key_groups) for place in (standby.place, elsewhere)
+            )
+            assert followed == restored
 
 
 def uncommitted(made: MadeCheckpoint) -> CheckpointView:

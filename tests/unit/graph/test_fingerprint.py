@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -9,6 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast.graph.fingerprint import fingerprint_parts
+from holdfast.graph.functions import KeyedFunction
+from holdfast.graph.streams import Declaration
+from holdfast.io.file_source import FileSource
 
 SRC = Path(__file__).resolve().parents[3] / "src"
 
@@ -178,3 +182,19 @@ def test_the_parts_are_named_as_people_name_them_and_a_change_shows_in_its_part_
     ]  # fmt: skip
     assert {name for name in before if before[name] != after[name]} == {"operator totals"}
     assert parts_of(JOB) == before
+
+
+class Doubling(KeyedFunction):
+    output = "user string"
+
+    def process(self, row: Any, ctx: Any) -> Any:
+        yield row.user
+
+
+def test_code_that_was_sent_to_workers_is_still_the_same_code() -> None:
+    job = Declaration("job")
+    rows = job.source(FileSource("in/", format="json", schema="user string"), uid="in")
+    rows.key_by("user").process(Doubling(), uid="doubling")
+    before = fingerprint_parts(job.graph())
+    copy.copy(Doubling())
+    assert fingerprint_parts(job.graph()) == before
