@@ -218,7 +218,7 @@ def contents(place: WorkPlace, view: CheckpointView, key_groups: int) -> list[tu
     found: list[tuple[bytes, bytes]] = []
     for groups in shard_ranges(key_groups, view.parallelism):
         plan = line_of(view, "totals", groups).plan()
-        opened = open_shard(place, "totals", Lineage.begin(LAYOUT), plan, view.last_epoch, True)
+        opened = open_shard(place, "totals", Lineage.begin(LAYOUT), plan, view.last_epoch, Kept.IN_CHECKPOINT)
         with closing(opened) as state:
             found += state.scan(b"")
     return found
