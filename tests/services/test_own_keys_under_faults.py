@@ -79,6 +79,7 @@ def test_a_storage_that_is_gone_is_bypassed_after_ten_failures_and_asked_again_a
         assert shard.workshop.fetching.standing is Standing.ANSWERING, f"after {number} failures"
     shard.epoch([USERS[9]])
     assert shard.workshop.fetching.standing is Standing.BYPASSED
+    shard.settle()
     proxy.turn(Weather.FAIR)
     asked = proxy.requests
     shard.epoch([USERS[10]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -132,6 +133,10 @@ def test_two_processes_that_save_one_shard(tmp_path: Path) -> None:
     one.epoch(["ann"])
     states.open.clear()
     one.epoch(["bob"], after_ms=2_000)  # the save of ann hangs, in the first process
+    end = time.monotonic() + own_keys_kit.DEADLINE
+    while not states.calls["save"]:
+        assert time.monotonic() < end, "the first process does not save"
+        time.sleep(0.01)
     first = one.workshop
     one.run_id = "second process"
     states.calls.clear()

@@ -97,6 +97,7 @@ class PassTask:
         workshop = workshop_of(
             self.place.identity, self.uid, self.run, self.protection, self.function, layout
         )
+        workshop.go_on()
         taken = taken_at(state, shard, self.term, self.now_ms, layout.generation)
         schedule, flight = self.protection.schedule, workshop.flight(log)
         # As often as it takes where there is more than the pools have room for.

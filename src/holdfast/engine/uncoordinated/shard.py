@@ -91,6 +91,7 @@ class OwnKeys:
         self._workshop = workshop or workshop_of(
             task.place.identity, task.uid, task.run, task.protection, task.function, task.layout
         )
+        self._workshop.give_way()
         self._log = AckLog(directory)
         self._schedule = task.protection.schedule
         stored = state.get(SHARD_KEY)
@@ -168,6 +169,7 @@ class OwnKeys:
 
     def applied(self) -> OwnKeysResult:
         """The state is at the new version: what was acknowledged need not be kept. Says how things stand."""
+        self._workshop.go_on()
         self._log.forget(self._read)
         return standing_of(self._shard, self._state, self._log, self._workshop, self._schedule)
 

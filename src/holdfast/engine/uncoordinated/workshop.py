@@ -38,6 +38,10 @@ from holdfast.state.saved import (
 )
 from holdfast.storage.state_storage import SaveSuperseded, StateId
 
+GIVE_WAY_SECONDS = 1.0
+"""How long a request to serialise or store waits for the rows to be processed: longer than most epochs take,
+and short enough for saves to keep coming beside one that takes minutes."""
+
 
 @dataclass(frozen=True, slots=True)
 class SaveJob:
@@ -112,11 +116,21 @@ class Workshop:
         self.fetching = Fetching(protection, layout, self.count)
         self._custom = overrides(function, "serialize_state")
         self._told = overrides(function, "clear_dirty")
+        self._between_epochs = threading.Event()
+        self._between_epochs.set()
         self._lock = threading.Lock()
         self._counts = SaveCounts()
         self._flights: dict[Path, Flight] = {}
 
     # Saving: begun by the thread that processes rows, done by others.
+
+    def give_way(self) -> None:
+        """Rows are about to be processed: threads that save begin nothing, for a while."""
+        self._between_epochs.clear()
+
+    def go_on(self) -> None:
+        """The rows are processed."""
+        self._between_epochs.set()
 
     def flight(self, log: AckLog) -> Flight:
         return self._flights.setdefault(log.directory, Flight())
@@ -139,6 +153,7 @@ class Workshop:
                 flight.end(bases)
 
     def _serialize(self, flight: Flight, log: AckLog, taken: Taken, jobs: Sequence[SaveJob]) -> None:
+        self._between_epochs.wait(GIVE_WAY_SECONDS)
         ready = []
         for job in jobs:
             try:
@@ -162,6 +177,7 @@ class Workshop:
     def _store(
         self, flight: Flight, log: AckLog, taken: Taken, ready: Sequence[tuple[SaveJob, bytes]]
     ) -> None:
+        self._between_epochs.wait(GIVE_WAY_SECONDS)
         try:
             for part in self._saved(taken, ready):
                 log.append([taken.ack(job) for job, _ in part])
