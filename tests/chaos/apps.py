@@ -208,10 +208,11 @@ def main() -> None:
     parser.add_argument("--python-map-side", action="store_true")
     parser.add_argument("--unverified", action="store_true", help="read deltas without their checksums")
     parser.add_argument("--placement", type=Path)
+    parser.add_argument("--outputs", type=Path, help="the directory of the sinks")
     parser.add_argument("--from-savepoint")
     parser.add_argument("--claim", action="store_true")
     given = parser.parse_args()
-    place, shape = Place(given.root), Shape(**json.loads(given.shape))
+    place, shape = Place(given.root, given.outputs), Shape(**json.loads(given.shape))
     choose_spark(given.master, given.conf, place)
     map_side = through_python if given.python_map_side else None
     ledger_of: Callable[[Marks, Shape], hf.KeyedFunction] = Ledger

@@ -59,6 +59,8 @@ class Driver:
         self._token = scenario.place.root / f"token-{name}"
         self._log = scenario.place.root / f"{name}.log"
         command = [sys.executable, "-m", scenario.app, str(scenario.place.root)]
+        if scenario.place.elsewhere is not None:
+            command += ["--outputs", str(scenario.place.elsewhere)]
         command += ["--shape", json.dumps(asdict(shape)), *scenario.arguments, *arguments]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
         environment["HOLDFAST_WORKING_DIR"] = str(scenario.place.working)
