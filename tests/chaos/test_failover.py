@@ -130,7 +130,11 @@ def test_random_failovers_under_load_end_as_a_run_without_them(
             trouble.begin()
             cluster.wait(lambda by=leader, seen=known: replaced(cluster, by, seen), f"{leader.name} replaced")
             trouble.end()
-        cluster.stop(*(node for node in cluster.nodes if node.running))
+        there = [node for node in cluster.nodes if node.running]
+        for node in there:
+            # One that came only now would take it for an order to try again.
+            cluster.wait_joined(node)
+        cluster.stop(*there)
         for failover in cluster.failovers():
             show(f"{failover.node}: {failover.reason}; phases in ms {phases_ms(failover)}", capsys)
 

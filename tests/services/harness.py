@@ -23,6 +23,7 @@ from holdfast.engine.node import Node, NodeSettings
 from holdfast.engine.prepared import NOTHING, Prepared
 from holdfast.engine.progress import Listener, Message, Progress
 from holdfast.engine.settings import RunOptions
+from holdfast.engine.watched_storage import WatchedStorage
 from holdfast.engine.wishes import Wishes
 from holdfast.errors import FencedOut
 from holdfast.storage.places import open_storage
@@ -100,7 +101,8 @@ class SteadyRun:
             self._failure = failure
 
     def _lead(self, name: str, checkpoint: str, options: RunOptions) -> None:
-        storage, clock, permit = open_storage(checkpoint), SystemClock(), self._wishes.permit
+        clock, permit = SystemClock(), self._wishes.permit
+        storage = WatchedStorage(open_storage(checkpoint), permit)
         run = f"{threading.get_ident()}-{time.monotonic_ns()}"
         opened = open_checkpoint(storage, name, 8, clock, identity=run)
         term = claim(storage, run, "host", 1, clock.now_ms())
@@ -139,7 +141,7 @@ def steady(name: str = "counts", version: int = 1) -> SteadyJob:
 class Running:
     """A node in a thread of this process."""
 
-    def __init__(self, checkpoint: Path, hosts: str, name: str, jobs: list[Any], **more: Any) -> None:
+    def __init__(self, checkpoint: Path | str, hosts: str, name: str, jobs: list[Any], **more: Any) -> None:
         clock = more.pop("clock", None)
         options: RunOptions = {"until": more.pop("until", "stopped"), **more.pop("options", {})}
         auth = {key: more.pop(key) for key in ("user", "password") if key in more}
@@ -177,7 +179,7 @@ class Running:
 
 
 @contextmanager
-def nodes_of(checkpoint: Path, hosts: str) -> Iterator[Callable[..., Running]]:
+def nodes_of(checkpoint: Path | str, hosts: str) -> Iterator[Callable[..., Running]]:
     """Starts nodes, and ends them with the test."""
     started: list[Running] = []
 
