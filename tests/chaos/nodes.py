@@ -113,7 +113,7 @@ class Cluster:
     """One job, its nodes and their ZooKeeper. Use as a context."""
 
     root: Path
-    shape: Shape = field(default_factory=lambda: Shape(epochs=40))
+    shape: Shape = field(default_factory=lambda: Shape(epochs=120))
     epoch_interval: str = "300ms"
     nodes: list[NodeProcess] = field(default_factory=list)
     story: Story = field(default_factory=Story)

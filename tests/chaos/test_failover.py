@@ -52,7 +52,7 @@ def test_a_frozen_leader_wakes_up_replaced_and_stands_by(tmp_path: Path) -> None
 def test_random_failovers_under_load_end_as_a_run_without_them(tmp_path: Path) -> None:
     """Kills, freezes and hand-overs by the seed; the node that was hurt comes back as a standby."""
     chance = random.Random(SEED)
-    with Cluster(tmp_path, Shape(epochs=80 * FAILOVERS)) as cluster:
+    with Cluster(tmp_path, Shape(epochs=150 * FAILOVERS)) as cluster:
         leader, standby = cluster.pair()
         for number in range(FAILOVERS):
             what = chance.choice(("kill", "freeze", "handover"))
