@@ -188,7 +188,7 @@ class Cluster:
     """
 
     root: Path
-    shape: Shape = field(default_factory=lambda: Shape(epochs=40))
+    shape: Shape = field(default_factory=lambda: Shape(epochs=120))
     epoch_interval: str = "300ms"
     session: str = SESSION
     resign_after: str = "60s"

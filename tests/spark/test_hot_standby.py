@@ -24,7 +24,7 @@ from holdfast.checkpoint.history import History
 from holdfast.checkpoint.records import FailoverRecord
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
-from holdfast.engine import snapshots
+from holdfast.engine import node, snapshots
 from holdfast.engine.clusters import cluster_standing
 from holdfast.engine.follower import Follower
 from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
@@ -87,7 +87,7 @@ class Pair:
 
     def lag(self, name: str) -> dict[str, Any]:
         standing = cluster_standing(self._zookeeper, self._root.name, SystemClock())
-        lags = [node["lag"].get("sequences") for node in standing["nodes"] if node["node"] == name]
+        lags = [each["lag"].get("sequences") for each in standing["nodes"] if each["node"] == name]
         return (lags[0] if lags else None) or {"epoch": -1}
 
     def followed(self, by: str, epoch: int) -> None:
@@ -117,11 +117,15 @@ class Pair:
         self._zookeeper.close()
 
     def story(self) -> str:
-        return "\n".join(node.story() for node in self.nodes)
+        return "\n".join(each.story() for each in self.nodes)
 
 
 @pytest.fixture
-def pair(spark: SparkSession, server: ZooKeeperServer, tmp_path: Path) -> Iterator[Pair]:
+def pair(
+    spark: SparkSession, server: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Pair]:
+    # Who has lost a seat would leave it to the others for some seconds, and here it is to come back at once.
+    monkeypatch.setattr(node, "COOL_SECONDS", 0.0)
     with nodes_of(tmp_path / "ck", server.hosts) as start:
         pair = Pair(tmp_path, start, server.hosts)
         yield pair
