@@ -1,65 +1,106 @@
-"""A connection that can be cut: a TCP proxy on loopback, between a process and a server."""
+"""A server behind a cable that can be cut: connections go through here, and are held up or broken."""
 
 from __future__ import annotations
 
-import select
+import contextlib
 import socket
 import threading
-import time
+from enum import Enum
+
+CHUNK_BYTES = 1 << 16
+
+
+class _State(Enum):
+    WHOLE = "whole"
+    CUT = "cut"
+    REFUSING = "refusing"
 
 
 class Cable:
-    """A TCP proxy on loopback; while it is cut, nothing passes, and neither end is told."""
+    """Passes bytes to and from a server on this machine, from its making on. May be used as a context."""
 
-    def __init__(self, port: int) -> None:
-        self._target, self._cut, self._closed = port, threading.Event(), threading.Event()
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listening.getsockname()[1])
+    def __init__(self, server_port: int) -> None:
+        self._server_port = server_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._state = _State.WHOLE
+        self._changed = threading.Condition()
+        self._open: list[socket.socket] = []
+        self.requests = 0
+        """Pieces that clients sent, whatever became of them; and connections that were refused."""
+        self.break_every = 0
+        """After every so many pieces of clients, all connections are broken. 0: none."""
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Cable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def hosts(self) -> str:
         return f"127.0.0.1:{self.port}"
 
     def cut(self) -> None:
-        self._cut.set()
+        """Nothing passes any more, and neither end is told."""
+        self._become(_State.CUT)
+
+    def refuse(self) -> None:
+        """Connections are broken, and new ones closed at once."""
+        self._become(_State.REFUSING)
 
     def mend(self) -> None:
-        self._cut.clear()
+        """Everything passes, and what was held up."""
+        self._become(_State.WHOLE)
 
     def close(self) -> None:
-        self._closed.set()
-        self._listening.close()
+        self._listener.close()
+        self.refuse()
+
+    def _become(self, state: _State) -> None:
+        with self._changed:
+            self._state = state
+            if state is _State.REFUSING:
+                self._break_all()
+            self._changed.notify_all()
+
+    def _break_all(self) -> None:
+        for each in self._open:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._open.clear()
 
     def _accept(self) -> None:
-        while not self._closed.is_set():
-            try:
-                near, _ = self._listening.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._carry, args=(near,), daemon=True).start()
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._connect, args=(client,), daemon=True).start()
 
-    def _carry(self, near: socket.socket) -> None:
-        with near:
-            while self._cut.is_set() and not self._closed.is_set():
-                time.sleep(0.02)
+    def _connect(self, client: socket.socket) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._state is not _State.CUT)
             try:
-                far = socket.create_connection(("127.0.0.1", self._target), timeout=5)
+                if self._state is _State.REFUSING:
+                    raise ConnectionRefusedError
+                server = socket.create_connection(("127.0.0.1", self._server_port))
             except OSError:
+                self.requests += 1
+                client.close()
                 return
-            with far:
-                self._pass(near, far)
+            self._open += [client, server]
+        threading.Thread(target=self._pass, args=(server, client, False), daemon=True).start()
+        self._pass(client, server, True)
 
-    def _pass(self, near: socket.socket, far: socket.socket) -> None:
-        while not self._closed.is_set():
-            if self._cut.is_set():
-                time.sleep(0.02)
-                continue
-            for ready in select.select([near, far], [], [], 0.05)[0]:
-                try:
-                    data = ready.recv(65_536)
-                    if not data:
-                        return
-                    (far if ready is near else near).sendall(data)
-                except OSError:
-                    return
+    def _pass(self, source: socket.socket, target: socket.socket, asking: bool) -> None:
+        """Until one end closes: then the other is told."""
+        with contextlib.suppress(OSError), source:
+            while piece := source.recv(CHUNK_BYTES):
+                with self._changed:
+                    self.requests += asking
+                    self._changed.wait_for(lambda: self._state is not _State.CUT)
+                    if asking and self.break_every and self.requests % self.break_every == 0:
+                        self._break_all()
+                target.sendall(piece)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)

@@ -18,7 +18,7 @@ from holdfast.protection.bypass import Standing
 from holdfast.state.saved import unpack
 from holdfast.storage.state_redis import RedisStateStorage
 from holdfast.storage.state_storage import all_saves
-from tests.services.proxy import Proxy, Weather
+from tests.services.cable import Cable
 from tests.services.servers import Server, redis_server
 from tests.unit.engine.own_keys_kit import Shard, protection
 
@@ -35,19 +35,19 @@ def redis() -> Iterator[Server]:
 
 
 @pytest.fixture
-def proxy(redis: Server) -> Iterator[Proxy]:
+def cable(redis: Server) -> Iterator[Cable]:
     port = urlsplit(redis.url).port
     assert port is not None
-    with Proxy(port) as between:
+    with Cable(port) as between:
         yield between
 
 
-def through(proxy: Proxy) -> RedisStateStorage:
-    return RedisStateStorage(f"redis://127.0.0.1:{proxy.port}/0", timeout_seconds=1)
+def through(cable: Cable) -> RedisStateStorage:
+    return RedisStateStorage(f"redis://127.0.0.1:{cable.port}/0", timeout_seconds=1)
 
 
 def events(redis: Server) -> dict[str, int]:
-    """User -> events in its save, asked without the proxy."""
+    """User -> events in its save, asked without the cable."""
     saves = all_saves(RedisStateStorage(redis.url), "op")
     return {id.key[5:].decode(): unpack(data, id).events for id, data in saves}
 
@@ -69,23 +69,23 @@ def saved_and_lost(shard: Shard, redis: Server) -> None:
 
 
 def test_a_storage_that_is_gone_is_bypassed_after_ten_failures_and_asked_again_after_the_window(
-    redis: Server, proxy: Proxy, tmp_path: Path
+    redis: Server, cable: Cable, tmp_path: Path
 ) -> None:
-    shard = Shard(tmp_path, protection(through(proxy), every="1s", bypass_for="3s", batch=1))
+    shard = Shard(tmp_path, protection(through(cable), every="1s", bypass_for="3s", batch=1))
     saved_and_lost(shard, redis)
-    proxy.turn(Weather.REFUSED)
+    cable.refuse()
     for number, user in enumerate(USERS[:9], start=1):
         assert shard.epoch([user]) == {user: 1}, "it goes on from nothing"
         assert shard.workshop.fetching.standing is Standing.ANSWERING, f"after {number} failures"
     shard.epoch([USERS[9]])
     assert shard.workshop.fetching.standing is Standing.BYPASSED
     shard.settle()
-    proxy.turn(Weather.FAIR)
-    asked = proxy.requests
+    cable.mend()
+    asked = cable.requests
     shard.epoch([USERS[10]])
     assert shard.last is not None
     assert shard.last.counts.bypassed == 1
-    assert proxy.requests == asked, "left alone, although it is back"
+    assert cable.requests == asked, "left alone, although it is back"
     assert events(redis)[USERS[10]] == 2, "nothing of an unknown key is saved"
     until(lambda: shard.workshop.fetching.standing is Standing.PROBING, "the window to be over")
     assert shard.epoch([USERS[11]]) == {USERS[11]: 3}, "fetched again"
@@ -123,17 +123,17 @@ def test_a_storage_that_hangs_costs_an_epoch_one_time_out_and_no_good_state(
 
 
 def test_a_slow_storage_is_waited_for_by_nobody_but_fetches(
-    redis: Server, proxy: Proxy, tmp_path: Path
+    redis: Server, cable: Cable, tmp_path: Path
 ) -> None:
-    shard = Shard(tmp_path, protection(through(proxy), every="1s"))
+    shard = Shard(tmp_path, protection(through(cable), every="1s"))
     shard.epoch(USERS)
-    proxy.turn(Weather.SILENT)
+    cable.cut()
     began = time.monotonic()
     for n in range(2, 7):
         assert shard.epoch(USERS, after_ms=2_000) == dict.fromkeys(USERS, n)
     assert time.monotonic() - began < 5
     assert events(redis) == {}
-    proxy.turn(Weather.FAIR)
+    cable.mend()
 
     def saved() -> bool:
         shard.settle()
@@ -144,10 +144,10 @@ def test_a_slow_storage_is_waited_for_by_nobody_but_fetches(
 
 
 def test_a_storage_that_fails_now_and_then_gets_every_key_in_the_end(
-    redis: Server, proxy: Proxy, tmp_path: Path
+    redis: Server, cable: Cable, tmp_path: Path
 ) -> None:
-    shard = Shard(tmp_path, protection(through(proxy), every="1s", batch=3, failures_max=1_000))
-    proxy.cut_every = 7
+    shard = Shard(tmp_path, protection(through(cable), every="1s", batch=3, failures_max=1_000))
+    cable.break_every = 7
     count: Counter[str] = Counter()
     failed = 0
     for _ in range(30):
@@ -157,7 +157,7 @@ def test_a_storage_that_fails_now_and_then_gets_every_key_in_the_end(
         assert shard.last is not None
         failed += shard.last.counts.failed + shard.last.counts.unanswered
     assert failed, "nothing ever failed"
-    proxy.cut_every = 0
+    cable.break_every = 0
     for _ in range(3):
         count.update(USERS)
         shard.epoch(USERS, after_ms=2_000)
