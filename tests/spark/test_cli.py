@@ -111,7 +111,7 @@ def test_an_error_of_the_function_ends_the_run_with_its_code_and_one_line(place:
 
 
 def test_a_run_whose_jvm_dies_begins_anew_under_its_pid(place: Path) -> None:
-    process = start(place, "rows_per_second=300, total=3_000")
+    process = start(place, "rows_per_second=300, total=9_000")
     assert process.stdout is not None
     before = ""
     for line in process.stdout:
