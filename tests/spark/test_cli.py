@@ -111,7 +111,8 @@ def test_an_error_of_the_function_ends_the_run_with_its_code_and_one_line(place:
 
 
 def test_a_run_whose_jvm_dies_begins_anew_under_its_pid(place: Path) -> None:
-    process = start(place, "rows_per_second=300, total=9_000")
+    total = 9_000
+    process = start(place, f"rows_per_second=300, total={total}")
     assert process.stdout is not None
     before = ""
     for line in process.stdout:
@@ -126,5 +127,5 @@ def test_a_run_whose_jvm_dies_begins_anew_under_its_pid(place: Path) -> None:
     told = [event.get("text", "") for event in said(before + out)]
     assert any("beginning anew" in text for text in told), told
     last = said(out)[-1]
-    assert (last["phase"], last["rows"], last["term"]) == ("stopped", 3_000, 2), err
-    assert newest(place) == {key: 10 * sum(range(key, 3_000, 3)) for key in range(3)}
+    assert (last["phase"], last["rows"], last["term"]) == ("stopped", total, 2), err
+    assert newest(place) == {key: 10 * sum(range(key, total, 3)) for key in range(3)}
