@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kazoo.client import KazooClient
+
 import holdfast as hf
 from holdfast.checkpoint.identity import open_checkpoint
 from holdfast.checkpoint.records import CommitRecord
@@ -194,3 +196,15 @@ def nodes_of(checkpoint: Path | str, hosts: str) -> Iterator[Callable[..., Runni
             running.node.leave()
         for running in started:
             running.thread.join(DEADLINE_SECONDS)
+
+
+def expire(running: Running) -> None:
+    """End its session behind its back, as the server does after the time-out."""
+    twin = KazooClient(
+        hosts=running.node._settings.zookeeper.hosts,
+        client_id=running.node._zookeeper._client.client_id,
+        timeout=SESSION_SECONDS,
+    )
+    twin.start()
+    twin.stop()
+    twin.close()

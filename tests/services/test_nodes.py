@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 from holdfast.checkpoint.failovers import cluster_of, read_failovers
 from holdfast.checkpoint.history import History
@@ -28,6 +27,7 @@ from tests.services.harness import (
     Skewed,
     SteadyJob,
     SteadyRun,
+    expire,
     steady,
     wait_until,
 )
@@ -91,18 +91,6 @@ def standing_by(second: Running) -> Running:
     wait_until(lambda: second.told("is in cluster"), f"{second.name} to join", second.story)
     assert not second.told("TAKING THE SEAT"), second.story()
     return second
-
-
-def expire(running: Running) -> None:
-    """End its session behind its back, as the server does after the time-out."""
-    twin = KazooClient(
-        hosts=running.node._settings.zookeeper.hosts,
-        client_id=running.node._zookeeper._client.client_id,
-        timeout=SESSION_SECONDS,
-    )
-    twin.start()
-    twin.stop()
-    twin.close()
 
 
 def test_an_expired_session_gives_the_seat_to_the_standby_and_the_old_leader_stands_by(

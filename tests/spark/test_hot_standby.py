@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 from pyspark.sql import SparkSession
 
 import holdfast as hf
@@ -29,7 +28,7 @@ from holdfast.engine.clusters import cluster_standing
 from holdfast.engine.follower import Follower
 from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
 from holdfast.storage.places import open_storage
-from tests.services.harness import SESSION_SECONDS, Running, nodes_of
+from tests.services.harness import Running, expire, nodes_of
 from tests.services.harness import wait_until as wait_for
 from tests.spark.jobs import SCHEMA, Sequence, check_sequences, expected_totals
 
@@ -130,18 +129,6 @@ def pair(
         pair = Pair(tmp_path, start, server.hosts)
         yield pair
         pair.close()
-
-
-def expire(running: Running) -> None:
-    """End its session behind its back, as the server does after the time-out."""
-    twin = KazooClient(
-        hosts=running.node._settings.zookeeper.hosts,
-        client_id=running.node._zookeeper._client.client_id,
-        timeout=SESSION_SECONDS,
-    )
-    twin.start()
-    twin.stop()
-    twin.close()
 
 
 def test_a_hot_standby_takes_over_and_restores_nothing(pair: Pair, tmp_path: Path) -> None:
