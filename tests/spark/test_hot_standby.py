@@ -104,13 +104,14 @@ class Pair:
         self.followed("second", epoch)
         return first, second
 
+    def shown(self) -> list[tuple[Any, ...]]:
+        files = sorted((self._root / "out").glob("*.json"))
+        return [tuple(json.loads(line).values()) for path in files for line in path.read_text().splitlines()]
+
     def check(self) -> None:
-        shown = [
-            tuple(json.loads(line).values())
-            for path in sorted((self._root / "out").glob("*.json"))
-            for line in path.read_text().splitlines()
-        ]
-        check_sequences(shown, expected_totals(self.rows))
+        # An epoch is shown after it was committed, and `feed` has waited for the commit alone.
+        wait_until(lambda: len(self.shown()) >= len(self.rows), "all rows to be shown", self.story)
+        check_sequences(self.shown(), expected_totals(self.rows))
 
     def close(self) -> None:
         self._zookeeper.close()
