@@ -21,7 +21,8 @@ from holdfast.checkpoint.terms import claim, newest_term
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.engine.job import Job
-from holdfast.engine.node import Node, NodeSettings
+from holdfast.engine.node import Node
+from holdfast.engine.node_settings import NodeSettings
 from holdfast.engine.prepared import NOTHING, Prepared
 from holdfast.engine.progress import Listener, Message, Progress
 from holdfast.engine.settings import RunOptions

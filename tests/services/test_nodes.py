@@ -15,7 +15,7 @@ from holdfast.checkpoint.failovers import cluster_of, read_failovers
 from holdfast.checkpoint.history import History
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
-from holdfast.engine import node
+from holdfast.engine import sitting
 from holdfast.engine.clusters import cluster_standing, hand_over, visit
 from holdfast.engine.zookeeper_server import ZooKeeperServer
 from holdfast.errors import DefinitionError
@@ -181,7 +181,7 @@ def test_a_zookeeper_that_lost_its_data_is_told_everything_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(node, "COOL_SECONDS", 0.5)
+    monkeypatch.setattr(sitting, "COOL_SECONDS", 0.5)
     a = leading(start("a"), chain)
     before = cluster_of(open_storage(str(tmp_path / "ck")))
     server.kill()
@@ -290,7 +290,7 @@ def test_a_leader_that_cannot_commit_resigns(start: Start, chain: Chain) -> None
 def test_seats_are_balanced_when_a_node_joins(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "BALANCE_SECONDS", 0.5)
+    monkeypatch.setattr(sitting, "BALANCE_SECONDS", 0.5)
     jobs = [steady("counts"), steady("sums")]
     a = start("a", *jobs)
     wait_until(lambda: a.told("counts: TAKING") and a.told("sums: TAKING"), "a to hold both", a.story)

@@ -23,7 +23,7 @@ from holdfast.checkpoint.history import History
 from holdfast.checkpoint.records import FailoverRecord
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
-from holdfast.engine import node, snapshots
+from holdfast.engine import sitting, snapshots
 from holdfast.engine.clusters import cluster_standing
 from holdfast.engine.follower import Follower
 from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
@@ -125,7 +125,7 @@ def pair(
     spark: SparkSession, server: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Pair]:
     # Who has lost a seat would leave it to the others for some seconds, and here it is to come back at once.
-    monkeypatch.setattr(node, "COOL_SECONDS", 0.0)
+    monkeypatch.setattr(sitting, "COOL_SECONDS", 0.0)
     with nodes_of(tmp_path / "ck", server.hosts) as start:
         pair = Pair(tmp_path, start, server.hosts)
         yield pair

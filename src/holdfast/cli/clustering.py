@@ -40,7 +40,8 @@ from holdfast.cli.telling import AppFile, AsJson, Verbose, one_line_errors
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.engine.clusters import hand_over, visit
-from holdfast.engine.node import Node, NodeSettings
+from holdfast.engine.node import Node
+from holdfast.engine.node_settings import NodeSettings
 from holdfast.engine.settings import RunOptions
 from holdfast.engine.zookeeper_server import ZooKeeperServer
 from holdfast.errors import DefinitionError, SessionLost

@@ -1,4 +1,4 @@
-"""One node and one job: obeys the tenure, runs the job while the seat is held, and times the takeover.
+"""One node and one job: obeys the tenure, and runs the job while the seat is held.
 
 Always true: one run at a time; a seat is held only while a run is under way or being ended. What happens to
 the connection is told to `feed` from any thread; the job itself is run by a thread of its own.
@@ -7,7 +7,6 @@ Never here: ZooKeeper (see node), what an event means (see cluster.tenure).
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.failovers import hold_by_cluster, record_failover
 from holdfast.checkpoint.identity import find_job, refuse_if_occupied
-from holdfast.checkpoint.records import ClusterRecord, FailoverRecord
+from holdfast.checkpoint.records import ClusterRecord
 from holdfast.clock import Clock
 from holdfast.cluster.tenure import (
     Action,
@@ -41,6 +40,7 @@ from holdfast.engine.permit import Permit
 from holdfast.engine.prepared import Prepared
 from holdfast.engine.progress import Listener, Message, Progress
 from holdfast.engine.settings import RunOptions, check_settings
+from holdfast.engine.takeover import Predecessor, Takeover
 from holdfast.engine.wishes import Wishes
 from holdfast.errors import FencedOut, HoldfastError, SeatLost
 from holdfast.graph.fingerprint import fingerprint_parts
@@ -51,64 +51,6 @@ FINISH_SECONDS = 2.0
 """How long a takeover waits for the last step of following. More is not worth it: tasks that race for a shard
 do each other no harm.
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Predecessor:
-    """Who held the seat before, why it was free, and how long after its last sign of life it was won."""
-
-    node: str = ""
-    reason: str = "nobody held it"
-    detect_ms: int | None = None
-
-
-@dataclass
-class Takeover:
-    """When the phases of one takeover ended, in monotonic seconds."""
-
-    won: float
-    before: Predecessor
-    claimed: float | None = None
-    running: float | None = None
-    committed: float | None = None
-    first: Progress | None = None
-    """The first progress that had the job running."""
-    last: Progress | None = None
-    arrivals: dict[str, int] | None = None
-    told: bool = False
-
-    def note(self, progress: Progress, now: float) -> None:
-        """A change of the run."""
-        self.last = progress
-        if self.claimed is None and progress.term:
-            self.claimed = now
-        if self.running is None and progress.phase == "running":
-            self.running, self.first = now, progress
-        if self.arrivals is None and progress.epochs_run:
-            self.arrivals = progress.arrivals
-        if self.committed is None and self.first is not None and progress.commit > self.first.commit:
-            self.committed = now
-
-    def record(self, node: str, standby: str, now_ms: int) -> FailoverRecord:
-        """As it is written down. For one that got as far as running."""
-        assert self.last is not None
-        assert self.claimed is not None
-        assert self.running is not None
-        return FailoverRecord(
-            at_ms=now_ms,
-            node=node,
-            host=socket.gethostname(),
-            standby=standby,
-            term=self.last.term,
-            before=self.before.node,
-            reason=self.before.reason,
-            detect_ms=self.before.detect_ms,
-            take_over_ms=_ms(self.claimed - self.won),
-            restore_ms=_ms(self.running - self.claimed),
-            replay_ms=_ms(self.committed - self.running) if self.committed is not None else None,
-            commit=self.last.commit,
-            arrivals=self.arrivals or {},
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,7 +277,3 @@ def _ending(run: Run | None) -> str:
     if run is None or run.failure is None:
         return "its run ended"
     return f"its run ended: {' '.join(str(run.failure).split())[:500]}"
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1_000)

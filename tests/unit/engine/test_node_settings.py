@@ -8,7 +8,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.cluster.zookeeper import ZooKeeperSettings
-from holdfast.engine.node import NodeSettings, checkpoints_of
+from holdfast.engine.node import checkpoints_of
+from holdfast.engine.node_settings import NodeSettings
 from holdfast.errors import DefinitionError
 
 ZOOKEEPER = ZooKeeperSettings(hosts="h:2181")

@@ -1,0 +1,184 @@
+"""A node's part in who holds which seat: looks at the cluster, takes what is free, gives away, gives back.
+
+Called by the node's one thread, but for `changed` and the releases of tenants.
+Never here: safety. ZooKeeper elects, storage decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from holdfast.clock import Clock
+from holdfast.cluster import membership, seats
+from holdfast.cluster.cards import HolderCard, OverCard, PulseCard, WishCard
+from holdfast.cluster.seating import STEP_SECONDS, ClusterSeen, SeatSeen, heir, is_free, rank, to_give_away
+from holdfast.cluster.tenure import Contact, Give, Lost, Stage, Won
+from holdfast.cluster.zookeeper import ZooKeeper
+from holdfast.engine.progress import Message
+from holdfast.engine.registering import Registration
+from holdfast.engine.takeover import Predecessor
+from holdfast.engine.tenant import Tenant
+from holdfast.errors import HoldfastError
+
+BEATS_PER_SESSION = 10
+BALANCE_SECONDS = 5.0
+"""How long one node must have held too many seats before it gives one away."""
+COOL_SECONDS = 5.0
+"""How long a node leaves a seat to the others after its run of the job ended."""
+
+
+class Seats:
+    """The seats of one cluster, as one node sees them and sits on them."""
+
+    def __init__(
+        self,
+        cluster: str,
+        zookeeper: ZooKeeper,
+        registration: Registration,
+        tenants: Mapping[str, Tenant],
+        say: Message,
+        clock: Clock,
+    ) -> None:
+        self._cluster, self._zookeeper, self._registration = cluster, zookeeper, registration
+        self._tenants, self._say, self._clock = tenants, say, clock
+        self._seen = ClusterSeen(nodes={}, seats={})
+        self._free_since: dict[str, float] = {}
+        self._cool_until: dict[str, float] = {}
+        self._beaten = self._unbalanced_since = clock.monotonic()
+
+    @property
+    def all_over(self) -> bool:
+        """Whether none of this node's jobs is to be run any more."""
+        known = [self._seen.seats.get(job) for job in self._tenants]
+        return all(seat is not None and seat.over is not None for seat in known)
+
+    def look(self, watch: Callable[[], None]) -> bool:
+        """See the cluster as it is; `watch` is told of the next change. False: it does not know this node."""
+        zookeeper, cluster = self._zookeeper, self._cluster
+        nodes = membership.members(zookeeper, cluster, watch)
+        known = {
+            job: seats.look(zookeeper, cluster, job, watch) for job in seats.jobs(zookeeper, cluster, watch)
+        }
+        self._seen = ClusterSeen(nodes=nodes, seats=known)
+        if self._registration.name not in nodes or any(job not in known for job in self._tenants):
+            return False
+        for tenant in self._tenants.values():
+            self._mind_holder(tenant, known[tenant.name])
+        return True
+
+    def _mind_holder(self, tenant: Tenant, seat: SeatSeen) -> None:
+        """What the sight of a seat means for this node."""
+        holder = seat.holder
+        if is_free(seat):
+            self._free_since.setdefault(tenant.name, self._clock.monotonic())
+        else:
+            self._free_since.pop(tenant.name, None)
+        if holder is not None:
+            self._registration.refuse_other_code(tenant, holder)
+        if tenant.holds and not self._is_ours(seat):
+            who = f"node {holder.node} has it" if holder else "it was taken away in ZooKeeper"
+            tenant.feed(Lost(who))
+        elif tenant.holds and seat.wish is not None and seat.wish.giver == self._registration.name:
+            tenant.feed(Give(f"hand-over to {seat.wish.to or 'whoever is readiest'}"))
+
+    def beat(self) -> None:
+        """Give a sign of life for every seat that is held, now and then."""
+        now = self._clock.monotonic()
+        if now - self._beaten < self._zookeeper.session_seconds / BEATS_PER_SESSION:
+            return
+        self._beaten = now
+        for tenant in self._tenants.values():
+            if tenant.holds:
+                card, told = self._pulse_of(tenant), _contact(tenant, now)
+                seats.beat(self._zookeeper, self._cluster, tenant.name, card, told)
+
+    def seek(self) -> bool:
+        """Take what is free and give away what is too much; whether anything may have changed."""
+        now = self._clock.monotonic()
+        wanted = [tenant for tenant in self._tenants.values() if self._is_wanted(tenant, now)]
+        for tenant in wanted:
+            self._take(tenant, self._seen.seats[tenant.name])
+        return self._balance(now) or bool(wanted)
+
+    def _is_wanted(self, tenant: Tenant, now: float) -> bool:
+        """Whether this node should try to take the job's seat now."""
+        job, seat = tenant.name, self._seen.seats.get(tenant.name)
+        if seat is None or tenant.stage is not Stage.STANDING_BY or now < self._cool_until.get(job, 0):
+            return False
+        patience = rank(self._seen, job, self._registration.name) * STEP_SECONDS
+        return self._is_ours(seat) or (is_free(seat) and now - self._free_since[job] >= patience)
+
+    def _is_ours(self, seat: SeatSeen) -> bool:
+        return seat.holder is not None and seat.holder.instance == self._registration.instance
+
+    def _take(self, tenant: Tenant, seat: SeatSeen) -> None:
+        zookeeper, cluster, job = self._zookeeper, self._cluster, tenant.name
+        sent_at = self._clock.monotonic()
+        card = HolderCard(
+            node=self._registration.name, instance=self._registration.instance,
+            since_ms=self._clock.now_ms(), checkpoint=tenant.checkpoint, code=tenant.code,
+        )  # fmt: skip
+        won_ms = seats.take(zookeeper, cluster, job, card)
+        if won_ms is None:
+            return
+        before = _predecessor(seat, won_ms)
+        seats.set_pulse(zookeeper, cluster, job, self._pulse_of(tenant))
+        seats.unwish(zookeeper, cluster, job)
+        who = f"{before.node} had it and {before.reason}" if before.node else before.reason
+        heard = (
+            f", last heard of {before.detect_ms / 1_000:.1f} s ago" if before.detect_ms is not None else ""
+        )
+        self._say(f"{job}: TAKING THE SEAT: {who}{heard}; claiming a term in storage")
+        tenant.won(Won(sent_at), before)
+
+    def _balance(self, now: float) -> bool:
+        """Wish a seat away where another node holds two fewer, once that has lasted; whether one was."""
+        name, job = self._registration.name, to_give_away(self._seen, self._registration.name)
+        if job is None or job not in self._tenants or self._tenants[job].stage is not Stage.LEADING:
+            self._unbalanced_since = now
+            return False
+        if now - self._unbalanced_since < BALANCE_SECONDS:
+            return False
+        self._unbalanced_since = now
+        by, to = f"node {name}, to hold no more seats than others", heir(self._seen, job) or ""
+        card = WishCard(giver=name, to=to, by=by, at_ms=self._clock.now_ms())
+        seats.wish(self._zookeeper, self._cluster, job, card)
+        return True
+
+    def release(self, job: str, why: str) -> None:
+        """Give a seat back; where ZooKeeper cannot be told, the end of the session does it."""
+        try:
+            pulse = self._pulse_of(self._tenants[job], ended=why)
+            seats.set_pulse(self._zookeeper, self._cluster, job, pulse)
+            seats.release(self._zookeeper, self._cluster, job)
+        except HoldfastError as problem:
+            self._say(f"{job}: the seat is given up, but ZooKeeper was not told: {problem}")
+        self.cool(job)
+
+    def cool(self, job: str) -> None:
+        """Leave a seat to the others for a while."""
+        self._cool_until[job] = self._clock.monotonic() + COOL_SECONDS
+
+    def end(self, job: str, state: str, error: str = "") -> None:
+        """Say that a job is not to be run any more."""
+        card = OverCard(state=state, node=self._registration.name, at_ms=self._clock.now_ms(), error=error)
+        seats.end(self._zookeeper, self._cluster, job, card)
+
+    def _pulse_of(self, tenant: Tenant, ended: str = "") -> PulseCard:
+        now = tenant.progress
+        return PulseCard(
+            node=self._registration.name, instance=self._registration.instance, term=now.term,
+            phase=now.phase, epoch=now.committed_epoch, commit=now.commit, ended=ended,
+        )  # fmt: skip
+
+
+def _contact(tenant: Tenant, sent_at: float) -> Callable[[], None]:
+    return lambda: tenant.feed(Contact(sent_at))
+
+
+def _predecessor(seat: SeatSeen, won_ms: int) -> Predecessor:
+    """Who had the seat, from what it left behind."""
+    if seat.pulse is None or seat.pulse_ms is None:
+        return Predecessor()
+    reason = f"gave it up ({seat.pulse.ended})" if seat.pulse.ended else "its session ended"
+    return Predecessor(node=seat.pulse.node, reason=reason, detect_ms=max(0, won_ms - seat.pulse_ms))
