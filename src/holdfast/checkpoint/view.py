@@ -2,23 +2,22 @@
 
 Always true: `fold` touches nothing, costs what the record holds and not what the state holds, and refuses
 a record that does not follow. The views of neighbouring commits share almost everything.
-
-Which files are live (everything else may be retired):
-- snapshots: the newest two that cover some key group;
-- deltas: unless every key group of theirs is covered by two kept snapshots, the older at or after the
-  delta's epoch, so that a damaged newest snapshot never costs state;
-- staged output: epochs above what every sink named in the record has published;
-- lists of operators without keys: of each operator, shard and state the newest. All of an operator's are of
-  one number of shards: those of another one are replaced as a set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from msgspec.structs import replace as changed
-
+from holdfast.checkpoint.live_files import (
+    DeltasByRange,
+    kept_snapshots,
+    stamped,
+    uncovered,
+    unpublished,
+    with_deltas,
+    with_lists,
+    with_own_keys,
+)
 from holdfast.checkpoint.prefix import Prefix
 from holdfast.checkpoint.records import (
     CommitRecord,
@@ -33,11 +32,6 @@ from holdfast.checkpoint.records import (
     StagedFile,
 )
 from holdfast.errors import CorruptionError
-
-SNAPSHOTS_KEPT = 2
-
-Range = tuple[int, int]
-DeltasByRange = dict[Range, Prefix[DeltaFile]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +134,7 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
         snapshots=snapshots,
         lists=_fold_lists(view, record),
         own_keys=_fold_own_keys(view, record),
-        staged=_unpublished(
+        staged=unpublished(
             view.staged.appended(sorted(record.staged, key=lambda file: file.epoch)), published
         ),
         published_through=published,
@@ -170,7 +164,7 @@ def rewound(head: Head, to: CheckpointView) -> CheckpointView:
         clock_ms=max(to.clock_ms, head.clock_ms),
         retained_from=head.retained_from,
         published_through=published,
-        staged=_unpublished(to.staged, published),
+        staged=unpublished(to.staged, published),
     )
 
 
@@ -212,7 +206,7 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         last_epoch=manifest.last_epoch,
         positions=manifest.positions,
         notes={uid: Prefix(notes) for uid, notes in manifest.notes.items()},
-        deltas=_with_deltas({}, manifest.deltas),
+        deltas=with_deltas({}, manifest.deltas),
         snapshots=snapshots,
         staged=Prefix(manifest.staged),
         published_through=manifest.published_through,
@@ -225,7 +219,7 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         given_up_below=manifest.retained_from,
         manifest=name,
         lists=with_lists({}, manifest.lists),
-        own_keys=_with_own_keys({}, manifest.own_keys),
+        own_keys=with_own_keys({}, manifest.own_keys),
     )
 
 
@@ -261,14 +255,6 @@ def _published(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
     return {sink: max(epoch, before.get(sink, 0)) for sink, epoch in now.items()}
 
 
-def _unpublished(staged: Prefix[StagedFile], published: dict[str, int]) -> Prefix[StagedFile]:
-    through = min(published.values(), default=0)
-    count = 0
-    while count < len(staged) and staged[count].epoch <= through:
-        count += 1
-    return staged.without_first(count)
-
-
 def _fold_notes(notes: dict[str, Prefix[Json]], more: dict[str, tuple[Json, ...]]) -> dict[str, Prefix[Json]]:
     if not more:
         return notes
@@ -278,37 +264,21 @@ def _fold_notes(notes: dict[str, Prefix[Json]], more: dict[str, tuple[Json, ...]
 def _fold_state(
     view: CheckpointView, record: CommitRecord
 ) -> tuple[dict[str, DeltasByRange], dict[str, tuple[SnapshotFile, ...]]]:
-    deltas = _with_deltas(view.deltas, record.deltas)
+    deltas = with_deltas(view.deltas, record.deltas)
     snapshots = view.snapshots
     for operator in dict.fromkeys(file.operator for file in record.snapshots):
         new = [file for file in record.snapshots if file.operator == operator]
-        kept, covered = _kept_snapshots([*snapshots.get(operator, ()), *new])
+        kept, covered = kept_snapshots([*snapshots.get(operator, ()), *new])
         snapshots = {**snapshots, operator: kept}
-        deltas = {**deltas, operator: _uncovered(deltas.get(operator, {}), covered)}
+        deltas = {**deltas, operator: uncovered(deltas.get(operator, {}), covered)}
     if record.operators is not None:
         named = {operator.uid for operator in record.operators}
         deltas = {uid: ranges for uid, ranges in deltas.items() if uid in named}
         snapshots = {
-            uid: files for uid, files in _stamped(snapshots, view.operators, record.operators).items()
+            uid: files for uid, files in stamped(snapshots, view.operators, record.operators).items()
             if uid in named
         }  # fmt: skip
     return deltas, snapshots
-
-
-def _stamped(
-    snapshots: dict[str, tuple[SnapshotFile, ...]],
-    before: tuple[OperatorSchema, ...],
-    now: tuple[OperatorSchema, ...],
-) -> dict[str, tuple[SnapshotFile, ...]]:
-    """Snapshots that do not say their schema, marked with the one in force until now where that changes."""
-    ending = {schema.uid: changed(schema, before=None) for schema in before if schema not in now}
-    return {
-        uid: tuple(
-            changed(file, schema=ending[uid]) if uid in ending and file.schema is None else file
-            for file in files
-        )
-        for uid, files in snapshots.items()
-    }
 
 
 def _fold_lists(view: CheckpointView, record: CommitRecord) -> dict[str, tuple[ListFile, ...]]:
@@ -321,84 +291,8 @@ def _fold_lists(view: CheckpointView, record: CommitRecord) -> dict[str, tuple[L
 
 
 def _fold_own_keys(view: CheckpointView, record: CommitRecord) -> dict[str, tuple[OwnKeysShard, ...]]:
-    shards = _with_own_keys(view.own_keys, record.own_keys)
+    shards = with_own_keys(view.own_keys, record.own_keys)
     if record.operators is None:
         return shards
     named = {operator.uid for operator in record.operators}
     return {uid: marks for uid, marks in shards.items() if uid in named}
-
-
-def _with_own_keys(
-    shards: dict[str, tuple[OwnKeysShard, ...]], more: Sequence[OwnKeysShard]
-) -> dict[str, tuple[OwnKeysShard, ...]]:
-    """The newest of each shard; those of another number of shards go when one of the new number comes."""
-    shards = dict(shards)
-    for mark in more:
-        others = [
-            each
-            for each in shards.get(mark.operator, ())
-            if each.shards == mark.shards and each.first_group != mark.first_group
-        ]
-        shards[mark.operator] = tuple(sorted([*others, mark], key=lambda each: each.first_group))
-    return shards
-
-
-def with_lists(
-    lists: dict[str, tuple[ListFile, ...]], more: Sequence[ListFile]
-) -> dict[str, tuple[ListFile, ...]]:
-    """The newest lists after `more`, which are in the order of their epochs."""
-    lists = dict(lists)
-    for operator in dict.fromkeys(file.operator for file in more):
-        newest = {(file.shards, file.shard, file.state): file for file in lists.get(operator, ())}
-        shards = 0
-        for file in more:
-            if file.operator == operator:
-                shards = file.shards
-                newest[file.shards, file.shard, file.state] = file
-        of_one = [file for file in newest.values() if file.shards == shards]
-        lists[operator] = tuple(sorted(of_one, key=lambda file: (file.shard, file.state)))
-    return lists
-
-
-def _with_deltas(deltas: dict[str, DeltasByRange], more: tuple[DeltaFile, ...]) -> dict[str, DeltasByRange]:
-    if not more:
-        return deltas
-    deltas = dict(deltas)
-    copied: set[str] = set()
-    for delta in sorted(more, key=lambda delta: delta.version.epoch):
-        if delta.operator not in copied:
-            deltas[delta.operator] = dict(deltas.get(delta.operator, {}))
-            copied.add(delta.operator)
-        ranges, key = deltas[delta.operator], (delta.first_group, delta.end_group)
-        ranges[key] = ranges.get(key, Prefix()).appended([delta])
-    return deltas
-
-
-def _kept_snapshots(files: list[SnapshotFile]) -> tuple[tuple[SnapshotFile, ...], dict[int, int]]:
-    """The newest two per key group, oldest first; and per key group with two, the epoch of the older."""
-    newest_first = sorted(files, key=lambda file: file.version.epoch, reverse=True)
-    count: dict[int, int] = {}
-    covered: dict[int, int] = {}
-    kept: list[SnapshotFile] = []
-    for file in newest_first:
-        groups = [g for g in range(file.first_group, file.end_group) if count.get(g, 0) < SNAPSHOTS_KEPT]
-        for group in groups:
-            count[group] = count.get(group, 0) + 1
-            if count[group] == SNAPSHOTS_KEPT:
-                covered[group] = file.version.epoch
-        if groups:
-            kept.append(file)
-    return tuple(reversed(kept)), covered
-
-
-def _uncovered(ranges: DeltasByRange, covered: dict[int, int]) -> DeltasByRange:
-    """Drop the deltas that two snapshots have made needless."""
-    live: DeltasByRange = {}
-    for (first, end), deltas in ranges.items():
-        through = min(covered.get(group, 0) for group in range(first, end))
-        count = 0
-        while count < len(deltas) and deltas[count].version.epoch <= through:
-            count += 1
-        if count < len(deltas):
-            live[first, end] = deltas.without_first(count)
-    return live

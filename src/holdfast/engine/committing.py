@@ -15,8 +15,9 @@ from enum import Enum
 
 from holdfast.checkpoint.commits import Adopted
 from holdfast.checkpoint.identity import Checkpoint
+from holdfast.checkpoint.live_files import with_lists
 from holdfast.checkpoint.records import CommitRecord, OperatorSchema, OwnKeysShard, SnapshotFile
-from holdfast.checkpoint.view import CheckpointView, with_lists
+from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import SystemClock
 from holdfast.engine.permit import Permit
 from holdfast.engine.publishing import Publishing, Recipients

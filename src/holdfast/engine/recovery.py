@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 from holdfast.checkpoint.commits import Adopted, Chain, DamagedChain
 from holdfast.checkpoint.damage import newest_intact
+from holdfast.checkpoint.live_files import SNAPSHOTS_KEPT
 from holdfast.checkpoint.records import Extent, SnapshotFile
-from holdfast.checkpoint.view import SNAPSHOTS_KEPT, CheckpointView, Head
+from holdfast.checkpoint.view import CheckpointView, Head
 from holdfast.engine.lines import line_of
 from holdfast.errors import CorruptionError, ObjectMissing, RestoreError
 from holdfast.ids import CommitNumber, shard_ranges

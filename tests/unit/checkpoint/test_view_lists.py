@@ -7,6 +7,7 @@ from dataclasses import replace
 from msgspec.structs import replace as changed
 
 from holdfast.checkpoint.envelope import seal
+from holdfast.checkpoint.live_files import with_lists
 from holdfast.checkpoint.records import CommitRecord, ListFile, OperatorSchema, Parent, StateSchema
 from holdfast.checkpoint.retention import record_objects
 from holdfast.checkpoint.view import (
@@ -16,7 +17,6 @@ from holdfast.checkpoint.view import (
     from_manifest,
     rewound,
     to_manifest,
-    with_lists,
 )
 from tests.unit.checkpoint.kept import draft, extent
 

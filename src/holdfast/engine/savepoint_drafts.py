@@ -1,0 +1,131 @@
+"""A savepoint from its draft to its seal.
+
+Always true: the place is taken before the first file is written; after any error nothing is left there that
+could be taken for a savepoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from holdfast import errors
+from holdfast.checkpoint import names
+from holdfast.checkpoint.identity import written_by
+from holdfast.checkpoint.records import (
+    DeltaFile,
+    Manifest,
+    OperatorSchema,
+    Parent,
+    SavepointRecord,
+    UnfinishedRecord,
+)
+from holdfast.checkpoint.savepoints import remove_all
+from holdfast.checkpoint.saving import begin_savepoint, seal_savepoint
+from holdfast.clock import SystemClock
+from holdfast.storage.contract import Storage
+
+FIRST_EPOCH = 1
+"""The epoch that state from nowhere is after: a job that starts with it goes on with the next."""
+
+
+def drafted(
+    *,
+    job: str,
+    key_groups: int,
+    positions: dict[str, Any],
+    parallelism: int,
+    operators: tuple[OperatorSchema, ...],
+) -> SavepointRecord:
+    """A savepoint of state from nowhere, as if it were the first commit of the job."""
+    id, now = uuid.uuid4().hex, SystemClock().now_ms()
+    manifest = Manifest(
+        number=2,
+        parent=Parent(number=1, checksum=""),
+        term=0,
+        run="",
+        positions=positions,
+        notes={},
+        last_epoch=FIRST_EPOCH,
+        clock_ms=now,
+        parallelism=parallelism,
+        fingerprint="",
+        rows=0,
+        operators=operators,
+        deltas=(),
+        snapshots=(),
+        staged=(),
+        published_through={},
+        retained_from=1,
+    )
+    return SavepointRecord(
+        id=id,
+        job=job,
+        identity=id,
+        key_groups=key_groups,
+        commit=1,
+        created_ms=now,
+        written_by=written_by(),
+        format="canonical",
+        stopped=False,
+        manifest=manifest,
+    )
+
+
+def renewed(record: SavepointRecord) -> SavepointRecord:
+    """The draft of a savepoint made from another. A changed one is not the job's own any more: whoever starts
+    from it gets an identity of its own.
+    """
+    return replace(
+        record,
+        id=uuid.uuid4().hex,
+        created_ms=SystemClock().now_ms(),
+        written_by=written_by(),
+        stopped=False,
+        manifest=replace(record.manifest, last_epoch=max(record.manifest.last_epoch, FIRST_EPOCH)),
+    )
+
+
+def without(manifest: Manifest, uids: Iterable[str]) -> Manifest:
+    """A manifest without the files of some operators."""
+    out = set(uids)
+    return replace(
+        manifest,
+        deltas=tuple(file for file in manifest.deltas if file.operator not in out),
+        snapshots=tuple(file for file in manifest.snapshots if file.operator not in out),
+        lists=tuple(file for file in manifest.lists if file.operator not in out),
+    )
+
+
+@contextlib.contextmanager
+def beginning(target: Storage, draft: SavepointRecord) -> Iterator[None]:
+    """Take the place; on failure remove what was put there."""
+    holder = f"{socket.gethostname()}, process {os.getpid()}"
+    begin_savepoint(
+        target, UnfinishedRecord(id=draft.id, job=draft.job, holder=holder, since_ms=draft.created_ms)
+    )
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(errors.HoldfastError):
+            remove_all(target, [e.name for e in target.list("")], draft.id, SystemClock().now_ms())
+        raise
+
+
+def finished(target: Storage, draft: SavepointRecord, deltas: list[DeltaFile]) -> SavepointRecord:
+    """Seal it with what was written; what nothing names is removed."""
+    manifest = replace(draft.manifest, deltas=(*draft.manifest.deltas, *deltas))
+    form: Literal["native", "canonical"] = "native" if manifest.snapshots else "canonical"
+    named = {file.object for file in manifest.snapshots}
+    named |= {delta.extent.object for delta in manifest.deltas}
+    named |= {held.extent.object for held in manifest.lists}
+    left = [entry.name for entry in target.list(names.DATA) if entry.name not in named]
+    # Of tasks that Spark ran more than once.
+    target.delete(left)
+    return seal_savepoint(target, replace(draft, format=form, manifest=manifest))
