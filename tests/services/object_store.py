@@ -1,12 +1,17 @@
-"""A real S3 server on a free loopback port, with one bucket. Use as a context."""
+"""A real S3 server on a free loopback port, with one bucket. Use as a context.
+
+It is moto's, with one difference: requests are answered one after the other. moto looks whether an object is
+there and then puts it, so that two threads may both create it; S3 does not let that happen.
+"""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-from threading import Thread
-from typing import Self
+from io import BytesIO
+from threading import Lock, Thread
+from typing import Any, Self
 from urllib.request import Request, urlopen
 
 BUCKET = "holdfast-test"
@@ -16,7 +21,7 @@ class ObjectStore:
     url = f"s3://{BUCKET}"
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-u", "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+        command = [sys.executable, "-u", __file__]
         self._server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             assert self._server.stderr is not None
@@ -47,3 +52,26 @@ class ObjectStore:
 def _announced(line: str) -> int:
     found = re.search(r"Running on http://127\.0\.0\.1:(\d+)", line)
     return int(found[1]) if found else 0
+
+
+def _serve() -> None:
+    from moto import server
+
+    one_at_a_time, run = Lock(), server.run_simple
+
+    def run_in_turn(host: str, port: int, app: Any, **options: Any) -> None:
+        def in_turn(environ: dict[str, Any], start: Any) -> list[bytes]:
+            # Before it is its turn: a sender may be cut off in the middle.
+            sent, length = environ["wsgi.input"], int(environ.get("CONTENT_LENGTH") or 0)
+            body = sent.read() if environ.get("wsgi.input_terminated") else sent.read(length)
+            with one_at_a_time:
+                return list(app({**environ, "wsgi.input": BytesIO(body)}, start))
+
+        run(host, port, in_turn, **options)
+
+    server.run_simple = run_in_turn
+    server.main(["-H", "127.0.0.1", "-p", "0"])
+
+
+if __name__ == "__main__":
+    _serve()
