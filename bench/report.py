@@ -170,6 +170,8 @@ def _uncoordinated(found: dict[str, Any]) -> list[str]:
         f"{found['turns']} turns. *never due*: saving switched off; *nothing*: at most once; *checkpointed*:",
         "a delta in every epoch. The epoch is timed to its results, the task is the slowest of each. Keys",
         "that became dirty together are due together: the mean shows the epochs beside which they are saved.",
+        "What saves add is measured within a run, against its epochs beside which nothing was saved; the",
+        "variants follow one another, and differ from turn to turn by more than saves add.",
         "",
         f"| | {' | '.join(names)} |",
         f"| --- |{' --- |' * len(names)}",
@@ -177,6 +179,8 @@ def _uncoordinated(found: dict[str, Any]) -> list[str]:
             f"| {name} | {' | '.join(f'{numbers[each]:,}' for each in names)} |"
             for name, numbers in found["variants"].items()
         ),
+        "",
+        *_table("saves add", "", {name.replace("_", " "): each for name, each in found["saves_add"].items()}),
         "",
         *_table("saving adds to the epochs of", "median", found["saving_adds_to"]),
     ]

@@ -5,7 +5,12 @@
 The same job, at a steady pace, in turns: its keys saved on their own while they are dirty (`saving`); the
 same with saving switched off, no key ever being due (`never due`); without any protection (`nothing`: at most
 once); and with a delta in every epoch (`checkpointed`). Printed: the time from the start of an epoch to its
-results, and what `saving` adds to that of the others: the median of the turns' ratios, each of medians.
+results, and
+
+- what saves add: the mean of all epochs of a `saving` run against the mean of those beside which nothing was
+  saved. Within one run: a machine that is faster one minute than the next does not count;
+- how much longer than those the epochs take beside which keys are saved;
+- what `saving` adds to the other variants: the median of the turns' ratios, each of medians.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +87,39 @@ def measure(variant: str, epochs: int) -> Result:
         handle.stop()
         handle.wait()
     measured = seen[WARM_UP_EPOCHS : WARM_UP_EPOCHS + epochs]
-    first, last = (p.own_keys.get("totals", {}).get("saved", 0) for p in (measured[0], measured[-1]))
+    saved = [p.own_keys.get("totals", {}).get("saved", 0) for p in measured]
     return {
         "variant": variant,
         "epoch_ms": [p.epoch_seconds * 1_000 for p in measured],
         "task_ms": [sum(p.timings_ms.values()) for p in measured],
-        "saved_per_epoch": (last - first) / (len(measured) - 1),
+        "saved_per_epoch": (saved[-1] - saved[0]) / (len(measured) - 1),
+        "beside_saves": beside_saves(saved),
+    }
+
+
+def beside_saves(saved: list[int]) -> list[bool]:
+    """Per epoch, whether keys were saved during it. Its result tells of the saves before it, too, and those
+    that it began are told of by the next.
+    """
+    grew = [after > before for before, after in pairwise(saved)]
+    return [before or after for before, after in zip([False, *grew], [*grew, False], strict=True)]
+
+
+def added_by_saves(runs: list[Result]) -> Result:
+    """What saves add to an epoch, from runs in which there were some."""
+    shares, beside, quiet = [], [], []
+    for run in runs:
+        marked = list(zip(run["epoch_ms"], run["beside_saves"], strict=True))
+        alone = [ms for ms, saving in marked if not saving]
+        shares.append(statistics.mean(run["epoch_ms"]) / statistics.mean(alone) - 1)
+        quiet += alone
+        beside += [ms for ms, saving in marked if saving]
+    return {
+        "epochs_beside_saves": len(beside),
+        "epochs_without": len(quiet),
+        "mean_added_by_turn": ", ".join(f"{share:+.1%}" for share in shares),
+        "mean_added": f"{statistics.median(shares):+.1%}",
+        "added_beside_saves": f"{statistics.median(beside) / statistics.median(quiet) - 1:+.1%}",
     }
 
 
@@ -115,6 +148,7 @@ def summary(results: list[Result]) -> Result:
         "every": EVERY,
         "turns": len(results) // len(VARIANTS),
         "variants": shown,
+        "saves_add": added_by_saves(by_variant[SAVING]),
         "saving_adds_to": {name: f"{share:+.1%}" for name, share in added.items()},
     }
 
