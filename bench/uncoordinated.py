@@ -1,6 +1,7 @@
 """What do saves of single keys add to the latency of an epoch?
 
     python -m bench.uncoordinated --turns 3
+    python -m bench.uncoordinated --turns 3 --redis redis://127.0.0.1:6379/0
 
 The same job, at a steady pace, in turns: its keys saved on their own while they are dirty (`saving`); the
 same with saving switched off, no key ever being due (`never due`); without any protection (`nothing`: at most
@@ -20,7 +21,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ class Totals(hf.KeyedFunction):
             yield row.k, self.total.value
 
 
-def job_of(variant: str, place: Path) -> hf.Job:
+def job_of(variant: str, storage: hf.StateStorage) -> hf.Job:
     source = hf.GeneratorSource(
         {"k": f"pmod(xxhash64(id), {KEYS})", "value": "pmod(id, 10)"},
         schema="k long, value long",
@@ -60,19 +61,21 @@ def job_of(variant: str, place: Path) -> hf.Job:
     protection = None
     if variant in (SAVING, NEVER_DUE):
         every = EVERY if variant == SAVING else "1000h"
-        protection = hf.Uncoordinated(storage=hf.FileStateStorage(place / "states"), every=every)
+        protection = hf.Uncoordinated(storage=storage, every=every)
     job = hf.Job("latency")
     keyed = job.source(source, uid="ids").key_by("k")
     keyed.process(Totals(), uid="totals", protection=protection).sink(hf.MemorySink(), uid="out")
     return job
 
 
-def measure(variant: str, epochs: int) -> Result:
+def measure(variant: str, epochs: int, redis: str | None) -> Result:
     """Epoch times of one variant, in milliseconds."""
     seen: list[hf.Progress] = []
     with tempfile.TemporaryDirectory(prefix="holdfast-uncoordinated-") as root:
         place = Path(root)
-        handle = job_of(variant, place).start(
+        files = hf.FileStateStorage(place / "states")
+        storage = hf.RedisStateStorage(redis, prefix=place.name) if redis else files
+        handle = job_of(variant, storage).start(
             place / "ck",
             spark=session(),
             max_rows_per_epoch=ROWS,
@@ -107,25 +110,30 @@ def beside_saves(saved: list[int]) -> list[bool]:
 
 def added_by_saves(runs: list[Result]) -> Result:
     """What saves add to an epoch, from runs in which there were some."""
-    shares, beside, quiet = [], [], []
+    shares = []
+    epochs: dict[bool, list[float]] = {False: [], True: []}
+    tasks: dict[bool, list[float]] = {False: [], True: []}
     for run in runs:
-        marked = list(zip(run["epoch_ms"], run["beside_saves"], strict=True))
-        alone = [ms for ms, saving in marked if not saving]
+        marked = list(zip(run["beside_saves"], run["epoch_ms"], run["task_ms"], strict=True))
+        alone = [ms for saving, ms, _ in marked if not saving]
         shares.append(statistics.mean(run["epoch_ms"]) / statistics.mean(alone) - 1)
-        quiet += alone
-        beside += [ms for ms, saving in marked if saving]
+        for saving, epoch_ms, task_ms in marked:
+            epochs[saving].append(epoch_ms)
+            tasks[saving].append(task_ms)
+    beside, without = statistics.median(epochs[True]), statistics.median(epochs[False])
     return {
-        "epochs_beside_saves": len(beside),
-        "epochs_without": len(quiet),
+        "epochs_beside_saves": len(epochs[True]),
+        "epochs_without": len(epochs[False]),
         "mean_added_by_turn": ", ".join(f"{share:+.1%}" for share in shares),
         "mean_added": f"{statistics.median(shares):+.1%}",
-        "added_beside_saves": f"{statistics.median(beside) / statistics.median(quiet) - 1:+.1%}",
+        "added_beside_saves": f"{beside / without - 1:+.1%}",
+        "added_to_tasks_ms": round(statistics.median(tasks[True]) - statistics.median(tasks[False]), 1),
     }
 
 
-def summary(results: list[Result]) -> Result:
-    by_variant = {name: [r for r in results if r["variant"] == name] for name in VARIANTS}
-    medians = {name: [statistics.median(r["epoch_ms"]) for r in by_variant[name]] for name in VARIANTS}
+def summary(results: list[Result], variants: Sequence[str]) -> Result:
+    by_variant = {name: [r for r in results if r["variant"] == name] for name in variants}
+    medians = {name: [statistics.median(r["epoch_ms"]) for r in by_variant[name]] for name in variants}
     shown = {}
     for name, own in by_variant.items():
         epochs = [ms for result in own for ms in result["epoch_ms"]]
@@ -138,7 +146,7 @@ def summary(results: list[Result]) -> Result:
         }
     added = {
         name: statistics.median(a / b for a, b in zip(medians[SAVING], medians[name], strict=True)) - 1
-        for name in VARIANTS
+        for name in variants
         if name != SAVING
     }
     return {
@@ -146,7 +154,7 @@ def summary(results: list[Result]) -> Result:
         "rows": ROWS,
         "pace": PACE,
         "every": EVERY,
-        "turns": len(results) // len(VARIANTS),
+        "turns": len(results) // len(variants),
         "variants": shown,
         "saves_add": added_by_saves(by_variant[SAVING]),
         "saving_adds_to": {name: f"{share:+.1%}" for name, share in added.items()},
@@ -157,21 +165,25 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--out", type=Path, default=Path("bench-results/uncoordinated.json"))
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="with saving")
+    parser.add_argument("--redis", metavar="URL", help="save there instead of in files")
+    parser.add_argument("--out", type=Path, help="bench-results/uncoordinated-files.json, or -redis.json")
     given = parser.parse_args()
+    kept_in = "redis" if given.redis else "files"
+    out = given.out or Path(f"bench-results/uncoordinated-{kept_in}.json")
+    out.parent.mkdir(parents=True, exist_ok=True)
     # The JVM compiles what it runs often: whoever came first would pay for everybody.
-    measure(CHECKPOINTED, given.epochs)
+    measure(CHECKPOINTED, given.epochs, None)
     results = []
     for turn in range(given.turns):
         # Each one comes first as often as last: the machine warms up, or is busy, for all alike.
-        for variant in VARIANTS if turn % 2 == 0 else VARIANTS[::-1]:
-            results.append(measure(variant, given.epochs))
+        for variant in given.variants if turn % 2 == 0 else given.variants[::-1]:
+            results.append(measure(variant, given.epochs, given.redis))
             p50 = statistics.median(results[-1]["epoch_ms"])
             print(f"turn {turn + 1}: {variant:<13} p50 {p50:.0f} ms", flush=True)
         # After each turn, so that a run that is cut short has measured something.
-        found = summary(results)
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(found, indent=2))
+        found = {"kept_in": kept_in, **summary(results, given.variants)}
+        out.write_text(json.dumps(found, indent=2))
     print(json.dumps(found, indent=2))
 
 

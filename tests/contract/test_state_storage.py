@@ -50,11 +50,11 @@ def test_a_file_is_complete_and_durable_before_it_takes_the_place_of_the_one_bef
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.stat(fd).st_ino))
 
-    def dies(self: Path, target: Path) -> None:
-        assert os.stat(self).st_ino in synced, "not durable yet"
+    def dies(draft: str, target: str) -> None:
+        assert os.stat(draft).st_ino in synced, "not durable yet"
         raise OSError("the power is gone")
 
-    monkeypatch.setattr(Path, "replace", dies)
+    monkeypatch.setattr(os, "replace", dies)
     with pytest.raises(StorageError):
         storage.save(ANN, save_of(2))
     assert storage.fetch(ANN) == save_of(1)
@@ -91,7 +91,7 @@ def test_a_process_killed_while_it_saves_leaves_its_last_durable_save_or_a_later
 def test_a_file_of_another_key_is_refused(tmp_path: Path) -> None:
     storage = FileStateStorage(tmp_path)
     storage.save(ANN, save_of(1))
-    path = storage._path(ANN)
+    path = Path(storage._path(ANN))
     path.write_bytes(b"\x00\x00\x00\x03bob" + save_of(1))
     with pytest.raises(CorruptionError, match="does not hold the save of op/"):
         storage.fetch(ANN)
@@ -116,7 +116,7 @@ def test_what_a_killed_process_left_half_written_is_removed_and_never_read(
     storage.save(ANN, save_of(1))
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    left = storage._path(ANN).with_name(f"{socket.gethostname()}-{dead.pid}-token0.draft")
+    left = Path(storage._path(ANN)).with_name(f"{socket.gethostname()}-{dead.pid}-token0.draft")
     left.write_bytes(b"half")
     assert list(storage.keys("op")) == [ANN]
     monkeypatch.setattr(state_files, "_swept", set())

@@ -12,7 +12,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ TOGETHER_MAX = 100
 _LENGTH_BYTES = 4
 _LOCK = ".lock"
 _DRAFT_SUFFIX = ".draft"
-_swept: set[Path] = set()
+_swept: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,14 @@ class FileStateStorage(StateStorage):
         for start in range(0, len(saves), TOGETHER_MAX):
             self._save_together(saves[start : start + TOGETHER_MAX])
 
+    def near(self, id: StateId) -> bytes:
+        """By directory: it is locked and made durable once for all of its files."""
+        return _digest(id)[:2].encode()
+
     def _save_together(self, saves: Sequence[tuple[StateId, bytes]]) -> None:
         """What makes one of them durable makes most of the others durable on the way."""
         paths = {self._path(id): (id, data) for id, data in saves}
-        directories = sorted({path.parent for path in paths})
+        directories = sorted({os.path.dirname(path) for path in paths})
         try:
             for directory in directories:
                 _make_directory(directory)
@@ -61,16 +65,18 @@ class FileStateStorage(StateStorage):
                     before = _content(path, id)
                     if before is not None and is_later(before, data):
                         raise superseded(id)
-                self._replace({path: _with_key(id, data) for path, (id, data) in paths.items()})
+                _replace({path: _with_key(id, data) for path, (id, data) in paths.items()})
+                for directory in directories:
+                    _sync_directory(directory)
         except OSError as cause:
-            raise refusal(cause, "save", str(directories[0])) from cause
+            raise refusal(cause, "save", directories[0]) from cause
 
     def fetch(self, id: StateId) -> bytes | None:
         path = self._path(id)
         try:
             return _content(path, id)
         except OSError as cause:
-            raise refusal(cause, "fetch", str(path)) from cause
+            raise refusal(cause, "fetch", path) from cause
 
     def keys(self, operator: str) -> Iterator[StateId]:
         for path in sorted((Path(self.root) / operator).glob("*/*")):
@@ -79,40 +85,44 @@ class FileStateStorage(StateStorage):
                 end = _LENGTH_BYTES + int.from_bytes(stored[:_LENGTH_BYTES], "big")
                 yield StateId(operator, stored[_LENGTH_BYTES:end])
 
-    def _path(self, id: StateId) -> Path:
-        digest = hashlib.sha256(id.key).hexdigest()
-        return Path(self.root) / id.operator / digest[:2] / digest
+    def _path(self, id: StateId) -> str:
+        digest = _digest(id)
+        return f"{self.root}/{id.operator}/{digest[:2]}/{digest}"
 
-    def _replace(self, files: dict[Path, bytes]) -> None:
-        made: dict[Path, Path] = {}
-        with ExitStack() as opened:
-            try:
-                synced = []
-                for path, stored in files.items():
-                    made[path] = path.with_name(drafts.new_name() + _DRAFT_SUFFIX)
-                    file = opened.enter_context(made[path].open("xb"))
-                    file.write(stored)
-                    file.flush()
-                    synced.append(file)
-                for file in synced:
-                    os.fsync(file.fileno())
-                for path, draft in made.items():
-                    draft.replace(path)
-            except OSError:
-                for draft in made.values():
-                    draft.unlink(missing_ok=True)
-                raise
-        for directory in {path.parent for path in files}:
-            _sync_directory(directory)
+
+def _digest(id: StateId) -> str:
+    return hashlib.sha256(id.key).hexdigest()
+
+
+def _replace(files: dict[str, bytes]) -> None:
+    """Write files under other names, make them durable, and let them take their places."""
+    drafted = {path: f"{os.path.dirname(path)}/{drafts.new_name()}{_DRAFT_SUFFIX}" for path in files}
+    with ExitStack() as opened:
+        try:
+            written = []
+            for path, draft in drafted.items():
+                file = opened.enter_context(open(draft, "xb", buffering=0))
+                file.write(files[path])
+                written.append(file)
+            for file in written:
+                os.fsync(file.fileno())
+            for path, draft in drafted.items():
+                os.replace(draft, path)
+        except OSError:
+            for draft in drafted.values():
+                with suppress(FileNotFoundError):
+                    os.unlink(draft)
+            raise
 
 
 def _with_key(id: StateId, data: bytes) -> bytes:
     return len(id.key).to_bytes(_LENGTH_BYTES, "big") + id.key + data
 
 
-def _content(path: Path, id: StateId) -> bytes | None:
+def _content(path: str, id: StateId) -> bytes | None:
     try:
-        stored = path.read_bytes()
+        with open(path, "rb", buffering=0) as file:
+            stored = file.readall()
     except FileNotFoundError:
         return None
     start = _LENGTH_BYTES + len(id.key)
@@ -122,30 +132,32 @@ def _content(path: Path, id: StateId) -> bytes | None:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def _locked(directory: str) -> Iterator[None]:
     """One writer at a time, of all processes that see the directory; a dead one holds nothing."""
-    with (directory / _LOCK).open("ab") as file:
+    with open(f"{directory}/{_LOCK}", "ab", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _sweep_once(directory: Path) -> None:
+def _sweep_once(directory: str) -> None:
     """Remove what killed processes left half written."""
     if directory not in _swept:
         _swept.add(directory)
-        drafts.sweep(directory)
+        drafts.sweep(Path(directory))
 
 
-def _make_directory(directory: Path) -> None:
+def _make_directory(directory: str) -> None:
     """Also the name of a directory must survive a power cut, in the one above it."""
-    if directory.is_dir():
+    if os.path.isdir(directory):
         return
-    _make_directory(directory.parent)
-    directory.mkdir(exist_ok=True)
-    _sync_directory(directory.parent)
+    above = os.path.dirname(directory)
+    _make_directory(above)
+    with suppress(FileExistsError):
+        os.mkdir(directory)
+    _sync_directory(above)
 
 
-def _sync_directory(directory: Path) -> None:
+def _sync_directory(directory: str) -> None:
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

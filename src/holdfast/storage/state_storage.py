@@ -61,6 +61,10 @@ class StateStorage(ABC):
         for id, data in saves:
             self.save(id, data)
 
+    def near(self, id: StateId) -> bytes:
+        """Keys for which this is alike are cheaper to save together: they come in one `save_many`."""
+        return b""
+
     def fetch_many(self, ids: Sequence[StateId]) -> list[bytes | None]:
         """Fetch some keys, aligned."""
         return [self.fetch(id) for id in ids]

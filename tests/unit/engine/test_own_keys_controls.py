@@ -20,8 +20,7 @@ from holdfast.engine.uncoordinated.workshop import Flight, Workshop
 from holdfast.protection.bypass import Bypass, Standing
 from holdfast.state.books import BOOK_SUFFIX, SEEN_PREFIX, Book
 from holdfast.state.saved import read_keys
-from holdfast.storage import state_storage
-from holdfast.storage.state_files import FileStateStorage
+from holdfast.storage import state_files, state_storage
 from tests.contract.test_state_storage import (
     test_a_file_is_complete_and_durable_before_it_takes_the_place_of_the_one_before as safe_files,
 )
@@ -63,12 +62,12 @@ def test_s4_2_clean_before_the_save_is_durable(tmp_path: Path, monkeypatch: pyte
 
 
 def test_s4_3_delete_then_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(self: FileStateStorage, files: dict[Path, bytes]) -> None:
+    def careless(files: dict[str, bytes]) -> None:
         for path, stored in files.items():
-            path.unlink(missing_ok=True)
-            path.write_bytes(stored)
+            Path(path).unlink(missing_ok=True)
+            Path(path).write_bytes(stored)
 
-    monkeypatch.setattr(FileStateStorage, "_replace", careless)
+    monkeypatch.setattr(state_files, "_replace", careless)
     fails(safe_files, tmp_path, monkeypatch)
 
 

@@ -6,21 +6,36 @@ A thread that dies of a request's error would take its place with it, so request
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from holdfast.clock import duration_ms
 from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
 
 Work = Callable[[], None]
 
+NICENESS = 10
+
 
 class BoundedPool:
-    """Runs requests in the background. `outstanding` counts those that run too."""
+    """Runs requests in the background. `outstanding` counts those that run too.
 
-    def __init__(self, name: str, threads: int, keep_alive_seconds: float, outstanding: int) -> None:
-        self._name, self._threads_max = name, threads
+    One that `steps_back` takes the processor only where nobody else on the machine wants it much.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        threads: int,
+        keep_alive_seconds: float,
+        outstanding: int,
+        *,
+        steps_back: bool = False,
+    ) -> None:
+        self._name, self._threads_max, self._steps_back = name, threads, steps_back
         self._keep_alive, self._outstanding_max = keep_alive_seconds, outstanding
         self._waiting: deque[Work] = deque()
         self._changed = threading.Condition()
@@ -68,6 +83,10 @@ class BoundedPool:
             return True
 
     def _serve(self) -> None:
+        if self._steps_back:
+            # Linux does this for the one thread.
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while (work := self._next()) is not None:
             try:
                 work()
@@ -87,7 +106,10 @@ class BoundedPool:
             return None
 
 
-def pool_of(name: str, protection: Uncoordinated, settings: SavingPool) -> BoundedPool:
+def pool_of(
+    name: str, protection: Uncoordinated, settings: SavingPool, *, steps_back: bool = False
+) -> BoundedPool:
     """A pool as the user wants it."""
     seconds = duration_ms(settings.keep_alive) / 1_000
-    return BoundedPool(name, settings.threads, seconds, protection.requests(settings))
+    outstanding = protection.requests(settings)
+    return BoundedPool(name, settings.threads, seconds, outstanding, steps_back=steps_back)

@@ -111,8 +111,8 @@ class Workshop:
     def __init__(self, protection: Uncoordinated, function: Any, layout: StateLayout) -> None:
         self.protection, self._function, self._layout = protection, function, layout
         self._storage = protection.storage
-        self._serializing = pool_of("serialize", protection, protection.serializing)
-        self._storing = pool_of("store", protection, protection.storing)
+        self._serializing = pool_of("serialize", protection, protection.serializing, steps_back=True)
+        self._storing = pool_of("store", protection, protection.storing, steps_back=True)
         self.fetching = Fetching(protection, layout, self.count)
         self._custom = overrides(function, "serialize_state")
         self._told = overrides(function, "clear_dirty")
@@ -142,6 +142,7 @@ class Workshop:
     def save(self, log: AckLog, taken: Taken, jobs: Sequence[SaveJob]) -> None:
         """Begin to save some keys. Never waits."""
         flight = self.flight(log)
+        jobs = sorted(jobs, key=lambda job: self._storage.near(state_id(self._layout, job.base)))
         for start in range(0, len(jobs), self.protection.batch):
             batch = jobs[start : start + self.protection.batch]
             bases = [job.base for job in batch]
