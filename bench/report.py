@@ -14,6 +14,7 @@ from typing import Any
 from bench import plots
 
 DOCS = Path(__file__).parents[1] / "docs"
+KEPT_IN = {"files": "synced files", "redis": "a Redis that syncs every write"}
 SOAKED = ("objects", "working_files", "shuffle_files", "driver_mb", "heap_mb")
 
 
@@ -162,16 +163,16 @@ def _savepoint(found: dict[str, Any]) -> list[str]:
 
 def _uncoordinated(found: dict[str, Any]) -> list[str]:
     names = ("epoch_ms_p50", "epoch_ms_mean", "epoch_ms_p95", "task_ms_p50", "keys_saved_per_epoch")
+    saves = {name.replace("_", " "): each for name, each in found["saves_add"].items()}
+    against = found["saving_adds_to"]
     return [
-        "## What saves of single keys add to an epoch",
+        f"## What saves of single keys in {KEPT_IN[found['kept_in']]} add to an epoch",
         "",
         f"{found['keys']:,} keys, epochs of {found['rows']:,} rows every {found['pace']}, keys due",
-        f"{found['every']} after they became dirty, saved in synced files (`python -m bench.uncoordinated`);",
-        f"{found['turns']} turns. *never due*: saving switched off; *nothing*: at most once; *checkpointed*:",
-        "a delta in every epoch. The epoch is timed to its results, the task is the slowest of each. Keys",
-        "that became dirty together are due together: the mean shows the epochs beside which they are saved.",
-        "What saves add is measured within a run, against its epochs beside which nothing was saved; the",
-        "variants follow one another, and differ from turn to turn by more than saves add.",
+        f"{found['every']} after they became dirty (`python -m bench.uncoordinated`), in {found['turns']}",
+        "turns. The epoch is timed to its results, the task is the slowest of each. Keys that became dirty",
+        "together are due together. What saves add is measured within a run, against its epochs beside which",
+        "nothing was saved: variants that follow one another differ by more than saves add.",
         "",
         f"| | {' | '.join(names)} |",
         f"| --- |{' --- |' * len(names)}",
@@ -180,9 +181,8 @@ def _uncoordinated(found: dict[str, Any]) -> list[str]:
             for name, numbers in found["variants"].items()
         ),
         "",
-        *_table("saves add", "", {name.replace("_", " "): each for name, each in found["saves_add"].items()}),
-        "",
-        *_table("saving adds to the epochs of", "median", found["saving_adds_to"]),
+        *_table("saves add", "", saves),
+        *(["", *_table("saving adds to the epochs of", "median", against)] if against else []),
     ]
 
 
@@ -216,7 +216,8 @@ def main() -> None:
             ("recovery.json", _recovery),
             ("failover.json", _failover),
             ("savepoint.json", _savepoint),
-            ("uncoordinated.json", _uncoordinated),
+            ("uncoordinated-files.json", _uncoordinated),
+            ("uncoordinated-redis.json", _uncoordinated),
         )
         if (place / name).exists()
     ]
