@@ -30,6 +30,8 @@ class Cable:
         """Pieces that clients sent, whatever became of them; and connections that were refused."""
         self.break_every = 0
         """After every so many pieces of clients, all connections are broken. 0: none."""
+        self.swallow = 0
+        """How many of the next connections are taken and never answered."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> Cable:
@@ -80,6 +82,10 @@ class Cable:
     def _connect(self, client: socket.socket) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._state is not _State.CUT)
+            if self.swallow:
+                self.swallow -= 1
+                self._open.append(client)
+                return
             try:
                 if self._state is _State.REFUSING:
                     raise ConnectionRefusedError

@@ -8,11 +8,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
 
 import holdfast as hf
 from holdfast.checkpoint.identity import open_checkpoint
@@ -201,11 +202,18 @@ def nodes_of(checkpoint: Path | str, hosts: str) -> Iterator[Callable[..., Runni
 
 def expire(running: Running) -> None:
     """End its session behind its back, as the server does after the time-out."""
-    twin = KazooClient(
-        hosts=running.node._settings.zookeeper.hosts,
-        client_id=running.node._zookeeper._client.client_id,
-        timeout=SESSION_SECONDS,
-    )
-    twin.start()
-    twin.stop()
-    twin.close()
+    zookeeper = running.node._zookeeper
+    session, client_id = zookeeper.session, zookeeper._client.client_id
+
+    def ended() -> bool:
+        """A twin takes the session over and closes it, unless the node is quicker to take it back."""
+        twin = KazooClient(
+            hosts=running.node._settings.zookeeper.hosts, client_id=client_id, timeout=SESSION_SECONDS
+        )
+        with suppress(KazooTimeoutError):
+            twin.start(timeout=1.0)
+        twin.stop()
+        twin.close()
+        return zookeeper.session not in (0, session)
+
+    wait_until(ended, f"the session of {running.name} to end", running.story)

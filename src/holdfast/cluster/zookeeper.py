@@ -43,6 +43,11 @@ GRACE_SECONDS = 3.0
 RECONNECT_SECONDS_MAX = 1.0
 """A seat is won back only if the connection is: so the wait between two tries stays short."""
 
+TRIES_PER_SESSION = 4
+"""A server that takes a connection and never answers, as one does that is only just starting, must not cost
+the session: one try is given so much of it.
+"""
+
 Watch = Callable[[], None]
 
 
@@ -263,7 +268,7 @@ class ZooKeeper:
     def _made(self) -> KazooClient:
         settings = self._settings
         return KazooClient(
-            hosts=settings.hosts,
+            hosts=_repeated(settings.hosts),
             timeout=settings.session_seconds,
             auth_data=[("digest", f"{settings.user}:{settings.password}")] if settings.user else None,
             connection_retry={
@@ -304,6 +309,13 @@ def _refused(settings: ZooKeeperSettings, path: str) -> DefinitionError:
     return DefinitionError(
         f"ZooKeeper at {settings.hosts} refuses {path} to {who}; check the user and the password"
     )
+
+
+def _repeated(hosts: str) -> str:
+    """kazoo divides a session's time among the hosts that it is given, so each is given several times."""
+    names, slash, path = hosts.partition("/")
+    each = names.split(",")
+    return ",".join(each * -(-TRIES_PER_SESSION // len(each))) + slash + path
 
 
 def _shut(client: KazooClient) -> None:
