@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,29 @@ def test_a_dirty_key_is_saved_when_it_is_due_and_not_before(tmp_path: Path) -> N
     shard.epoch(["cid"], after_ms=1_000)
     shard.settle()
     assert states.events() == {"ann": 1, "bob": 2}
+
+
+@dataclass
+class Drawers(MemoryStates):
+    """Keys that end alike are cheap to save together."""
+
+    together: list[set[bytes]] = field(default_factory=list)
+
+    def near(self, id: StateId) -> bytes:
+        return id.key[-1:]
+
+    def save_many(self, saves: Sequence[tuple[StateId, bytes]]) -> None:
+        self.together.append({id.key[-1:] for id, _ in saves})
+        super().save_many(saves)
+
+
+def test_keys_that_are_cheaper_to_save_together_are(tmp_path: Path) -> None:
+    states = Drawers()
+    shard = Shard(tmp_path, protection(states, every="1s", batch=4))
+    shard.epoch([f"{name}{drawer}" for name in "abcd" for drawer in "xyz"])
+    shard.epoch(["later"], after_ms=2_000)
+    shard.settle()
+    assert states.together == [{b"x"}, {b"y"}, {b"z"}]
 
 
 def test_what_is_saved_is_clean_and_not_saved_again(tmp_path: Path) -> None:

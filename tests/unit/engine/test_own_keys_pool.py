@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from functools import partial
@@ -70,3 +71,17 @@ def test_a_request_that_waits_can_be_taken_back_and_one_that_runs_cannot() -> No
     go.set()
     until(lambda: pool.outstanding == 0)
     assert ran == []
+
+
+def test_only_threads_that_step_back_run_at_a_lower_priority() -> None:
+    """The rows wait for what is fetched, and never for what is saved."""
+    found: dict[bool, int] = {}
+    for steps_back in (True, False):
+        pool = BoundedPool("t", threads=1, keep_alive_seconds=60, outstanding=1, steps_back=steps_back)
+
+        def look(steps_back: bool = steps_back) -> None:
+            found[steps_back] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+        pool.submit(look)
+        until(lambda each=steps_back: each in found)
+    assert found[True] > found[False] == os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
