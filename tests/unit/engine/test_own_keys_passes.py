@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,18 @@ def test_the_last_pass_saves_everything_also_more_than_the_pools_have_room_for(t
     assert done is not None
     assert set(states.events()) == set(users)
     assert done.unsaved == 0
+
+
+def test_the_last_pass_also_saves_what_came_while_a_save_was_under_way(tmp_path: Path) -> None:
+    states = MemoryStates()
+    shard = Shard(tmp_path, protection(states, every="1s"))
+    shard.epoch(["ann"])
+    states.open.clear()
+    shard.epoch(["ann"], after_ms=2_000)  # its save, of one event, hangs
+    threading.Timer(0.3, states.open.set).start()
+    done = passed(shard, everything=True)
+    assert done is not None
+    assert (states.events(), done.unsaved) == ({"ann": 2}, 0)
 
 
 def test_a_pass_with_the_storage_down_ends_and_says_what_is_left(tmp_path: Path) -> None:

@@ -100,6 +100,9 @@ class PassTask:
         workshop.go_on()
         taken = taken_at(state, shard, self.term, self.now_ms, layout.generation)
         schedule, flight = self.protection.schedule, workshop.flight(log)
+        if self.everything:
+            # A key whose save is under way is left out below, with what it has seen since.
+            self._settled(flight)
         # As often as it takes where there is more than the pools have room for.
         while begin_saves(
             workshop, log, taken, layout, schedule, state,
