@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.engine.uncoordinated import workshop
 from holdfast.engine.uncoordinated.passes import PassTask
+from holdfast.engine.uncoordinated.workshop import Flight
 from holdfast.engine.work import OwnKeysResult, decode_result
 from holdfast.state.working import Version
 from tests.unit.engine.own_keys_kit import GROUPS, MemoryStates, Shard, protection
@@ -72,13 +72,21 @@ def test_the_last_pass_saves_everything_also_more_than_the_pools_have_room_for(t
     assert done.unsaved == 0
 
 
-def test_the_last_pass_also_saves_what_came_while_a_save_was_under_way(tmp_path: Path) -> None:
+def test_the_last_pass_also_saves_what_came_while_a_save_was_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     states = MemoryStates()
     shard = Shard(tmp_path, protection(states, every="1s"))
     shard.epoch(["ann"])
     states.open.clear()
     shard.epoch(["ann"], after_ms=2_000)  # its save, of one event, hangs
-    threading.Timer(0.3, states.open.set).start()
+    wait = Flight.wait
+
+    def going_on(flight: Flight, seconds: float) -> bool:
+        states.open.set()
+        return wait(flight, seconds)
+
+    monkeypatch.setattr(Flight, "wait", going_on)
     done = passed(shard, everything=True)
     assert done is not None
     assert (states.events(), done.unsaved) == ({"ann": 2}, 0)
