@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -57,6 +58,20 @@ def test_a_file_is_complete_and_durable_before_it_takes_the_place_of_the_one_bef
     monkeypatch.setattr(os, "replace", dies)
     with pytest.raises(StorageError):
         storage.save(ANN, save_of(2))
+    assert storage.fetch(ANN) == save_of(1)
+
+
+def test_a_file_that_finds_no_room_does_not_take_the_place_of_the_one_before(tmp_path: Path) -> None:
+    """A write that is cut short is no error of the write: only the next one is told."""
+    storage = FileStateStorage(tmp_path)
+    storage.save(ANN, save_of(1))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(StorageError):
+            storage.save(ANN, save_of(2, b"x" * 100_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert storage.fetch(ANN) == save_of(1)
 
 

@@ -101,8 +101,9 @@ def _replace(files: dict[str, bytes]) -> None:
         try:
             written = []
             for path, draft in drafted.items():
-                file = opened.enter_context(open(draft, "xb", buffering=0))
+                file = opened.enter_context(open(draft, "xb"))
                 file.write(files[path])
+                file.flush()
                 written.append(file)
             for file in written:
                 os.fsync(file.fileno())
