@@ -165,10 +165,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="with saving")
+    parser.add_argument("--beside", nargs="*", choices=VARIANTS, default=VARIANTS, help="saving, that is")
     parser.add_argument("--redis", metavar="URL", help="save there instead of in files")
     parser.add_argument("--out", type=Path, help="bench-results/uncoordinated-files.json, or -redis.json")
     given = parser.parse_args()
+    variants = [each for each in VARIANTS if each == SAVING or each in given.beside]
     kept_in = "redis" if given.redis else "files"
     out = given.out or Path(f"bench-results/uncoordinated-{kept_in}.json")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -177,12 +178,12 @@ def main() -> None:
     results = []
     for turn in range(given.turns):
         # Each one comes first as often as last: the machine warms up, or is busy, for all alike.
-        for variant in given.variants if turn % 2 == 0 else given.variants[::-1]:
+        for variant in variants if turn % 2 == 0 else variants[::-1]:
             results.append(measure(variant, given.epochs, given.redis))
             p50 = statistics.median(results[-1]["epoch_ms"])
             print(f"turn {turn + 1}: {variant:<13} p50 {p50:.0f} ms", flush=True)
         # After each turn, so that a run that is cut short has measured something.
-        found = {"kept_in": kept_in, **summary(results, given.variants)}
+        found = {"kept_in": kept_in, **summary(results, variants)}
         out.write_text(json.dumps(found, indent=2))
     print(json.dumps(found, indent=2))
 
