@@ -23,6 +23,7 @@ from holdfast.checkpoint.records import CommitRecord, Parent, PinRecord
 from holdfast.checkpoint.retention import Retention, Retired
 from holdfast.checkpoint.view import EMPTY, CheckpointView, Head, fold
 from holdfast.engine.committing import Committer
+from holdfast.engine.planning import recorded_plans
 from holdfast.errors import FencedOut, UnknownOutcome
 from holdfast.ids import CommitNumber
 from holdfast.storage.contract import Put, Storage
@@ -167,7 +168,9 @@ class EpochsOnce(World):
 
     def check_whole(self) -> None: ...
 
-    def show(self, epoch: int, rows: tuple[int, int]) -> None: ...
+    def show(self, epoch: int, rows: tuple[int, int], input: str) -> None: ...
+
+    def lose_newest(self) -> None: ...
 
     def believed(self, view: CheckpointView, run: str) -> None: ...
 
@@ -202,6 +205,9 @@ CONTROLS: dict[str, Control] = {
     ),
     "pin-without-a-second-look": Control("pinned", instead=((pins, "pin", _pinned_unseen),)),
     "recorded-plans-ignored": Control(
-        "the sink", instead=((leaders, "recorded_plans", lambda *given: deque()),)
+        "the sink", instead=((leaders, "recorded_plans", lambda *given, **shown: deque()),)
+    ),
+    "sinks-not-asked": Control(
+        "the sink", instead=((leaders, "recorded_plans", lambda *given, **shown: recorded_plans(*given)),)
     ),
 }

@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.checkpoint import names
 from holdfast.checkpoint.commits import Adopted, Chain, DamagedChain
 from holdfast.checkpoint.identity import Checkpoint
-from holdfast.checkpoint.plans import Plans
+from holdfast.checkpoint.plans import Plans, input_of
 from holdfast.checkpoint.records import (
     DeltaFile,
     Extent,
@@ -44,7 +44,7 @@ from holdfast.errors import (
     UnknownOutcome,
 )
 from holdfast.ids import CommitNumber, shard_ranges
-from holdfast.io.contract import Slice, StagedPart
+from holdfast.io.contract import Mark, Slice, StagedPart
 from holdfast.storage.checksums import checksum, read_extent
 from tests.sim.scheduler import Crashed, Executor, Process
 from tests.sim.storage import SimStorage
@@ -78,6 +78,8 @@ class Habits:
     rewind_chance: float = 0.0
     recode_chance: float = 0.0
     snapshot_chance: float = 0.3
+    lose_chance: float = 0.0
+    """Of the newest commit record being gone when a life begins. For a leader that is alone."""
     sink_knows: bool = True
     """Whether the sink can say how far it was published; if not, it only recognises an epoch it shows."""
 
@@ -110,6 +112,8 @@ class Leader:
 
     def _live(self, run: str) -> None:
         world = self.world
+        if world.chance.random() < self.habits.lose_chance:
+            world.lose_newest()
         storage = SimStorage(world, f"sim://{run}")
         term = claim(storage, run, "host", 1, self.now_ms())
         world.tell(f"leads with term {term}")
@@ -173,7 +177,12 @@ class Lead:
         self.leader, self.world, self.habits = leader, leader.world, leader.habits
         self.storage, self.checkpoint, self.term, self.run_name = checkpoint.storage, checkpoint, term, run
         self.files = 0
-        recorded = recorded_plans(checkpoint.plans, checkpoint.chain, view, [SOURCE], leader.code, 1)
+        sink = SimpleNamespace(uid=SINK, sink=self)
+        program: Any = SimpleNamespace(sinks={SINK: SINK}, graph=SimpleNamespace(name="sim", sinks=(sink,)))
+        self.publishing = Publishing(program, "sim", self.storage.url, view)
+        recorded = recorded_plans(
+            checkpoint.plans, checkpoint.chain, view, [SOURCE], leader.code, 1, shown=self.publishing.shown
+        )
         self.world.seen["plan of another followed"] += len(recorded)
         source = SimpleNamespace(uid=SOURCE, source=self)
         self.planner = Planner(
@@ -189,9 +198,6 @@ class Lead:
         )
         self.line = line_of(view, OPERATOR, GROUPS)
         self.through = self._restored()
-        sink = SimpleNamespace(uid=SINK, sink=self)
-        program: Any = SimpleNamespace(sinks={SINK: SINK}, graph=SimpleNamespace(name="sim", sinks=(sink,)))
-        self.publishing = Publishing(program, "sim", self.storage.url, view)
         self.committer = leader.parts.committer(
             checkpoint, self.publishing, view, term, run, SCHEMAS,
             PublishOrder.AFTER_COMMIT, lambda view: self.world.believed(view, run), lambda text: None,
@@ -204,6 +210,7 @@ class Lead:
         try:
             self.committer.publish_recovered()
             self._loop()
+            self.committer.record_published()
             clean = True
         finally:
             self.snapshots.shutdown(wait=True, cancel_futures=True)
@@ -260,7 +267,9 @@ class Lead:
             parent=self.line.version, extent=extent, entries=1,
         )  # fmt: skip
         self.line = self.line.extended(delta)
-        staged = StagedFile(stream=SINK, epoch=plan.epoch, part=0, extent=extent, rows=1)
+        staged = StagedFile(
+            stream=SINK, epoch=plan.epoch, part=0, extent=extent, rows=1, sinks=(SINK,), input=input_of(plan)
+        )
         return EpochOutcome(plan, deltas=[delta], staged=[staged])
 
     def _take_snapshots(self, epoch: int) -> None:
@@ -308,9 +317,15 @@ class Lead:
     def publisher(self, job: str, uid: str) -> Lead:
         return self
 
-    def published_through(self) -> int:
+    def mark(self) -> Mark:
         self.world.scheduler.step()
-        return len(self.world.shown) if self.habits.sink_knows else 0
+        return self.world.mark if self.habits.sink_knows else Mark(0)
+
+    def begin(self) -> None:
+        """There is always a trace of this sink."""
+
+    def published_through(self) -> int:
+        return self.mark().epoch
 
     def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
         rows: Rows = parts[0].load()
@@ -318,12 +333,12 @@ class Lead:
         world.scheduler.step()
         world.tell(f"shows epoch {epoch}")
         if world.chance.random() >= world.fault_chance:
-            world.show(epoch, rows)
+            world.show(epoch, rows, parts[0].input)
         elif world.chance.random() < 0.5:
             raise StorageError("injected: the sink took nothing")
         else:
             if world.chance.random() < 0.5:
-                world.show(epoch, rows)
+                world.show(epoch, rows, parts[0].input)
             raise UnknownOutcome("injected: the sink did not answer")
 
     def close(self) -> None:

@@ -123,4 +123,29 @@ def _faults(chance: random.Random) -> Weather:
     )
 
 
-_SEASONS: tuple[Callable[[random.Random], Weather], ...] = (_mixed, _sleepers, _copies, _rewinds, _faults)
+def _losses(chance: random.Random) -> Weather:
+    """The newest commit is lost between lives, and what the sink shows of it is not."""
+    return Weather(
+        leaders=1,
+        steps_max=200,
+        crash_chance=chance.choice((0.003, 0.01)),
+        habits=Habits(
+            retain=3,
+            manifest_every=chance.choice((1, 2, 4)),
+            lives=6,
+            epochs=chance.choice((2, 5)),
+            barrier_chance=chance.choice((0.3, 0.8)),
+            recode_chance=chance.choice((0.0, 0.5)),
+            lose_chance=0.7,
+        ),
+    )
+
+
+_SEASONS: tuple[Callable[[random.Random], Weather], ...] = (
+    _mixed,
+    _sleepers,
+    _copies,
+    _rewinds,
+    _faults,
+    _losses,
+)

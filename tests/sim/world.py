@@ -26,6 +26,7 @@ from holdfast.checkpoint.retention import record_objects
 from holdfast.checkpoint.view import EMPTY, CheckpointView, fold, rewound
 from holdfast.engine.lines import EMPTY_VERSION
 from holdfast.errors import HoldfastError
+from holdfast.io.contract import Mark
 from holdfast.storage.checksums import checksum
 from holdfast.storage.contract import Put
 from tests.sim.scheduler import Scheduler
@@ -68,6 +69,8 @@ class World:
     """By commit: the history that held then."""
     committed: dict[int, Rows] = field(default_factory=dict)
     shown: list[Rows] = field(default_factory=list)
+    mark: Mark = field(default_factory=lambda: Mark(0))
+    """What the sink remembers."""
     floor: int = 0
     terms: dict[int, str] = field(default_factory=dict)
     pinned: dict[str, int] = field(default_factory=dict)
@@ -144,7 +147,20 @@ class World:
         if newest <= term:
             raise Violation(f"the leader of term {term} stops, though it is the newest: {error}")
 
-    def show(self, epoch: int, rows: Rows) -> None:
+    def lose_newest(self) -> None:
+        """The newest commit record is gone, as after damage or from an older copy. What sinks show stays."""
+        if len(self.chain) < 2 or self.chain[-1].rewind_to is not None:
+            return
+        lost = self.chain.pop().number
+        del self.objects_in(names.COMMITS)[names.commit(lost)]
+        for known in (self.views, self.needs, self.lines):
+            del known[lost]  # type: ignore[attr-defined]
+        self.line = list(self.lines[lost - 1])
+        self.seen["newest commit lost"] += 1
+        self.seen["sink ahead of the chain"] += len(self.shown) > self.views[lost - 1].last_epoch
+        self.tell(f"finds commit {lost} lost")
+
+    def show(self, epoch: int, rows: Rows, input: str) -> None:
         """The sink's one atomic step: an epoch already shown is left alone."""
         if epoch <= len(self.shown):
             self.seen["epoch offered to the sink again"] += 1
@@ -159,6 +175,7 @@ class World:
         if rows[0] != (self.shown[-1][1] if self.shown else 0):
             raise Violation(f"the sink shows rows up to {self.shown[-1:]} and was given {rows}")
         self.shown.append(rows)
+        self.mark = Mark(epoch, input)
 
     def pin(self, name: str, commit: int) -> None:
         """Somebody was promised this commit."""
@@ -241,6 +258,8 @@ class World:
             raise Violation(f"epoch {epoch} has rows {rows}, its plan is another")
         if rows[0] != before.through:
             raise Violation(f"commit {record.number} loses or doubles rows: {rows} after {before.through}")
+        if epoch <= len(self.shown) and self.shown[epoch - 1] != rows:
+            raise Violation(f"epoch {epoch} has rows {rows}, the sink shows {self.shown[epoch - 1]} for it")
         self.line.append(State(delta.version, rows[1]))
         self.committed[epoch] = rows
 

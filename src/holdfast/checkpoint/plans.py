@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from holdfast.checkpoint import names
 from holdfast.checkpoint.envelope import seal, unseal
 from holdfast.checkpoint.once import write_once
 from holdfast.checkpoint.records import Json, PlanRecord
 from holdfast.errors import CorruptionError
 from holdfast.ids import EpochId, PlanAttempt
+from holdfast.storage.checksums import checksum
 from holdfast.storage.contract import Storage
 
 
@@ -88,6 +91,12 @@ def may_follow(
         if _plain(part.start) != _plain(start_positions.get(uid)):
             return f"it reads source {uid!r} from {part.start}, not from {start_positions.get(uid)}"
     return None
+
+
+def input_of(plan: PlanRecord) -> str:
+    """Names the rows that a plan reads: plans with the same slices have the same, whoever made them."""
+    slices = {uid: (part.start, part.end, part.detail, part.skipped) for uid, part in plan.slices.items()}
+    return checksum(msgspec.json.encode(slices, order="sorted"))
 
 
 def _plain(value: Json) -> Json:

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 
-FORMAT = 2
+FORMAT = 3
 """The version of every stored record. A reader refuses a newer one. 1 had no savepoints, lists, lineages of
-schemas, requests or failures.
+schemas, requests or failures. 2 did not say for which sinks rows were staged.
 """
 
 Json = Any
@@ -160,6 +160,12 @@ class StagedFile(Record, frozen=True, kw_only=True):
     part: int
     extent: Extent
     rows: int
+    sinks: tuple[str, ...] = ()
+    """The uids of the sinks that are to show these rows, whatever the job looks like by then. Empty, in
+    records of format 2 and older alone: the sinks of the stream of this name.
+    """
+    input: str = ""
+    """Which slices the epoch read: `plans.input_of` its plan. Sinks keep it beside what they show."""
 
 
 class ListFile(Record, frozen=True, kw_only=True):

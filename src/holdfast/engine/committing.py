@@ -90,9 +90,18 @@ class Committer:
     def submit_marks(self, marks: list[OwnKeysShard]) -> None:
         """Commit news of shards whose keys are saved on their own, without an epoch."""
         self.check(COMMITS_IN_FLIGHT - 1)
-        self._pending.append(self._commits.submit(self._commit_marks, marks))
+        self._pending.append(self._commits.submit(self._commit_news, marks))
 
-    def _commit_marks(self, marks: list[OwnKeysShard]) -> None:
+    def record_published(self) -> None:
+        """Once everything given before is published, commit that it is, so that the next run has nothing to
+        publish, whatever becomes of the sinks until then."""
+        self.check(0)
+        recorded = self.view.published_through
+        if any(epoch > recorded.get(uid, 0) for uid, epoch in self._publishing.through.items()):
+            self._pending.append(self._commits.submit(self._commit_news, []))
+
+    def _commit_news(self, marks: list[OwnKeysShard]) -> None:
+        """Commit what there is to say without an epoch."""
         if self._failed or not self.view.number:
             return
         view = self.view
@@ -106,13 +115,16 @@ class Committer:
             parallelism=view.parallelism,
             fingerprint=view.fingerprint,
             positions=view.positions,
+            published_through=self._publishing.through,
             own_keys=tuple(marks),
         )
+        self._permit.await_commit()
         done = self._checkpoint.chain.commit(view, record)
         if isinstance(done, Adopted):
             self._failed = True
             raise AdoptedOther(f"commit {done.view.number} of term {done.view.term} came first")
         self.view = done.view
+        self._permit.satisfied()
         self._on_commit(self.view)
 
     def add_snapshots(self, files: list[SnapshotFile]) -> None:

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.commits import Chain
-from holdfast.checkpoint.plans import Plans, PlanTaken, may_follow
+from holdfast.checkpoint.plans import Plans, PlanTaken, input_of, may_follow
 from holdfast.checkpoint.records import Json, PlanRecord, Slice
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock
-from holdfast.errors import CorruptionError, FencedOut, ObjectMissing, RestoreError
+from holdfast.engine.committing import AdoptedOther
+from holdfast.errors import CorruptionError, FencedOut, HoldfastError, ObjectMissing, RestoreError
 from holdfast.graph.nodes import SourceNode
 from holdfast.ids import EpochId, PlanAttempt
-from holdfast.io.contract import SourceReader
+from holdfast.io.contract import Mark, SourceReader
 
 PLANS_AHEAD_MAX = 1_000
 """How many recorded plans a recovery follows at most, beyond those that a rewind has to replay."""
@@ -42,36 +43,102 @@ def recorded_plans(
     parallelism: int,
     max_rows: int | None = None,
     say: Callable[[str], None] = lambda text: None,
+    shown: Mapping[str, Mark] | None = None,
 ) -> deque[Recorded]:
     """The plans after the view, in order, for as long as each reads on from where the one before ended.
 
-    After a rewind these are the plans that were committed then: sinks may show what came of them, so
-    exactly these slices are read again, whatever else has changed. RestoreError where one cannot be. A plan
-    that nobody can have seen anything of is followed only as it is, and only if it is not too large by now.
+    Sinks may show epochs after the view: history went back, or the checkpoint lost its newest commits.
+    Exactly the slices that those epochs had are read again, whatever else has changed. RestoreError where
+    that cannot be done. A plan that no sink can show anything of is followed only as it is, and only if it is
+    not too large by now. `shown`: what the sinks themselves say that they show. AdoptedOther: the chain has
+    gone on since the view.
     """
     positions: dict[str, Json] = {uid: view.positions.get(uid) for uid in uids}
     committed, clock_ms = _committed_attempts(chain, view), view.clock_ms
     found: deque[Recorded] = deque()
-    shown = max([*committed, *view.published_through.values()], default=0)
-    for epoch in range(view.last_epoch + 1, max(shown, view.last_epoch + PLANS_AHEAD_MAX) + 1):
-        plan = _recorded(plans, EpochId(epoch), committed.get(epoch), say)
+    replayed = _Replayed(plans, chain, view, committed, shown or {}, say)
+    for epoch in range(view.last_epoch + 1, max(replayed.through, view.last_epoch + PLANS_AHEAD_MAX) + 1):
+        plan = replayed.plan(epoch) if epoch <= replayed.through else _newest(plans, EpochId(epoch), say)
         if plan is None or _leads_elsewhere(plan, positions):
-            if epoch <= shown:
-                raise RestoreError(
-                    f"epoch {epoch} has to be replayed after a rewind, and its plan is damaged or missing or "
-                    f"reads other sources; restore {names.plans_of(epoch)} from a copy, or the sources' uids"
-                )
+            if epoch <= replayed.through:
+                raise replayed.refusal(epoch, "its plan is damaged or missing, or reads other sources")
             break
         obstacle = may_follow(
             plan, start_positions=positions, fingerprint=fingerprint, parallelism=parallelism
         )
-        if epoch > shown and (obstacle or _too_large(plan, max_rows) or plan.clock_ms < clock_ms):
+        too_large_or_late = obstacle or _too_large(plan, max_rows) or plan.clock_ms < clock_ms
+        if epoch > replayed.through and too_large_or_late:
             break
         found.append(Recorded(plan, obstacle))
         # Plans of several leaders may lie here: what one planned follows what another did, but not its clock.
         clock_ms = max(clock_ms, plan.clock_ms)
         positions.update({uid: part.end for uid, part in plan.slices.items()})
     return found
+
+
+class _Replayed:
+    """Which plan each epoch had that sinks may show and the view lacks: epochs up to `through`."""
+
+    def __init__(
+        self,
+        plans: Plans,
+        chain: Chain,
+        view: CheckpointView,
+        committed: dict[int, PlanAttempt],
+        shown: Mapping[str, Mark],
+        say: Callable[[str], None],
+    ) -> None:
+        self._plans, self._chain, self._view, self._committed = plans, chain, view, committed
+        self._shown, self._say = shown, say
+        marks = (mark.epoch for mark in shown.values())
+        self.through = max([*committed, *view.published_through.values(), *marks], default=0)
+
+    def plan(self, epoch: int) -> PlanRecord | None:
+        """The plan by which the epoch was committed. None: it is not there. RestoreError: which of several it
+        was is not known, or a sink shows what came of another."""
+        newest = _newest(self._plans, EpochId(epoch), self._say)
+        if newest is not None and any(part.skipped for part in newest.slices.values()):
+            # A user decided since then to give up a part of it.
+            return newest
+        plan = self._committed_plan(epoch, newest)
+        for uid, mark in self._shown.items():
+            if plan is not None and mark.epoch == epoch and mark.input not in ("", input_of(plan)):
+                raise self.refusal(epoch, f"sink {uid!r} shows what came of a plan that is not here")
+        return plan
+
+    def _committed_plan(self, epoch: int, newest: PlanRecord | None) -> PlanRecord | None:
+        if attempt := self._committed.get(epoch):
+            return self._read(epoch, attempt)
+        wanted = {mark.input for mark in self._shown.values() if mark.epoch == epoch and mark.input}
+        if newest is None:
+            return None
+        # The commit record itself is lost: its plan is one of these.
+        attempts = [self._read(epoch, number) for number in range(1, newest.attempt + 1)]
+        inputs = {attempt and input_of(attempt) for attempt in attempts}
+        if not wanted and len(inputs) > 1:
+            raise self.refusal(
+                epoch, f"it was planned {newest.attempt} times and which of the plans was committed is lost"
+            )
+        return next(
+            (each for each in reversed(attempts) if each and (not wanted or input_of(each) in wanted)), newest
+        )
+
+    def _read(self, epoch: int, attempt: int) -> PlanRecord | None:
+        return _readable(lambda: self._plans.read(EpochId(epoch), PlanAttempt(attempt)), self._say)
+
+    def refusal(self, epoch: int, why: str) -> HoldfastError:
+        if max(self._chain.numbers(), default=0) > self._view.number:
+            # The leader before us committed, and published, after we had read the chain: nothing is missing.
+            return AdoptedOther(f"commit {self._view.number + 1} came first; going on from it")
+        ahead = {uid: mark.epoch for uid, mark in self._shown.items() if mark.epoch > self._view.last_epoch}
+        sinks = ", ".join(f"{uid!r} shows epochs up to {last}" for uid, last in sorted(ahead.items()))
+        since = f"sink {sinks}, and " if sinks else "after a rewind "
+        return RestoreError(
+            f"{since}this checkpoint ends with epoch {self._view.last_epoch}: epoch {epoch} has to be read "
+            f"again as it was, and {why}; restore {names.plans_of(epoch)} or a newer copy of the checkpoint, "
+            f"or take back what the sinks show after epoch {self._view.last_epoch} "
+            "(docs/how-to/restarts.md, 'An older copy')"
+        )
 
 
 def _too_large(plan: PlanRecord, max_rows: int | None) -> bool:
@@ -104,14 +171,8 @@ def _committed_attempts(chain: Chain, view: CheckpointView) -> dict[int, PlanAtt
     return attempts
 
 
-def _recorded(
-    plans: Plans, epoch: EpochId, attempt: PlanAttempt | None, say: Callable[[str], None]
-) -> PlanRecord | None:
-    """The committed attempt, unless somebody has since decided to skip a part of it; else the newest."""
-    newest = _readable(lambda: plans.newest(epoch), say)
-    if attempt is None or (newest is not None and any(part.skipped for part in newest.slices.values())):
-        return newest
-    return _readable(lambda: plans.read(epoch, attempt), say)
+def _newest(plans: Plans, epoch: EpochId, say: Callable[[str], None]) -> PlanRecord | None:
+    return _readable(lambda: plans.newest(epoch), say)
 
 
 def _readable(read: Callable[[], PlanRecord | None], say: Callable[[str], None]) -> PlanRecord | None:

@@ -75,9 +75,9 @@ class Program:
     schemas: dict[str, pa.Schema]
     """Stream name -> columns of its staged rows."""
 
-    @property
-    def published_streams(self) -> frozenset[str]:
-        return frozenset(self.sinks.values())
+    def sinks_of(self, stream: str) -> tuple[str, ...]:
+        """The uids of the sinks that show a stream."""
+        return tuple(uid for uid, shown in self.sinks.items() if shown == stream)
 
     @property
     def unkeyed(self) -> dict[str, UnkeyedNode]:

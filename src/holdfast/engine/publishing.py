@@ -1,7 +1,8 @@
 """Makes committed epochs visible in sinks: in order, whole, once.
 
 Always true: what an exactly-once sink shows is a prefix of the committed epochs; `through` never names an
-epoch that a sink has not shown.
+epoch that a sink has not shown. Rows go to the sinks that they were staged for, however the job has changed
+since; where the job no longer has such a sink the run is refused, and no row is dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine.program import Program
 from holdfast.engine.staged import load_extent
 from holdfast.errors import RestoreError
-from holdfast.io.contract import Publisher, StagedPart
+from holdfast.io.contract import Mark, Publisher, RememberingPublisher, StagedPart
 from holdfast.steps import Step, reached
 
 
@@ -32,53 +33,100 @@ class Recipients(Enum):
 class Publishing:
     """The open sinks of a run. `publish` is called by one thread at a time for each sink."""
 
-    def __init__(self, program: Program, identity: str, storage_url: str, view: CheckpointView) -> None:
+    def __init__(
+        self,
+        program: Program,
+        identity: str,
+        storage_url: str,
+        view: CheckpointView,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
         """`view`: says what was published. A sink that shows more is believed, never one that shows less. A
-        sink that the job did not have before begins with the oldest output that is still there.
+        sink that the job did not have before begins with the next epoch.
+
+        RestoreError: rows wait for a sink that the job no longer has, or whether a sink has shown them cannot
+        be told.
         """
-        recorded, new = view.published_through, view.staged[0].epoch - 1 if view.staged else view.last_epoch
-        self._storage_url = storage_url
+        self._storage_url, self._say = storage_url, say
         self._streams = program.sinks
         self._publishers: dict[str, Publisher] = {}
         self._dedupes = {node.uid: node.sink.exactly_once for node in program.graph.sinks}
         self._lock = threading.Lock()
+        self.shown: dict[str, Mark] = {}
+        """What each sink itself says that it shows, as of the start."""
         self.through: dict[str, int] = {}
         try:
+            self._refuse_removed(view)
             for node in program.graph.sinks:
                 publisher = node.sink.publisher(f"{program.graph.name} ({identity})", node.uid)
                 self._publishers[node.uid] = publisher
-                shown = publisher.published_through()
-                self.through[node.uid] = max(recorded.get(node.uid, new), shown)
+                self.shown[node.uid] = self._asked(node.uid, publisher, view)
+                recorded = view.published_through.get(node.uid, view.last_epoch)
+                self.through[node.uid] = max(recorded, self.shown[node.uid].epoch)
+            for publisher in self._publishers.values():
+                if isinstance(publisher, RememberingPublisher):
+                    publisher.begin()
         except BaseException:
             # The run tries again, and opens all of them again.
             self.close()
             raise
 
-    def refuse_ahead(self, epoch: int) -> None:
-        """Refuse sinks that show more than `epoch`: the job that was stopped with a savepoint has gone on
-        from its own checkpoint since, and epochs of the same numbers would be taken for shown.
-        """
-        ahead = [f"{uid!r} shows epoch {shown}" for uid, shown in self.through.items() if shown > epoch]
-        if ahead:
+    def _asked(self, uid: str, publisher: Publisher, view: CheckpointView) -> Mark:
+        if not isinstance(publisher, RememberingPublisher):
+            return Mark(publisher.published_through())
+        mark = publisher.mark()
+        recorded = view.published_through.get(uid, 0)
+        if mark is not None or not recorded:
+            return mark or Mark(0)
+        waiting = self._waiting(view.staged, uid, recorded)
+        if waiting:
+            rows, last = sum(file.rows for file in waiting), waiting[-1].epoch
             raise RestoreError(
-                f"the savepoint ends with epoch {epoch} and its job went on since: sink {', '.join(ahead)}; "
-                "start without claim and with sinks of its own"
+                f"sink {uid!r} has shown epochs up to {recorded} and has no trace of it where it writes now: "
+                f"whether epochs {recorded + 1} to {last} ({rows} rows, committed) were shown where it wrote "
+                "before cannot be told; start once with the former place, or put these rows aside with "
+                f"`holdfast sinks set-aside {uid}`"
             )
+        self._say(
+            f"sink {uid!r} has shown epochs up to {recorded} and has no trace of it where it writes now "
+            f"(emptied, or another place); no rows wait for it, and it goes on with epoch {recorded + 1}"
+        )
+        return Mark(0)
+
+    def _refuse_removed(self, view: CheckpointView) -> None:
+        """Refuse to leave rows behind that were committed for a sink which the job does not have now."""
+        for uid, recorded in view.published_through.items():
+            waiting = [] if uid in self._streams else self._waiting(view.staged, uid, recorded)
+            if waiting:
+                raise _left_behind(f"sink {uid!r}", waiting, uid)
+        # Format 2 names streams instead of sinks: one that no sink reads any more.
+        through = min(view.published_through.values(), default=0)
+        for file in view.staged:
+            if not file.sinks and file.rows and file.epoch > through and not self._recipients(file):
+                raise _left_behind(f"stream {file.stream!r}", [file], "UID")
+
+    def _recipients(self, file: StagedFile) -> tuple[str, ...]:
+        return file.sinks or tuple(uid for uid, name in self._streams.items() if name == file.stream)
+
+    def _waiting(self, staged: Iterable[StagedFile], uid: str, after: int) -> list[StagedFile]:
+        return [file for file in staged if file.rows and file.epoch > after and uid in self._recipients(file)]
 
     def publish(self, first: int, last: int, staged: Iterable[StagedFile], to: Recipients) -> None:
         """Make epochs `first` to `last` visible. What a sink has shown already it is not given again."""
         reached(Step.BEFORE_PUBLISH)
-        by_stream: dict[tuple[str, int], list[StagedFile]] = {}
+        by_sink: dict[tuple[str, int], list[StagedFile]] = {}
         for file in staged:
-            by_stream.setdefault((file.stream, file.epoch), []).append(file)
+            for uid in self._recipients(file):
+                by_sink.setdefault((uid, file.epoch), []).append(file)
         for uid, publisher in self._publishers.items():
             if to is not Recipients.ALL and self._dedupes[uid] is not (to is Recipients.DEDUPING):
                 continue
             assert first <= self.through[uid] + 1, f"epoch {first} of {uid} would come before those it lacks"
             for epoch in range(max(first, self.through[uid] + 1), last + 1):
-                files = sorted(by_stream.get((self._streams[uid], epoch), ()), key=lambda file: file.part)
+                files = sorted(by_sink.get((uid, epoch), ()), key=lambda file: file.part)
                 publisher.publish(
-                    epoch, [StagedPart(file.part, file.rows, self._loader(file)) for file in files]
+                    epoch,
+                    [StagedPart(file.part, file.rows, self._loader(file), file.input) for file in files],
                 )
                 with self._lock:
                     self.through = {**self.through, uid: epoch}
@@ -92,3 +140,12 @@ class Publishing:
 
     def _loader(self, file: StagedFile) -> Callable[[], object]:
         return partial(load_extent, self._storage_url, file.extent)
+
+
+def _left_behind(what: str, waiting: list[StagedFile], uid: str) -> RestoreError:
+    rows, first, last = sum(file.rows for file in waiting), waiting[0].epoch, waiting[-1].epoch
+    return RestoreError(
+        f"{rows} rows of epochs {first} to {last} were committed for {what} and not shown yet, and the job "
+        "no longer has it; start the former job once and stop it, which shows them, or put them aside with "
+        f"`holdfast sinks set-aside {uid}`"
+    )

@@ -11,12 +11,13 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from holdfast import errors
+from holdfast.checkpoint.plans import input_of
 from holdfast.checkpoint.records import DeltaFile, OwnKeysShard, PlanRecord, StagedFile, VersionRecord
 from holdfast.engine.bundle import Bundle
 from holdfast.engine.frames import EpochFrames
@@ -70,6 +71,11 @@ class EpochOutcome:
     own_keys: dict[tuple[str, int], OwnKeysResult] = field(default_factory=dict)
     marks: list[OwnKeysShard] = field(default_factory=list)
     """How shards stand whose keys are saved on their own, for the commit."""
+
+    @cached_property
+    def input(self) -> str:
+        """Names the rows that the epoch read."""
+        return input_of(self.plan)
 
 
 class EpochRunner:
@@ -210,7 +216,7 @@ class EpochRunner:
         for output in result.outputs:
             stream = stage.outputs[output.name] if isinstance(stage.node, OperatorNode) else stage.stream
             frames.add(stream, output.payload)
-            if stream in self._program.published_streams:
+            if sinks := self._program.sinks_of(stream):
                 extent = bundle.place(output.payload)
                 outcome.staged.append(
                     StagedFile(
@@ -219,6 +225,8 @@ class EpochRunner:
                         part=result.shard,
                         extent=extent,
                         rows=output.rows,
+                        sinks=sinks,
+                        input=outcome.input,
                     )
                 )
 

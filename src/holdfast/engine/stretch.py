@@ -10,7 +10,8 @@ of a stretch (see driver).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ from holdfast.engine.publishing import Publishing
 from holdfast.engine.recovery import Inspector
 from holdfast.engine.restarting import NO_EPOCH
 from holdfast.engine.runner import EpochOutcome, EpochRunner, Lines
-from holdfast.engine.schemas import operator_schemas
+from holdfast.engine.schemas import InForce, operator_schemas
 from holdfast.engine.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, RunSettings, Until
 from holdfast.engine.snapshots import Snapshotter
 from holdfast.engine.uncoordinated.ledger import Ledger
@@ -41,6 +42,7 @@ from holdfast.errors import RestoreError
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.guarantees import Guarantee
 from holdfast.ids import KeyGroupRange, shard_ranges
+from holdfast.io.contract import Mark
 from holdfast.steps import Step, reached
 
 if TYPE_CHECKING:
@@ -89,10 +91,30 @@ class Stretch:
         for text in in_force.news:
             seat.monitor.say(f"UPGRADE: {text}")
         program, schemas = in_force.applied_to(seat.program), in_force.records
-        self._planner = _planner_after(seat, view, shards)
         self._ledger = _ledger_of(seat, view, shards)
         self._lines = _lines_of(seat, view, shards, self._ledger)
         self._lists = lists_of(view, schemas, program, shards, checkpoint.storage, seat.exactly)
+        # Before anything is planned: which plans have to be followed depends on what the sinks show.
+        self._publishing = Publishing(
+            program, checkpoint.job.identity, checkpoint.storage.url, view, seat.monitor.say
+        )
+        with contextlib.ExitStack() as opened:
+            opened.callback(self._publishing.close)
+            self._planner = _planner_after(seat, view, shards, self._publishing.shown)
+            self._prepare(in_force, program, view)
+            opened.pop_all()
+        self._admission = Admission(target_seconds=EPOCH_TARGET_SECONDS, ceiling=settings.max_rows_per_epoch)
+        self._pending: list[EpochOutcome] = []
+        self._barrier = seat.clock.monotonic()
+        self._state_bytes: dict[tuple[str, int], int] = {}
+        self._said_of_keys = ""
+        self.running = NO_EPOCH
+        """The epoch whose jobs run now, or whose failure ended the stretch."""
+
+    def _prepare(self, in_force: InForce, program: Program, view: CheckpointView) -> None:
+        """Make what runs, saves and commits."""
+        seat, shards = self._seat, self._shards
+        settings, checkpoint = seat.settings, seat.checkpoint
         place = work_place(seat.spark, settings, checkpoint.job.identity, checkpoint.storage, seat.owner)
         placement = Placement(seat.spark)
         self._runner = EpochRunner(
@@ -109,22 +131,12 @@ class Stretch:
         self._passes = SavingPasses(
             seat.spark, program, place, placement, shards, seat.term, seat.run, seat.clock
         )
-        self._said_of_keys = ""
         self._snapshotter = Snapshotter(seat.spark, place, placement, shards, in_force)
-        self._publishing = Publishing(program, place.identity, checkpoint.storage.url, view)
-        if view.number == 1 and checkpoint.job.seeded_from:
-            self._publishing.refuse_ahead(view.last_epoch)
         self._committer = Committer(
-            checkpoint, self._publishing, view, seat.term, seat.run, schemas,
+            checkpoint, self._publishing, view, seat.term, seat.run, in_force.records,
             PublishOrder(str(settings.guarantee)), self._committed, seat.monitor.say,
             seat.wishes.permit,
         )  # fmt: skip
-        self._admission = Admission(target_seconds=EPOCH_TARGET_SECONDS, ceiling=settings.max_rows_per_epoch)
-        self._pending: list[EpochOutcome] = []
-        self._barrier = seat.clock.monotonic()
-        self._state_bytes: dict[tuple[str, int], int] = {}
-        self.running = NO_EPOCH
-        """The epoch whose jobs run now, or whose failure ended the stretch."""
 
     @property
     def view(self) -> CheckpointView:
@@ -147,6 +159,7 @@ class Stretch:
             self._committer.publish_recovered()
             ending = self._loop()
             self._save_keys(everything=True)
+            self._committer.record_published()
             clean = True
         finally:
             self._snapshotter.close()
@@ -280,15 +293,30 @@ class Stretch:
         )  # fmt: skip
 
 
-def _planner_after(seat: Seat, view: CheckpointView, shards: int) -> Planner:
+def _planner_after(seat: Seat, view: CheckpointView, shards: int, shown: Mapping[str, Mark]) -> Planner:
+    """The planner that goes on from `view`, with the plans that have to be followed first. RestoreError:
+    sinks show what this checkpoint cannot replay."""
     plans, sources = seat.checkpoint.plans, seat.program.graph.sources
     uids = [node.uid for node in sources]
     code = fingerprint(seat.program.graph)
     ceiling = seat.settings.max_rows_per_epoch
+    _refuse_gone_on(seat, view, shown)
     recorded = recorded_plans(
-        plans, seat.checkpoint.chain, view, uids, code, shards, ceiling, seat.monitor.say
+        plans, seat.checkpoint.chain, view, uids, code, shards, ceiling, seat.monitor.say, shown
     )
     return Planner(plans, sources, view, recorded, seat.clock, seat.term, seat.run, code, shards)
+
+
+def _refuse_gone_on(seat: Seat, view: CheckpointView, shown: Mapping[str, Mark]) -> None:
+    """Refuse a savepoint whose job has gone on from its own checkpoint since it was stopped: epochs of the
+    same numbers would be taken for shown."""
+    last = view.last_epoch
+    ahead = [f"{uid!r} shows epoch {mark.epoch}" for uid, mark in shown.items() if mark.epoch > last]
+    if ahead and view.number == 1 and seat.checkpoint.job.seeded_from:
+        raise RestoreError(
+            f"the savepoint ends with epoch {last} and its job went on since: sink "
+            f"{', '.join(ahead)}; start without claim and with sinks of its own"
+        )
 
 
 def _ledger_of(seat: Seat, view: CheckpointView, shards: int) -> Ledger:

@@ -90,11 +90,21 @@ class SourceReader(Protocol):
 @dataclass(frozen=True, slots=True)
 class StagedPart:
     """One committed piece of an epoch's output. `load` reads (and verifies) it from storage, each time it is
-    called."""
+    called. `input` names the slices that the epoch read: the same for all its parts; empty if not known."""
 
     part: int
     rows: int
     load: Callable[[], pa.Table]
+    input: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a sink remembers of the newest epoch with rows that it shows (0: none so far), and `input` of the
+    parts that it was given."""
+
+    epoch: int
+    input: str = ""
 
 
 @runtime_checkable
@@ -116,7 +126,8 @@ class Publisher(Protocol):
 
     def published_through(self) -> int:
         """The newest epoch that the sink itself shows; 0: none, or it cannot say. May be lower than the
-        truth, never higher. Asked once, at recovery."""
+        truth, never higher. Asked once per start and restart, before anything is planned: epochs that a sink
+        shows and the checkpoint lacks are replayed with the slices they had, or the run is refused."""
 
     def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
         """Make one committed epoch visible, whole, once.
@@ -128,3 +139,21 @@ class Publisher(Protocol):
 
     def close(self) -> None:
         """Let go of what is held. Called at the end of a run, also of one that failed; publishes nothing."""
+
+
+@runtime_checkable
+class RememberingPublisher(Publisher, Protocol):
+    """A publisher whose sink keeps a durable mark of its own, so that what it has shown may be taken away.
+
+    Optional. With it, output that was moved away is not shown again, a sink that was emptied or that writes
+    elsewhere now is noticed, and a checkpoint that does not know what the sink shows is recognised.
+    """
+
+    def mark(self) -> Mark | None:
+        """What the sink remembers; None: `begin` was never called here for this job and uid. Asked once,
+        instead of `published_through`; an epoch that was being shown when its publisher died is shown
+        first."""
+
+    def begin(self) -> None:
+        """Called once, after every sink's `mark` was accepted and before anything is planned. From here on
+        `mark` is never None again."""

@@ -1,10 +1,21 @@
-"""One file per committed epoch in a directory that any plain reader can read.
+"""One file per committed epoch in a directory that any plain reader can read, and whose files may be taken
+away at any time.
 
-`<uid>-<epoch, 12 digits>.<ext>` is put in place at one instant, if absent: a reader of the directory sees
-whole committed epochs only, and a second publisher of the same epoch finds the name taken. An epoch without
-rows leaves no file, so `published_through` may be lower than the truth; publishing nothing again is harmless.
-`_holdfast-<uid>` names the job that owns these files, so that a second job with the same uid is refused and
-not taken for the first (plain readers pass over names with `_`, and globs such as `*.json` over this one).
+    out/<uid>-<epoch, 12 digits>.<ext>    the rows of one epoch
+    out/_holdfast-<uid>                   whose files these are: a second job with the same uid is refused
+    out/_holdfast/<uid>/<epoch>           a mark: this epoch and all before it are shown; the newest counts
+    out/_holdfast/<uid>/<epoch>-<token>   rows that are about to be shown (on a file system)
+
+(Plain readers pass over names with `_`, and globs such as `*.json` over these.)
+
+On a file system rows are written aside, the mark is created if absent and names them, and one rename shows
+them. So a mark whose rows are still aside is an epoch that is not shown yet, and one whose rows are not there
+is an epoch that is, also when a consumer has taken the file. An object store cannot rename: there the file is
+created if absent and the mark follows, so a file that is taken away before its mark is there may come again
+after a crash at that very moment.
+
+Always true: a reader of the directory sees whole committed epochs only; of several publishers of an epoch one
+shows it, once, however long another one was paused; marks never go back.
 """
 
 from __future__ import annotations
@@ -16,20 +27,25 @@ import io
 import json
 import os
 import re
+import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from holdfast.errors import DefinitionError
-from holdfast.io.contract import StagedPart
+from holdfast.errors import DefinitionError, ObjectMissing, RestoreError
+from holdfast.io.contract import Mark, StagedPart
 from holdfast.storage.contract import Put
+from holdfast.storage.local import LocalStorage
 from holdfast.storage.places import open_storage
 
 if TYPE_CHECKING:
     from holdfast.storage.contract import Storage
+
+_MARKS = "_holdfast"
 
 
 class FileSink:
@@ -52,39 +68,139 @@ class FileSink:
 
     def publisher(self, job: str, uid: str) -> FilePublisher:
         storage = open_storage(self.path)
-        _own(storage, job, uid)
-        return FilePublisher(storage, uid, self.format)
+        _refuse_other_owner(storage, job, uid)
+        return FilePublisher(storage, job, uid, self.format)
+
+
+class _Shown(msgspec.Struct, frozen=True):
+    """What a mark holds: `input` of the epoch's parts, its `file`, and where its rows were put `aside` before
+    (empty: nowhere)."""
+
+    epoch: int
+    input: str
+    file: str
+    aside: str = ""
 
 
 class FilePublisher:
-    def __init__(self, storage: Storage, uid: str, format: str) -> None:
-        self._storage = storage
-        self._uid = uid
-        self._extension = format
+    def __init__(self, storage: Storage, job: str, uid: str, format: str) -> None:
+        self._storage, self._job, self._uid = storage, job, uid
+        self._format = format
         self._encode = _ENCODERS[format]
+        self._marks = f"{_MARKS}/{uid}/"
+
+    def mark(self) -> Mark | None:
+        for epoch in sorted(self._marked(), reverse=True):
+            if (shown := self._read(epoch)) is not None:
+                self._show(shown)
+                return Mark(epoch, shown.input)
+        newest = self._newest_file()
+        owned = newest or self._storage.size(_owner_name(self._uid)) is not None
+        return Mark(newest) if owned else None
+
+    def begin(self) -> None:
+        _own(self._storage, self._job, self._uid)
 
     def published_through(self) -> int:
-        name = re.compile(rf"{re.escape(self._uid)}-(\d{{12}})\.{self._extension}")
-        matches = (name.fullmatch(entry.name) for entry in self._storage.list(""))
-        return max((int(match[1]) for match in matches if match), default=0)
+        mark = self.mark()
+        return mark.epoch if mark else 0
 
     def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
         tables = [part.load() for part in sorted(parts, key=lambda part: part.part) if part.rows]
-        if not tables:
+        if not tables or self._swept() > epoch:
             return
-        # EXISTS means that it is published already: the same committed epoch gives the same rows.
-        self._storage.put_new(f"{self._uid}-{epoch:012d}.{self._extension}", self._encode(tables))
+        shown = _Shown(epoch, parts[0].input, f"{self._uid}-{epoch:012d}.{self._format}")
+        data = self._encode(tables)
+        if isinstance(self._storage, LocalStorage):
+            self._decide(self._storage, shown, data)
+        else:
+            # EXISTS means that it is published already: the same committed epoch gives the same rows.
+            self._storage.put_new(shown.file, data)
+            self._put(shown)
 
     def close(self) -> None:
         pass
 
+    def _decide(self, storage: LocalStorage, shown: _Shown, data: bytes) -> None:
+        aside = f"{self._mark(shown.epoch)}-{uuid.uuid4().hex}"
+        storage.put(aside, data)
+        ours = msgspec.structs.replace(shown, aside=aside)
+        decided = self._put(ours)
+        if decided != ours:
+            # Another publisher came first: what it decided to show counts, and may not be shown yet.
+            storage.delete([aside])
+            if decided is not None:
+                self._show(decided)
+        elif max(self._marked()) > shown.epoch:
+            # The name was free because the mark was swept: others are past this epoch, and we were paused.
+            storage.delete([aside, self._mark(shown.epoch)])
+        else:
+            self._show(ours)
+
+    def _put(self, shown: _Shown) -> _Shown | None:
+        """Create the mark of an epoch; gives the one that is there then. None: others are past it."""
+        if self._storage.put_new(self._mark(shown.epoch), msgspec.json.encode(shown)) is Put.CREATED:
+            return shown
+        found = self._read(shown.epoch)
+        if found is not None and "" not in (found.input, shown.input) and found.input != shown.input:
+            raise RestoreError(
+                f"sink {self._uid!r}: {self._storage.url} shows epoch {shown.epoch} made of other rows than "
+                "this checkpoint has: another copy of the checkpoint writes there; stop one of the two, and "
+                "give it a directory of its own"
+            )
+        return found
+
+    def _read(self, epoch: int) -> _Shown | None:
+        try:
+            return msgspec.json.decode(self._storage.get(self._mark(epoch)), type=_Shown)
+        except ObjectMissing:
+            return None
+
+    def _show(self, shown: _Shown) -> None:
+        """Give the rows that a mark names their name, unless that is done."""
+        if shown.aside and isinstance(self._storage, LocalStorage):
+            self._storage.move(shown.aside, shown.file)
+
+    def _swept(self) -> int:
+        """The newest epoch that is marked, or 0. What earlier ones left is removed: now, and not as soon as
+        there is a newer mark, so that a listing made meanwhile shows one of the two."""
+        names = [entry.name for entry in self._storage.list(self._marks)]
+        newest = max(self._epochs(names), default=0)
+        self._storage.delete([name for name in names if name < self._mark(newest)])
+        return newest
+
+    def _marked(self) -> list[int]:
+        return self._epochs([entry.name for entry in self._storage.list(self._marks)])
+
+    def _epochs(self, names: list[str]) -> list[int]:
+        ends = (name.removeprefix(self._marks) for name in names)
+        return [int(end) for end in ends if end.isdecimal()]
+
+    def _newest_file(self) -> int:
+        """The newest epoch shown in a directory of an earlier Holdfast, which left no marks."""
+        name = re.compile(rf"{re.escape(self._uid)}-(\d{{12}})\.({'|'.join(_ENCODERS)})")
+        matches = (name.fullmatch(entry.name) for entry in self._storage.list(""))
+        return max((int(match[1]) for match in matches if match), default=0)
+
+    def _mark(self, epoch: int) -> str:
+        return f"{self._marks}{epoch:012d}"
+
+
+def _owner_name(uid: str) -> str:
+    return f"{_MARKS}-{uid}"
+
 
 def _own(storage: Storage, job: str, uid: str) -> None:
     """Take the directory for this job and uid, or find that it is ours already."""
-    marker = f"_holdfast-{uid}"
-    if storage.put_new(marker, json.dumps({"job": job, "uid": uid}).encode()) is Put.CREATED:
+    if storage.put_new(_owner_name(uid), json.dumps({"job": job, "uid": uid}).encode()) is Put.EXISTS:
+        _refuse_other_owner(storage, job, uid)
+
+
+def _refuse_other_owner(storage: Storage, job: str, uid: str) -> None:
+    try:
+        owner = json.loads(storage.get(_owner_name(uid)))["job"]
+    except ObjectMissing:
         return
-    owner = json.loads(storage.get(marker))["job"]
     if owner != job:
         raise DefinitionError(
             f"sink {uid!r}: {storage.url} holds output of job {owner!r} under this uid, not of {job!r}; "

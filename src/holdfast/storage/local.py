@@ -144,6 +144,24 @@ class LocalStorage:
     def local_path(self, name: str) -> Path | None:
         return Path(self._path(name))
 
+    def move(self, name: str, to: str) -> bool:
+        """Give an object another name, at one instant and durably. False: there is no such object."""
+        path = self._path(to)
+        (parent, _, leaf), (above, _, target) = name.rpartition("/"), to.rpartition("/")
+        try:
+            source, into = self._directory(parent), self._directory(above)
+            try:
+                os.rename(leaf, target, src_dir_fd=source.fd, dst_dir_fd=into.fd)
+            except FileNotFoundError:
+                return False
+            source.durable.discard(leaf)
+            self._sync_directory(into.fd)
+            self._sync_directory(source.fd)
+            into.durable.add(target)
+        except OSError as cause:
+            raise refusal(cause, "write", path) from cause
+        return True
+
     def _sync_file(self, fd: int) -> None:
         if self._fsync:
             os.fsync(fd)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.checkpoint.commits import Chain
 from holdfast.checkpoint.identity import open_checkpoint
 from holdfast.checkpoint.records import Extent, PlanRecord, SnapshotFile, StagedFile, VersionRecord
 from holdfast.checkpoint.view import CheckpointView
@@ -151,12 +152,36 @@ def test_a_snapshot_is_named_in_one_commit_and_not_before_its_version_is_committ
     assert named == [(), (file,), ()]
 
 
+def test_a_clean_end_leaves_nothing_to_publish(tmp_path: Path) -> None:
+    work = committer(tmp_path, Shown())
+    work.submit([outcome(1)])
+    work.record_published()
+    work.close(wait=True)
+    after = Chain(LocalStorage(tmp_path)).load()
+    assert (after.last_epoch, after.published_through, list(after.staged)) == (1, {"sink": 1}, [])
+    again = committer(tmp_path, Shown(through=1))
+    again.record_published()
+    again.close(wait=True)
+    assert Chain(LocalStorage(tmp_path)).load().number == after.number, "there was nothing new to say"
+
+
+def test_what_a_sink_refused_is_not_recorded_as_shown(tmp_path: Path) -> None:
+    shown = Shown()
+    shown.failing = {1}
+    work = committer(tmp_path, shown)
+    work.submit([outcome(1)])
+    with pytest.raises(StorageError, match="refused epoch 1"):
+        work.record_published()
+    work.close(wait=False)
+    assert Chain(LocalStorage(tmp_path)).load().published_through == {"sink": 0}
+
+
 def staged(epoch: int) -> StagedFile:
     extent = Extent(object="x", offset=0, length=0, checksum="")
     return StagedFile(stream="stream", epoch=epoch, part=0, extent=extent, rows=0)
 
 
-def test_a_sink_that_the_job_did_not_have_begins_with_the_output_that_is_still_there() -> None:
+def test_a_sink_that_the_job_did_not_have_begins_with_the_next_epoch() -> None:
     view = CheckpointView(
         number=9,
         last_epoch=1_000_000,
@@ -164,7 +189,7 @@ def test_a_sink_that_the_job_did_not_have_begins_with_the_output_that_is_still_t
         staged=(staged(999_999), staged(1_000_000)),  # type: ignore[arg-type]
     )
     old, new = Shown(), Shown()
-    assert publishing(view, old=old, new=new).through == {"old": 999_998, "new": 999_998}
+    assert publishing(view, old=old, new=new).through == {"old": 999_998, "new": 1_000_000}
 
 
 def test_an_epoch_out_of_turn_is_refused() -> None:

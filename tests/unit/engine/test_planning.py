@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.commits import Chain, Committed
-from holdfast.checkpoint.plans import Plans
+from holdfast.checkpoint.plans import Plans, input_of
 from holdfast.checkpoint.records import CommitRecord, PlanRecord, Slice
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock, SystemClock
@@ -19,6 +19,7 @@ from holdfast.engine.planning import Planner, recorded_plans
 from holdfast.errors import RestoreError
 from holdfast.graph.nodes import Place, SourceNode
 from holdfast.ids import CommitNumber, EpochId, PlanAttempt
+from holdfast.io.contract import Mark
 from holdfast.io.memory import MemoryReader, MemorySource
 from holdfast.storage.local import LocalStorage
 from holdfast.testing.clocks import ManualClock
@@ -80,7 +81,7 @@ def test_a_replay_follows_the_plans_that_were_committed_not_those_of_a_late_lead
 def test_a_replay_without_the_committed_plan_is_refused(tmp_path: Path) -> None:
     job = Rewound(tmp_path)
     job.storage.delete([names.plan(3, 1)])
-    with pytest.raises(RestoreError, match="epoch 3 has to be replayed"):
+    with pytest.raises(RestoreError, match="epoch 3 has to be read again as it was"):
         job.recorded()
 
 
@@ -89,6 +90,59 @@ def test_a_part_skipped_on_purpose_is_skipped_in_a_replay_too(tmp_path: Path) ->
     part = replace(plan(2, 1, 20).slices["rows"], skipped=True, rows=0)
     job.plans.write(replace(plan(2, 2, 20), slices={"rows": part}))
     assert [(found.epoch, found.attempt) for found in job.recorded()] == [(2, 2), (3, 1)]
+
+
+class Lost:
+    """Epoch 1 was committed. So was epoch 2, and sinks show it, but its commit record is lost."""
+
+    def __init__(self, root: Path, *ends: int) -> None:
+        """`ends`: of the attempts at epoch 2, where each stops reading."""
+        self.plans, self.chain = Plans(LocalStorage(root)), Chain(LocalStorage(root))
+        for attempt, end in enumerate(ends, 1):
+            self.plans.write(plan(2, attempt, end))
+
+    def recorded(self, *shown: Mark, max_rows: int | None = None) -> list[int]:
+        """The attempts that are followed."""
+        view = CheckpointView(number=1, last_epoch=1, positions={"rows": 10}, published_through={"s0": 1})
+        marks = {f"s{number}": mark for number, mark in enumerate(shown)}
+        found = recorded_plans(
+            self.plans, self.chain, view, ["rows"], "f", 2, max_rows, lambda text: None, marks
+        )
+        return [recorded.plan.attempt for recorded in found]
+
+
+def test_what_a_sink_shows_and_the_chain_lost_is_read_again_as_it_was(tmp_path: Path) -> None:
+    job = Lost(tmp_path)
+    job.plans.write(replace(plan(2, 1, 20), slices={"rows": Slice(start=10, end=20, rows=10)}))
+    assert job.recorded(Mark(1), max_rows=5) == [], "nothing of it is shown: other epoch sizes may be planned"
+    assert job.recorded(Mark(2), max_rows=5) == [1]
+
+
+def test_a_checkpoint_from_an_older_copy_is_refused_where_it_lacks_what_sinks_show(tmp_path: Path) -> None:
+    job = Lost(tmp_path, 20)
+    with pytest.raises(
+        RestoreError, match=r"sink 's0' shows epochs up to 3, and .* ends with epoch 1: epoch 3"
+    ):
+        job.recorded(Mark(3))
+
+
+def test_of_several_plans_the_one_is_followed_whose_rows_the_sink_shows(tmp_path: Path) -> None:
+    job = Lost(tmp_path, 15, 18, 20)
+    assert job.recorded(Mark(2, input_of(plan(2, 1, 18)))) == [2]
+    assert job.recorded(Mark(2, input_of(plan(2, 1, 20))), Mark(1)) == [3]
+
+
+def test_several_plans_of_which_any_may_have_been_committed_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RestoreError, match="planned 2 times and which of the plans was committed is lost"):
+        Lost(tmp_path / "other rows", 15, 20).recorded(Mark(2))
+    assert Lost(tmp_path / "same rows", 20, 20).recorded(Mark(2)) == [2]
+
+
+def test_a_plan_that_is_not_the_one_whose_rows_a_sink_shows_is_refused(tmp_path: Path) -> None:
+    """The copy was taken before epoch 2 was planned once more, by other code and with other rows."""
+    job = Lost(tmp_path, 15)
+    with pytest.raises(RestoreError, match="sink 's0' shows what came of a plan that is not here"):
+        job.recorded(Mark(2, input_of(plan(2, 1, 20))))
 
 
 def test_a_source_that_fills_every_epoch_does_not_keep_the_other_waiting(tmp_path: Path) -> None:

@@ -1,0 +1,216 @@
+"""What a file sink remembers: files may be taken away, publishers may die or sleep at any step, and an epoch
+is still shown once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import RestoreError
+from holdfast.io.contract import Mark, RememberingPublisher, StagedPart
+from holdfast.io.file_sink import FilePublisher, FileSink
+from holdfast.storage.local import LocalStorage
+
+
+class Died(BaseException):
+    """The publisher's process is gone."""
+
+
+class Directory:
+    """A sink directory, what readers see of it, and a consumer that takes files away."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.taken: list[str] = []
+
+    def opened(self, format: str = "csv", begin: bool = True) -> FilePublisher:
+        publisher = FileSink(self.root, format=format).publisher("job", "out")
+        if begin:
+            publisher.begin()
+        return publisher
+
+    def seen(self) -> list[str]:
+        """Everything that was ever shown: taken away, or there now."""
+        return sorted([*self.taken, *(path.read_text() for path in self.root.glob("out-*"))])
+
+    def take(self) -> None:
+        for path in self.root.glob("out-*"):
+            self.taken.append(path.read_text())
+            path.unlink()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path)
+
+
+def rows(epoch: int, input: str = "i") -> list[StagedPart]:
+    return [StagedPart(0, 1, lambda: pa.table({"n": [epoch]}), input)]
+
+
+def shown(*epochs: int) -> list[str]:
+    return sorted(f'"n"\n{epoch}\n' for epoch in epochs)
+
+
+def dies_at(monkeypatch: pytest.MonkeyPatch, method: str, nth: int = 1, after: bool = False) -> None:
+    """The process dies when it calls a method of storage for the nth time; `after`: once that is done."""
+    real, calls = getattr(LocalStorage, method), [0]
+
+    def dying(self: LocalStorage, *args: Any) -> Any:
+        calls[0] += 1
+        if calls[0] != nth:
+            return real(self, *args)
+        if after:
+            real(self, *args)
+        raise Died
+
+    monkeypatch.setattr(LocalStorage, method, dying)
+
+
+def test_it_is_a_publisher_that_remembers(directory: Directory) -> None:
+    assert isinstance(directory.opened(), RememberingPublisher)
+
+
+def test_a_new_directory_remembers_nothing_until_it_was_begun(directory: Directory) -> None:
+    assert directory.opened(begin=False).mark() is None
+    assert directory.opened(begin=False).mark() is None
+    directory.opened()
+    assert directory.opened(begin=False).mark() == Mark(0)
+
+
+def test_files_that_a_consumer_took_away_are_not_shown_again(directory: Directory) -> None:
+    publisher = directory.opened()
+    publisher.publish(1, rows(1))
+    publisher.publish(2, rows(2))
+    directory.take()
+    again = directory.opened()
+    assert again.mark() == Mark(2, "i")
+    again.publish(2, rows(2))
+    again.publish(3, rows(3))
+    assert directory.seen() == shown(1, 2, 3)
+
+
+def test_a_file_is_not_shown_again_in_another_format(directory: Directory) -> None:
+    directory.opened().publish(1, rows(1))
+    assert directory.opened(format="json").mark() == Mark(1, "i")
+
+
+STEPS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "before the rows are aside": lambda patch: dies_at(patch, "put"),
+    "before the mark": lambda patch: dies_at(patch, "put_new"),
+    "after the mark": lambda patch: dies_at(patch, "put_new", after=True),
+    "before the rows are shown": lambda patch: dies_at(patch, "move"),
+    "after the rows are shown": lambda patch: dies_at(patch, "move", after=True),
+}
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["left there", "taken away"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_publisher_that_died_at_any_step_has_shown_the_epoch_once(
+    directory: Directory, step: str, taken: bool
+) -> None:
+    directory.opened().publish(1, rows(1))
+    publisher = directory.opened()
+    with pytest.MonkeyPatch.context() as patch:
+        STEPS[step](patch)
+        with pytest.raises(Died):
+            publisher.publish(2, rows(2))
+    if taken:
+        directory.take()
+    after = directory.opened()
+    mark = after.mark()
+    if taken:
+        directory.take()
+    assert mark in (Mark(1, "i"), Mark(2, "i"))
+    if mark == Mark(1, "i"):
+        after.publish(2, rows(2))
+    after.publish(3, rows(3))
+    assert directory.seen() == shown(1, 2, 3)
+
+
+def test_of_two_publishers_of_an_epoch_one_shows_it(directory: Directory) -> None:
+    first, second = directory.opened(), directory.opened()
+    first.publish(1, rows(1))
+    directory.take()
+    second.publish(1, rows(1))
+    assert directory.seen() == shown(1)
+
+
+@pytest.mark.parametrize("others", [1, 2, 5])
+@pytest.mark.parametrize("step", ["put", "put_new", "move"])
+def test_a_publisher_that_slept_at_any_step_shows_nothing_again(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch, step: str, others: int
+) -> None:
+    """However far the others have come meanwhile: its mark may be swept by then, and its name free again."""
+    real = getattr(LocalStorage, step)
+    awake = []
+
+    def sleepy(self: LocalStorage, *args: Any) -> Any:
+        if not awake:
+            awake.append(True)
+            successor = directory.opened(begin=False)
+            successor.mark()
+            for epoch in range(1, 1 + others):
+                successor.publish(epoch, rows(epoch))
+            directory.take()
+        return real(self, *args)
+
+    sleeper = directory.opened()
+    monkeypatch.setattr(LocalStorage, step, sleepy)
+    sleeper.publish(1, rows(1))
+    assert directory.seen() == shown(*range(1, 1 + others))
+    assert directory.opened().mark() == Mark(others, "i")
+
+
+def test_an_epoch_made_of_other_rows_is_refused_not_taken_for_shown(directory: Directory) -> None:
+    directory.opened().publish(1, rows(1, "these"))
+    with pytest.raises(RestoreError, match="shows epoch 1 made of other rows than this checkpoint has"):
+        directory.opened().publish(1, rows(1, "those"))
+
+
+def test_a_directory_that_an_earlier_version_wrote_tells_by_its_files(directory: Directory) -> None:
+    (directory.root / "_holdfast-out").write_text('{"job": "job", "uid": "out"}')
+    (directory.root / "out-000000000007.csv").write_text(shown(7)[0])
+    publisher = directory.opened()
+    assert publisher.mark() == Mark(7)
+    publisher.publish(8, rows(8))
+    assert directory.opened().mark() == Mark(8, "i")
+
+
+def test_little_is_left_beside_the_rows_however_many_epochs_pass(directory: Directory) -> None:
+    publisher = directory.opened()
+    for epoch in range(1, 30):
+        publisher.publish(epoch, rows(epoch))
+    assert len(list((directory.root / "_holdfast" / "out").iterdir())) <= 2
+
+
+class Bucket:
+    """Storage that cannot rename, as object stores cannot."""
+
+    def __init__(self, storage: LocalStorage) -> None:
+        self._storage = storage
+
+    def __getattr__(self, name: str) -> Any:
+        assert name != "move"
+        return getattr(self._storage, name)
+
+
+def test_in_a_bucket_files_below_the_mark_may_be_taken_away(directory: Directory) -> None:
+    def opened() -> FilePublisher:
+        publisher = FilePublisher(Bucket(LocalStorage(directory.root)), "job", "out", "csv")  # type: ignore[arg-type]
+        publisher.begin()
+        return publisher
+
+    publisher = opened()
+    publisher.publish(1, rows(1))
+    publisher.publish(2, rows(2))
+    directory.take()
+    again = opened()
+    assert again.mark() == Mark(2, "i")
+    again.publish(1, rows(1))
+    again.publish(3, rows(3))
+    assert directory.seen() == shown(1, 2, 3)
