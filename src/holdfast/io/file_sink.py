@@ -4,7 +4,7 @@ away at any time.
     out/<uid>-<epoch, 12 digits>.<ext>    the rows of one epoch
     out/_holdfast-<uid>                   whose files these are: a second job with the same uid is refused
     out/_holdfast/<uid>/<epoch>           a mark: this epoch and all before it are shown; the newest counts
-    out/_holdfast/<uid>/<epoch>-<token>   rows that are about to be shown (on a file system)
+    out/_holdfast/<uid>/<epoch>-<name>    rows that are about to be shown (on a file system)
 
 (Plain readers pass over names with `_`, and globs such as `*.json` over these.)
 
@@ -27,7 +27,6 @@ import io
 import json
 import os
 import re
-import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +37,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import DefinitionError, ObjectMissing, RestoreError
 from holdfast.io.contract import Mark, StagedPart
+from holdfast.storage import drafts
 from holdfast.storage.contract import Put
 from holdfast.storage.local import LocalStorage
 from holdfast.storage.places import open_storage
@@ -122,7 +122,7 @@ class FilePublisher:
         pass
 
     def _decide(self, storage: LocalStorage, shown: _Shown, data: bytes) -> None:
-        aside = f"{self._mark(shown.epoch)}-{uuid.uuid4().hex}"
+        aside = f"{self._mark(shown.epoch)}-{drafts.new_name()}"
         storage.put(aside, data)
         ours = msgspec.structs.replace(shown, aside=aside)
         decided = self._put(ours)

@@ -201,7 +201,8 @@ class Bucket:
 
 def test_in_a_bucket_files_below_the_mark_may_be_taken_away(directory: Directory) -> None:
     def opened() -> FilePublisher:
-        publisher = FilePublisher(Bucket(LocalStorage(directory.root)), "job", "out", "csv")  # type: ignore[arg-type]
+        bucket: Any = Bucket(LocalStorage(directory.root))
+        publisher = FilePublisher(bucket, "job", "out", "csv")
         publisher.begin()
         return publisher
 
