@@ -6,6 +6,7 @@
     │   ├─ StorageError         storage refused or cannot be reached: nothing was written
     │   ├─ UnknownOutcome       a write may or may not have happened: read it back
     │   ├─ EpochFailed          the epoch's Spark job failed
+    │   ├─ SinkFailed           a sink did not show a committed epoch
     │   └─ SessionLost          Spark itself is gone: start the process again
     ├─ FencedOut            stop now               (a newer leader exists)
     ├─ SeatLost             stop now               (the cluster may give the seat to another node)
@@ -51,6 +52,10 @@ class UnknownOutcome(RetryableError):
 
 class EpochFailed(RetryableError):
     """The Spark job of an epoch failed; nothing of the epoch became visible."""
+
+
+class SinkFailed(RetryableError):
+    """A sink raised an error of its own. The epoch is committed, and the sink is given it again."""
 
 
 class SessionLost(RetryableError):

@@ -149,6 +149,30 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
     )
 
 
+def news(
+    view: CheckpointView,
+    *,
+    term: int,
+    run: str,
+    published_through: dict[str, int],
+    own_keys: tuple[OwnKeysShard, ...] = (),
+) -> CommitRecord:
+    """A record that follows `view` and covers no epoch: it says what has become known since."""
+    return CommitRecord(
+        term=term,
+        run=run,
+        first_epoch=view.last_epoch + 1,
+        last_epoch=view.last_epoch,
+        attempts={},
+        clock_ms=view.clock_ms,
+        parallelism=view.parallelism,
+        fingerprint=view.fingerprint,
+        positions=view.positions,
+        published_through=published_through,
+        own_keys=own_keys,
+    )
+
+
 def rewound(head: Head, to: CheckpointView) -> CheckpointView:
     """The state and positions of `to` at the end of the chain: what a rewind record is folded onto.
 

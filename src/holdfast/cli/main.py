@@ -25,6 +25,7 @@ from holdfast.cli.loading import load_job
 from holdfast.cli.running import run
 from holdfast.cli.savepointing import savepoints
 from holdfast.cli.showing import status
+from holdfast.cli.sinks import sinks
 from holdfast.cli.stating import state
 from holdfast.cli.telling import AppFile, AsJson, JobName, Verbose, one_line_errors
 
@@ -45,6 +46,7 @@ savepoints.command()(convert)
 app.add_typer(savepoints, name="savepoints")
 app.add_typer(checkpoints, name="checkpoints")
 app.add_typer(state, name="state")
+app.add_typer(sinks, name="sinks")
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from holdfast.checkpoint.commits import Adopted
 from holdfast.checkpoint.identity import Checkpoint
 from holdfast.checkpoint.live_files import with_lists
 from holdfast.checkpoint.records import CommitRecord, OperatorSchema, OwnKeysShard, SnapshotFile
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.view import CheckpointView, news
 from holdfast.clock import SystemClock
 from holdfast.engine.permit import Permit
 from holdfast.engine.publishing import Publishing, Recipients
@@ -104,22 +104,10 @@ class Committer:
         """Commit what there is to say without an epoch."""
         if self._failed or not self.view.number:
             return
-        view = self.view
-        record = CommitRecord(
-            term=self._term,
-            run=self._run,
-            first_epoch=view.last_epoch + 1,
-            last_epoch=view.last_epoch,
-            attempts={},
-            clock_ms=view.clock_ms,
-            parallelism=view.parallelism,
-            fingerprint=view.fingerprint,
-            positions=view.positions,
-            published_through=self._publishing.through,
-            own_keys=tuple(marks),
-        )
+        shown, own_keys = self._publishing.through, tuple(marks)
+        record = news(self.view, term=self._term, run=self._run, published_through=shown, own_keys=own_keys)
         self._permit.await_commit()
-        done = self._checkpoint.chain.commit(view, record)
+        done = self._checkpoint.chain.commit(self.view, record)
         if isinstance(done, Adopted):
             self._failed = True
             raise AdoptedOther(f"commit {done.view.number} of term {done.view.term} came first")

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import partial
 
 from holdfast.checkpoint.records import StagedFile
 from holdfast.checkpoint.view import CheckpointView
-from holdfast.engine.program import Program
+from holdfast.engine.program import Program, first_line
 from holdfast.engine.staged import load_extent
-from holdfast.errors import RestoreError
+from holdfast.errors import HoldfastError, RestoreError, SinkFailed
 from holdfast.io.contract import Mark, Publisher, RememberingPublisher, StagedPart
 from holdfast.steps import Step, reached
 
@@ -124,10 +124,9 @@ class Publishing:
             assert first <= self.through[uid] + 1, f"epoch {first} of {uid} would come before those it lacks"
             for epoch in range(max(first, self.through[uid] + 1), last + 1):
                 files = sorted(by_sink.get((uid, epoch), ()), key=lambda file: file.part)
-                publisher.publish(
-                    epoch,
-                    [StagedPart(file.part, file.rows, self._loader(file), file.input) for file in files],
-                )
+                parts = [StagedPart(file.part, file.rows, self._loader(file), file.input) for file in files]
+                with _named(uid, epoch):
+                    publisher.publish(epoch, parts)
                 with self._lock:
                     self.through = {**self.through, uid: epoch}
                 reached(Step.SINK_PUBLISHED)
@@ -140,6 +139,21 @@ class Publishing:
 
     def _loader(self, file: StagedFile) -> Callable[[], object]:
         return partial(load_extent, self._storage_url, file.extent)
+
+
+@contextlib.contextmanager
+def _named(uid: str, epoch: int) -> Iterator[None]:
+    """Errors of a sink's own say which sink it was, and the way out if they come again and again."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except Exception as cause:
+        raise SinkFailed(
+            f"sink {uid!r} did not show epoch {epoch} ({type(cause).__name__}: {first_line(cause)}); the "
+            "epoch is committed and is tried again; if the sink can never show it, stop the job and put its rows "
+            f"aside with `holdfast sinks set-aside {uid}`"
+        ) from cause
 
 
 def _left_behind(what: str, waiting: list[StagedFile], uid: str) -> RestoreError:

@@ -11,7 +11,7 @@ from holdfast.checkpoint.prefix import Prefix
 from holdfast.checkpoint.records import Extent, StagedFile
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine.publishing import Publishing, Recipients
-from holdfast.errors import RestoreError
+from holdfast.errors import RestoreError, SinkFailed
 from holdfast.io.contract import Mark, StagedPart
 
 
@@ -149,6 +149,22 @@ def test_what_a_sink_shows_is_believed_and_told_to_the_planner() -> None:
     publishing = opened(view(out=1), out=(Remembering(Mark(5, "x")), "totals"))
     assert publishing.through == {"out": 5}
     assert publishing.shown == {"out": Mark(5, "x")}
+
+
+class Broken(Plain):
+    def publish(self, epoch: int, parts: list[StagedPart]) -> None:
+        raise ValueError(f"no column for {epoch}\nand more")
+
+
+def test_an_error_of_a_sink_names_the_sink_the_epoch_and_the_way_out() -> None:
+    before = view(staged(2, "totals", "out"), out=1)
+    publishing = opened(before, out=(Broken(), "totals"))
+    with pytest.raises(
+        SinkFailed, match=r"'out' did not show epoch 2 \(ValueError: no column for 2\)"
+    ) as told:
+        recovered(publishing, before)
+    assert "`holdfast sinks set-aside out`" in str(told.value)
+    assert publishing.through == {"out": 1}
 
 
 def test_no_sink_is_begun_before_all_were_accepted() -> None:

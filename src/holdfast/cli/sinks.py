@@ -1,0 +1,85 @@
+"""`holdfast sinks list | set-aside`: what sinks have shown, and a way out for one that is stuck."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.checkpoint.history import History
+from holdfast.checkpoint.identity import read_job
+from holdfast.cli.telling import AsJson, Verbose, one_line_errors
+from holdfast.clock import SystemClock
+from holdfast.engine.set_aside import set_aside, standings
+from holdfast.errors import DefinitionError
+from holdfast.storage.places import open_storage
+
+sinks = typer.Typer(
+    no_args_is_help=True, help="See what sinks have shown; put aside rows that one cannot show."
+)
+
+Checkpoint = Annotated[str, typer.Option(help="Where the job's checkpoint is.")]
+
+
+@sinks.command("list")
+def list_command(checkpoint: Checkpoint, json: AsJson = False, verbose: Verbose = False) -> None:
+    """List the sinks of a checkpoint: up to which epoch each has shown rows, and how many wait for it."""
+    with one_line_errors(verbose):
+        storage = open_storage(checkpoint)
+        job = read_job(storage)
+        found = standings(History(storage).load())
+        if json:
+            for standing in found:
+                print(json_module.dumps(msgspec.to_builtins(standing)))
+            return
+        table = Table(title=f"{job.job}: sinks", title_justify="left")
+        for heading in ("sink", "shown through epoch", "epochs that wait", "rows that wait"):
+            table.add_column(heading, justify="left" if heading == "sink" else "right")
+        for standing in found:
+            epochs = standing.waiting_epochs
+            waiting = f"{epochs[0]} to {epochs[-1]}" if epochs else "none"
+            table.add_row(standing.sink, f"{standing.shown:,}", waiting, f"{standing.rows:,}")
+        Console().print(table, highlight=False)
+
+
+@sinks.command("set-aside")
+def set_aside_command(
+    sink: Annotated[str, typer.Argument(metavar="UID", help="The uid of the sink.")],
+    checkpoint: Checkpoint,
+    to: Annotated[
+        str, typer.Option(help="Where to write the rows, as Parquet: a directory, s3://, gs://, az://.")
+    ],
+    through: Annotated[
+        int | None, typer.Option(help="Only epochs up to this one. [default: all that wait]")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Write committed rows that a sink cannot show to another place, and let the job go on after them.
+
+    For a job that is not running. The sink never shows these rows itself.
+    """
+    with one_line_errors(verbose):
+        storage = open_storage(checkpoint)
+        read_job(storage)
+        _confirm(f"Sink {sink!r} will never show these rows; they are written to {to}. Go on?", yes)
+        done = set_aside(storage, sink, open_storage(to), SystemClock(), through=through)
+        if json:
+            print(json_module.dumps(msgspec.to_builtins(done)))
+        else:
+            epochs = f"epochs {done.epochs[0]} to {done.epochs[-1]}"
+            print(f"{done.rows:,} rows of {epochs} are in {done.place}; the job goes on after them")
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise DefinitionError("this gives up showing rows and nobody can be asked here; say --yes")
+    typer.confirm(question, abort=True)

@@ -1,0 +1,137 @@
+"""`holdfast sinks`: what sinks have shown, and the way out for one that is stuck or gone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.checkpoint.commits import Chain, Committed
+from holdfast.checkpoint.identity import open_checkpoint
+from holdfast.checkpoint.records import CommitRecord, Extent, StagedFile
+from holdfast.checkpoint.terms import claim, newest_term
+from holdfast.cli.main import app
+from holdfast.clock import SystemClock
+from holdfast.engine import set_aside as module
+from holdfast.engine.staged import pack_rows
+from holdfast.storage.checksums import checksum
+from holdfast.storage.local import LocalStorage
+
+
+@pytest.fixture(autouse=True)
+def no_leader_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.0)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> LocalStorage:
+    """Three committed epochs of ten rows in two parts: sink `good` has shown them, `stuck` only the first."""
+    storage = LocalStorage(tmp_path / "ck")
+    chain = open_checkpoint(storage, "job", 4, SystemClock(), identity="i").chain
+    claim(storage, "run", "here", 1, 0)
+    view = chain.load()
+    for epoch in (1, 2, 3):
+        staged = tuple(_staged(storage, epoch, part) for part in (0, 1))
+        record = CommitRecord(
+            term=1, run="run", first_epoch=epoch, last_epoch=epoch, attempts={str(epoch): 1}, clock_ms=epoch,
+            parallelism=1, fingerprint="f", positions={}, staged=staged,
+            published_through={"good": 3, "stuck": 1},
+        )  # fmt: skip
+        done = chain.commit(view, record)
+        assert isinstance(done, Committed)
+        view = done.view
+    return storage
+
+
+def _staged(storage: LocalStorage, epoch: int, part: int) -> StagedFile:
+    data = pack_rows(pa.table({"n": [epoch * 100 + part * 10 + i for i in range(5)]}))
+    name = f"data/{epoch:012d}/{part}"
+    storage.put(name, data)
+    extent = Extent(object=name, offset=0, length=len(data), checksum=checksum(data))
+    return StagedFile(
+        stream="s", epoch=epoch, part=part, extent=extent, rows=5, sinks=("good", "stuck"), input="i"
+    )
+
+
+def called(*arguments: str, code: int = 0) -> Any:
+    done = CliRunner().invoke(app, ["sinks", *arguments])
+    assert done.exit_code == code, done.output + (done.stderr or "")
+    return done
+
+
+def test_sinks_are_listed_with_what_waits_for_them(checkpoint: LocalStorage) -> None:
+    done = called("list", "--checkpoint", checkpoint.url, "--json")
+    good, stuck = (json.loads(line) for line in done.stdout.splitlines())
+    assert good == {"sink": "good", "shown": 3, "waiting_epochs": [], "rows": 0}
+    assert stuck == {"sink": "stuck", "shown": 1, "waiting_epochs": [2, 3], "rows": 20}
+    assert "2 to 3" in called("list", "--checkpoint", checkpoint.url).stdout
+
+
+def test_rows_that_a_sink_cannot_show_are_put_aside_whole_and_the_job_goes_on(
+    checkpoint: LocalStorage, tmp_path: Path
+) -> None:
+    aside = tmp_path / "aside"
+    done = called("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", str(aside), "--yes")
+    assert "20 rows of epochs 2 to 3" in done.stdout
+    numbers = pq.read_table(aside).column("n").to_pylist()
+    assert numbers == [epoch * 100 + part * 10 + i for epoch in (2, 3) for part in (0, 1) for i in range(5)]
+    after = Chain(checkpoint).load()
+    assert after.published_through == {"good": 3, "stuck": 3}
+    assert list(after.staged) == []
+    term = newest_term(checkpoint)
+    assert term is not None
+    assert term.term == 2, "a leader that is still there is fenced out"
+
+
+def test_only_the_epochs_that_are_named_are_put_aside(checkpoint: LocalStorage, tmp_path: Path) -> None:
+    to = str(tmp_path / "aside")
+    called("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", to, "--through", "2", "--yes")
+    after = Chain(checkpoint).load()
+    assert after.published_through["stuck"] == 2
+    assert {file.epoch for file in after.staged} == {3}
+
+
+def test_interrupted_before_the_commit_it_is_done_again(
+    checkpoint: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", str(tmp_path / "a"), "--yes")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_commit", lambda *given: exec("raise KeyboardInterrupt"))
+        CliRunner().invoke(app, ["sinks", *arguments])
+    assert Chain(checkpoint).load().published_through["stuck"] == 1
+    called(*arguments)
+    assert pq.read_table(tmp_path / "a").num_rows == 20
+
+
+def test_nothing_is_put_aside_beside_a_running_job(
+    checkpoint: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "status_of_leader", lambda *given, **more: {"phase": "running"})
+    to = str(tmp_path / "aside")
+    done = called("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", to, "--yes", code=4)
+    assert "the job is running; stop it" in done.stderr
+    assert not Path(to).exists()
+
+
+@pytest.mark.parametrize(
+    ("sink", "yes", "code", "told"),
+    [
+        ("good", True, 4, "no rows wait for sink 'good'"),
+        ("typo", True, 4, "knows no sink 'typo'; it has good, stuck"),
+        ("stuck", False, 2, "say --yes"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
+    checkpoint: LocalStorage, tmp_path: Path, sink: str, yes: bool, code: int, told: str
+) -> None:
+    to = tmp_path / "aside"
+    asked = ["set-aside", sink, "--checkpoint", checkpoint.url, "--to", str(to), *(["--yes"] if yes else [])]
+    before = checkpoint.list("")
+    assert told in called(*asked, code=code).stderr
+    assert not to.exists()
+    assert checkpoint.list("") == before
