@@ -151,8 +151,8 @@ def _named(uid: str, epoch: int) -> Iterator[None]:
     except Exception as cause:
         raise SinkFailed(
             f"sink {uid!r} did not show epoch {epoch} ({type(cause).__name__}: {first_line(cause)}); the "
-            "epoch is committed and is tried again; if the sink can never show it, stop the job and put its rows "
-            f"aside with `holdfast sinks set-aside {uid}`"
+            "epoch is committed and is tried again; if the sink can never show it, stop the job and put its "
+            f"rows aside with `holdfast sinks set-aside {uid}`"
         ) from cause
 
 
