@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +14,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast.errors import DefinitionError
 from holdfast.io.console import ConsoleSink
-from holdfast.io.contract import Sink, StagedPart
+from holdfast.io.contract import SelectiveSink, Sink, StagedPart
 from holdfast.io.file_sink import FileSink
 from holdfast.io.memory import MemorySink
 
@@ -134,3 +137,44 @@ def test_a_terminal_promises_no_more_than_at_least_once(capsys: pytest.CaptureFi
     assert not sink.exactly_once
     assert publisher.published_through() == 0
     assert capsys.readouterr().out == ("out, epoch 3: 2 rows\n  user  total\n  anna  1\n  ... and 1 more\n")
+
+
+EXTREMES: dict[str, pa.Array] = {
+    "year 294247": pa.array([2**63 - 1], pa.timestamp("us", tz="UTC")),
+    "long before year 1": pa.array([-(2**63)], pa.timestamp("us")),
+    "last date": pa.array([2**31 - 1], pa.date32()),
+    "longest interval": pa.array([-(2**63)], pa.duration("us")),
+    "nanosecond": pa.array([86_399_999_999_999], pa.time64("ns")),
+    "not a number": pa.array([float("nan")]),
+    "binary": pa.array([b"\xff"]),
+    "no UTF-8": pa.array([b"a\xff"]).view(pa.string()),
+    "nothing": pa.nulls(1),
+    "lists": pa.array([[2**63 - 1]], pa.list_(pa.timestamp("us"))),
+    "date keys": pa.array([[(2**31 - 1, 1)]], pa.map_(pa.date32(), pa.int64())),
+    "binary keys": pa.array([[(b"\xff", 1)]], pa.map_(pa.binary(), pa.int64())),
+    "struct keys": pa.array([[({"a": 1}, 1)]], pa.map_(pa.struct([("a", pa.int64())]), pa.int64())),
+    "a key twice": pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64())),
+}
+
+
+@pytest.mark.parametrize("sort", [*CASES, "console"])
+@pytest.mark.parametrize("column", EXTREMES)
+def test_what_a_sink_accepts_it_shows_whatever_the_values(sort: str, column: str, tmp_path: Path) -> None:
+    sink: Sink = ConsoleSink() if sort == "console" else CASES[sort](tmp_path).sink
+    table = pa.table({"n": [1], column: EXTREMES[column]})
+    if sort == "csv" and pa.types.is_nested(EXTREMES[column].type):
+        with pytest.raises(DefinitionError, match=f"here {column!r}"):
+            FileSink(tmp_path, format=sort).check_schema(table.schema)
+        return
+    if isinstance(sink, SelectiveSink):
+        sink.check_schema(table.schema)
+    sink.publisher("job", "out").publish(1, [StagedPart(0, 1, lambda: table)])
+
+
+def test_a_terminal_shows_any_columns_in_any_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    table = pa.Table.from_arrays([pa.array(["é", None]), pa.array([[1], []])], ["x", "x"])
+    ConsoleSink().publisher("job", "out").publish(1, [StagedPart(0, 2, lambda: table)])
+    terminal.seek(0)
+    assert terminal.read() == "out, epoch 1: 2 rows\n  x     x\n  \\xe9  [1]\n  null  []\n"

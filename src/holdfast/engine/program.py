@@ -30,6 +30,7 @@ from holdfast.graph.nodes import (
     describe,
     parents_of,
 )
+from holdfast.graph.schemas import sink_refusals
 from holdfast.state.conversion import Lineage
 from holdfast.state.keys import routing_expression
 from holdfast.state.layout import StateLayout
@@ -96,7 +97,9 @@ class Program:
 
 
 def compile_graph(graph: Graph, spark: SparkSession) -> Program:
-    """Decide what is staged, and find every column type by running the transforms over empty frames."""
+    """Decide what is staged, and find every column type by running the transforms over empty frames. Refuses
+    sinks that can never show their columns.
+    """
     readers = _readers(graph)
     streams = {node: _stream_name(graph, node) for node in graph.nodes if _is_staged(node, readers)}
     stages = tuple(
@@ -106,6 +109,9 @@ def compile_graph(graph: Graph, spark: SparkSession) -> Program:
     )
     sinks = {sink.uid: streams[sink.parent] for sink in graph.sinks}
     forms, schemas = _Typing(graph, spark, streams).run()
+    refusals = [each for sink in graph.sinks for each in sink_refusals(sink, schemas[sinks[sink.uid]])]
+    if refusals:
+        raise DefinitionError("\n".join(map(str, refusals)))
     return Program(graph, stages, dict(streams), sinks, forms, schemas)
 
 

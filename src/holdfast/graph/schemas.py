@@ -1,6 +1,6 @@
-"""The columns of a stream, as far as they can be known with no Spark at hand.
+"""The columns of a stream, as far as they can be known with no Spark at hand, and what sinks say to them.
 
-None means: only Spark can tell (a transform lies before it), or the declaration is wrong, which
+No columns (None) means: only Spark can tell (a transform lies before it), or the declaration is wrong, which
 `validate.check` reports.
 """
 
@@ -13,8 +13,24 @@ import pyarrow as pa
 from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import output_schema, side_schemas
-from holdfast.graph.nodes import OperatorNode, OutputNode, SourceNode, StreamNode, TransformNode, UnionNode
+from holdfast.graph.nodes import (
+    DEAD_LETTERS,
+    Mistake,
+    OperatorNode,
+    OutputNode,
+    SinkNode,
+    SourceNode,
+    StreamNode,
+    TransformNode,
+    UnionNode,
+    describe,
+)
+from holdfast.io.contract import SelectiveSink
 from holdfast.state.types import parse_schema
+
+DEAD_LETTER_SCHEMA = pa.schema(
+    [("row", pa.string()), ("key", pa.string()), ("error", pa.string()), ("epoch", pa.int64())]
+)
 
 
 def known_schema(node: StreamNode) -> pa.Schema | None:
@@ -24,6 +40,17 @@ def known_schema(node: StreamNode) -> pa.Schema | None:
     # A declaration may hold anything in place of a source or a function: validate says what.
     except (DefinitionError, AttributeError, TypeError, KeyError):
         return None
+
+
+def sink_refusals(node: SinkNode, schema: pa.Schema) -> list[Mistake]:
+    """Why a sink can never show rows of these columns; nothing if it can, or does not say."""
+    if not isinstance(node.sink, SelectiveSink):
+        return []
+    try:
+        node.sink.check_schema(schema)
+    except DefinitionError as refusal:
+        return [Mistake.of_text(node.place, describe(node), str(refusal))]
+    return []
 
 
 def _schema(node: StreamNode) -> pa.Schema | None:
@@ -36,11 +63,9 @@ def _schema(node: StreamNode) -> pa.Schema | None:
     if isinstance(node, OperatorNode):
         return _output(node)
     if isinstance(node, OutputNode):
-        return (
-            None
-            if isinstance(node.parent.function, Aggregation)
-            else side_schemas(node.parent.function).get(node.name)
-        )
+        if isinstance(node.parent.function, Aggregation):
+            return None
+        return {**side_schemas(node.parent.function), DEAD_LETTERS: DEAD_LETTER_SCHEMA}.get(node.name)
     assert_never(node)
 
 

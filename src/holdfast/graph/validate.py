@@ -32,7 +32,7 @@ from holdfast.graph.nodes import (
     UnkeyedNode,
     describe,
 )
-from holdfast.graph.schemas import known_schema
+from holdfast.graph.schemas import known_schema, sink_refusals
 from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.io.contract import Sink, Source
 from holdfast.state.routing import check_hashable
@@ -62,6 +62,9 @@ def mistakes(graph: Graph) -> list[Mistake]:
             found.append(Mistake(node.place, describe(node), problem, remedy))
         if isinstance(node, OperatorNode):
             found += [Mistake.of_text(node.place, describe(node), text) for text in _operator_texts(node)]
+        elif isinstance(node, SinkNode) and _is_a(node.sink, Sink):
+            columns = known_schema(node.parent)
+            found += sink_refusals(node, columns) if columns is not None else []
     return sorted(found, key=lambda mistake: (mistake.place.file, mistake.place.line))
 
 

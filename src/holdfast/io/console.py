@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
 
+from holdfast.io.column_texts import plain_texts
 from holdfast.io.contract import StagedPart
 
 _CELL_WIDTH_MAX = 40
@@ -16,7 +18,7 @@ class ConsoleSink:
     """Prints each committed epoch, at most `max_rows` rows of it.
 
     At least once: a terminal cannot be asked what it already shows, so an epoch may be printed again after a
-    crash.
+    crash. Values are shown as in JSON files, whatever they are, long ones cut short.
     """
 
     exactly_once: Final = False
@@ -52,7 +54,10 @@ class ConsolePublisher:
 
     def _lines(self, table: pa.Table) -> list[str]:
         shown = table.slice(0, self._max_rows)
-        columns = [[name, *map(_cell, shown.column(name).to_pylist())] for name in table.column_names]
+        columns = [
+            [_printable(name), *map(_cell, plain_texts(column.combine_chunks()).to_pylist())]
+            for name, column in zip(shown.column_names, shown.columns, strict=True)
+        ]
         widths = [max(map(len, column)) for column in columns]
         lines = [
             "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -62,6 +67,12 @@ class ConsolePublisher:
         return [*lines, f"  ... and {more} more"] if more else lines
 
 
-def _cell(value: object) -> str:
-    text = "null" if value is None else str(value)
-    return text if len(text) <= _CELL_WIDTH_MAX else text[: _CELL_WIDTH_MAX - 3] + "..."
+def _cell(value: str | None) -> str:
+    text = "null" if value is None else value
+    return _printable(text if len(text) <= _CELL_WIDTH_MAX else text[: _CELL_WIDTH_MAX - 3] + "...")
+
+
+def _printable(text: str) -> str:
+    """The text, with escapes for what the encoding of the terminal lacks."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)

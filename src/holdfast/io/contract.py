@@ -3,7 +3,8 @@
 A source plans slices on the driver and turns a slice into rows with Spark. A sink makes committed epochs
 visible.
 Always true: one slice gives the same rows, in any process, any number of times; publishing an epoch again
-changes nothing (for sinks that say `exactly_once`).
+changes nothing (for sinks that say `exactly_once`); a sink that cannot show some columns is asked before an
+epoch is planned.
 Never here: deciding when to plan, commit or publish (see the engine).
 """
 
@@ -118,6 +119,22 @@ class Sink(Protocol):
     def publisher(self, job: str, uid: str) -> Publisher:
         """Open the sink for one sink node of a job. Called on the driver, once per run (again after every
         restart)."""
+
+
+@runtime_checkable
+class SelectiveSink(Protocol):
+    """What a sink has besides, if it can show some columns and not others. A sink without it takes any."""
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise DefinitionError if rows of these columns can never be shown, naming column, type and remedy
+        (after the last `; `). Columns that it accepts must be shown whatever values they hold: once an epoch
+        is committed, a sink that fails on it holds up all that follow.
+
+        Called on the driver as soon as the columns are known, before any epoch is planned: before Spark
+        starts, and again with Spark's own word on them. May be called any number of times, also by commands
+        that only look. Touches nothing. A timestamp's time zone is UTC here, and may be the Spark session's
+        in the rows.
+        """
 
 
 class Publisher(Protocol):

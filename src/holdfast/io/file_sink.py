@@ -20,29 +20,26 @@ shows it, once, however long another one was paused; marks never go back.
 
 from __future__ import annotations
 
-import base64
-import datetime
-import decimal
-import io
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
 
 from holdfast.errors import DefinitionError, ObjectMissing, RestoreError
 from holdfast.io.contract import Mark, StagedPart
+from holdfast.io.file_formats import FORMATS, check_columns, encode
 from holdfast.storage import drafts
 from holdfast.storage.contract import Put
 from holdfast.storage.local import LocalStorage
 from holdfast.storage.places import open_storage
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from holdfast.storage.contract import Storage
 
 _MARKS = "_holdfast"
@@ -52,19 +49,22 @@ class FileSink:
     """Parquet, JSON lines or CSV (with a header) files in `path`: a directory, a mount, or `s3://`, `gs://`,
     `az://`.
 
-    An epoch's file is made in the driver's memory. JSON holds decimals as text, binary as base64, times as
-    ISO 8601. CSV cannot hold nested columns.
+    An epoch's file is made in the driver's memory. JSON and CSV hold decimals as text, binary as base64,
+    dates, times and intervals as ISO 8601 of any year, NaN and the infinities by name. A map is a JSON
+    object, or an array of `{"key": ..., "value": ...}` where its keys are nested. Bytes in text that are not
+    UTF-8 are shown as U+FFFD. CSV cannot hold nested columns: such a job is refused before it runs.
     """
 
     exactly_once: Final = True
 
     def __init__(self, path: str | os.PathLike[str], *, format: str) -> None:
-        if format not in _ENCODERS:
-            raise DefinitionError(
-                f"FileSink cannot write format {format!r}; use one of {', '.join(_ENCODERS)}"
-            )
+        if format not in FORMATS:
+            raise DefinitionError(f"FileSink cannot write format {format!r}; use one of {', '.join(FORMATS)}")
         self.path: Final = os.fspath(path)
         self.format: Final = format
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        check_columns(self.format, schema)
 
     def publisher(self, job: str, uid: str) -> FilePublisher:
         storage = open_storage(self.path)
@@ -86,7 +86,7 @@ class FilePublisher:
     def __init__(self, storage: Storage, job: str, uid: str, format: str) -> None:
         self._storage, self._job, self._uid = storage, job, uid
         self._format = format
-        self._encode = _ENCODERS[format]
+        self._encode = partial(encode, format)
         self._marks = f"{_MARKS}/{uid}/"
 
     def mark(self) -> Mark | None:
@@ -178,7 +178,7 @@ class FilePublisher:
 
     def _newest_file(self) -> int:
         """The newest epoch shown in a directory of an earlier Holdfast, which left no marks."""
-        name = re.compile(rf"{re.escape(self._uid)}-(\d{{12}})\.({'|'.join(_ENCODERS)})")
+        name = re.compile(rf"{re.escape(self._uid)}-(\d{{12}})\.({'|'.join(FORMATS)})")
         matches = (name.fullmatch(entry.name) for entry in self._storage.list(""))
         return max((int(match[1]) for match in matches if match), default=0)
 
@@ -206,46 +206,3 @@ def _refuse_other_owner(storage: Storage, job: str, uid: str) -> None:
             f"sink {uid!r}: {storage.url} holds output of job {owner!r} under this uid, not of {job!r}; "
             "give the sink another uid or another directory"
         )
-
-
-def _parquet(tables: Sequence[pa.Table]) -> bytes:
-    out = pa.BufferOutputStream()
-    with pq.ParquetWriter(out, tables[0].schema, compression="snappy", write_page_checksum=True) as writer:
-        for table in tables:
-            writer.write_table(table)
-    return bytes(out.getvalue())
-
-
-def _json_lines(tables: Sequence[pa.Table]) -> bytes:
-    out = io.StringIO()
-    for table in tables:
-        for row in table.to_pylist(maps_as_pydicts="strict"):
-            out.write(json.dumps(row, default=_plain, ensure_ascii=False))
-            out.write("\n")
-    return out.getvalue().encode()
-
-
-def _csv(tables: Sequence[pa.Table]) -> bytes:
-    nested = [field.name for field in tables[0].schema if pa.types.is_nested(field.type)]
-    if nested:
-        raise DefinitionError(f"CSV cannot hold the nested columns {nested}; use format='json' or 'parquet'")
-    out = pa.BufferOutputStream()
-    with pyarrow.csv.CSVWriter(out, tables[0].schema) as writer:
-        for table in tables:
-            writer.write_table(table)
-    return bytes(out.getvalue())
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, datetime.date | datetime.datetime):
-        return value.isoformat()
-    if isinstance(value, decimal.Decimal):
-        return str(value)
-    return base64.b64encode(value).decode()
-
-
-_ENCODERS: dict[str, Callable[[Sequence[pa.Table]], bytes]] = {
-    "parquet": _parquet,
-    "json": _json_lines,
-    "csv": _csv,
-}

@@ -112,7 +112,9 @@ class MemorySink:
         return MemoryPublisher(self._shown.setdefault((job, uid), {}))
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """The committed rows, in the order of epochs."""
+        """The committed rows as Python objects, in the order of epochs. Raises where Python has no object for
+        a value, such as a timestamp beyond the year 9999; `table` has those too.
+        """
         return [
             row
             for table in self._tables()

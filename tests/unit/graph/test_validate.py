@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 
 import holdfast
@@ -207,6 +208,43 @@ def test_rows_of_a_batch_cannot_be_set_aside() -> None:
     job, rows = keyed()
     rows.key_by("user").process(Whole(), uid="whole", on_error="dead-letter").sink(MemorySink(), uid="out")
     assert "only a function that sees single rows can set them aside" in only(job)
+
+
+class Picky(MemorySink):
+    """Shows no column called `total`."""
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        if "total" in schema.names:
+            raise DefinitionError(f"no room for 'total' ({schema.field('total').type}); rename it")
+
+
+def test_a_sink_refuses_columns_that_are_known_without_spark() -> None:
+    job, rows = keyed("user string, total array<long>")
+    rows.sink(Picky(), uid="rows")
+    rows.union(rows).sink(Picky(), uid="both")
+    totals = rows.key_by("user").process(Totals(), uid="totals", on_error="dead-letter")
+    totals.sink(Picky(), uid="main")
+    totals.output("late").sink(Picky(), uid="late")
+    rows.key_by("user").aggregate(uid="sums", total=hf.count()).sink(Picky(), uid="sums-out")
+    rows.transform(lambda df: df).sink(Picky(), uid="only-spark-knows")
+    rows.sink(MemorySink(), uid="takes-all")
+    types = {"rows": "list<item: int64>", "both": "list<item: int64>", "main": "int64", "sums-out": "int64"}
+    assert [line.split(" ", 1)[1] for line in lines(job)] == [
+        f"sink {uid!r}: no room for 'total' ({type}); rename it" for uid, type in types.items()
+    ]
+
+
+def test_a_sink_is_asked_about_dead_letters() -> None:
+    class NoErrors(MemorySink):
+        def check_schema(self, schema: pa.Schema) -> None:
+            if "error" in schema.names:
+                raise DefinitionError("errors are not shown here; choose another sink")
+
+    job, rows = keyed()
+    totals = rows.key_by("user").process(Totals(), uid="totals", on_error="dead-letter")
+    totals.sink(NoErrors(), uid="main")
+    totals.dead_letters().sink(NoErrors(), uid="dead")
+    assert "sink 'dead': errors are not shown here; choose another sink" in only(job)
 
 
 @pytest.mark.parametrize("wrong", [MemorySource, 5])

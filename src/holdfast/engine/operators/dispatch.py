@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from holdfast.engine.operators.aggregate import run_aggregate
 from holdfast.engine.operators.batch import run_batch
-from holdfast.engine.operators.result import DEAD, DEAD_LETTERS, MAIN, EpochContext, OperatorResult
+from holdfast.engine.operators.result import DEAD, MAIN, EpochContext, OperatorResult
 from holdfast.engine.operators.rows import run_rows
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import BatchFunction, output_schema, side_schemas
+from holdfast.graph.schemas import DEAD_LETTER_SCHEMA
 from holdfast.state.handles import state_fields
 from holdfast.state.layout import StateLayout
 from holdfast.state.working import ShardState
@@ -34,7 +35,7 @@ def output_schemas(function: StatefulFunction, rows: pa.Schema, key: tuple[str, 
     """The columns of everything that a function gives out, by output name."""
     if isinstance(function, Aggregation):
         return {MAIN: function.output_schema(rows, key)}
-    return {MAIN: output_schema(function), **side_schemas(function), DEAD: DEAD_LETTERS}
+    return {MAIN: output_schema(function), **side_schemas(function), DEAD: DEAD_LETTER_SCHEMA}
 
 
 def run_function(

@@ -16,15 +16,13 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import UserCodeError
+from holdfast.graph.schemas import DEAD_LETTER_SCHEMA
 from holdfast.state.delta import Changes
 from holdfast.state.types import type_ddl
 from holdfast.state.values import Misfit, checker, column_of
 
 MAIN = ""
 DEAD = "!dead"
-DEAD_LETTERS = pa.schema(
-    [("row", pa.string()), ("key", pa.string()), ("error", pa.string()), ("epoch", pa.int64())]
-)
 _SHOWN_CHARS_MAX = 500
 _LIBRARIES = [sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")]
 _HOLDFAST = str(Path(__file__).parents[2])
@@ -142,7 +140,7 @@ def json_text(value: object) -> str:
 
 def dead_letters(letters: Sequence[tuple[str, str, str, int]]) -> pa.Table:
     """The table of the rows set aside."""
-    return table_of(list(letters), DEAD_LETTERS)
+    return table_of(list(letters), DEAD_LETTER_SCHEMA)
 
 
 def _in_order(index: int, row: Any, schema: pa.Schema) -> tuple[Any, ...]:
