@@ -17,13 +17,24 @@ from holdfast.errors import (
     RestoreError,
     RetryableError,
     SessionLost,
+    SinkFailed,
     UserCodeError,
 )
 from holdfast.graph.aggregates import collect, count, first, last, max, mean, min, sum
 from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
 from holdfast.io.console import ConsoleSink
-from holdfast.io.contract import Publisher, Sink, Slice, Source, SourceReader, StagedPart
+from holdfast.io.contract import (
+    Mark,
+    Publisher,
+    RememberingPublisher,
+    SelectiveSink,
+    Sink,
+    Slice,
+    Source,
+    SourceReader,
+    StagedPart,
+)
 from holdfast.io.file_sink import FileSink
 from holdfast.io.file_source import FileSource
 from holdfast.io.generator import GeneratorSource
@@ -59,6 +70,7 @@ __all__ = [
     "KeyedFunction",
     "ListState",
     "MapState",
+    "Mark",
     "MemorySink",
     "MemorySource",
     "NoRestart",
@@ -69,13 +81,16 @@ __all__ = [
     "Publisher",
     "RedisStateStorage",
     "ReducingState",
+    "RememberingPublisher",
     "RestoreError",
     "RetryableError",
     "RunOptions",
     "Savepoint",
     "SavingPool",
+    "SelectiveSink",
     "SessionLost",
     "Sink",
+    "SinkFailed",
     "Slice",
     "Source",
     "SourceReader",

@@ -17,7 +17,7 @@ from holdfast.checkpoint.records import StagedFile
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine.program import Program, first_line
 from holdfast.engine.staged import load_extent
-from holdfast.errors import HoldfastError, RestoreError, SinkFailed
+from holdfast.errors import DefinitionError, HoldfastError, RestoreError, SinkFailed
 from holdfast.io.contract import Mark, Publisher, RememberingPublisher, StagedPart
 from holdfast.steps import Step, reached
 
@@ -146,6 +146,11 @@ def _named(uid: str, epoch: int) -> Iterator[None]:
     """Errors of a sink's own say which sink it was, and the way out if they come again and again."""
     try:
         yield
+    except DefinitionError as refused:
+        raise DefinitionError(
+            f"sink {uid!r} cannot show epoch {epoch}, which is committed: {refused}; or, to go on without "
+            f"showing it there, put its rows aside with `holdfast sinks set-aside {uid}`"
+        ) from refused
     except HoldfastError:
         raise
     except Exception as cause:

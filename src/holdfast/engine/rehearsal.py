@@ -151,7 +151,7 @@ def _sinks(graph: Graph, view: CheckpointView) -> Iterator[Finding]:
     for uid in uids:
         shown = view.published_through.get(uid)
         if shown is None:
-            yield Finding("sink", uid, "added", "begins with the oldest output that is still there")
+            yield Finding("sink", uid, "added", "begins with the next epoch")
         else:
             yield Finding("sink", uid, "kept", f"shows epochs up to {shown} of {view.last_epoch}")
     for uid in view.published_through:
