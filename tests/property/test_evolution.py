@@ -219,7 +219,7 @@ def test_values_become_what_they_mean(case: tuple[pa.DataType, list[Any], pa.Dat
     check_column(*case)
 
 
-@settings(_calm, phases=[Phase.generate], max_examples=300, database=None)
+@settings(_calm, phases=[Phase.generate], max_examples=1_000, database=None, derandomize=True)
 @given(columns_to_convert())
 def _any_column(case: tuple[pa.DataType, list[Any], pa.DataType, Any]) -> None:
     check_column(*case)
