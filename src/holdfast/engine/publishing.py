@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum
 from functools import partial
 
@@ -95,15 +95,13 @@ class Publishing:
 
     def _refuse_removed(self, view: CheckpointView) -> None:
         """Refuse to leave rows behind that were committed for a sink which the job does not have now."""
-        for uid, recorded in view.published_through.items():
-            waiting = [] if uid in self._streams else self._waiting(view.staged, uid, recorded)
-            if waiting:
-                raise _left_behind(f"sink {uid!r}", waiting, uid)
+        for refusal in left_behind(view, self._streams):
+            raise RestoreError(refusal)
         # Format 2 names streams instead of sinks: one that no sink reads any more.
         through = min(view.published_through.values(), default=0)
         for file in view.staged:
             if not file.sinks and file.rows and file.epoch > through and not self._recipients(file):
-                raise _left_behind(f"stream {file.stream!r}", [file], "UID")
+                raise RestoreError(_left_behind(f"stream {file.stream!r}", [file], "UID"))
 
     def _recipients(self, file: StagedFile) -> tuple[str, ...]:
         return file.sinks or tuple(uid for uid, name in self._streams.items() if name == file.stream)
@@ -161,9 +159,21 @@ def _named(uid: str, epoch: int) -> Iterator[None]:
         ) from cause
 
 
-def _left_behind(what: str, waiting: list[StagedFile], uid: str) -> RestoreError:
+def left_behind(view: CheckpointView, sinks: Collection[str]) -> list[str]:
+    """For each sink that is not among `sinks` and that committed rows wait for: what is wrong, and the ways
+    out."""
+    found = []
+    for uid in view.published_through.keys() - set(sinks):
+        shown = view.published_through[uid]
+        waiting = [file for file in view.staged if file.rows and file.epoch > shown and uid in file.sinks]
+        if waiting:
+            found.append(_left_behind(f"sink {uid!r}", waiting, uid))
+    return sorted(found)
+
+
+def _left_behind(what: str, waiting: list[StagedFile], uid: str) -> str:
     rows, first, last = sum(file.rows for file in waiting), waiting[0].epoch, waiting[-1].epoch
-    return RestoreError(
+    return (
         f"{rows} rows of epochs {first} to {last} were committed for {what} and not shown yet, and the job "
         "no longer has it; start the former job once and stop it, which shows them, or put them aside with "
         f"`holdfast sinks set-aside {uid}`"

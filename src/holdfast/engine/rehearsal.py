@@ -20,6 +20,7 @@ from holdfast.checkpoint.view import CheckpointView, from_manifest
 from holdfast.engine.operators.dispatch import state_layout
 from holdfast.engine.planning import recorded_plans
 from holdfast.engine.program import compile_graph
+from holdfast.engine.publishing import left_behind
 from holdfast.engine.schemas import declaration, examine
 from holdfast.errors import DefinitionError, RestoreError
 from holdfast.graph.fingerprint import fingerprint
@@ -95,7 +96,7 @@ def rehearse(
         job=graph.name,
         epoch=view.last_epoch,
         findings=(*_sources(graph, view), *operators, *findings, *_sinks(graph, view), *settings),
-        problems=(*more, *problems),
+        problems=(*more, *problems, *left_behind(view, [node.uid for node in graph.sinks])),
     )
 
 

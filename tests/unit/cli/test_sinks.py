@@ -135,3 +135,15 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
     assert told in called(*asked, code=code).stderr
     assert not to.exists()
     assert checkpoint.list("") == before
+
+
+def test_check_tells_that_a_removed_sink_leaves_rows_behind(checkpoint: LocalStorage, tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    file.write_text(
+        "import holdfast as hf\n"
+        "job = hf.Job('job')\n"
+        "job.source(hf.MemorySource([1]), uid='rows').sink(hf.MemorySink(), uid='good')\n"
+    )
+    done = CliRunner().invoke(app, ["check", str(file), "--checkpoint", checkpoint.url])
+    assert done.exit_code == 4, done.output
+    assert "20 rows of epochs 2 to 3 were committed for sink 'stuck'" in " ".join(done.output.split())
