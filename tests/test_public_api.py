@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
+from typing import get_type_hints
 
+import mypy.api
+import pyarrow as pa
 import pytest
 
 import holdfast
 
 PUBLIC = [
     "AggregatingState",
+    "BatchContext",
     "BatchFunction",
     "CRASH",
     "ConsoleSink",
+    "Context",
     "CorruptionError",
     "DefinitionError",
     "EpochFailed",
@@ -46,11 +52,13 @@ PUBLIC = [
     "RememberingPublisher",
     "RestoreError",
     "RetryableError",
+    "Row",
     "RunOptions",
     "Savepoint",
     "SavingPool",
     "SelectiveSink",
     "SessionLost",
+    "ShardContext",
     "Sink",
     "SinkFailed",
     "Slice",
@@ -94,6 +102,64 @@ def test_a_public_name_is_there_and_documented(name: str) -> None:
     else:
         own_text = inspect.getdoc(value)
     assert own_text, f"holdfast.{name} needs a docstring of its own: what it is, when to use it"
+
+
+CONTEXTS = {
+    holdfast.KeyedFunction: holdfast.Context,
+    holdfast.OperatorFunction: holdfast.ShardContext,
+    holdfast.BatchFunction: holdfast.BatchContext,
+}
+
+
+@pytest.mark.parametrize("function", CONTEXTS)
+def test_what_a_function_is_given_is_typed(function: type) -> None:
+    methods = [each for name, each in inspect.getmembers(function, inspect.isfunction) if name[0] != "_"]
+    given = [get_type_hints(method) for method in methods]
+    assert [hints["ctx"] for hints in given if "ctx" in hints] == [CONTEXTS[function]] * (
+        4 if function is holdfast.KeyedFunction else 2
+    )
+    rows = holdfast.Row if function is not holdfast.BatchFunction else pa.Table
+    assert [hints[name] for hints in given for name in ("row", "rows") if name in hints] == [rows]
+
+
+USER_CODE = """
+from collections.abc import Iterator
+
+import holdfast as hf
+
+
+class Typed(hf.KeyedFunction):
+    output = "user string"
+    outputs = {"late": "user string, at long"}
+    seen = hf.ValueState("long", default=0)
+
+    def process(self, row: hf.Row, ctx: hf.Context) -> Iterator[tuple[str]]:
+        self.seen.value += len(ctx.key) + ctx.epoch
+        ctx.emit_to("late", {"user": row.user, "at": ctx.timestamp})
+        yield (row["user"],)
+
+
+class Typos(hf.OperatorFunction):
+    output = "n long"
+
+    def process(self, row: hf.Row, ctx: hf.ShardContext) -> Iterator[tuple[int]]:
+        yield (ctx.shard % ctx.shards,)
+        ctx.key
+        ctx.emit_to("late", 5)
+        self.typo
+"""
+
+
+def test_a_type_checker_knows_the_context(tmp_path: Path) -> None:
+    file = tmp_path / "user_code.py"
+    file.write_text(USER_CODE)
+    config = Path(__file__).parents[1] / "pyproject.toml"
+    said, _, _ = mypy.api.run(["--config-file", str(config), "--hide-error-context", str(file)])
+    lines = [line.split(": error: ")[1] for line in said.splitlines() if ": error: " in line]
+    codes = [line.rsplit("  ", 1)[1] for line in lines]
+    assert codes == ["[attr-defined]", "[arg-type]", "[attr-defined]"], said
+    assert '"ShardContext" has no attribute "key"' in lines[0]
+    assert '"Typos" has no attribute "typo"' in lines[2]
 
 
 def test_every_public_error_is_a_holdfast_error() -> None:

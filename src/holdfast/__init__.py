@@ -21,6 +21,7 @@ from holdfast.errors import (
     UserCodeError,
 )
 from holdfast.graph.aggregates import collect, count, first, last, max, mean, min, sum
+from holdfast.graph.contexts import BatchContext, Context, ShardContext
 from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
 from holdfast.io.console import ConsoleSink
@@ -41,6 +42,7 @@ from holdfast.io.generator import GeneratorSource
 from holdfast.io.memory import CRASH, MemorySink, MemorySource
 from holdfast.protection.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from holdfast.state.handles import AggregatingState, ListState, MapState, ReducingState, ValueState
+from holdfast.state.structs import Row
 from holdfast.storage.state_files import FileStateStorage
 from holdfast.storage.state_postgres import PostgresStateStorage
 from holdfast.storage.state_redis import RedisStateStorage
@@ -49,8 +51,10 @@ from holdfast.storage.state_storage import StateId, StateStorage
 __all__ = [
     "CRASH",
     "AggregatingState",
+    "BatchContext",
     "BatchFunction",
     "ConsoleSink",
+    "Context",
     "CorruptionError",
     "DefinitionError",
     "EpochFailed",
@@ -84,11 +88,13 @@ __all__ = [
     "RememberingPublisher",
     "RestoreError",
     "RetryableError",
+    "Row",
     "RunOptions",
     "Savepoint",
     "SavingPool",
     "SelectiveSink",
     "SessionLost",
+    "ShardContext",
     "Sink",
     "SinkFailed",
     "Slice",

@@ -97,7 +97,7 @@ class UserCodeError(HoldfastError):
     def __str__(self) -> str:
         return (
             f"the function of operator {self.uid!r} failed in epoch {self.epoch} on key {self.key}, "
-            f"row {self.row}: {self.cause}; mend it, or set such rows aside with on_error='dead-letter'"
+            f"row {self.row}: {self.cause}; correct it, or set such rows aside with on_error='dead-letter'"
         )
 
 

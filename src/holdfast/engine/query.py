@@ -34,8 +34,9 @@ from holdfast.state.keys import key_groups_of, routing_hash
 from holdfast.state.layout import StateKind, StateLayout
 from holdfast.state.portable import OpenSnapshot
 from holdfast.state.rows import column_names, rows_of
+from holdfast.state.settling import Misfit
 from holdfast.state.types import type_ddl
-from holdfast.state.values import Misfit, column_of
+from holdfast.state.values import column_of
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.contract import Storage
 

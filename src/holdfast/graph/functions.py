@@ -5,32 +5,52 @@ Never here: running it (see engine.operators).
 
 from __future__ import annotations
 
+import dis
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import pyarrow as pa
 
 from holdfast.errors import DefinitionError
+from holdfast.graph.contexts import BatchContext, Context, OutputRow, ShardContext
 from holdfast.state.handles import DeclaredState, ListState, ValueState, declared_states
+from holdfast.state.structs import Row
 from holdfast.state.types import parse_schema
 
 RESERVED_OUTPUT_PREFIX = "!"
 
 
-class SavedByKey:
+class Declaring:
+    """What every function has that declares states as class attributes: their names are taken."""
+
+    if not TYPE_CHECKING:  # a type checker should not believe in attributes that are not there
+
+        def __getattr__(self, name: str) -> Any:
+            states = ", ".join(declared_states(type(self))) or "none"
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; its states: {states}")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        state = getattr(type(self), name, None)
+        if isinstance(state, DeclaredState):
+            raise TypeError(f"{name!r} is a state, not a variable; write self.{name}{state.written}")
+        super().__setattr__(name, value)
+
+
+class SavedByKey(Declaring):
     """What a function may say about the saving of its keys, where it has `protection=hf.Uncoordinated(...)`.
 
     Everything here has a default; override what you need.
     """
 
-    def is_dirty(self, ctx: Any) -> bool:
+    def is_dirty(self, ctx: Context) -> bool:
         """Whether the rows that `ctx.key` has just had leave anything to save. Its state is at hand.
 
         Called once per key and slice. False: the key does not become dirty by them, so they may be lost.
         """
         return True
 
-    def checkpoint(self, ctx: Any) -> bool:
+    def checkpoint(self, ctx: Context) -> bool:
         """Whether `ctx.key`, which is dirty, is to be saved as soon as possible, whatever the schedule says.
 
         Called once per dirty key and slice, after `is_dirty`. Its state is at hand.
@@ -64,10 +84,10 @@ class KeyedFunction(SavedByKey):
     output: ClassVar[str]
     outputs: ClassVar[Mapping[str, str]] = {}
 
-    def open(self, ctx: Any) -> None:
+    def open(self, ctx: Context) -> None:
         """Prepare for a slice of rows. Called once for each, before its first row; it has no state yet."""
 
-    def process(self, row: Any, ctx: Any) -> Iterable[Any] | None:
+    def process(self, row: Row, ctx: Context) -> Iterable[OutputRow] | None:
         """Handle one row: yield (or return an iterable of) output rows, tuples by place or dicts by name.
 
         Called once per row of a successful epoch, again when the epoch is repeated; rows of a key come one
@@ -76,7 +96,7 @@ class KeyedFunction(SavedByKey):
         raise NotImplementedError
 
 
-class BatchFunction:
+class BatchFunction(Declaring):
     """User code that sees all rows of a shard's slice at once, as Arrow, with its state as columns.
 
     `self.<state>.column` is aligned with `ctx.keys`; `ctx.key_index` says which key each row has.
@@ -84,15 +104,15 @@ class BatchFunction:
 
     output: ClassVar[str]
 
-    def open(self, ctx: Any) -> None:
+    def open(self, ctx: BatchContext) -> None:
         """Prepare for a slice of rows. Called once for each, before `process`; state cannot be used here."""
 
-    def process(self, rows: pa.Table, ctx: Any) -> pa.Table:
+    def process(self, rows: pa.Table, ctx: BatchContext) -> pa.Table:
         """Handle a slice: return the output rows. Not called for a shard that got no rows."""
         raise NotImplementedError
 
 
-class OperatorFunction:
+class OperatorFunction(Declaring):
     """User code that sees one row at a time, without a key: its state are lists, one of each per shard.
 
     `output`, `outputs` and what is lost after a slice are as for a KeyedFunction. Which shard sees a row, and
@@ -102,10 +122,10 @@ class OperatorFunction:
     output: ClassVar[str]
     outputs: ClassVar[Mapping[str, str]] = {}
 
-    def open(self, ctx: Any) -> None:
+    def open(self, ctx: ShardContext) -> None:
         """Prepare for a slice of rows. Called once for each, before its first row; it has no state yet."""
 
-    def process(self, row: Any, ctx: Any) -> Iterable[Any] | None:
+    def process(self, row: Row, ctx: ShardContext) -> Iterable[OutputRow] | None:
         """Handle one row: yield (or return an iterable of) output rows, tuples by place or dicts by name.
 
         Called once per row of a successful epoch, again when the epoch is repeated. Not called for a shard
@@ -153,6 +173,23 @@ def mistakes(function: DeclaringFunction) -> list[str]:
     ):
         found.append(f"{name} has one of serialize_state and restore_state; write both or none")
     return found
+
+
+def gives_no_rows(function: DeclaringFunction) -> bool:
+    """Whether `process` can be seen to yield nothing and to return nothing but None."""
+    process = type(function).process
+    if inspect.isgeneratorfunction(process) or not inspect.isfunction(process):
+        return False
+    before, returned = None, []
+    for step in dis.get_instructions(process):
+        if step.opname == "RETURN_CONST":
+            returned.append(step.argval)
+        elif step.opname == "RETURN_VALUE":
+            # One that is jumped to returns what another branch made.
+            constant = before is not None and before.opname == "LOAD_CONST" and not step.is_jump_target
+            returned.append(before.argval if before is not None and constant else ...)
+        before = step
+    return bool(returned) and all(value is None for value in returned)
 
 
 def overrides(function: KeyedFunction, name: str) -> bool:

@@ -62,6 +62,7 @@ def mistakes(graph: Graph) -> list[Mistake]:
             found.append(Mistake(node.place, describe(node), problem, remedy))
         if isinstance(node, OperatorNode):
             found += [Mistake.of_text(node.place, describe(node), text) for text in _operator_texts(node)]
+            found += [Mistake(node.place, describe(node), *wrong) for wrong in _no_rows(node, graph)]
         elif isinstance(node, SinkNode) and _is_a(node.sink, Sink):
             columns = known_schema(node.parent)
             found += sink_refusals(node, columns) if columns is not None else []
@@ -181,6 +182,18 @@ def _output(node: OutputNode) -> _Found:
             f"{describe(operator)} has no such output (it has: {', '.join(declared) or 'none'})",
             f"declare outputs = {{{node.name!r}: '...'}} in its function",
         )
+
+
+def _no_rows(node: OperatorNode, graph: Graph) -> _Found:
+    used = any(
+        node in (*getattr(other, "parents", ()), getattr(other, "parent", None))
+        for other in graph.nodes
+        if not isinstance(other, OutputNode)
+    )
+    function = node.function
+    if used and isinstance(function, KeyedFunction | OperatorFunction) and functions.gives_no_rows(function):
+        name = f"{type(function).__name__}.process"
+        yield f"{name} yields no rows, but its output is used", "yield rows, or use only its side outputs"
 
 
 def _operator_texts(node: OperatorNode) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.errors import DefinitionError
-from holdfast.state.cells import AggregatingCell, Cell, CopiedValueCell, PlainValueCell, ReducingCell
+from holdfast.state.cells import AggregatingCell, Cell, PlainValueCell, ReducingCell, SettledValueCell
 from holdfast.state.entrycells import ListCell, MapCell
 from holdfast.state.handles import (
     AggregatingState,
@@ -17,7 +17,7 @@ from holdfast.state.handles import (
     declared_states,
 )
 from holdfast.state.layout import StateField, StateLayout
-from holdfast.state.values import is_immutable
+from holdfast.state.settling import is_plain
 from holdfast.state.working import ShardState
 
 
@@ -33,10 +33,10 @@ def bind(function: object, layout: StateLayout, bases: Sequence[bytes], state: S
 
 def _cell(declared: DeclaredState, field: StateField, bases: Sequence[bytes], state: ShardState) -> Cell:
     match declared:
-        case ValueState() if is_immutable(field.type):
+        case ValueState() if is_plain(field.type):
             return PlainValueCell(declared, field, bases, state)
         case ValueState():
-            return CopiedValueCell(declared, field, bases, state)
+            return SettledValueCell(declared, field, bases, state)
         case ReducingState():
             return ReducingCell(declared, field, bases, state)
         case AggregatingState():

@@ -11,7 +11,7 @@ changed has no change.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ import pyarrow as pa
 from holdfast.state.delta import Changes, ValueChange
 from holdfast.state.handles import AggregatingState, ReducingState, ValueState
 from holdfast.state.layout import StateField, state_keys
-from holdfast.state.types import type_ddl
-from holdfast.state.values import Misfit, checker, column_of, copied, objects_of
+from holdfast.state.settling import Misfit, settler
+from holdfast.state.values import column_of, copied, is_immutable, objects_of, unchanged
 from holdfast.state.working import ShardState
 
 _ABSENT: Any = object()
@@ -42,6 +42,12 @@ class Cell(ABC):
     """What every cell can do for its runner."""
 
     __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        known = [each for each in dir(type(self)) if not each.startswith("_") and not hasattr(Cell, each)]
+        raise AttributeError(f"{self!r} has no {name!r}; it has {', '.join(known)}")
 
     @abstractmethod
     def load(self, key: int) -> None:
@@ -93,9 +99,21 @@ class ItemsCell(Cell):
         self.extend(fresh)
 
 
-def misfit_text(field: StateField, value: object) -> str:
-    declared = type_ddl(field.value_type)
-    return f"state {field.name!r} is declared {declared} but got {value!r} ({type(value).__name__})"
+def misfit_text(field: StateField, misfit: Misfit) -> str:
+    return misfit.text(f"state {field.name!r}", field.value_type)
+
+
+def state_settler(field: StateField) -> Callable[[Any], Any]:
+    """What settles values (items, entries) of one state; TypeError, which names it, where they do not fit."""
+    settle = settler(field.value_type)
+
+    def settled(value: Any) -> Any:
+        try:
+            return settle(value)
+        except Misfit as misfit:
+            raise TypeError(misfit_text(field, misfit)) from None
+
+    return settled
 
 
 def read_column(field: StateField, bases: Sequence[bytes], state: ShardState) -> tuple[pa.Array, list[int]]:
@@ -118,17 +136,33 @@ def _read_objects(field: StateField, bases: Sequence[bytes], state: ShardState, 
 
 
 class _StoredAsValue(Cell):
-    """What cells stored as VALUE share: the changed keys, their values, and the keys to delete."""
+    """What cells stored as VALUE share: the changed keys, their values, and the keys to delete.
 
-    __slots__ = ("_changed", "_deleted", "_field", "_fits", "_loaded", "_values")
+    A cell is not its value: using it as if it were is refused, since Python would not always (a cell is true,
+    and equal to no value).
+    """
+
+    __slots__ = ("_changed", "_deleted", "_field", "_loaded", "_settle", "_values")
 
     def __init__(self, field: StateField, bases: Sequence[bytes], state: ShardState, default: object) -> None:
         self._field = field
-        self._fits = checker(field.type)
+        self._settle = state_settler(field)
         self._loaded = _read_objects(field, bases, state, default)
         self._changed: list[int] = []
         self._values: list[Any] = []
         self._deleted: list[int] = []
+
+    def __repr__(self) -> str:
+        return f"state {self._field.name!r}"
+
+    def _refuse(self, *_: object) -> Any:
+        name = self._field.name
+        raise TypeError(f"state {name!r} is used as if it were its value; write self.{name}.value")
+
+    __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = __setitem__ = __int__ = __float__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __hash__ = None  # type: ignore[assignment]
 
     def put_into(self, changes: Changes) -> None:
         if not self._changed and not self._deleted:
@@ -136,7 +170,7 @@ class _StoredAsValue(Cell):
         try:
             values = column_of(self._values, self._field.type)
         except Misfit as misfit:
-            text = misfit_text(self._field, misfit.value)
+            text = misfit_text(self._field, misfit)
             raise StateMisfit(self._changed[misfit.index], text) from misfit
         deleted = None
         if self._deleted:
@@ -148,7 +182,7 @@ class _StoredAsValue(Cell):
 
 
 class PlainValueCell(_StoredAsValue):
-    """A ValueState whose values cannot change in place.
+    """A ValueState of a number, a text or the like.
 
     `value` is a plain slot: reading and assigning it costs what any attribute costs. Values are immutable, so
     one that is still the same object is the same value.
@@ -190,30 +224,39 @@ class PlainValueCell(_StoredAsValue):
         self.value, self._cleared = mark
 
     def check(self) -> None:
-        if not self._fits(self.value):
-            raise TypeError(misfit_text(self._field, self.value))
+        self._settle(self.value)
 
 
-class _TouchedCell(_StoredAsValue):
-    """What cells share whose objects may change in place: they say when they were touched."""
+class _SettledCell(_StoredAsValue):
+    """What cells share whose values are settled when they are given.
 
-    __slots__ = ("_object", "_touched")
+    A value that could change in place is given out as a copy, the same one until the key is left: what the
+    user's code changes in it counts as assigned.
+    """
 
-    def __init__(self, field: StateField, bases: Sequence[bytes], state: ShardState) -> None:
+    __slots__ = ("_default", "_given_out", "_immutable", "_object", "_touched")
+
+    def __init__(
+        self, field: StateField, bases: Sequence[bytes], state: ShardState, default: object = None
+    ) -> None:
         super().__init__(field, bases, state, _ABSENT)
+        self._default = default
+        self._immutable = is_immutable(field.type)
         self._object: Any = _ABSENT
+        self._given_out: Any = _ABSENT
         self._touched = False
 
     def clear(self) -> None:
         """Forget the key's value."""
-        self._object = _ABSENT
-        self._touched = True
+        self._put(_ABSENT)
 
     def load(self, key: int) -> None:
         self._object = self._loaded[key]
+        self._given_out = _ABSENT
         self._touched = False
 
     def keep(self, key: int) -> None:
+        self._take_back()
         if not self._touched:
             return
         if self._object is _ABSENT:
@@ -223,38 +266,57 @@ class _TouchedCell(_StoredAsValue):
             self._values.append(self._object)
 
     def mark(self) -> Any:
-        return copied(self._object), self._touched
+        self._take_back()
+        return self._object if self._immutable else copied(self._object), self._touched
 
     def undo(self, mark: Any) -> None:
         self._object, self._touched = mark
+        self._given_out = _ABSENT
 
     def check(self) -> None:
-        if self._object is not _ABSENT and not self._fits(self._object):
-            raise TypeError(misfit_text(self._field, self._object))
+        self._take_back()
+
+    def _put(self, settled: Any) -> None:
+        self._object = settled
+        self._given_out = _ABSENT
+        self._touched = True
+
+    def _read(self) -> Any:
+        if self._immutable:
+            return self._default if self._object is _ABSENT else self._object
+        if self._given_out is _ABSENT:
+            self._given_out = copied(self._default if self._object is _ABSENT else self._object)
+        return self._given_out
+
+    def _take_back(self) -> None:
+        """Make what became of the object that was given out the key's value."""
+        if self._given_out is _ABSENT:
+            return
+        if not unchanged(self._default if self._object is _ABSENT else self._object, self._given_out):
+            self._object = self._settle(self._given_out)
+            self._touched = True
 
 
-class CopiedValueCell(_TouchedCell):
-    """A ValueState of an array, map or struct: reading gives a copy, only assignment persists."""
+class SettledValueCell(_SettledCell):
+    """A ValueState of an array, a map, a struct, or of what is not kept as Python gives it."""
 
-    __slots__ = ("_default",)
+    __slots__ = ()
 
     def __init__(
         self, declared: ValueState, field: StateField, bases: Sequence[bytes], state: ShardState
     ) -> None:
-        super().__init__(field, bases, state)
-        self._default = declared.default
+        super().__init__(field, bases, state, declared.default)
 
     @property
     def value(self) -> Any:
-        return copied(self._default if self._object is _ABSENT else self._object)
+        return self._read()
 
     @value.setter
     def value(self, value: Any) -> None:
-        self._object = copied(value)
-        self._touched = True
+        self._put(self._settle(value))
 
 
-class ReducingCell(_TouchedCell):
+class ReducingCell(_SettledCell):
     """A ReducingState of one key."""
 
     __slots__ = ("_fn",)
@@ -267,15 +329,15 @@ class ReducingCell(_TouchedCell):
 
     def add(self, value: Any) -> None:
         """Reduce one more value into the state."""
-        self._object = value if self._object is _ABSENT else self._fn(self._object, value)
-        self._touched = True
+        self._take_back()
+        self._put(self._settle(value if self._object is _ABSENT else self._fn(self._object, value)))
 
     @property
     def value(self) -> Any:
-        return None if self._object is _ABSENT else copied(self._object)
+        return self._read()
 
 
-class AggregatingCell(_TouchedCell):
+class AggregatingCell(_SettledCell):
     """An AggregatingState of one key."""
 
     __slots__ = ("_declared",)
@@ -288,9 +350,8 @@ class AggregatingCell(_TouchedCell):
 
     def add(self, value: Any) -> None:
         """Add one more value to the accumulator."""
-        so_far = self._declared.create() if self._object is _ABSENT else self._object
-        self._object = self._declared.add(so_far, value)
-        self._touched = True
+        so_far = self._settle(self._declared.create()) if self._object is _ABSENT else self._object
+        self._put(self._settle(self._declared.add(so_far, value)))
 
     @property
     def value(self) -> Any:

@@ -6,8 +6,9 @@
 A declaration is shared by every instance and holds no state. A runner copies the function and puts a cell
 under the declared name of the copy (see cells): inside `process` the name means the state of the row's key.
 
-Only assignment persists. What `.value`, a list item or a map entry gives is a copy where it could be changed
-in place (array, map, struct), so changing it changes nothing until it is assigned back.
+What is read can be written back. Arrays are lists, maps are dicts, structs are rows (a dict or a tuple may be
+written for one). A list or dict that was read may be changed in place as long as its key is at hand: that
+counts as written. Assigning keeps a copy.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ import pyarrow as pa
 from holdfast.errors import DefinitionError
 from holdfast.state.layout import StateField, StateKind
 from holdfast.state.redistribute import REDISTRIBUTE, Redistribute
+from holdfast.state.settling import Misfit, settler
 from holdfast.state.types import parse_type, relaxed, type_ddl
-from holdfast.state.values import copied, fits
 
 
 class DeclaredState:
     """What every declaration has: a name, a kind, and the Arrow type that is stored."""
 
     kind: ClassVar[StateKind] = StateKind.VALUE
+    written: ClassVar[str] = ".add(...)"
+    """How the user's code writes it."""
 
     def __init__(self, type: pa.DataType, was: str | None = None) -> None:
         """`was`: the name under which older code kept this state."""
@@ -59,11 +62,14 @@ class ValueState(DeclaredState):
     Where nothing is stored `.value` is the default. None is a value like others: assigning it stores a null.
     """
 
+    written = ".value = ..."
+
     def __init__(self, type: str, default: object = None, *, was: str | None = None) -> None:
         super().__init__(parse_type(type), was)
-        if not fits(default, self.type):
-            raise DefinitionError(f"default {default!r} does not fit {type!r}; give one of that type")
-        self.default = copied(default)
+        try:
+            self.default = settler(self.type)(default)
+        except Misfit as misfit:
+            raise DefinitionError(misfit.text("the default of a ValueState", self.type)) from misfit
 
 
 class ListState(DeclaredState):
@@ -75,6 +81,7 @@ class ListState(DeclaredState):
     """
 
     kind = StateKind.LIST
+    written = ".replace([...])"
 
     def __init__(
         self, type: str, *, redistribute: Redistribute | None = None, was: str | None = None
@@ -90,6 +97,7 @@ class MapState(DeclaredState):
     """A dict per key, each entry stored by itself: reading one reads no other; iteration and `len` scan."""
 
     kind = StateKind.MAP
+    written = "[key] = ..."
 
     def __init__(self, key: str, value: str, *, was: str | None = None) -> None:
         key_type = parse_type(key)

@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import CorruptionError, RestoreError
-from holdfast.state.cells import ItemsCell, misfit_text
+from holdfast.state.cells import ItemsCell, state_settler
 from holdfast.state.conversion import converted
 from holdfast.state.delta import Changes
 from holdfast.state.layout import StateField
 from holdfast.state.redistribute import ShardList
 from holdfast.state.types import type_ddl
-from holdfast.state.values import checker, column_of, copied, objects_of
+from holdfast.state.values import column_of, copied, is_immutable, objects_of, unchanged
 
 LIST_FORMAT = 1
 _FORMAT_KEY = b"holdfast.format"
@@ -27,41 +27,63 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class OperatorListCell(ItemsCell):
-    """A ListState of one shard. Items are checked when they are added; what is read are copies."""
+    """A ListState of one shard. Items are checked when they are added.
 
-    __slots__ = ("_field", "_fits", "_inherited", "_items", "_start")
+    Items that could change in place are given out as copies, the same ones until the slice ends: what the
+    user's code changes in them counts as if the whole list were replaced.
+    """
+
+    __slots__ = ("_field", "_given_out", "_immutable", "_inherited", "_items", "_settle", "_start")
 
     def __init__(self, field: StateField, held: ShardList) -> None:
         self._field = field
-        self._fits = checker(field.type)
+        self._settle, self._immutable = state_settler(field), is_immutable(field.type)
+        self._given_out: list[Any] = []
         self._items = list(held.items)
         self._inherited = held.inherited
         self._start = (self._items, len(self._items))
 
+    def __repr__(self) -> str:
+        return f"state {self._field.name!r}"
+
     def append(self, item: Any) -> None:
         """Add one item at the end."""
-        if not self._fits(item):
-            raise TypeError(misfit_text(self._field, item))
-        self._items.append(copied(item))
+        self._items.append(self._settle(item))
 
     def clear(self) -> None:
         """Forget all items of the shard."""
         self._items = []
+        self._given_out = []
         self._inherited = 0
 
     def __len__(self) -> int:
         return len(self._items)
 
     def __iter__(self) -> Iterator[Any]:
-        yield from copied(self._items)
+        if self._immutable:
+            yield from list(self._items)
+            return
+        self._given_out += copied(self._items[len(self._given_out) :])
+        yield from list(self._given_out)
+
+    def _take_back(self) -> None:
+        """Make what became of the items that were given out the shard's items."""
+        if all(map(unchanged, self._items, self._given_out)):
+            return
+        changed = [self._settle(item) for item in self._given_out]
+        self._items = [*changed, *self._items[len(changed) :]]
+        self._inherited = 0
 
     @property
     def changed(self) -> bool:
+        """Whether the list is no longer what it was."""
+        self._take_back()
         items, length = self._start
         return self._items is not items or len(items) != length
 
     def held(self) -> ShardList:
         """The list as it is now."""
+        self._take_back()
         return ShardList(self._items, self._inherited)
 
     def load(self, key: int) -> None:
@@ -71,15 +93,18 @@ class OperatorListCell(ItemsCell):
         """A shard has one list."""
 
     def mark(self) -> Any:
+        self._take_back()
         # Nothing shortens the list, it is only exchanged: its length is enough to go back.
         return self._items, len(self._items), self._inherited
 
     def undo(self, mark: Any) -> None:
         self._items, length, self._inherited = mark
         del self._items[length:]
+        self._given_out = []
 
     def check(self) -> None:
-        """Items were checked when they were added."""
+        """Items were checked when they were added, but for those that were changed in place."""
+        self._take_back()
 
     def put_into(self, changes: Changes) -> None:
         raise AssertionError("lists of an operator are stored whole, not as changes")

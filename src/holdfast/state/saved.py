@@ -26,7 +26,8 @@ from holdfast.state.delta import to_entries
 from holdfast.state.keys import PREFIX_BYTES
 from holdfast.state.layout import LONG_KEY_SUFFIX, StateKind, StateLayout, is_shortened, state_keys
 from holdfast.state.rows import changes_of, column_names, row_schema, rows_of
-from holdfast.state.values import objects_of
+from holdfast.state.settling import Misfit
+from holdfast.state.values import column_of, objects_of
 from holdfast.state.working import ShardState
 from holdfast.storage.state_storage import ORDER_BYTES, StateId
 
@@ -149,18 +150,24 @@ def from_objects(layout: StateLayout, base: bytes, states: Mapping[str, Any], wh
     names, group = column_names(layout)
     schema = row_schema(layout)
     key = layout.keys.decode_key_bytes([whole_key])
-    given = {name: states.get(field.name) for name, field in zip(names, layout.fields, strict=True)}
     columns = [
         *key,
-        *(pa.array([_cells(given[name])], schema.field(name).type) for name in names),
+        *(
+            _column(layout, field.name, states.get(field.name), schema.field(name).type)
+            for name, field in zip(names, layout.fields, strict=True)
+        ),
         pa.array([int.from_bytes(base[:2], "big")], schema.field(group).type),
     ]
     changes = changes_of(layout, pa.Table.from_arrays(columns, schema=schema))
     return [(key, value) for key, value in to_entries(layout, changes) if value is not None]
 
 
-def _cells(value: Any) -> Any:
-    return list(value.items()) if isinstance(value, dict) else value
+def _column(layout: StateLayout, state: str, value: Any, type: pa.DataType) -> pa.Array:
+    try:
+        return column_of([value], type)
+    except Misfit as misfit:
+        what = f"state {state!r} of operator {layout.operator!r}, which restore_state gave,"
+        raise RestoreError(misfit.text(what, type)) from misfit
 
 
 def check_layout(layout: StateLayout) -> None:

@@ -1,39 +1,35 @@
 """Between Python objects and Arrow columns of a declared type.
 
 Always true: a value either fits its declared type without loss or is refused; nothing is reinterpreted (Arrow
-itself would take 1.5 for a long as 1, and bytes for a string). Structs and maps are dicts, arrays are lists.
+itself would take 1.5 for a long as 1, and bytes for a string). What is read fits, and is read the same again.
+Arrays are lists, maps are dicts, structs are rows (see structs). Within the key of a map arrays are tuples.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from holdfast.state.settling import Misfit, exact_class, hashable, settler
+from holdfast.state.structs import Row, row_class
+
 _NONE = type(None)
-_NOT_LISTS = (str, bytes, bytearray, Mapping, Iterator)
-
-
-class Misfit(ValueError):
-    """The value at `index` does not fit the declared type."""
-
-    def __init__(self, index: int, value: object, declared: pa.DataType) -> None:
-        super().__init__(index, value, declared)
-        self.index, self.value, self.declared = index, value, declared
 
 
 def column_of(values: Sequence[object], declared: pa.DataType) -> pa.Array:
     """Convert Python values (None is null) exactly, or raise the first Misfit."""
-    expected = _exact_class(declared)
+    if pa.types.is_nested(declared):
+        return pa.array(_settled_all(values, declared), type=declared)
+    expected = exact_class(declared)
     if expected is None or not set(map(type, values)) <= {expected, _NONE}:
-        _refuse_misfits(values, declared)
+        _settled_all(values, declared)
     try:
         return pa.array(values, type=declared)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        _refuse_misfits(values, declared)
+        _settled_all(values, declared)
         raise
 
 
@@ -43,55 +39,28 @@ def objects_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         column = column.combine_chunks()
     declared = column.type
     if (pa.types.is_integer(declared) or pa.types.is_floating(declared)) and column.null_count == 0:
-        objects: list[Any] = column.to_numpy().tolist()
-    elif pa.types.is_nested(declared):
-        objects = column.to_pylist(maps_as_pydicts="strict")
-    else:
-        objects = column.to_pylist()
+        numbers: list[Any] = column.to_numpy().tolist()
+        return numbers
+    if pa.types.is_struct(declared):
+        return _masked(_rows_of(column), column)
+    if pa.types.is_map(declared):
+        start, ends = _spans(column)
+        keys, items = (objects_of(part[start : ends[-1]]) for part in (column.keys, column.items))
+        keys = [hashable(key) for key in keys] if pa.types.is_nested(declared.key_type) else keys
+        pairs = list(zip(keys, items, strict=True))
+        return _masked((_dict_of(pairs[a - start : b - start]) for a, b in _pairs(start, ends)), column)
+    if pa.types.is_list(declared):
+        start, ends = _spans(column)
+        items = objects_of(column.values[start : ends[-1]])
+        return _masked((items[a - start : b - start] for a, b in _pairs(start, ends)), column)
+    objects: list[Any] = column.to_pylist()
     return objects
 
 
-def fits(value: object, declared: pa.DataType) -> bool:
-    """Whether the value can be kept as this type without loss. None fits every type."""
-    if value is None:
-        return True
-    if pa.types.is_struct(declared):
-        names = {field.name for field in declared}
-        return (
-            isinstance(value, Mapping)
-            and value.keys() <= names
-            and all(fits(value.get(field.name), field.type) for field in declared)
-        )
-    if pa.types.is_map(declared):
-        return isinstance(value, Mapping) and all(
-            key is not None and fits(key, declared.key_type) and fits(item, declared.item_type)
-            for key, item in value.items()
-        )
-    if pa.types.is_list(declared):
-        return (
-            isinstance(value, Iterable)
-            and not isinstance(value, _NOT_LISTS)
-            and all(fits(item, declared.value_type) for item in value)
-        )
-    return _right_class(value, declared) and _converts(value, declared)
-
-
-def checker(declared: pa.DataType) -> Callable[[object], bool]:
-    """`fits` for one type, fast for the values that are usual for it."""
-    expected = _exact_class(declared)
-    if expected is None or pa.types.is_float32(declared):
-        return lambda value: fits(value, declared)
-    if expected is int:
-        low, high = -(1 << (declared.bit_width - 1)), (1 << (declared.bit_width - 1)) - 1
-        return lambda value: (value.__class__ is int and low <= value <= high) or fits(value, declared)
-    if expected is str:
-        # A lone surrogate is a str that no UTF-8 holds.
-        return lambda value: (value.__class__ is str and value.isascii()) or fits(value, declared)
-    return lambda value: value.__class__ is expected or fits(value, declared)
-
-
 def is_immutable(declared: pa.DataType) -> bool:
-    """Whether Python's objects of this type cannot be changed in place."""
+    """Whether Python's objects of this type, as they are read, cannot be changed in place."""
+    if pa.types.is_struct(declared):
+        return all(is_immutable(field.type) for field in declared)
     return not pa.types.is_nested(declared)
 
 
@@ -102,51 +71,62 @@ def copied(value: Any) -> Any:
         return [copied(item) for item in value]
     if kind is dict:
         return {key: copied(item) for key, item in value.items()}
+    if isinstance(value, Row):
+        return tuple.__new__(kind, map(copied, value))
     return value
 
 
-def _exact_class(declared: pa.DataType) -> Any:
-    """The class whose instances Arrow converts exactly or refuses by itself; None where one has to look."""
-    if pa.types.is_integer(declared):
-        return int
-    if pa.types.is_floating(declared):
-        return float
-    if pa.types.is_string(declared) or pa.types.is_large_string(declared):
-        return str
-    if pa.types.is_boolean(declared):
-        return bool
-    if pa.types.is_binary(declared):
-        return bytes
-    return None
-
-
-def _right_class(value: object, declared: pa.DataType) -> bool:
-    if pa.types.is_integer(declared):
-        return isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if pa.types.is_floating(declared):
-        return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if pa.types.is_string(declared):
-        return isinstance(value, str)
-    if pa.types.is_boolean(declared):
-        return isinstance(value, bool | np.bool_)
-    if pa.types.is_binary(declared):
-        return isinstance(value, bytes | bytearray)
-    if pa.types.is_duration(declared):
-        return isinstance(value, dt.timedelta)
-    if pa.types.is_time(declared):
-        return isinstance(value, dt.time)
-    return True
-
-
-def _converts(value: object, declared: pa.DataType) -> bool:
-    try:
-        pa.scalar(value, type=declared)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+def unchanged(value: Any, copy: Any) -> bool:
+    """Whether a copy that `copied` made of the value is still that: the same leaves in the same places."""
+    kind = value.__class__
+    if kind is not copy.__class__:
         return False
-    return True
+    if kind is list or isinstance(value, Row):
+        return len(value) == len(copy) and all(map(unchanged, value, copy))
+    if kind is dict:
+        return len(value) == len(copy) and all(
+            key is other and unchanged(value[key], copy[other])
+            for key, other in zip(value, copy, strict=True)
+        )
+    return value is copy
 
 
-def _refuse_misfits(values: Iterable[object], declared: pa.DataType) -> None:
+def _settled_all(values: Iterable[object], declared: pa.DataType) -> list[Any]:
+    settle, made = settler(declared), []
     for index, value in enumerate(values):
-        if not fits(value, declared):
-            raise Misfit(index, value, declared)
+        try:
+            made.append(settle(value))
+        except Misfit as misfit:
+            raise misfit.at(index) from None
+    return made
+
+
+def _rows_of(column: pa.StructArray) -> Iterator[Any]:
+    fields = [objects_of(field) for field in column.flatten()]
+    parts = zip(*fields, strict=True) if fields else repeat((), len(column))
+    return map(tuple.__new__, repeat(row_class(tuple(field.name for field in column.type))), parts)
+
+
+def _dict_of(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError(f"a map has a key twice: {[key for key, _ in pairs]!r}; a dict has each once")
+    return made
+
+
+def _spans(column: pa.Array) -> tuple[int, list[int]]:
+    """Where the first element begins, and where each one ends, in the flat values."""
+    start, *ends = column.offsets.to_pylist() or [0]
+    return start, ends or [start]
+
+
+def _pairs(start: int, ends: list[int]) -> Iterator[tuple[int, int]]:
+    return zip([start, *ends[:-1]], ends, strict=True)
+
+
+def _masked(objects: Iterable[Any], column: pa.Array) -> list[Any]:
+    """The objects, None where the column has a null; no more of them than it has values."""
+    if not column.null_count:
+        return list(objects)[: len(column)]
+    valid = column.is_valid().to_pylist()
+    return [value if there else None for value, there in zip(objects, valid, strict=False)]

@@ -69,7 +69,7 @@ def test_output_is_cast_where_nothing_is_lost_and_refused_otherwise() -> None:
 @pytest.mark.parametrize(
     ("make", "cause"),
     [
-        (lambda rows: rows.to_pylist(), "process returned a list; return a pyarrow.Table"),
+        (lambda rows: rows.to_pylist(), r"process\(\) returned a list; return a pyarrow.Table"),
         (lambda rows: rows.select(["v"]), "output column 'k' is missing"),
         (lambda rows: 1 / 0, "ZeroDivisionError: division by zero at .*test_operators_batch.py"),
     ],

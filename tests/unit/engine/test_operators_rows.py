@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from holdfast.engine.operators.rows import row_class
 from holdfast.errors import RetryableError, UserCodeError
 from holdfast.graph.functions import KeyedFunction, mistakes
 from holdfast.state.handles import ListState, MapState, ValueState
+from holdfast.state.structs import row_class
+from holdfast.state.types import parse_schema
 from tests.unit.engine.operator_kit import Harness
 
 ROWS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
@@ -142,7 +144,7 @@ def test_order_by_sorts_the_rows_of_a_key_and_keeps_ties_in_place() -> None:
 
 
 def test_columns_are_read_by_attribute_name_and_place() -> None:
-    row: Any = tuple.__new__(row_class(["a", "two words", "_id", "class", "count"]), (1, 2, 3, 4, 5))
+    row: Any = tuple.__new__(row_class(("a", "two words", "_id", "class", "count")), (1, 2, 3, 4, 5))
     assert (row.a, row["two words"], row._id, row.count, row[0]) == (1, 2, 3, 5, 1)
     assert (row["class"], getattr(row, "class"), row["count"], row[1:3]) == (4, 4, 5, (2, 3))
 
@@ -204,13 +206,85 @@ def test_a_failure_of_open_or_of_what_process_returns_is_the_functions_too() -> 
     with pytest.raises(UserCodeError, match=r"OSError: no model at .*test_operators_rows\.py"):
         Harness(Shut(), ROWS, ["k"], on_error="dead-letter").epoch_of([(1, 1)])
 
-    class Number(Total):
+
+@pytest.mark.parametrize(
+    ("returned", "cause"),
+    [
+        (5, "TypeError: process() returned 5 (int); yield each output row, or return a list of rows"),
+        ("anna", "(str); yield each"),
+        ({"k": 1, "total": 2}, "(str); yield each"),
+        ((1, 2), "an output row is 1 (int); yield each row as a tuple or a dict, or return a list of them"),
+    ],
+)
+def test_a_row_that_is_returned_instead_of_yielded_is_refused(returned: Any, cause: str) -> None:
+    class Returning(Total):
         def process(self, row: Any, ctx: Any) -> Any:
-            return 5
+            return returned
 
     with pytest.raises(UserCodeError) as caught:
-        Harness(Number(), ROWS, ["k"]).epoch_of([(1, 1)])
-    assert caught.value.cause == "TypeError: 'int' object is not iterable"
+        Harness(Returning(), ROWS, ["k"]).epoch_of([(1, 1)])
+    assert cause in caught.value.cause
+    assert (caught.value.uid, caught.value.key) == ("op", "1")
+    dead = Harness(Returning(), ROWS, ["k"], on_error="dead-letter").epoch_of([(1, 1)]).outputs["!dead"]
+    assert "; yield each" in dead["error"][0].as_py()
+
+
+def test_a_row_for_no_declared_side_output_is_refused() -> None:
+    class Stray(Picky):
+        def process(self, row: Any, ctx: Any) -> Any:
+            ctx.emit_to(row.k, (row.v,))
+
+    for name in ("sen", ""):
+        with pytest.raises(UserCodeError) as caught:
+            Harness(Stray(), NAMED, ["k"]).epoch_of([(name, 1)])
+        cause = f"there is no side output {name!r}; declared in outputs = {{...}}: 'seen'"
+        assert cause in caught.value.cause
+        assert "test_operators_rows.py" in caught.value.cause
+
+
+def test_a_row_that_does_not_fit_its_side_output_names_it_and_the_key() -> None:
+    class Stray(Picky):
+        def process(self, row: Any, ctx: Any) -> Any:
+            ctx.emit_to("seen", (row.v if row.k == "good" else "x",))
+
+    with pytest.raises(UserCodeError) as caught:
+        Harness(Stray(), NAMED, ["k"]).epoch_of([("good", 1), ("bad", 2), ("good", 3)])
+    cause = "output column 'v' of side output 'seen' is declared long but got 'x' (str); give an int"
+    assert (caught.value.cause, caught.value.key) == (cause, "bad")
+
+
+def test_a_struct_in_a_row_is_a_row_and_may_be_given_out_again() -> None:
+    schema = parse_schema("k string, at struct<x:long,tags:array<string>>")
+
+    class Echo(KeyedFunction):
+        output = "k string, at struct<x:long,tags:array<string>>"
+
+        def process(self, row: Any, ctx: Any) -> Any:
+            yield row
+            yield row.k, row.at._replace(x=row.at.x + 1)
+            yield {"k": row["k"], "at": {"tags": row.at["tags"], "x": 0}}
+            if row.k == "bad":
+                raise ValueError
+
+    job = Harness(Echo(), schema, ["k"], on_error="dead-letter")
+    result = job.epoch_of([("a", {"x": 1, "tags": ["t"]}), ("bad", {"x": 2, "tags": None})])
+    assert [row["at"] for row in result.outputs[""].to_pylist()] == [
+        {"x": 1, "tags": ["t"]}, {"x": 2, "tags": ["t"]}, {"x": 0, "tags": ["t"]},
+    ]  # fmt: skip
+    assert json.loads(result.outputs["!dead"]["row"][0].as_py()) == {"k": "bad", "at": {"x": 2, "tags": None}}
+
+
+def test_a_row_says_what_it_has_and_travels() -> None:
+    row: Any = tuple.__new__(row_class(("a", "two words")), (1, {"x": 2}))
+    assert repr(row) == "Row(a=1, two words={'x': 2})"
+    assert pickle.loads(pickle.dumps(row)) == row
+    assert row._replace(**{"two words": 3})._asdict() == {"a": 1, "two words": 3}
+    with pytest.raises(KeyError, match="there is no column 'b'; there are a, two words"):
+        row["b"]
+    with pytest.raises(TypeError, match="there are no columns"):
+        row._replace(b=1)
+    with pytest.raises(AttributeError):
+        row.a = 5
 
 
 def test_the_line_shown_is_the_users_even_when_a_library_raised() -> None:
@@ -257,7 +331,7 @@ def test_a_row_whose_state_or_output_does_not_fit_is_a_dead_letter_too() -> None
     assert result.outputs[""].to_pylist() == [{"k": "a", "v": 3}]
     errors = result.outputs["!dead"]["error"].to_pylist()
     assert "state 'total' is declared long but got 'one' (str)" in errors[0]
-    assert errors[1] == "output column 'v' is declared long but got 'two' (str)"
+    assert errors[1] == "output column 'v' is declared long but got 'two' (str); give an int"
 
 
 def test_trouble_with_the_state_is_never_set_aside_as_the_rows_fault() -> None:
@@ -281,15 +355,39 @@ def test_trouble_with_the_state_is_never_set_aside_as_the_rows_fault() -> None:
 @pytest.mark.parametrize(
     ("output", "made", "cause"),
     [
-        ("v long", (1.5,), "output column 'v' is declared long but got 1.5 (float)"),
-        ("v long", (True,), "output column 'v' is declared long but got True (bool)"),
-        ("v int", (2**31,), "output column 'v' is declared int but got 2147483648 (int)"),
-        ("v string", (b"a",), "output column 'v' is declared string but got b'a' (bytes)"),
-        ("v long not null", (None,), "output column 'v' is declared long not null but got None (NoneType)"),
-        ("v array<long>", ([1, 1.5],), "output column 'v' is declared array<long> but got [1, 1.5] (list)"),
-        ("v long", (1, 2), "an output row has 2 values; declared are 1: ['v']"),
-        ("v long", {"w": 1}, "an output row has columns ['w']; declared are ['v']"),
-        ("v long", 5, "an output row is 5, a int; yield a tuple or a dict"),
+        ("v long", (1.5,), "output column 'v' is declared long but got 1.5 (float); give an int"),
+        ("v long", (True,), "output column 'v' is declared long but got True (bool); give an int"),
+        (
+            "v int",
+            (2**31,),
+            "output column 'v' is declared int but got 2147483648 (int); give an int within its range",
+        ),
+        ("v string", (b"a",), "output column 'v' is declared string but got b'a' (bytes); give a str"),
+        (
+            "v long not null",
+            (None,),
+            "output column 'v' is declared long not null but got None; give a value, or leave out 'not null'",
+        ),
+        (
+            "v array<long>",
+            ([1, 1.5],),
+            "output column 'v' is declared array<long> but got 1.5 (float) at [1]; give an int",
+        ),
+        (
+            "v long",
+            (1, 2),
+            "the output row (1, 2) has 2 values, declared are 1 columns: ['v']; give one value for each",
+        ),
+        (
+            "v long",
+            {"w": 1},
+            "the output row {'w': 1} has the columns ['w'], declared are ['v']; give just these",
+        ),
+        (
+            "v long",
+            5,
+            "an output row is 5 (int); yield each row as a tuple or a dict, or return a list of them",
+        ),
     ],
 )
 @pytest.mark.parametrize("on_error", ["fail", "dead-letter"])

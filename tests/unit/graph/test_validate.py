@@ -40,6 +40,7 @@ class Seen(OperatorFunction):
 
     def process(self, row: Any, ctx: Any) -> Any:
         self.users.append(row.user)
+        yield (row.user,)
 
 
 def source(schema: str = "user string, value long, ts timestamp") -> MemorySource:
@@ -312,6 +313,38 @@ def test_what_an_operator_function_cannot_be(function: Any, wrong: str) -> None:
     job, rows = keyed()
     rows.process(function, uid="op").sink(MemorySink(), uid="out")
     assert wrong in only(job)
+
+
+class Forgetful(Seen):
+    """Forgets the `yield`."""
+
+    def process(self, row: Any, ctx: Any) -> Any:
+        if row.user is None:
+            return
+        ctx.emit_to("again", (row.user,))
+        (row.user,)  # noqa: B018
+
+
+class Returning(Seen):
+    def process(self, row: Any, ctx: Any) -> Any:
+        return [(row.user,)] if row.user else None
+
+
+def test_an_output_that_is_used_and_never_written_is_refused() -> None:
+    job, rows = keyed()
+    forgetful = rows.process(Forgetful(), uid="op")
+    forgetful.output("again").sink(MemorySink(), uid="again")
+    check(job.graph())
+    forgetful.sink(MemorySink(), uid="out")
+    assert "operator 'op': Forgetful.process yields no rows, but its output is used; yield rows" in only(job)
+
+
+def test_a_function_that_returns_its_rows_writes_its_output() -> None:
+    job, rows = keyed()
+    rows.process(Returning(), uid="op").union(rows.process(Returning(), uid="op2")).sink(
+        MemorySink(), uid="out"
+    )
+    check(job.graph())
 
 
 def test_state_per_key_is_not_redistributed() -> None:

@@ -23,7 +23,7 @@ def state(type: str = "string") -> StateField:
     [
         ("string", ["a", None, "", "\u2603"]),
         ("long", []),
-        ("struct<a:int,b:array<string>>", [{"a": 1, "b": ["x", None]}, None, {"a": None, "b": []}]),
+        ("struct<a:int,b:array<string>>", [(1, ["x", None]), None, (None, [])]),
         ("map<string,double>", [{"x": 1.5}, {}]),
         ("decimal(10,2)", [Decimal("1.50")]),
         ("timestamp", [dt.datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC)]),
@@ -88,13 +88,25 @@ def test_a_cell_refuses_what_does_not_fit() -> None:
     assert not cell.changed
 
 
-def test_what_a_cell_gives_are_copies() -> None:
-    cell = OperatorListCell(state("array<int>"), ShardList([[1]]))
+def test_an_item_changed_in_place_counts_as_the_list_replaced() -> None:
+    held = ShardList([[1], [5]], inherited=2)
+    cell = OperatorListCell(state("array<int>"), held)
+    assert list(cell) == [[1], [5]]
+    assert not cell.changed
+    mark = cell.mark()
     next(iter(cell)).append(2)
     added = [3]
     cell.append(added)
     added.append(4)
-    assert list(cell) == [[1], [3]]
+    assert list(cell) == [[1, 2], [5], [3]]
+    assert cell.changed
+    assert cell.held() == ShardList([[1, 2], [5], [3]], inherited=0)
+    cell.undo(mark)
+    assert cell.held() == held
+    assert not cell.changed
+    next(iter(cell)).append("x")
+    with pytest.raises(TypeError, match=r"state '.*' is declared array<int> but got 'x' \(str\) at \[1\]"):
+        cell.check()
 
 
 def test_undoing_brings_back_what_was_and_what_was_inherited() -> None:

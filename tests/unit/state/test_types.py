@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import DefinitionError
+from holdfast.state.settling import fits
 from holdfast.state.types import (
     DAY_TIME,
     TIME,
@@ -17,7 +18,6 @@ from holdfast.state.types import (
     schema_ddl,
     type_ddl,
 )
-from holdfast.state.values import fits
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,9 @@ from holdfast.engine.operators.result import (
     dead_letters,
     user_error,
 )
-from holdfast.engine.operators.slices import Index, KeyedSlice, cut
+from holdfast.engine.operators.slices import KeyedSlice, cut
 from holdfast.errors import HoldfastError
+from holdfast.graph.contexts import BatchContext
 from holdfast.graph.functions import BatchFunction, output_schema
 from holdfast.state.cells import read_column
 from holdfast.state.delta import Changes, ValueChange
@@ -34,16 +34,6 @@ from holdfast.state.types import type_ddl
 from holdfast.state.working import ShardState
 
 _ALL_ROWS = "(the whole slice)"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchContext:
-    """What `process` knows besides its rows: `key_index[r]` is the row of `keys` that row r belongs to."""
-
-    keys: pa.Table
-    key_index: Index
-    epoch: int
-    timestamp: int
 
 
 class ColumnCell:

@@ -18,12 +18,13 @@ import pyarrow as pa
 from holdfast.errors import UserCodeError
 from holdfast.graph.schemas import DEAD_LETTER_SCHEMA
 from holdfast.state.delta import Changes
+from holdfast.state.settling import Misfit, checker, short
+from holdfast.state.structs import as_dicts, names_of
 from holdfast.state.types import type_ddl
-from holdfast.state.values import Misfit, checker, column_of
+from holdfast.state.values import column_of
 
 MAIN = ""
 DEAD = "!dead"
-_SHOWN_CHARS_MAX = 500
 _LIBRARIES = [sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")]
 _HOLDFAST = str(Path(__file__).parents[2])
 
@@ -59,25 +60,27 @@ class OutputMisfit(Exception):
         return self.text
 
 
-def table_of(made: list[Any], schema: pa.Schema) -> pa.Table:
+def table_of(made: list[Any], schema: pa.Schema, output: str = MAIN) -> pa.Table:
     """Output rows (tuples in column order, dicts, rows with names) as a table, or the first OutputMisfit."""
     width = len(schema)
+    side = f" of side output {output!r}" if output else ""
     if made and not (set(map(type, made)) == {tuple} and set(map(len, made)) == {width}):
-        made = [_in_order(index, row, schema) for index, row in enumerate(made)]
+        made = [_in_order(index, row, schema, side) for index, row in enumerate(made)]
     columns = []
     for place, field in enumerate(schema):
         try:
             column = column_of([row[place] for row in made], field.type)
         except Misfit as misfit:
-            raise OutputMisfit(misfit.index, _misfit_text(field, misfit.value)) from misfit
+            text = misfit.text(f"output column {field.name!r}{side}", field.type, _not_null(field))
+            raise OutputMisfit(misfit.index, text) from misfit
         if not field.nullable and column.null_count:
             index = column.is_null().index(True).as_py()
-            raise OutputMisfit(index, _misfit_text(field, None))
+            raise OutputMisfit(index, _null_text(field, side))
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def row_check(schema: pa.Schema) -> Callable[[Any], None]:
+def row_check(schema: pa.Schema, output: str = MAIN) -> Callable[[Any], None]:
     """What raises OutputMisfit for one output row that does not fit, cheaply for one that does."""
     width = len(schema)
     checks = [checker(field.type) for field in schema]
@@ -90,7 +93,7 @@ def row_check(schema: pa.Schema) -> Callable[[Any], None]:
                     break
             else:
                 return
-        table_of([row], schema)
+        table_of([row], schema, output)
 
     return check
 
@@ -98,32 +101,34 @@ def row_check(schema: pa.Schema) -> Callable[[Any], None]:
 def cast_table(table: object, schema: pa.Schema) -> pa.Table:
     """A table the user made, in the declared schema: columns found by name, cast where no value is lost."""
     if not isinstance(table, pa.Table):
-        raise OutputMisfit(0, f"process returned a {type(table).__name__}; return a pyarrow.Table")
+        raise OutputMisfit(0, f"process() returned a {type(table).__name__}; return a pyarrow.Table")
     columns = []
     for field in schema:
         if field.name not in table.column_names:
-            raise OutputMisfit(0, f"output column {field.name!r} is missing; there are {table.column_names}")
+            names = f"there are {table.column_names}"
+            raise OutputMisfit(0, f"output column {field.name!r} is missing, {names}; add it to the table")
         column = table.column(field.name)
         try:
             columns.append(column if column.type == field.type else column.cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
             wanted, got = type_ddl(field.type), column.type
-            text = f"output column {field.name!r} is declared {wanted} but is {got}: {_one_line(str(cause))}"
+            why = _one_line(str(cause))
+            text = f"output column {field.name!r} is declared {wanted} but is {got}: {why}; cast it first"
             raise OutputMisfit(0, text) from cause
         if not field.nullable and column.null_count:
-            raise OutputMisfit(0, _misfit_text(field, None))
+            raise OutputMisfit(0, _null_text(field, ""))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
 def user_error(ctx: EpochContext, key: object, row: object, cause: str) -> UserCodeError:
     """The error of one row or key, its values shown short."""
-    return UserCodeError(ctx.uid, ctx.epoch, _short(plain_text(key)), _short(plain_text(row)), cause)
+    return UserCodeError(ctx.uid, ctx.epoch, short(plain_text(key)), short(plain_text(row)), cause)
 
 
 def cause_of(error: BaseException) -> str:
     """One line: type, message, and the innermost line of the user's own code."""
     outer = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_HOLDFAST)]
-    own = [frame for frame in outer if not frame.filename.startswith(tuple(_LIBRARIES))]
+    own = [frame for frame in outer if not frame.filename.startswith(("<frozen ", *_LIBRARIES))]
     text = _one_line(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
     place = (own or outer)[-1:]
     return f"{text} at {place[0].filename}:{place[0].lineno}" if place else text
@@ -135,7 +140,7 @@ def plain_text(value: object) -> str:
 
 
 def json_text(value: object) -> str:
-    return msgspec.json.encode(value, enc_hook=repr).decode()
+    return msgspec.json.encode(as_dicts(value), enc_hook=repr).decode()
 
 
 def dead_letters(letters: Sequence[tuple[str, str, str, int]]) -> pa.Table:
@@ -143,7 +148,7 @@ def dead_letters(letters: Sequence[tuple[str, str, str, int]]) -> pa.Table:
     return table_of(list(letters), DEAD_LETTER_SCHEMA)
 
 
-def _in_order(index: int, row: Any, schema: pa.Schema) -> tuple[Any, ...]:
+def _in_order(index: int, row: Any, schema: pa.Schema, side: str) -> tuple[Any, ...]:
     names = schema.names
     pick: Callable[[str], Any] | None = None
     has: Any = ()
@@ -151,34 +156,44 @@ def _in_order(index: int, row: Any, schema: pa.Schema) -> tuple[Any, ...]:
         pick, has = row.__getitem__, list(row)
     elif isinstance(row, tuple):
         # Named tuples and Spark's Row say their columns; where those are others, the order counts.
-        has = (
-            getattr(row, "__fields__", None) or getattr(row, "columns_", None) or getattr(row, "_fields", ())
-        )
+        has = names_of(row)
         by_name = dict(zip(has, row, strict=False))
         pick = by_name.__getitem__ if set(names) <= by_name.keys() else None
     elif not isinstance(row, list):
-        shown = f"{_short(repr(row))}, a {type(row).__name__}"
-        raise OutputMisfit(index, f"an output row is {shown}; yield a tuple or a dict")
+        shown = f"{short(repr(row))} ({type(row).__name__})"
+        remedy = "yield each row as a tuple or a dict, or return a list of them"
+        raise OutputMisfit(index, f"an output row{side} is {shown}; {remedy}")
     if pick is not None:
         missing = [name for name in names if name not in has]
         unknown = [name for name in has if name not in names] if isinstance(row, Mapping) else []
         if missing or unknown:
-            raise OutputMisfit(index, f"an output row has columns {list(has)}; declared are {names}")
+            raise OutputMisfit(
+                index,
+                f"the output row {short(repr(row))}{side} has the columns {list(has)}, declared are {names}; "
+                "give just these",
+            )
         return tuple(pick(name) for name in names)
     if len(row) != len(names):
-        raise OutputMisfit(index, f"an output row has {len(row)} values; declared are {len(names)}: {names}")
+        count = f"{len(row)} {'value' if len(row) == 1 else 'values'}"
+        raise OutputMisfit(
+            index,
+            f"the output row {short(repr(row))}{side} has {count}, declared are {len(names)} columns: "
+            f"{names}; give one value for each",
+        )
     return tuple(row)
 
 
-def _misfit_text(field: pa.Field, value: object) -> str:
-    declared = type_ddl(field.type) + ("" if field.nullable else " not null")
-    got = f"{_short(repr(value))} ({type(value).__name__})"
-    return f"output column {field.name!r} is declared {declared} but got {got}"
+def _not_null(field: pa.Field) -> str:
+    return "" if field.nullable else " not null"
+
+
+def _null_text(field: pa.Field, side: str) -> str:
+    declared = type_ddl(field.type) + _not_null(field)
+    return (
+        f"output column {field.name!r}{side} is declared {declared} but got None; give a value, "
+        "or leave out 'not null'"
+    )
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."

@@ -7,8 +7,7 @@ dead letter leaves nothing behind, neither state nor output. Same rows and state
 from __future__ import annotations
 
 import copy
-from collections import namedtuple
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, repeat
 from typing import Any
 
@@ -32,36 +31,16 @@ from holdfast.engine.operators.result import (
 )
 from holdfast.engine.operators.slices import KeyedSlice, by_key, cut
 from holdfast.errors import HoldfastError
-from holdfast.graph.functions import KeyedFunction, OperatorFunction, output_schema, side_schemas
+from holdfast.graph.contexts import Context, FunctionContext
+from holdfast.graph.functions import KeyedFunction, output_schema, side_schemas
 from holdfast.state.binding import bind
 from holdfast.state.cells import Cell, StateMisfit
 from holdfast.state.delta import Changes
 from holdfast.state.layout import StateLayout
+from holdfast.state.settling import short
+from holdfast.state.structs import Row, row_class
 from holdfast.state.values import objects_of
 from holdfast.state.working import ShardState
-
-
-class RowContext:
-    """What `process` knows besides its row.
-
-    `key` is a tuple where there are several key columns; `timestamp` is the plan's processing time in ms.
-    """
-
-    __slots__ = ("_sides", "epoch", "key", "timestamp")
-
-    def __init__(self, epoch: int, timestamp: int, sides: dict[str, list[Any]]) -> None:
-        self.key: Any = None
-        self.epoch = epoch
-        self.timestamp = timestamp
-        self._sides = sides
-
-    def emit_to(self, name: str, row: Any) -> None:
-        """Add a row to the side output `name`."""
-        side = self._sides.get(name)
-        if side is None:
-            declared = ", ".join(repr(known) for known in self._sides if known) or "none"
-            raise ValueError(f"there is no side output {name!r}; declared in `outputs`: {declared}")
-        side.append(row)
 
 
 def run_rows(
@@ -84,21 +63,21 @@ def run_rows(
 class RowsRun:
     """One function over one slice.
 
-    `bind` puts cells under the declared names of the function's copy, after its `open`; `row_context` makes
-    what `process` gets as `ctx`.
+    `function` is a KeyedFunction or an OperatorFunction. `bind` puts cells under the declared names of its
+    copy, after its `open`; `row_context` makes what `process` gets as `ctx`.
     """
 
     def __init__(
         self,
-        function: KeyedFunction | OperatorFunction,
+        function: Any,
         keyed: KeyedSlice,
         ctx: EpochContext,
         bind: Callable[[object], Sequence[Cell]],
-        row_context: Callable[[int, int, dict[str, list[Any]]], RowContext] = RowContext,
+        row_context: Callable[[int, int, dict[str, list[Any]]], FunctionContext] = Context,
     ) -> None:
         self.ctx, self.keyed = ctx, keyed
         self.schemas = {MAIN: output_schema(function), **side_schemas(function)}
-        self.checks = {name: row_check(schema) for name, schema in self.schemas.items()}
+        self.checks = {name: row_check(schema, name) for name, schema in self.schemas.items()}
         self.made: dict[str, list[Any]] = {name: [] for name in self.schemas}
         self.dead: list[tuple[str, str, str, int]] = []
         self.row_context = row_context(ctx.epoch, ctx.clock_ms, self.made)
@@ -111,8 +90,8 @@ class RowsRun:
         columns = [objects_of(column) for column in keyed.keys]
         self.keys: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         self.counts: list[int] = np.bincount(keyed.index, minlength=keyed.key_count).tolist()
-        self.ends: list[int] = []
-        """How many main output rows there were after each key."""
+        self.ends: dict[str, list[int]] = {name: [] for name in self.schemas}
+        """How many rows each output had after each key."""
 
     def run(self) -> None:
         """Every row, as `on_error` says."""
@@ -124,13 +103,13 @@ class RowsRun:
     def _to_the_end(self) -> None:
         """Every row; the first failure ends it."""
         process, context = self.function.process, self.row_context
-        cells, made = self.cells, self.made[MAIN]
-        extend, ended = made.extend, self.ends.append
+        cells, made, sides = self.cells, self.made[MAIN], len(self.made) > 1
+        extend, ended = made.extend, self.ends[MAIN].append
         rows = _row_objects(self.keyed, self.keys)
-        row = None
+        row = output = None
         try:
             for number, (key, count) in enumerate(zip(self.keys, self.counts, strict=True)):
-                context.key = key
+                context._key = key
                 for cell in cells:
                     cell.load(number)
                 for row in islice(rows, count):
@@ -140,16 +119,19 @@ class RowsRun:
                 for cell in cells:
                     cell.keep(number)
                 ended(len(made))
+                if sides:
+                    self._ended_in_sides()
         except HoldfastError:
             raise
         except Exception as error:
-            raise user_error(self.ctx, context.key, _named(row), cause_of(error)) from error
+            cause = cause_of(_of_output(output) or error)
+            raise user_error(self.ctx, context._key, _named(row), cause) from error
 
     def _set_failures_aside(self) -> None:
         """Every row; one that fails, or makes what does not fit, becomes a dead letter and is undone."""
         rows = _row_objects(self.keyed, self.keys)
         for number, (key, count) in enumerate(zip(self.keys, self.counts, strict=True)):
-            self.row_context.key = key
+            self.row_context._key = key
             for cell in self.cells:
                 cell.load(number)
             for row in islice(rows, count):
@@ -167,10 +149,18 @@ class RowsRun:
                         del made[length:]
             for cell in self.cells:
                 cell.keep(number)
-            self.ends.append(len(self.made[MAIN]))
+            self.ends[MAIN].append(len(self.made[MAIN]))
+            self._ended_in_sides()
+
+    def _ended_in_sides(self) -> None:
+        for name, ends in self.ends.items():
+            if name != MAIN:
+                ends.append(len(self.made[name]))
 
     def _one_checked(self, row: Any, lengths: Sequence[int]) -> None:
         output = self.function.process(row, self.row_context)
+        if (wrong := _of_output(output)) is not None:
+            raise wrong
         if output is not None:
             self.made[MAIN].extend(output)
         for cell in self.cells:
@@ -189,12 +179,10 @@ class RowsRun:
         tables = {}
         for name, made in self.made.items():
             try:
-                tables[name] = table_of(made, self.schemas[name])
+                tables[name] = table_of(made, self.schemas[name], name)
             except OutputMisfit as misfit:
-                key: Any = f"(one of {len(self.keys)}, in side output {name!r})"
-                if name == MAIN:
-                    key = self.keys[int(np.searchsorted(self.ends, misfit.index, side="right"))]
-                raise user_error(self.ctx, key, f"yielded {made[misfit.index]!r}", misfit.text) from misfit
+                key = self.keys[int(np.searchsorted(self.ends[name], misfit.index, side="right"))]
+                raise user_error(self.ctx, key, "(any of this key)", misfit.text) from misfit
         if self.ctx.on_error == "dead-letter":
             tables[DEAD] = dead_letters(self.dead)
         return tables
@@ -211,30 +199,22 @@ class RowsRun:
         return changes
 
 
-def row_class(names: Sequence[str]) -> type[tuple[Any, ...]]:
-    """A tuple class whose columns are read as `row.name`, `row["name"]` or `row[0]`."""
-    base: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]
-    places = {name: place for place, name in enumerate(names)}
-    plain_item = tuple.__getitem__
-
-    def __getitem__(self: Any, at: Any) -> Any:
-        return plain_item(self, places[at] if isinstance(at, str) else at)
-
-    members: dict[str, Any] = {"__slots__": (), "__getitem__": __getitem__, "columns_": tuple(names)}
-    for place, name in enumerate(names):
-        if not hasattr(base, name):
-            members[name] = getattr(base, f"_{place}")
-    row: type[tuple[Any, ...]] = type("Row", (base,), members)
-    return row
-
-
 def _row_objects(keyed: KeyedSlice, keys: list[Any]) -> Iterator[Any]:
     """The rows as Python objects, key by key."""
     order = by_key(keyed.index, keyed.key_count)
     rows = keyed.rows.take(pa.array(order))
     columns = [objects_of(column) for column in rows.columns]
-    return map(tuple.__new__, repeat(row_class(rows.column_names)), zip(*columns, strict=True))
+    return map(tuple.__new__, repeat(row_class(tuple(rows.column_names))), zip(*columns, strict=True))
 
 
-def _named(row: Any) -> dict[str, Any] | None:
-    return None if row is None else dict(zip(row.columns_, row, strict=True))
+def _of_output(output: object) -> TypeError | None:
+    """The error of a process() that gave back what holds no rows."""
+    holds_none = isinstance(output, str | bytes | Mapping | Row) or not isinstance(output, Iterable)
+    if output is None or not holds_none:
+        return None
+    got = f"{short(repr(output))} ({type(output).__name__})"
+    return TypeError(f"process() returned {got}; yield each output row, or return a list of rows")
+
+
+def _named(row: Row | None) -> dict[str, Any] | None:
+    return None if row is None else row._asdict()

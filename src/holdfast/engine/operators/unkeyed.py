@@ -9,30 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.engine.operators.result import EpochContext
-from holdfast.engine.operators.rows import RowContext, RowsRun
+from holdfast.engine.operators.rows import RowsRun
 from holdfast.engine.operators.slices import KeyedSlice
+from holdfast.graph.contexts import ShardContext
 from holdfast.graph.functions import OperatorFunction
 from holdfast.state.layout import StateLayout
 from holdfast.state.lists import OperatorListCell
 from holdfast.state.redistribute import ShardList
-
-
-class ShardContext(RowContext):
-    """What `process` knows besides its row. There is no key; `shard` is one of `shards`, from 0."""
-
-    __slots__ = ("shard", "shards")
-
-    def __init__(
-        self, shard: int, shards: int, epoch: int, timestamp: int, sides: dict[str, list[Any]]
-    ) -> None:
-        super().__init__(epoch, timestamp, sides)
-        self.shard, self.shards = shard, shards
 
 
 @dataclass(frozen=True, slots=True)
