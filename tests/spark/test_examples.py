@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+import holdfast as hf
 from holdfast.cli.loading import load_job
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -84,10 +86,30 @@ def test_saved_keys(place: Path, spark: SparkSession) -> None:
         assert db.execute("SELECT count(*) FROM saves WHERE operator = 'visits'").fetchone() == (50,)
 
 
+def test_outliers(place: Path, spark: SparkSession) -> None:
+    run("outliers.py", spark, max_rows_per_epoch=2_000)
+    (outlier,) = json_rows(place / "out" / "outliers")
+    assert (outlier["sensor"], outlier["reading"]) == (0, 500.0)
+    assert 20.5 < outlier["mean"] < 21.5
+
+
 def test_examples_are_short_and_all_of_them_are_run() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {
         "total_length.py", "page_views.py", "dead_letters.py", "two_operators.py", "saved_keys.py",
+        "outliers.py",
     }  # fmt: skip
     long = [path.name for path in EXAMPLES.glob("*.py") if len(path.read_text().splitlines()) >= LINES_MAX]
     assert not long
+
+
+def test_the_guide(place: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first job of the page, crash included; its last line asserts what it shows."""
+    page = (EXAMPLES.parent / "docs" / "how-to" / "write-a-function.md").read_text()
+    first, second = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[:2]
+    assert "job.run(" in second
+    run_job, messages = hf.Job.run, list[str]()
+    here: dict[str, Any] = {"spark": spark, "working_dir": place / "working", "on_message": messages.append}
+    monkeypatch.setattr(hf.Job, "run", lambda job, **options: run_job(job, **options, **here))
+    exec(compile(first + second, "write-a-function.md", "exec"), {"__name__": "__main__"})
+    assert any("SimulatedCrash" in message for message in messages)
