@@ -8,7 +8,7 @@ from __future__ import annotations
 import dis
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 import pyarrow as pa
 
@@ -23,12 +23,6 @@ RESERVED_OUTPUT_PREFIX = "!"
 
 class Declaring:
     """What every function has that declares states as class attributes: their names are taken."""
-
-    if not TYPE_CHECKING:  # a type checker should not believe in attributes that are not there
-
-        def __getattr__(self, name: str) -> Any:
-            states = ", ".join(declared_states(type(self))) or "none"
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; its states: {states}")
 
     def __setattr__(self, name: str, value: object) -> None:
         state = getattr(type(self), name, None)

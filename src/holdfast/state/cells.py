@@ -43,12 +43,6 @@ class Cell(ABC):
 
     __slots__ = ()
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        known = [each for each in dir(type(self)) if not each.startswith("_") and not hasattr(Cell, each)]
-        raise AttributeError(f"{self!r} has no {name!r}; it has {', '.join(known)}")
-
     @abstractmethod
     def load(self, key: int) -> None:
         """Stand for this key from now on."""
@@ -72,6 +66,11 @@ class Cell(ABC):
     @abstractmethod
     def put_into(self, changes: Changes) -> None:
         """Add the changes of all keys. StateMisfit where a value does not fit."""
+
+
+def uses_of(cell: Cell) -> list[str]:
+    """What the user's code can do with a cell, by name."""
+    return [name for name in dir(type(cell)) if not name.startswith("_") and not hasattr(Cell, name)]
 
 
 class ItemsCell(Cell):

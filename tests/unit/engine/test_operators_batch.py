@@ -96,6 +96,16 @@ def test_a_column_that_does_not_fit_the_state_is_refused(values: pa.Array) -> No
         Harness(Wrong(), ROWS, ["k"]).epoch_of([("a", 1), ("b", 1)])
 
 
+def test_state_of_single_rows_is_not_there_for_a_batch() -> None:
+    class Wrong(Sum):
+        def process(self, rows: pa.Table, ctx: Any) -> pa.Table:
+            self.total.value += 1
+            return rows
+
+    with pytest.raises(UserCodeError, match="state 'total' has no 'value' in a BatchFunction; use its column"):
+        Harness(Wrong(), ROWS, ["k"]).epoch_of([("a", 1)])
+
+
 def test_only_value_states_can_be_columns() -> None:
     class Listing(Sum):
         items = ListState("long")

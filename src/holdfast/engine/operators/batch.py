@@ -53,6 +53,11 @@ class ColumnCell:
         self._written = False
         self._cleared: npt.NDArray[np.bool_] | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(f"state {self._field.name!r} has no {name!r} in a BatchFunction; use its column")
+
     @property
     def column(self) -> pa.Array:
         """The values, the default where nothing is stored."""
@@ -66,11 +71,12 @@ class ColumnCell:
         name, declared = self._field.name, self._field.type
         if len(array) != len(self._column):
             wanted = len(self._column)
-            raise ValueError(f"state {name!r} needs {wanted} values, one per key, but got {len(array)}")
+            text = f"state {name!r} needs {wanted} values, but got {len(array)}; give one per row of ctx.keys"
+            raise ValueError(text)
         try:
             self._column = array if array.type == declared else array.cast(declared)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
-            text = f"state {name!r} is declared {type_ddl(declared)} but got {array.type}: {cause}"
+            text = f"state {name!r} is declared {type_ddl(declared)} but got {array.type}: {cause}; cast it first"
             raise TypeError(text) from cause
         self._written = True
         self._cleared = None

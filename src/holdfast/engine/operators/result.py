@@ -16,8 +16,11 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import UserCodeError
+from holdfast.graph.functions import Declaring
 from holdfast.graph.schemas import DEAD_LETTER_SCHEMA
+from holdfast.state.cells import Cell, uses_of
 from holdfast.state.delta import Changes
+from holdfast.state.handles import declared_states
 from holdfast.state.settling import Misfit, checker, short
 from holdfast.state.structs import as_dicts, names_of
 from holdfast.state.types import type_ddl
@@ -129,9 +132,21 @@ def cause_of(error: BaseException) -> str:
     """One line: type, message, and the innermost line of the user's own code."""
     outer = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_HOLDFAST)]
     own = [frame for frame in outer if not frame.filename.startswith(("<frozen ", *_LIBRARIES))]
-    text = _one_line(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    said = _missing_attribute(error) if isinstance(error, AttributeError) else str(error)
+    text = _one_line(f"{type(error).__name__}: {said}" if said else type(error).__name__)
     place = (own or outer)[-1:]
     return f"{text} at {place[0].filename}:{place[0].lineno}" if place else text
+
+
+def _missing_attribute(error: AttributeError) -> str:
+    # Said here and not by a __getattr__ of functions and cells, which would slow down all reading of them.
+    owner = error.obj
+    if isinstance(owner, Cell):
+        return f"{owner!r} has no {error.name!r}; it has {', '.join(uses_of(owner))}"
+    if isinstance(owner, Declaring):
+        states = ", ".join(declared_states(type(owner))) or "none"
+        return f"{type(owner).__name__} has no attribute {error.name!r}; its states: {states}"
+    return str(error)
 
 
 def plain_text(value: object) -> str:
