@@ -102,7 +102,7 @@ def test_state_of_single_rows_is_not_there_for_a_batch() -> None:
             self.total.value += 1
             return rows
 
-    with pytest.raises(UserCodeError, match="state 'total' has no 'value' in a BatchFunction; use its column"):
+    with pytest.raises(UserCodeError, match="state 'total' has no 'value' in a BatchFunction; use its col"):
         Harness(Wrong(), ROWS, ["k"]).epoch_of([("a", 1)])
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.errors import DefinitionError, UserCodeError
 from holdfast.graph.functions import KeyedFunction
+from holdfast.state.binding import bind
 from holdfast.state.handles import (
     AggregatingState,
     ListState,
@@ -20,7 +21,8 @@ from holdfast.state.handles import (
     declared_states,
     state_fields,
 )
-from tests.unit.engine.operator_kit import Harness
+from holdfast.state.layout import StateLayout
+from tests.unit.engine.operator_kit import DictState, Harness
 
 ROWS = pa.schema([("k", pa.string()), ("step", pa.string())])
 
@@ -168,6 +170,29 @@ def test_a_row_that_fails_takes_its_changes_in_place_with_it() -> None:
     shown = lambda f: (f.nested.value, f.pairs["x"], list(f.lists), f.most.value)  # noqa: E731
     assert story(started, failing, more, failing, shown) == "([1, 2], [1, 2], [[1, 2]], [1, 2])"
     assert story(failing, shown) == "([1, 2], [1, 2], [[1, 2]], [1, 2])"
+
+
+def test_a_mark_holds_what_was_changed_in_place_before_it() -> None:
+    function: Any = Everything()
+    layout = StateLayout("op", pa.schema([ROWS.field("k")]), state_fields(Everything))
+    cells = bind(function, layout, [b"base"], DictState())  # type: ignore[arg-type]
+    for cell in cells:
+        cell.load(0)
+    function.lists.append([])
+    function.most.add([])
+
+    def objects() -> list[list[int]]:
+        first_item = next(iter(function.lists))
+        return [function.nested.value, function.pairs.setdefault("x", []), first_item, function.most.value]
+
+    for each in objects():
+        each.append(1)
+    marks = [cell.mark() for cell in cells]
+    for each in objects():
+        each.append(2)
+    for cell, mark in zip(cells, marks, strict=True):
+        cell.undo(mark)
+    assert objects() == [[1]] * 4
 
 
 @pytest.mark.parametrize(

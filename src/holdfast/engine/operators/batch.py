@@ -76,8 +76,8 @@ class ColumnCell:
         try:
             self._column = array if array.type == declared else array.cast(declared)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
-            text = f"state {name!r} is declared {type_ddl(declared)} but got {array.type}: {cause}; cast it first"
-            raise TypeError(text) from cause
+            what = f"state {name!r} is declared {type_ddl(declared)} but got {array.type}"
+            raise TypeError(f"{what}: {cause}; cast it first") from cause
         self._written = True
         self._cleared = None
 
