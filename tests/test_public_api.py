@@ -63,6 +63,7 @@ PUBLIC = [
     "Uncoordinated",
     "UserCodeError",
     "ValueState",
+    "Waiting",
     "collect",
     "count",
     "first",

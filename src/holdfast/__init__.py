@@ -34,6 +34,7 @@ from holdfast.io.contract import (
     Source,
     SourceReader,
     StagedPart,
+    Waiting,
 )
 from holdfast.io.file_sink import FileSink
 from holdfast.io.file_source import FileSource
@@ -101,6 +102,7 @@ __all__ = [
     "Uncoordinated",
     "UserCodeError",
     "ValueState",
+    "Waiting",
     "collect",
     "count",
     "first",
