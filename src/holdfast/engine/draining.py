@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.io.contract import EndingReader, Json, Slice, SourceReader
+from holdfast.checkpoint.records import Json, Slice
+from holdfast.io.contract import EndingReader, SourceReader
 
 
 class Ends:
@@ -37,8 +38,8 @@ class Ends:
         left = self._rows_left.get(uid)
         return limit if left is None else min(limit, left)
 
-    def planned(self, uid: str, part: Slice) -> None:
-        """Count a slice that was planned."""
-        if uid in self._rows_left:
-            left = self._rows_left[uid]
-            self._rows_left[uid] = 0 if left is None or part.rows is None else max(0, left - part.rows)
+    def planned(self, slices: Mapping[str, Slice]) -> None:
+        """Count the slices of a plan, once it is written."""
+        for uid in self._rows_left.keys() & slices.keys():
+            left, rows = self._rows_left[uid], slices[uid].rows
+            self._rows_left[uid] = 0 if left is None or rows is None else max(0, left - rows)

@@ -76,4 +76,6 @@ class EpochFrames:
 
 def slice_of(planned: PlannedSlice) -> Slice:
     """A recorded slice, as its source takes it."""
-    return Slice(planned.start, planned.end, planned.rows, planned.detail, planned.notes)
+    return Slice(
+        planned.start, planned.end, planned.rows, planned.detail, planned.notes, planned.replaces_notes
+    )

@@ -212,7 +212,7 @@ class Planner:
         notes = {node.uid: list(view.notes.get(node.uid, ())) for node in sources}
         for found in recorded:
             for uid, part in found.plan.slices.items():
-                notes[uid].extend(part.notes)
+                notes[uid] = [*([] if part.replaces_notes else notes[uid]), *part.notes]
         self.readers: Mapping[str, SourceReader] = {
             node.uid: node.source.reader(notes[node.uid]) for node in sources
         }
@@ -238,6 +238,8 @@ class Planner:
                 raise FencedOut(self._term, plan.term, f"plan {plan.epoch}/{plan.attempt} is its")
             if recorded is not None:
                 self._recorded.appendleft(recorded)
+        if self._ends is not None:
+            self._ends.planned(plan.slices)
         self.epoch = plan.epoch
         self._clock_ms = plan.clock_ms
         self.positions.update({uid: part.end for uid, part in plan.slices.items()})
@@ -283,14 +285,13 @@ class Planner:
             most = left if self._ends is None else self._ends.rows(uid, left)
             part = self.readers[uid].next(self.positions[uid], most, now_ms) if most > 0 else None
             if part is not None:
-                if self._ends is not None:
-                    self._ends.planned(uid, part)
                 slices[uid] = Slice(
                     start=part.start,
                     end=part.end,
                     rows=part.rows,
                     detail=part.detail,
                     notes=tuple(part.notes),
+                    replaces_notes=part.replaces_notes,
                 )
                 left -= part.rows or 0
         return slices

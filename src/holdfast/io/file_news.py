@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from holdfast.io.file_names import some_of
 from holdfast.io.file_places import Listing
 
+CROWDED = 100_000
+"""How many files that were read make a place slow to look at."""
+
 
 class FileNews:
     """Learns of every look at a place and keeps what has not been told yet."""
@@ -16,7 +19,7 @@ class FileNews:
         self._untold: list[str] = []
         self._first_look = True
         self._there = True
-        self._directories_told = False
+        self._directories_told = self._crowd_told = False
         self.unreadable: frozenset[str] = frozenset()
         """Names that cannot be read, as of the last look."""
 
@@ -43,6 +46,12 @@ class FileNews:
                 "rename them (in UTF-8; in a bucket printable and without backslash), then they are read"
             )
         self.unreadable = frozenset(unreadable)
+        if known >= CROWDED and not self._crowd_told:
+            self._crowd_told = True
+            self._say(
+                f"{known} files there were read before, and every look lists them all and remembers their "
+                "names; move files away that no retained checkpoint needs"
+            )
         for then, now in listing.changed:
             grown = now.size - then.size
             what = f"has grown by {grown} bytes" if grown > 0 else "was changed"

@@ -103,10 +103,10 @@ class FileReader:
         if not chosen:
             return None
         names = tuple(found.name for found in chosen)
-        self._read.learn(names)
+        notes, replaces = self._read.learn(names)
         self._watch(chosen)
         detail = [[found.name, found.size, found.mtime_ns] for found in chosen]
-        return Slice(after, self._read.position, detail=detail, notes=names)
+        return Slice(after, self._read.position, detail=detail, notes=tuple(notes), replaces_notes=replaces)
 
     def exhausted(self, after: Json | None) -> bool:
         if self._listed_ms is None or not self._waiting:
@@ -160,16 +160,19 @@ class FileReader:
         if self._waiting and listed_ms is not None and now_ms - listed_ms < LOOK_MS:
             return
         self._listed_ms = now_ms
-        self._waiting = self._discover()
+        self._waiting = self._discover(now_ms)
 
-    def _discover(self) -> deque[Found]:
+    def _discover(self, now_ms: int) -> deque[Found]:
         pattern, read, readable = self._source.pattern, self._read, self._directory.readable
         known, unreadable = 0, []
+        seen: list[str] | None = [] if read.looking else None
 
         def wanted(name: str) -> bool:
             nonlocal known
             if name in read:
                 known += 1
+                if seen is not None:
+                    seen.append(name)
                 return False
             if not is_final(name) or not fnmatchcase(name, pattern):
                 return False
@@ -182,6 +185,8 @@ class FileReader:
         for then, _ in listing.changed:
             del self._watched[then.name]
         self._news.look(listing, known, unreadable)
+        if listing.new:
+            read.looked(known, seen, now_ms)
         return deque(sorted(listing.new, key=lambda found: (found.mtime_ns or 0, found.name)))
 
     def _choose(self, max_rows: int | None) -> list[Found]:
