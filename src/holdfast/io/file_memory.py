@@ -27,7 +27,8 @@ class ReadNames:
     """The names that were planned, as of a position that moves with planning."""
 
     def __init__(self, notes: Iterable[Json]) -> None:
-        self._known: set[str] = set(notes)
+        self.known: set[str] = set(notes)
+        """To be asked, and changed only here."""
         self._position: int | None = None
         """None: not asked yet; the notes are those up to the position that is asked for first."""
         self._tail: deque[str] = deque(maxlen=TAIL_MAX)
@@ -38,12 +39,6 @@ class ReadNames:
         self._forgot = self._untold = False
         self.looking = False
         """Whether the next look should tell which of the names it saw, and not just how many."""
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._known
-
-    def __len__(self) -> int:
-        return len(self._known)
 
     @property
     def position(self) -> int:
@@ -56,7 +51,7 @@ class ReadNames:
         back = self.position - position
         assert 0 <= back <= len(self._tail), f"{self.position} files were planned, position {position}"
         for _ in range(back):
-            self._known.discard(self._tail.pop())
+            self.known.discard(self._tail.pop())
         self._position = position
         # The slice that told what to forget may be among those thrown away.
         self._untold |= self._forgot and back > 0
@@ -64,22 +59,22 @@ class ReadNames:
 
     def learn(self, names: Sequence[str]) -> tuple[Sequence[str], bool]:
         """Take the names of a slice that follows. Gives its notes, and whether they replace all earlier."""
-        self._known.update(names)
+        self.known.update(names)
         self._tail.extend(names)
         self._position = self.position + len(names)
         untold, self._untold = self._untold, False
-        return (sorted(self._known), True) if untold else (names, False)
+        return (sorted(self.known), True) if untold else (names, False)
 
     def looked(self, present: int, names: Sequence[str] | None, now_ms: int) -> None:
         """Take what a look at the place showed: `present` files with known names, and which (None: it did
         not tell). Only of a look that found new files too: then the place is surely there.
         """
         due = self._absent_ms is None or now_ms - self._absent_ms >= FORGET_AFTER_MS
-        self.looking = due and len(self._known) - present >= max(FORGET_MIN, present)
+        self.looking = due and len(self.known) - present >= max(FORGET_MIN, present)
         if not self.looking or names is None:
             return
-        absent = self._known.difference(names)
+        absent = self.known.difference(names)
         if gone := absent & self._absent:
-            self._known -= gone
+            self.known -= gone
             self._forgot = self._untold = True
         self._absent, self._absent_ms, self.looking = absent - gone, now_ms, False

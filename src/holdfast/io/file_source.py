@@ -164,12 +164,12 @@ class FileReader:
 
     def _discover(self, now_ms: int) -> deque[Found]:
         pattern, read, readable = self._source.pattern, self._read, self._directory.readable
-        known, unreadable = 0, []
+        names, known, unreadable = read.known, 0, list[str]()
         seen: list[str] | None = [] if read.looking else None
 
         def wanted(name: str) -> bool:
             nonlocal known
-            if name in read:
+            if name in names:
                 known += 1
                 if seen is not None:
                     seen.append(name)
