@@ -71,6 +71,7 @@ PUBLIC = [
     "Uncoordinated",
     "UserCodeError",
     "ValueState",
+    "Waiting",
     "collect",
     "count",
     "first",

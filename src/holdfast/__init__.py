@@ -35,6 +35,7 @@ from holdfast.io.contract import (
     Source,
     SourceReader,
     StagedPart,
+    Waiting,
 )
 from holdfast.io.file_sink import FileSink
 from holdfast.io.file_source import FileSource
@@ -107,6 +108,7 @@ __all__ = [
     "Uncoordinated",
     "UserCodeError",
     "ValueState",
+    "Waiting",
     "collect",
     "count",
     "first",

@@ -81,6 +81,9 @@ class RecordedStorage:
     def size(self, name: str) -> int | None:
         return self.inner.size(name)
 
+    def entry(self, name: str) -> Entry | None:
+        return self.inner.entry(name)
+
     def list(self, prefix: str) -> list[Entry]:
         return self.inner.list(prefix)
 

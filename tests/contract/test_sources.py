@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.io.contract import Json, Slice, Source, SourceReader
+from holdfast.io.contract import EndingReader, Json, Slice, Source, SourceReader
 from holdfast.io.file_source import FileSource
 from holdfast.io.generator import GeneratorSource
 from holdfast.io.memory import MemorySource
@@ -108,6 +108,20 @@ def test_the_end_is_told_only_at_the_end(case: Case) -> None:
     slices = plan_all(reader, max_rows=4)
     assert reader.exhausted(slices[-1].end)
     assert not reader.exhausted(slices[0].end)
+
+
+def test_a_source_that_can_end_plans_up_to_its_end_in_this_and_in_another_run(case: Case) -> None:
+    reader = case.source.reader([])
+    first = reader.next(None, 4, NOW_MS)
+    assert first is not None
+    if not isinstance(reader, EndingReader):
+        return
+    end = stored(reader.end_at(first.end, NOW_MS, None))
+    assert plan_all(reader, max_rows=4, after=first.end)[-1].end == end
+    again = case.source.reader([stored(note) for note in first.notes])
+    assert isinstance(again, EndingReader)
+    assert again.end_at(stored(first.end), NOW_MS, end) == end
+    assert plan_all(again, max_rows=4, after=stored(first.end))[-1].end == end
 
 
 def test_slices_survive_json(case: Case) -> None:

@@ -270,3 +270,15 @@ def test_local_path_is_the_object_itself_or_none(storage: Storage) -> None:
     storage.put("a/b", b"mapped")
     path = storage.local_path("a/b")
     assert path.read_bytes() == b"mapped" if path is not None else storage.url.startswith("s3://")
+
+
+def test_an_entry_tells_the_size_and_a_tag_that_changes_with_the_object(storage: Storage) -> None:
+    assert storage.entry("a") is None
+    storage.put("a", b"one")
+    first = storage.entry("a")
+    storage.put("a", b"two")
+    second = storage.entry("a")
+    assert first is not None
+    assert second is not None
+    assert (first.name, first.size) == ("a", 3) == (second.name, second.size)
+    assert (first.tag != second.tag) == isinstance(storage, ObjectStorage), "a file system has no tags"

@@ -67,6 +67,10 @@ class SimStorage:
         data = self.world.objects_in(name).get(name)
         return None if data is None else len(data)
 
+    def entry(self, name: str) -> Entry | None:
+        size = self.size(name)
+        return None if size is None else Entry(name, size)
+
     def list(self, prefix: str) -> list[Entry]:
         self._read("list", prefix)
         found = sorted(self.world.objects_in(prefix).items())

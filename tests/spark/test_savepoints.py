@@ -149,6 +149,18 @@ def test_drain_reads_what_is_at_hand_and_ends(runs: Runs) -> None:
     assert read_savepoint(open_storage(str(root / "sp"))).manifest.rows == total
 
 
+def test_drain_ends_on_a_source_that_always_has_more(runs: Runs) -> None:
+    came = hf.GeneratorSource({"n": "id"}, schema="n long")
+    job, sink = hf.Job("endless"), hf.MemorySink()
+    job.source(came, uid="rows").sink(sink, uid="out")
+    handle = runs.start(job, "ck", until="stopped", max_rows_per_epoch=2_000)
+    wait_until(handle, lambda: handle.status().committed_epoch >= 1, "an epoch")
+    handle.stop(drain=True)
+    ended = handle.wait(DEADLINE_SECONDS)
+    assert (ended.phase, handle.running) == ("stopped", False)
+    assert sorted(n for (n,) in sink.rows()) == list(range(ended.rows))
+
+
 def test_requests_through_storage_reach_the_leader(runs: Runs) -> None:
     root, total, clock = runs.root, 20_000, SystemClock()
     handle = runs.start(job_of(root / "out", total), "ck", parallelism=2)

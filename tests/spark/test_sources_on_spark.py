@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+import holdfast as hf
+from holdfast.checkpoint.commits import Chain
 from holdfast.errors import DefinitionError
 from holdfast.io.contract import Slice, SourceReader
 from holdfast.io.file_source import FileSource
 from holdfast.io.generator import GeneratorSource
 from holdfast.io.memory import MemorySource
+from holdfast.storage.places import open_storage
 
 # A task's error comes as either, depending on how deep it lies.
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
@@ -94,6 +98,81 @@ def test_exactly_the_planned_files_are_read_whatever_their_names(
         []
     )
     assert rows(spark, bracket, next_slice(bracket)) == [(0,)], "the name a[1] must not be taken for a1"
+
+
+ODD_NAMES = [
+    "a:b.json", ":c.json", "d e.json", "f%20g.json", "h%i.json", "j\nk.json", "l\\m.json", "n#o?.json",
+    "ö.json",
+]  # fmt: skip
+
+
+def test_names_with_characters_that_mean_something_to_hadoop_are_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for number, name in enumerate(ODD_NAMES):
+        (tmp_path / name).write_text(json.dumps({"n": number}) + "\n")
+    reader = FileSource(tmp_path, format="json", schema="n long").reader([])
+    assert rows(spark, reader, next_slice(reader)) == [(number,) for number in range(len(ODD_NAMES))]
+
+
+class OverwrittenSource(FileSource):
+    """Its file is written again after the driver has looked at it and before Spark reads it."""
+
+    def reader(self, notes: Any) -> Any:
+        reader, directory = super().reader(notes), Path(self.path)
+        look = reader.frame
+
+        def frame(spark: SparkSession, slice: Slice) -> Any:
+            seen = look(spark, slice)
+            (directory / "a.json").write_text('{"n": 7}\n')
+            return seen
+
+        reader.frame = frame  # type: ignore[method-assign]
+        return reader
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-most-once"])
+def test_a_file_that_changes_while_its_epoch_runs_commits_and_shows_nothing(
+    spark: SparkSession, tmp_path: Path, guarantee: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"n": 1}\n')
+    os.utime(tmp_path / "in" / "a.json", ns=(1, 1))
+    job, sink = hf.Job("overwritten"), hf.MemorySink()
+    job.source(OverwrittenSource(tmp_path / "in", format="json", schema="n long"), uid="files").sink(
+        sink, uid="out"
+    )
+    with pytest.raises(hf.InputVanished, match=r"'a.json' .* was changed"):
+        job.run(tmp_path / "ck", spark=spark, until="exhausted", guarantee=guarantee, restart=hf.NoRestart())
+    assert sink.rows() == []
+    committed = Chain(open_storage(str(tmp_path / "ck"))).load().last_epoch
+    assert committed == (0 if guarantee == "exactly-once" else 1)
+
+
+def test_a_run_says_what_its_source_does_not_read_and_shows_what_waits(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in" / "deeper").mkdir(parents=True)
+    (tmp_path / "in" / "a.json").write_text('{"n": 1}\n')
+    with open(os.fsencode(tmp_path) + b"/in/\xff.json", "w") as file:
+        file.write('{"n": 2}\n')
+    job, sink = hf.Job("telling"), hf.MemorySink()
+    job.source(FileSource(tmp_path / "in", format="json", schema="n long"), uid="files").sink(sink, uid="out")
+    said: list[str] = []
+    ended = job.start(tmp_path / "ck", spark=spark, until="exhausted", on_message=said.append).wait()
+    assert sink.rows() == [(1,)]
+    assert [text for text in said if "subdirectories are not read: 'deeper'" in text]
+    assert [text for text in said if "SET ASIDE" in text]
+    assert (ended.waiting_files, ended.waiting_bytes) == (1, 0)
+
+
+def test_a_typing_error_in_the_path_does_not_look_like_a_quiet_job(tmp_path: Path) -> None:
+    job = hf.Job("typo")
+    job.source(FileSource(tmp_path / "inn", format="json", schema="n long"), uid="files").sink(
+        hf.MemorySink(), uid="out"
+    )
+    with pytest.raises(hf.DefinitionError, match="inn does not exist; correct the path"):
+        job.start(tmp_path / "ck")
 
 
 def test_a_malformed_row_fails_instead_of_becoming_null(spark: SparkSession, tmp_path: Path) -> None:

@@ -132,6 +132,12 @@ class FaultyStorage:
         self._after(damage, "size", name)
         return found
 
+    def entry(self, name: str) -> Entry | None:
+        damage = self._before("size", name)
+        found = self.inner.entry(name)
+        self._after(damage, "size", name)
+        return found
+
     def list(self, prefix: str) -> list[Entry]:
         damage = self._before("list", prefix)
         found = self.inner.list(prefix)

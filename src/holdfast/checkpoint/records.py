@@ -55,6 +55,8 @@ class Slice(Record, frozen=True, kw_only=True):
     rows: int | None = None
     detail: Json = None
     notes: tuple[Json, ...] = ()
+    replaces_notes: bool = False
+    """The notes take the place of all earlier ones of this source."""
     skipped: bool = False
     """Somebody decided that these rows are given up: the epoch reads nothing of this source."""
 
@@ -228,7 +230,9 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     positions: dict[str, Json]
     """Source uid -> position after `last_epoch`."""
     notes: dict[str, tuple[Json, ...]] = {}
-    """Source uid -> what the source must remember for ever (file names, say), added by these epochs."""
+    """Source uid -> what the source must remember (file names, say), added by these epochs."""
+    notes_replaced: tuple[str, ...] = ()
+    """Uids of sources whose `notes` here take the place of all earlier ones."""
     deltas: tuple[DeltaFile, ...] = ()
     snapshots: tuple[SnapshotFile, ...] = ()
     staged: tuple[StagedFile, ...] = ()

@@ -129,7 +129,7 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
         run=record.run,
         last_epoch=record.last_epoch,
         positions={**view.positions, **record.positions},
-        notes=_fold_notes(view.notes, record.notes),
+        notes=_fold_notes(view.notes, record),
         deltas=deltas,
         snapshots=snapshots,
         lists=_fold_lists(view, record),
@@ -279,10 +279,11 @@ def _published(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
     return {sink: max(epoch, before.get(sink, 0)) for sink, epoch in now.items()}
 
 
-def _fold_notes(notes: dict[str, Prefix[Json]], more: dict[str, tuple[Json, ...]]) -> dict[str, Prefix[Json]]:
-    if not more:
-        return notes
-    return {**notes, **{uid: notes.get(uid, Prefix()).appended(added) for uid, added in more.items()}}
+def _fold_notes(notes: dict[str, Prefix[Json]], record: CommitRecord) -> dict[str, Prefix[Json]]:
+    if record.notes_replaced:
+        notes = {uid: before for uid, before in notes.items() if uid not in record.notes_replaced}
+    added = {uid: notes.get(uid, Prefix()).appended(more) for uid, more in record.notes.items()}
+    return {**notes, **added} if added else notes
 
 
 def _fold_state(

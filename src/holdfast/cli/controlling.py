@@ -36,7 +36,7 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Print the id of the req
 def stop(
     checkpoint: Checkpoint,
     savepoint: Annotated[str | None, typer.Option(help="Take a savepoint there at the end.")] = None,
-    drain: Annotated[bool, typer.Option("--drain", help="First read all that the sources have.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="First read what the sources have now.")] = False,
     timeout: Timeout = "10m",
     no_wait: NoWait = False,
     json: AsJson = False,

@@ -34,6 +34,14 @@ def rows(count: int | None) -> str:
     return "unknown" if count is None else f"{count:,}"
 
 
+def lag(progress: Progress) -> str:
+    """What waits at the sources: rows, and files where these are what is counted."""
+    said = [] if progress.lag_rows is None else [f"{rows(progress.lag_rows)} rows"]
+    if progress.waiting_files is not None:
+        said.append(f"{rows(progress.waiting_files)} files, {size(progress.waiting_bytes or 0)}")
+    return " and ".join(said) or "unknown"
+
+
 def saved_keys(numbers: dict[str, int]) -> str:
     """How keys that are saved on their own stand."""
     said = f"{rows(numbers['unsaved'])} events in no save, {rows(numbers['lost'])} lost at most"
@@ -49,7 +57,7 @@ def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
         ("epoch", f"{progress.epoch:,} (committed {progress.committed_epoch:,})"),
         ("rows", rows(progress.rows)),
         ("rows/s", f"{progress.rows_per_second:,.0f}"),
-        ("lag", f"{rows(progress.lag_rows)} rows" if progress.lag_rows is not None else "unknown"),
+        ("lag", lag(progress)),
         ("state", size(progress.state_bytes)),
         *((f"keys of {uid}", saved_keys(numbers)) for uid, numbers in progress.own_keys.items()),
         ("checkpoint age", age(progress.committed_ms, now_ms)),

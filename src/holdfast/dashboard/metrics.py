@@ -135,6 +135,8 @@ class Metrics(Collector):
             ("holdfast_checkpoint_delta_bytes", "State changes in the last epoch.", newest.delta_bytes),
             ("holdfast_state_bytes", "Working state of all shards.", newest.state_bytes),
             ("holdfast_source_lag_rows", "Rows that wait at the sources.", newest.lag_rows),
+            ("holdfast_source_waiting_files", "Files that wait at the sources.", newest.waiting_files),
+            ("holdfast_source_waiting_bytes", "Bytes in these files.", newest.waiting_bytes),
             ("holdfast_term", "The term under which this process leads; 0: none yet.", newest.term),
         ):
             if value is not None:

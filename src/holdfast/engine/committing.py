@@ -196,10 +196,14 @@ class Committer:
     def _record(self, outcomes: list[EpochOutcome]) -> CommitRecord:
         last = outcomes[-1].plan
         notes: dict[str, tuple[object, ...]] = {}
+        replaced: set[str] = set()
         positions = dict(self.view.positions)
         for outcome in outcomes:
             for uid, part in outcome.plan.slices.items():
                 positions[uid] = part.end
+                if part.replaces_notes:
+                    replaced.add(uid)
+                    notes.pop(uid, None)
                 if part.notes:
                     notes[uid] = (*notes.get(uid, ()), *part.notes)
         with self._snapshots_lock:
@@ -218,6 +222,7 @@ class Committer:
             fingerprint=last.fingerprint,
             positions=positions,
             notes=notes,
+            notes_replaced=tuple(sorted(replaced)),
             deltas=tuple(delta for outcome in outcomes for delta in outcome.deltas),
             snapshots=tuple(ready),
             staged=tuple(file for outcome in outcomes for file in outcome.staged),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.records import PlanRecord
+from holdfast.checkpoint.records import Slice as PlannedSlice
 from holdfast.engine.program import Program, apply_transform, schema_ddl, union_frames
 from holdfast.engine.staged import StagedReader
 from holdfast.engine.work import Payload
@@ -59,8 +60,7 @@ class EpochFrames:
             if planned is None or planned.skipped:
                 frame = self._spark.createDataFrame([], node.source.schema)
             else:
-                taken = Slice(planned.start, planned.end, planned.rows, planned.detail, planned.notes)
-                frame = self._readers[node.uid].frame(self._spark, taken)
+                frame = self._readers[node.uid].frame(self._spark, slice_of(planned))
             self._sources[node.uid] = frame
         return self._sources[node.uid]
 
@@ -72,3 +72,10 @@ class EpochFrames:
             return self._spark.createDataFrame([], ddl)
         reader = StagedReader(self._storage_url, payloads, schema)
         return self._spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(reader, ddl)
+
+
+def slice_of(planned: PlannedSlice) -> Slice:
+    """A recorded slice, as its source takes it."""
+    return Slice(
+        planned.start, planned.end, planned.rows, planned.detail, planned.notes, planned.replaces_notes
+    )

@@ -21,7 +21,7 @@ from holdfast.engine.settings import RunOptions, RunSettings, check_settings, ch
 from holdfast.engine.wishes import Wishes
 from holdfast.graph.guarantees import check_guarantee
 from holdfast.graph.streams import Declaration
-from holdfast.graph.validate import check
+from holdfast.graph.validate import check, check_sources
 from holdfast.storage.contract import Storage
 from holdfast.storage.places import open_storage
 
@@ -84,6 +84,7 @@ class Job(Declaration):
         check(graph)
         settings = check_settings(checkpoint, options)
         check_guarantee(graph, settings.guarantee)
+        check_sources(graph)
         storage = open_storage(settings.checkpoint)
         session = spark or prepared.spark or open_session(graph.name)
         clock = SystemClock()
@@ -123,8 +124,8 @@ class JobHandle:
     def stop(self, savepoint: str | Path | None = None, drain: bool = False) -> None:
         """End the run after the epoch in hand is committed; returns at once, `wait` waits.
 
-        `drain`: first read all that the sources have at hand. `savepoint`: leave one there, an empty place,
-        after everything is committed and published; whoever claims it goes on as this job.
+        `drain`: first read all that the sources have at hand now. `savepoint`: leave one there, an empty
+        place, after everything is committed and published; whoever claims it goes on as this job.
         """
         if savepoint is not None:
             refuse_target(str(savepoint))

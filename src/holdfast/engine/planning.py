@@ -17,10 +17,11 @@ from holdfast.checkpoint.records import Json, PlanRecord, Slice
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock
 from holdfast.engine.committing import AdoptedOther
+from holdfast.engine.draining import Ends
 from holdfast.errors import CorruptionError, FencedOut, HoldfastError, ObjectMissing, RestoreError
 from holdfast.graph.nodes import SourceNode
 from holdfast.ids import EpochId, PlanAttempt
-from holdfast.io.contract import Mark, SourceReader
+from holdfast.io.contract import Mark, SourceReader, TellingReader, Waiting, WaitingReader
 
 PLANS_AHEAD_MAX = 1_000
 """How many recorded plans a recovery follows at most, beyond those that a rewind has to replay."""
@@ -204,13 +205,14 @@ class Planner:
         self._term, self._run = term, run
         self._fingerprint, self._parallelism = fingerprint, parallelism
         self._recorded = recorded
+        self._ends: Ends | None = None
         self._clock_ms = view.clock_ms
         self.epoch = view.last_epoch
         self.positions: dict[str, Json] = {node.uid: view.positions.get(node.uid) for node in sources}
         notes = {node.uid: list(view.notes.get(node.uid, ())) for node in sources}
         for found in recorded:
             for uid, part in found.plan.slices.items():
-                notes[uid].extend(part.notes)
+                notes[uid] = [*([] if part.replaces_notes else notes[uid]), *part.notes]
         self.readers: Mapping[str, SourceReader] = {
             node.uid: node.source.reader(notes[node.uid]) for node in sources
         }
@@ -236,10 +238,33 @@ class Planner:
                 raise FencedOut(self._term, plan.term, f"plan {plan.epoch}/{plan.attempt} is its")
             if recorded is not None:
                 self._recorded.appendleft(recorded)
+        if self._ends is not None:
+            self._ends.planned(plan.slices)
         self.epoch = plan.epoch
         self._clock_ms = plan.clock_ms
         self.positions.update({uid: part.end for uid, part in plan.slices.items()})
         return plan
+
+    def end_here(self, fixed: dict[str, Json]) -> None:
+        """Plan what is there now, and nothing that comes later. `fixed`: ends that were fixed before, by
+        source. Waits until recorded plans are used up, because they come before anything new.
+        """
+        if self._ends is None and not self._recorded:
+            self._ends = Ends(self.readers, self.positions, self._now_ms(), fixed)
+
+    def news(self) -> list[str]:
+        """What the sources have to say since this was last asked."""
+        telling = [reader for reader in self.readers.values() if isinstance(reader, TellingReader)]
+        return [text for reader in telling for text in reader.news()]
+
+    def waiting(self) -> Waiting | None:
+        """Files and bytes that wait at the sources; None: no source tells."""
+        counts = [
+            reader.waiting(self.positions[uid])
+            for uid, reader in self.readers.items()
+            if isinstance(reader, WaitingReader)
+        ]
+        return Waiting(sum(c.files for c in counts), sum(c.bytes for c in counts)) if counts else None
 
     def exhausted(self) -> bool:
         """Whether no source will ever have more. Asked after `next` gave None."""
@@ -250,14 +275,15 @@ class Planner:
         return None if any(lag is None for lag in lags) else sum(lag for lag in lags if lag is not None)
 
     def _slices(self, max_rows: int) -> dict[str, Slice]:
-        now_ms = max(self._clock.now_ms(), self._clock_ms)
+        now_ms = self._now_ms()
         slices: dict[str, Slice] = {}
         left = max_rows
         uids = list(self.readers)
         first = self.epoch % max(1, len(uids))
         # In turn: a source that always has more than an epoch takes must not keep the others waiting.
         for uid in uids[first:] + uids[:first]:
-            part = self.readers[uid].next(self.positions[uid], left, now_ms) if left > 0 else None
+            most = left if self._ends is None else self._ends.rows(uid, left)
+            part = self.readers[uid].next(self.positions[uid], most, now_ms) if most > 0 else None
             if part is not None:
                 slices[uid] = Slice(
                     start=part.start,
@@ -265,6 +291,7 @@ class Planner:
                     rows=part.rows,
                     detail=part.detail,
                     notes=tuple(part.notes),
+                    replaces_notes=part.replaces_notes,
                 )
                 left -= part.rows or 0
         return slices
@@ -279,7 +306,10 @@ class Planner:
             parent=parent,
             fingerprint=self._fingerprint,
             parallelism=self._parallelism,
-            # The clock of plans never goes back, whoever leads and whatever their machine thinks the time is.
-            clock_ms=max(self._clock.now_ms(), self._clock_ms),
+            clock_ms=self._now_ms(),
             slices=slices,
         )
+
+    def _now_ms(self) -> int:
+        # The clock of plans never goes back, whoever leads and whatever their machine thinks the time is.
+        return max(self._clock.now_ms(), self._clock_ms)

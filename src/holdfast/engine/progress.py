@@ -26,6 +26,9 @@ class Progress:
     rows: int = 0
     rows_per_second: float = 0.0
     lag_rows: int | None = None
+    waiting_files: int | None = None
+    """Files that wait at the sources; None: no source tells."""
+    waiting_bytes: int | None = None
     state_bytes: int = 0
     epoch_seconds: float = 0.0
     delta_bytes: int = 0

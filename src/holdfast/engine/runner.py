@@ -20,7 +20,7 @@ from holdfast import errors
 from holdfast.checkpoint.plans import input_of
 from holdfast.checkpoint.records import DeltaFile, OwnKeysShard, PlanRecord, StagedFile, VersionRecord
 from holdfast.engine.bundle import Bundle
-from holdfast.engine.frames import EpochFrames
+from holdfast.engine.frames import EpochFrames, slice_of
 from holdfast.engine.lines import Line
 from holdfast.engine.lists import Lists, TakenLists, take_lists
 from holdfast.engine.placement import Placement
@@ -40,7 +40,7 @@ from holdfast.engine.work import (
 )
 from holdfast.errors import EpochFailed
 from holdfast.graph.nodes import OperatorNode, UnkeyedNode
-from holdfast.io.contract import SourceReader
+from holdfast.io.contract import SourceReader, VerifyingReader
 from holdfast.state.keys import GROUP_COLUMN
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
@@ -99,7 +99,9 @@ class EpochRunner:
         self._placement = placement
 
     def run(self, plan: PlanRecord, lines: Lines, lists: Lists, committed: int, run: str) -> EpochOutcome:
-        """Run the epoch. EpochFailed: Spark gave up. UserCodeError: the user's function did."""
+        """Run the epoch. EpochFailed: Spark gave up. UserCodeError: the user's function did. InputVanished:
+        what it read was changed meanwhile.
+        """
         started = time.perf_counter()
         outcome = EpochOutcome(plan, rows=sum(part.rows or 0 for part in plan.slices.values()))
         frames = EpochFrames(self._spark, self._program, self._readers, plan, self._place.storage_url)
@@ -117,10 +119,18 @@ class EpochRunner:
                 self._take_outputs(outcome, stage, result, frames, bundle)
             outcome.rows = outcome.rows or sum(result.rows for result in results)
         reached(Step.RESULTS_CHOSEN)
+        self.verify(plan)
         bundle.write()
         reached(Step.BUNDLE_WRITTEN)
         outcome.seconds = time.perf_counter() - started
         return outcome
+
+    def verify(self, plan: PlanRecord) -> None:
+        """See that what the epoch reads is what was planned. InputVanished: it is not."""
+        for uid, part in plan.slices.items():
+            reader = self._readers[uid]
+            if not part.skipped and isinstance(reader, VerifyingReader):
+                reader.verify(slice_of(part))
 
     def _run_stage(
         self,

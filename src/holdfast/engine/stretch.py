@@ -179,7 +179,10 @@ class Stretch:
                 self._commit_pending()
                 return Ending.RESCALING
             began = clock.monotonic()
+            if wishes.draining.is_set():
+                self._planner.end_here(wishes.ends)
             plan = self._planner.next(self._admission.limit, self._committer.view.number)
+            self._tell_of_sources()
             if plan is None:
                 if self._pending:
                     self._commit_pending()
@@ -212,6 +215,7 @@ class Stretch:
     def _run_epoch(self, plan: PlanRecord) -> EpochOutcome:
         exactly = self._seat.exactly
         if not exactly:
+            self._runner.verify(plan)
             self._committer.submit([EpochOutcome(plan)])
             self._committer.check(allowed=0)
         committed = self._committer.view.last_epoch
@@ -252,6 +256,17 @@ class Stretch:
             own_keys=self._ledger.shown(),
         )
         self._tell_of_keys()
+
+    def _tell_of_sources(self) -> None:
+        """Say what the sources have to say, and show what waits there."""
+        for text in self._planner.news():
+            self._seat.monitor.say(text)
+        waiting, shown = self._planner.waiting(), self._seat.monitor.progress
+        if waiting is not None and (waiting.files, waiting.bytes) != (
+            shown.waiting_files,
+            shown.waiting_bytes,
+        ):
+            self._seat.monitor.update(waiting_files=waiting.files, waiting_bytes=waiting.bytes)
 
     def _save_keys(self, everything: bool = False) -> None:
         """Save keys that are due while no epoch runs; all that are dirty when the stretch ends."""

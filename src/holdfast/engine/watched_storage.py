@@ -47,6 +47,10 @@ class WatchedStorage:
         with self._permit.reaching_storage():
             return self._inner.size(name)
 
+    def entry(self, name: str) -> Entry | None:
+        with self._permit.reaching_storage():
+            return self._inner.entry(name)
+
     def list(self, prefix: str) -> list[Entry]:
         with self._permit.reaching_storage():
             return self._inner.list(prefix)

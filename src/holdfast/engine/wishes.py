@@ -10,6 +10,7 @@ import threading
 from holdfast.clock import SystemClock
 from holdfast.engine.permit import Permit
 from holdfast.errors import DefinitionError
+from holdfast.io.contract import Json
 
 
 class Wishes:
@@ -21,7 +22,9 @@ class Wishes:
         self.stopping = threading.Event()
         """End after the epoch in hand is committed."""
         self.draining = threading.Event()
-        """End when the sources have nothing at hand any more."""
+        """End when what the sources have at hand now is read."""
+        self.ends: dict[str, Json] = {}
+        """Source uid -> where it ends, since a drain was asked for. Of the driver's thread alone."""
         self.barrier = threading.Event()
         """Commit what was run so far, whatever the checkpoint interval says."""
         self._parallelism: int | None = None

@@ -34,7 +34,7 @@ from holdfast.graph.nodes import (
 )
 from holdfast.graph.schemas import known_schema, sink_refusals
 from holdfast.graph.uncoordinated import Uncoordinated
-from holdfast.io.contract import Sink, Source
+from holdfast.io.contract import CheckedSource, Sink, Source
 from holdfast.state.routing import check_hashable
 from holdfast.state.types import parse_schema, schema_ddl
 
@@ -51,6 +51,13 @@ def check(graph: Graph) -> None:
     found = mistakes(graph)
     if found:
         raise DefinitionError("\n".join(map(str, found)))
+
+
+def check_sources(graph: Graph) -> None:
+    """Let every source that can say so refuse a run that could never read it: DefinitionError."""
+    for node in graph.sources:
+        if isinstance(node.source, CheckedSource):
+            node.source.check()
 
 
 def mistakes(graph: Graph) -> list[Mistake]:

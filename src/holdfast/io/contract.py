@@ -27,8 +27,9 @@ class Slice:
     """What an epoch reads of one source: `start` is out (None: from the beginning), `end` is in.
 
     `rows` is exact or None (unknown before reading). `detail` is the source's own, kept with the plan (a file
-    list, say). `notes` is what the source must remember for ever; all notes come back, in order, to
-    `Source.reader`.
+    list, say). `notes` is what the source must remember from here on; all notes come back, in order, to
+    `Source.reader`. `replaces_notes`: these take the place of all earlier ones, which keeps the memory
+    of a source small that knows what it no longer needs.
     """
 
     start: Json
@@ -36,6 +37,15 @@ class Slice:
     rows: int | None = None
     detail: Json = None
     notes: tuple[Json, ...] = ()
+    replaces_notes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What lies at a source and is not planned yet, where rows cannot be counted."""
+
+    files: int
+    bytes: int
 
 
 @runtime_checkable
@@ -81,11 +91,66 @@ class SourceReader(Protocol):
 
         May be called several times for one slice, in any order of slices. Checks on the driver, before any
         Spark job runs, that the input is still what was planned. Raises InputVanished if not, naming source
-        and range.
+        and range. Changes nothing of what `next` plans.
         """
 
     def lag(self, after: Json | None) -> int | None:
         """How many rows are waiting after this position, if that is known cheaply."""
+
+
+# What a source or a reader may have besides. Each is asked for only where it is there; nothing is inherited.
+
+
+@runtime_checkable
+class CheckedSource(Protocol):
+    """A source that knows before Spark starts that it cannot be read."""
+
+    def check(self) -> None:
+        """Called when a run is started, before Spark is. Raises DefinitionError: the run does not start."""
+
+
+@runtime_checkable
+class VerifyingReader(Protocol):
+    """A reader of input that may be changed while it is being read."""
+
+    def verify(self, slice: Slice) -> None:
+        """Called when the Spark jobs of an epoch are done and before it is committed (at most once: before
+        its commit, and again after its jobs). Raises InputVanished if the input is not what it was when
+        `frame` looked: nothing of the epoch counts then.
+        """
+
+
+@runtime_checkable
+class EndingReader(Protocol):
+    """A reader that can be told to plan what is there now and no more: what `stop --drain` reads up to.
+
+    Without it, a drain reads the rows that `lag` counts, or one more slice if that is not known.
+    """
+
+    def end_at(self, after: Json | None, now_ms: int, end: Json | None) -> Json:
+        """From now on `next` plans nothing beyond `end`; gives `end` back. None: fix it now, at what is there
+        after `after`.
+
+        Called once per reader, when a drain was asked for: with None the first time, and with the end that
+        was fixed then after a restart within the process.
+        """
+
+
+@runtime_checkable
+class WaitingReader(Protocol):
+    """A reader that knows how much is waiting, if not how many rows."""
+
+    def waiting(self, after: Json | None) -> Waiting:
+        """What is not planned yet, as far as was seen when `next` last looked. Called after every epoch and
+        while waiting for input."""
+
+
+@runtime_checkable
+class TellingReader(Protocol):
+    """A reader that has things to say to a person."""
+
+    def news(self) -> Sequence[str]:
+        """What to say now; each thing is given once. Called after every `next`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """Files that appear in a directory, each read once.
 
-A writer must put a file in place whole: write it under a name that is ignored (starting with `.` or `_`, or
-ending in `.tmp`) or in another directory, then rename it. A file is read as it was when its epoch was
-planned; what is appended later is not seen.
+A writer must put a file in place whole: write it under a name that is passed over (see file_names) or in
+another directory, then rename it. A file is read as it was when its epoch was planned; one that changes
+before the epoch is committed fails it, and what is appended later is not seen, but said.
 Always true: a file's name is noted in the commit that covers it, so it is read once however often the job
-restarts; an epoch reads exactly the files of its plan, or fails.
+restarts; an epoch reads exactly the files of its plan, or fails; a file that is not read is said.
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import DefinitionError, InputVanished
-from holdfast.io.contract import Json, Slice
-from holdfast.storage.places import open_storage
+from holdfast.io.contract import Json, Slice, Waiting
+from holdfast.io.file_memory import ReadNames
+from holdfast.io.file_names import is_final, literal
+from holdfast.io.file_news import FileNews
+from holdfast.io.file_places import Directory, Found, open_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast.storage.contract import Storage
-
 SLICE_FILES_MAX = 1_000
+LOOK_MS = 30_000
+"""How old a listing may be while files of it still wait: so old is what `waiting` tells at most."""
+WATCHED_MAX = 32
+"""How many of the files planned last are watched for what is appended to them."""
 _SAMPLE_BYTES = 64 * 1024
 _FORMATS = ("json", "csv", "parquet")
-_SPARK_SCHEMES = {"s3": "s3a"}
-"""Hadoop's name for a scheme, where it differs from ours."""
 
 
 class FileSource:
@@ -42,11 +43,12 @@ class FileSource:
 
     `pattern` selects names (`*.json`). `options` go to Spark's reader (`header`, `sep`, ...). Files found
     together are read in the order of their modification time, then name. `max_rows` of an epoch is kept
-    approximately: whole files, at least one.
+    approximately: whole files, at least one. Subdirectories are not read. A directory that does not exist
+    is an error at the start.
 
     Rows that do not parse fail the epoch (`mode="FAILFAST"`), because Spark's own default turns them into
-    nulls in silence; say `mode="PERMISSIVE"` or `"DROPMALFORMED"` to accept that. In object storage only a
-    file's size shows that it was changed.
+    nulls in silence; say `mode="PERMISSIVE"` or `"DROPMALFORMED"` to accept that. In object storage a plan
+    knows only a file's size; while it is read, its tag tells that it was changed too.
     """
 
     replayable: Final = True
@@ -72,54 +74,56 @@ class FileSource:
         self.mode: Final = mode
         self.options: Final = dict(options or {})
 
+    def check(self) -> None:
+        open_directory(self.path).check()
+
     def reader(self, notes: Sequence[Json]) -> FileReader:
-        return FileReader(self, _open_directory(self.path), notes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A file as it was when it was planned."""
-
-    name: str
-    size: int
-    mtime_ns: int | None
-    """None: this storage does not tell."""
+        return FileReader(self, open_directory(self.path), notes)
 
 
 class FileReader:
-    """A position is the number of files read so far; `_read` holds their names in that order, so a position
-    is also a prefix of it."""
+    """A position is the number of files planned so far."""
 
-    def __init__(self, source: FileSource, directory: _Directory, notes: Sequence[Json]) -> None:
-        self._source = source
-        self._directory = directory
-        self._read: list[str] = list(notes)
-        self._known: set[str] = set(notes)
-        self._waiting: deque[_Found] = deque()
+    def __init__(self, source: FileSource, directory: Directory, notes: Sequence[Json]) -> None:
+        self._source, self._directory = source, directory
+        self._read = ReadNames(notes)
+        self._waiting: deque[Found] = deque()
         """Seen in the last listing and not planned yet, in order."""
+        self._listed_ms: int | None = None
+        self._end: int | None = None
+        self._watched: dict[str, Found] = {}
+        """Of the files planned last, how they were then."""
+        self._looks: dict[tuple[int, int], list[Found]] = {}
+        """How the files of a slice were when `frame` looked, until it is verified."""
+        self._news = FileNews(source.path, source.pattern)
 
     def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
-        self._go_to(after or 0)
-        if not self._waiting:
-            self._waiting = self._discover()
+        self._look(after or 0, now_ms)
         chosen = self._choose(max_rows)
         if not chosen:
             return None
         names = tuple(found.name for found in chosen)
-        self._learn(names)
+        notes, replaces = self._read.learn(names)
+        self._watch(chosen)
         detail = [[found.name, found.size, found.mtime_ns] for found in chosen]
-        return Slice(after, len(self._read), detail=detail, notes=names)
+        return Slice(after, self._read.position, detail=detail, notes=tuple(notes), replaces_notes=replaces)
 
     def exhausted(self, after: Json | None) -> bool:
-        self._go_to(after or 0)
-        self._waiting = self._waiting or self._discover()
+        if self._listed_ms is None or not self._waiting:
+            self._look(after or 0, self._listed_ms or 0)
         return not self._waiting
 
+    def end_at(self, after: Json | None, now_ms: int, end: Json | None) -> Json:
+        self._listed_ms = None
+        self._look(after or 0, now_ms)
+        self._end = self._read.position + len(self._waiting) if end is None else end
+        return self._end
+
     def frame(self, spark: SparkSession, slice: Slice) -> DataFrame:
-        planned = [_Found(*entry) for entry in slice.detail]
-        self._verify(planned)
-        if (slice.start or 0) == len(self._read):
-            self._learn(slice.notes)
+        planned = [Found(*entry) for entry in slice.detail]
+        key = (slice.start or 0, slice.end)
+        now = self._compare(self._looks.get(key, planned))
+        self._looks.setdefault(key, now)
         source = self._source
         # A session that ignores missing or corrupt files would drop rows in silence: overruled per read.
         strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
@@ -128,40 +132,71 @@ class FileReader:
         if source.format == "csv" and source.options.get("header", "").lower() == "true":
             # Without it Spark takes columns by position, whatever the header says.
             strict["enforceSchema"] = "false"
-        reader = (
-            spark.read.schema(source.schema).format(source.format).options(**{**strict, **source.options})
-        )
-        return reader.load([_literal(self._directory.spark_path(found.name)) for found in planned])
+        names = [found.name for found in planned]
+        options = {**strict, **self._directory.options(names), **source.options}
+        reader = spark.read.schema(source.schema).format(source.format).options(**options)
+        return reader.load([literal(self._directory.spark_path(name)) for name in names])
+
+    def verify(self, slice: Slice) -> None:
+        planned = [Found(*entry) for entry in slice.detail]
+        self._compare(self._looks.pop((slice.start or 0, slice.end), planned))
 
     def lag(self, after: Json | None) -> int | None:
         return None
 
-    def _go_to(self, position: int) -> None:
-        if position == len(self._read):
+    def waiting(self, after: Json | None) -> Waiting:
+        files = len(self._waiting) + len(self._news.unreadable)
+        return Waiting(files, sum(found.size for found in self._waiting))
+
+    def news(self) -> Sequence[str]:
+        return self._news.taken()
+
+    def _look(self, position: int, now_ms: int) -> None:
+        """Be at this position, and know what waits there."""
+        if not self._read.go_to(position):
+            self._waiting.clear()
+            self._listed_ms = None
+        listed_ms = self._listed_ms
+        if self._waiting and listed_ms is not None and now_ms - listed_ms < LOOK_MS:
             return
-        assert position < len(self._read), (
-            f"{self._source.path}: {position} files read, notes name {len(self._read)}"
-        )
-        self._known -= set(self._read[position:])
-        del self._read[position:]
-        self._waiting.clear()
+        self._listed_ms = now_ms
+        self._waiting = self._discover(now_ms)
 
-    def _learn(self, names: Sequence[str]) -> None:
-        self._read += names
-        self._known |= set(names)
+    def _discover(self, now_ms: int) -> deque[Found]:
+        pattern, read, readable = self._source.pattern, self._read, self._directory.readable
+        names, known, unreadable = read.known, 0, list[str]()
+        seen: list[str] | None = [] if read.looking else None
 
-    def _discover(self) -> deque[_Found]:
-        pattern, known = self._source.pattern, self._known
-        new = self._directory.list(
-            lambda name: _visible(name) and name not in known and fnmatchcase(name, pattern)
-        )
-        return deque(sorted(new, key=lambda found: (found.mtime_ns or 0, found.name)))
+        def wanted(name: str) -> bool:
+            nonlocal known
+            if name in names:
+                known += 1
+                if seen is not None:
+                    seen.append(name)
+                return False
+            if not is_final(name) or not fnmatchcase(name, pattern):
+                return False
+            if not readable(name):
+                unreadable.append(name)
+                return False
+            return True
 
-    def _choose(self, max_rows: int | None) -> list[_Found]:
+        listing = self._directory.list(wanted, self._watched)
+        for then, _ in listing.changed:
+            del self._watched[then.name]
+        self._news.look(listing, known, unreadable)
+        if listing.new:
+            read.looked(known, seen, now_ms)
+        return deque(sorted(listing.new, key=lambda found: (found.mtime_ns or 0, found.name)))
+
+    def _choose(self, max_rows: int | None) -> list[Found]:
         """Take the files of the next slice from those waiting."""
-        chosen: list[_Found] = []
+        most = SLICE_FILES_MAX
+        if self._end is not None:
+            most = min(most, self._end - self._read.position)
+        chosen: list[Found] = []
         rows = 0
-        while self._waiting and len(chosen) < SLICE_FILES_MAX:
+        while self._waiting and len(chosen) < most:
             found = self._directory.refreshed(self._waiting[0])
             if found is not None:
                 rows += 0 if max_rows is None else self._estimate(found)
@@ -171,7 +206,7 @@ class FileReader:
             self._waiting.popleft()
         return chosen
 
-    def _estimate(self, found: _Found) -> int:
+    def _estimate(self, found: Found) -> int:
         """About how many rows a file has, from a glance at it."""
         if self._source.format == "parquet":
             tail = self._directory.read(found.name, max(0, found.size - _SAMPLE_BYTES), _SAMPLE_BYTES)
@@ -183,109 +218,29 @@ class FileReader:
         sample = self._directory.read(found.name, 0, _SAMPLE_BYTES)
         return found.size * max(1, sample.count(b"\n")) // max(1, len(sample))
 
-    def _verify(self, planned: Sequence[_Found]) -> None:
-        for found in planned:
-            now = self._directory.find(found.name)
-            if now == found:
-                continue
-            what = "is gone" if now is None else f"was changed ({_difference(found, now)})"
-            raise InputVanished(
-                f"file {found.name!r} of source path {self._source.path} {what} after it was planned; "
-                "restore the file, or skip the range on purpose with `holdfast skip`"
-            )
+    def _watch(self, planned: Sequence[Found]) -> None:
+        self._watched |= {found.name: found for found in planned[-WATCHED_MAX:]}
+        while len(self._watched) > WATCHED_MAX:
+            del self._watched[next(iter(self._watched))]
 
-
-class _Directory(Protocol):
-    """The few things that FileReader needs to know about a place with files."""
-
-    def list(self, wanted: _Wanted) -> list[_Found]: ...
-    def find(self, name: str) -> _Found | None: ...
-    def refreshed(self, found: _Found) -> _Found | None: ...
-    def read(self, name: str, offset: int, length: int) -> bytes: ...
-    def spark_path(self, name: str) -> str: ...
-
-
-class _Wanted(Protocol):
-    def __call__(self, name: str) -> bool: ...
-
-
-class _LocalDirectory:
-    """A directory of this machine or a mount."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path.absolute()
-
-    def list(self, wanted: _Wanted) -> list[_Found]:
-        try:
-            with os.scandir(self._path) as entries:
-                # Only new names cost a stat: a poll of an old, full directory is just its listing.
-                found = [self.find(entry.name) for entry in entries if wanted(entry.name) and entry.is_file()]
-        except FileNotFoundError:
-            return []
-        return [file for file in found if file is not None]
-
-    def find(self, name: str) -> _Found | None:
-        try:
-            status = os.stat(self._path / name)
-        except FileNotFoundError:
-            return None
-        return _Found(name, status.st_size, status.st_mtime_ns)
-
-    def refreshed(self, found: _Found) -> _Found | None:
-        return self.find(found.name)
-
-    def read(self, name: str, offset: int, length: int) -> bytes:
-        with open(self._path / name, "rb") as file:
-            file.seek(offset)
-            return file.read(length)
-
-    def spark_path(self, name: str) -> str:
-        return f"file://{self._path / name}"
-
-
-class _ObjectDirectory:
-    """A prefix in object storage."""
-
-    def __init__(self, url: str, storage: Storage) -> None:
-        scheme, _, rest = url.rstrip("/").partition("://")
-        self._spark_url = f"{_SPARK_SCHEMES.get(scheme, scheme)}://{rest}"
-        self._storage = storage
-
-    def list(self, wanted: _Wanted) -> list[_Found]:
-        entries = self._storage.list("")
-        return [_Found(name, size, None) for name, size in entries if "/" not in name and wanted(name)]
-
-    def find(self, name: str) -> _Found | None:
-        size = self._storage.size(name)
-        return None if size is None else _Found(name, size, None)
-
-    def refreshed(self, found: _Found) -> _Found | None:
-        # A request per file would make planning slow; what changed since the listing shows in `frame`.
+    def _compare(self, then: Sequence[Found]) -> list[Found]:
+        """The files as they are now. InputVanished: they are not as they were."""
+        found = []
+        for was in then:
+            now = self._directory.find(was.name)
+            if now is None or not was.is_same(now):
+                what = "is gone" if now is None else f"was changed ({_difference(was, now)})"
+                raise InputVanished(
+                    f"file {was.name!r} of source path {self._source.path} {what} after it was planned; "
+                    "restore the file, or skip the range on purpose with `holdfast skip`"
+                )
+            found.append(now)
         return found
 
-    def read(self, name: str, offset: int, length: int) -> bytes:
-        return self._storage.get(name, offset, length)
 
-    def spark_path(self, name: str) -> str:
-        return f"{self._spark_url}/{name}"
-
-
-def _open_directory(path: str) -> _Directory:
-    storage = open_storage(path)
-    local = storage.local_path("any")
-    return _ObjectDirectory(path, storage) if local is None else _LocalDirectory(local.parent)
-
-
-def _visible(name: str) -> bool:
-    return not name.startswith((".", "_")) and not name.endswith(".tmp")
-
-
-def _difference(planned: _Found, now: _Found) -> str:
-    if planned.size != now.size:
-        return f"size {planned.size} then, {now.size} now"
-    return f"modified at {planned.mtime_ns} ns then, {now.mtime_ns} ns now"
-
-
-def _literal(path: str) -> str:
-    """A path as Spark's reader takes it literally: it expands glob characters."""
-    return "".join(f"\\{char}" if char in "\\*?[]{}" else char for char in path)
+def _difference(then: Found, now: Found) -> str:
+    if then.size != now.size:
+        return f"size {then.size} then, {now.size} now"
+    if then.mtime_ns != now.mtime_ns:
+        return f"modified at {then.mtime_ns} ns then, {now.mtime_ns} ns now"
+    return "another file of the same size is in its place"

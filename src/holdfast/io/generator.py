@@ -25,7 +25,8 @@ class GeneratorSource:
 
     They are cast to `schema`, by position for a list and by name for a dict. They must be deterministic: use
     `rnd`, not `rand()`. `rows_per_second` counts from the first planning, kept in the position: after a pause
-    the backlog is still there, as with a real source. `total` ends the source.
+    the backlog is still there, as with a real source. `total` ends the source. When a run is drained, what is
+    due by then is at hand; without a rate that is all up to `total`, and nothing if there is no total.
 
         GeneratorSource(schema="user string, value long",
                         columns={"user": "concat('u', pmod(rnd, 1000))", "value": "id % 10"})
@@ -67,6 +68,7 @@ class GeneratorReader:
         self._source = source
         self._started_ms: int | None = None
         self._now_ms = 0
+        self._end: int | None = None
         self._projection: tuple[str, str, str] | None = None
 
     def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
@@ -78,7 +80,20 @@ class GeneratorReader:
         available = self._available(started_ms)
         if available is not None:
             end = min(end, available)
+        if self._end is not None:
+            end = min(end, self._end)
         return Slice(after, [end, started_ms], rows=end - first) if end > first else None
+
+    def end_at(self, after: Json | None, now_ms: int, end: Json | None) -> Json:
+        """A source without a rate and without a total has nothing at hand: it ends where it is."""
+        self._now_ms = now_ms
+        if self._started_ms is None:
+            self._started_ms = now_ms if end is None else end[1]
+        first, started_ms = after or [0, self._started_ms]
+        available = self._available(started_ms)
+        now = first if available is None else max(first, available)
+        self._end = now if end is None else end[0]
+        return [self._end, started_ms]
 
     def exhausted(self, after: Json | None) -> bool:
         return self._source.total is not None and (after or [0])[0] >= self._source.total

@@ -43,6 +43,8 @@ class Entry(NamedTuple):
 
     name: str
     size: int
+    tag: str = ""
+    """Another one whenever the object was replaced; empty: not told here."""
 
 
 class Storage(Protocol):
@@ -80,6 +82,9 @@ class Storage(Protocol):
 
     def size(self, name: str) -> int | None:
         """Bytes in the object; None: there is none."""
+
+    def entry(self, name: str) -> Entry | None:
+        """The object, with its tag where the storage has such; None: there is none."""
 
     def list(self, prefix: str) -> list[Entry]:
         """Every object whose name begins with `prefix`, at any depth, sorted by name. No unfinished writes.

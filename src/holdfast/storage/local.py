@@ -119,6 +119,10 @@ class LocalStorage:
             raise refusal(cause, "read", path) from cause
         return found.st_size if stat.S_ISREG(found.st_mode) else None
 
+    def entry(self, name: str) -> Entry | None:
+        size = self.size(name)
+        return None if size is None else Entry(name, size)
+
     def list(self, prefix: str) -> list[Entry]:
         parent, slash, start = check_prefix(prefix).rpartition("/")
         return sorted(self._walk(parent + slash, start))

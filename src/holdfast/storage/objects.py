@@ -139,8 +139,13 @@ class ObjectStorage:
             raise self._refusal(cause, "read", name) from cause
 
     def size(self, name: str) -> int | None:
+        found = self.entry(name)
+        return None if found is None else found.size
+
+    def entry(self, name: str) -> Entry | None:
         try:
-            return obstore.head(self._store, check_name(name))["size"]
+            found = obstore.head(self._store, check_name(name))
+            return Entry(name, found["size"], found["e_tag"] or "")
         except FileNotFoundError:
             return None
         except _FAILURES as cause:

@@ -57,6 +57,9 @@ class MemoryStorage:
     def size(self, name: str) -> int | None:
         return len(self.objects[name]) if name in self.objects else None
 
+    def entry(self, name: str) -> Entry | None:
+        return Entry(name, len(self.objects[name])) if name in self.objects else None
+
     def list(self, prefix: str) -> list[Entry]:
         self.log.append(("list", prefix))
         return [Entry(n, len(data)) for n, data in sorted(self.objects.items()) if n.startswith(prefix)]

@@ -127,6 +127,16 @@ def test_a_manifest_holds_the_whole_view() -> None:
     assert replace(back, manifest=view.manifest, given_up_below=view.given_up_below) == view
 
 
+def test_notes_that_replace_leave_those_of_other_sources_and_of_older_views() -> None:
+    view = grown(1)
+    view = following(view, changed(draft(view), notes={"in": ("a", "b"), "other": ("x",)}))
+    later = following(view, changed(draft(view), notes={"in": ("b", "c")}, notes_replaced=("in",)))
+    emptied = following(later, changed(draft(later), notes={}, notes_replaced=("in",)))
+    told = [{uid: list(notes) for uid, notes in seen.notes.items()} for seen in (view, later, emptied)]
+    assert told == [{"in": ["a", "b"], "other": ["x"]}, {"in": ["b", "c"], "other": ["x"]}, {"other": ["x"]}]
+    assert from_manifest(to_manifest(later), "m").notes == later.notes
+
+
 def test_rewinding_brings_back_state_and_keeps_what_was_published() -> None:
     old = grown(3)
     head = following(old, draft(old, epochs=4))

@@ -8,7 +8,7 @@ import json
 from rich.console import Console
 
 from holdfast.cli.displays import JsonLines, LivePanel, Pace, PlainLines
-from holdfast.cli.wording import age, line, size
+from holdfast.cli.wording import age, lag, line, size
 from holdfast.engine.progress import Progress
 from holdfast.testing.clocks import ManualClock
 
@@ -99,6 +99,14 @@ def test_a_line_tells_what_a_person_asks_for() -> None:
         "j: running, epoch 12 (committed 11), rows 1,234,567, rows/s 98,765, lag 42 rows, state 12.5 MB, "
         "checkpoint age 0.4 s, restarts 1, term 3, last error lost storage"
     )
+
+
+def test_lag_is_told_in_rows_and_in_files_as_far_as_it_is_known() -> None:
+    told = [lag(Progress(job="j", **known)) for known in (
+        {}, {"lag_rows": 0}, {"waiting_files": 3, "waiting_bytes": 1_200_000},
+        {"lag_rows": 5, "waiting_files": 0, "waiting_bytes": 0},
+    )]  # fmt: skip
+    assert told == ["unknown", "0 rows", "3 files, 1.2 MB", "5 rows and 0 files, 0 bytes"]
 
 
 def test_sizes_and_ages_have_fitting_units() -> None:

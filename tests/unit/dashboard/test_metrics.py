@@ -118,8 +118,11 @@ def test_the_age_of_the_newest_commit_grows() -> None:
 def test_lag_that_nobody_knows_is_left_out() -> None:
     watched = Watched()
     assert ("holdfast_source_lag_rows", "") not in watched.samples()
-    watched.monitor.update(lag_rows=0)
+    assert ("holdfast_source_waiting_files", "") not in watched.samples()
+    watched.monitor.update(lag_rows=0, waiting_files=3, waiting_bytes=70)
     assert watched.value("holdfast_source_lag_rows") == 0
+    assert watched.value("holdfast_source_waiting_files") == 3
+    assert watched.value("holdfast_source_waiting_bytes") == 70
 
 
 def test_one_phase_is_on_even_one_that_is_new_here() -> None:

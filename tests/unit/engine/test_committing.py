@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.checkpoint.commits import Chain
 from holdfast.checkpoint.identity import open_checkpoint
-from holdfast.checkpoint.records import Extent, PlanRecord, SnapshotFile, StagedFile, VersionRecord
+from holdfast.checkpoint.records import Extent, PlanRecord, Slice, SnapshotFile, StagedFile, VersionRecord
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import SystemClock
 from holdfast.engine.committing import Committer, PublishOrder
@@ -131,6 +132,19 @@ def test_when_whoever_is_told_of_a_commit_fails_no_later_epoch_is_committed_or_s
         work.close(wait=True)
     assert shown.epochs in ([], [1])
     assert work.view.last_epoch == 1
+
+
+def test_notes_that_replace_in_the_middle_of_a_commit_replace_all_before_them(tmp_path: Path) -> None:
+    parts = [
+        Slice(start=None, end=1, notes=("a",)),
+        Slice(start=1, end=2, notes=("b", "c"), replaces_notes=True),
+        Slice(start=2, end=3, notes=("d",)),
+    ]
+    outcomes = [
+        EpochOutcome(replace(outcome(epoch).plan, slices={"in": part})) for epoch, part in enumerate(parts, 1)
+    ]
+    record = committer(tmp_path, Shown())._record(outcomes)
+    assert (record.notes, record.notes_replaced) == ({"in": ("b", "c", "d")}, ("in",))
 
 
 def test_a_snapshot_is_named_in_one_commit_and_not_before_its_version_is_committed(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from holdfast.checkpoint import names
 from holdfast.checkpoint.commits import Chain, Committed
 from holdfast.checkpoint.plans import Plans, input_of
+from holdfast.checkpoint.prefix import Prefix
 from holdfast.checkpoint.records import CommitRecord, PlanRecord, Slice
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock, SystemClock
-from holdfast.engine.planning import Planner, recorded_plans
+from holdfast.engine.planning import Planner, Recorded, recorded_plans
 from holdfast.errors import RestoreError
 from holdfast.graph.nodes import Place, SourceNode
 from holdfast.ids import CommitNumber, EpochId, PlanAttempt
@@ -154,6 +155,29 @@ def test_a_source_that_fills_every_epoch_does_not_keep_the_other_waiting(tmp_pat
     plans = [planner.next(10, 0) for _ in range(4)]
     read = [uid for found in plans if found is not None for uid in found.slices]
     assert read == ["a", "b", "a", "b"]
+
+
+def test_a_source_gets_the_notes_that_stand_after_the_recorded_plans(tmp_path: Path) -> None:
+    given = list[Any]()
+
+    class Noting(MemorySource):
+        def reader(self, notes: Any) -> MemoryReader:
+            given.extend(notes)
+            return super().reader(notes)
+
+    parts = [
+        Slice(start=None, end=10, notes=("b",)),
+        Slice(start=10, end=20, notes=("c", "d"), replaces_notes=True),
+        Slice(start=20, end=30, notes=("e",)),
+    ]
+    recorded = deque(
+        Recorded(replace(plan(epoch, 1, 0), slices={"rows": part}), None)
+        for epoch, part in enumerate(parts, 1)
+    )
+    node = SourceNode(uid="rows", source=Noting(list(range(40))), place=Place(__file__, 1))
+    view = CheckpointView(notes={"rows": Prefix(["a"])})
+    Planner(Plans(LocalStorage(tmp_path)), (node,), view, recorded, SystemClock(), 1, "r", "f", 2)
+    assert given == ["c", "d", "e"]
 
 
 def planner_of(

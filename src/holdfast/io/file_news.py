@@ -1,0 +1,78 @@
+"""What a FileSource tells a person: each thing once, for as long as it stays the same thing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.io.file_names import some_of
+from holdfast.io.file_places import Listing
+
+CROWDED = 100_000
+"""How many files that were read make a place slow to look at."""
+
+
+class FileNews:
+    """Learns of every look at a place and keeps what has not been told yet."""
+
+    def __init__(self, path: str, pattern: str) -> None:
+        self._path, self._pattern = path, pattern
+        self._untold: list[str] = []
+        self._first_look = True
+        self._there = True
+        self._directories_told = self._crowd_told = False
+        self.unreadable: frozenset[str] = frozenset()
+        """Names that cannot be read, as of the last look."""
+
+    def taken(self) -> list[str]:
+        """What was not told yet."""
+        untold, self._untold = self._untold, []
+        return untold
+
+    def look(self, listing: Listing, known: int, unreadable: Sequence[str]) -> None:
+        """Take what a listing shows; `known` of its files were planned before."""
+        self._tell_of_place(listing)
+        if self._first_look and listing.there and not listing.new:
+            self._tell_of_nothing(known)
+        self._first_look = False
+        if listing.directories and not self._directories_told:
+            self._directories_told = True
+            self._say(
+                f"subdirectories are not read: {some_of(listing.directories)}; "
+                "give each a source of its own, or move the files up"
+            )
+        if new := set(unreadable) - self.unreadable:
+            self._say(
+                f"SET ASIDE, not read, because such names cannot be read: {some_of(new)}; "
+                "rename them (in UTF-8; in a bucket printable and without backslash), then they are read"
+            )
+        self.unreadable = frozenset(unreadable)
+        if known >= CROWDED and not self._crowd_told:
+            self._crowd_told = True
+            self._say(
+                f"{known} files there were read before, and every look lists them all and remembers their "
+                "names; move files away that no retained checkpoint needs"
+            )
+        for then, now in listing.changed:
+            grown = now.size - then.size
+            what = f"has grown by {grown} bytes" if grown > 0 else "was changed"
+            self._say(
+                f"file {then.name!r} {what} since it was planned: that is not read, because a file is read "
+                "once; write new rows to new files"
+            )
+
+    def _tell_of_place(self, listing: Listing) -> None:
+        if listing.there != self._there:
+            self._say("is there again" if listing.there else "does not exist any more; restore the directory")
+        self._there = listing.there
+
+    def _tell_of_nothing(self, known: int) -> None:
+        if known:
+            self._say(
+                f"nothing new: {known} files there were read before; rows added to such a file are not read, "
+                "new files are"
+            )
+        else:
+            self._say(f"no file to read yet: none matches pattern {self._pattern!r}")
+
+    def _say(self, text: str) -> None:
+        self._untold.append(f"source path {self._path}: {text}")

@@ -1,0 +1,193 @@
+"""Places with files, as FileSource sees them: a directory of this machine or a mount, or a prefix in a
+bucket.
+
+Always true: listing costs no look at a file that is not wanted; nothing here is written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.errors import DefinitionError
+from holdfast.io.file_names import RAW_LOCAL_FILES, is_text
+from holdfast.storage.contract import check_name
+from holdfast.storage.places import open_storage
+
+if TYPE_CHECKING:
+    from holdfast.storage.contract import Storage
+
+_SPARK_SCHEMES = {"s3": "s3a"}
+"""Hadoop's name for a scheme, where it differs from ours."""
+
+Wanted = Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file as it was when it was looked at."""
+
+    name: str
+    size: int
+    mtime_ns: int | None
+    """None: this storage does not tell."""
+    copy: tuple[int, int] | str | None = field(default=None, compare=False)
+    """Which copy of the file it is: (inode, time of its last change), or a bucket's tag. Never stored: both
+    may differ between machines that see the same file."""
+
+    def is_same(self, now: Found) -> bool:
+        """Whether `now` is this file, unchanged, as far as can be told."""
+        if self != now:
+            return False
+        if isinstance(self.copy, tuple) and isinstance(now.copy, tuple):
+            # Either alone says nothing: a new mode or link changes the time, some mounts make inodes up.
+            return self.copy[0] == now.copy[0] or self.copy[1] == now.copy[1]
+        return self.copy is None or now.copy is None or self.copy == now.copy
+
+
+@dataclass
+class Listing:
+    """What a place held when it was looked at."""
+
+    there: bool = True
+    """False: there is no such directory."""
+    new: list[Found] = field(default_factory=list)
+    """Files that were wanted."""
+    directories: list[str] = field(default_factory=list)
+    """Directories that were wanted by their name: they are not read."""
+    changed: list[tuple[Found, Found]] = field(default_factory=list)
+    """Files that were watched and are no longer as they were: then, now."""
+
+
+class Directory(Protocol):
+    """The few things that FileReader needs to know about a place with files."""
+
+    def check(self) -> None:
+        """DefinitionError: nothing can ever be read here."""
+
+    def readable(self, name: str) -> bool:
+        """Whether a file of this name can be read here."""
+
+    def list(self, wanted: Wanted, watched: Mapping[str, Found]) -> Listing: ...
+    def find(self, name: str) -> Found | None: ...
+    def refreshed(self, found: Found) -> Found | None: ...
+    def read(self, name: str, offset: int, length: int) -> bytes: ...
+    def spark_path(self, name: str) -> str: ...
+    def options(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Options that Spark's reader needs to read these."""
+
+
+class LocalDirectory:
+    """A directory of this machine or a mount."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+
+    def check(self) -> None:
+        if not self._path.is_dir():
+            what = "is no directory" if self._path.exists() else "does not exist"
+            raise DefinitionError(
+                f"source path {self._path} {what}; correct the path, or create the directory before the start"
+            )
+
+    def readable(self, name: str) -> bool:
+        return is_text(name)
+
+    def list(self, wanted: Wanted, watched: Mapping[str, Found]) -> Listing:
+        listing = Listing()
+        try:
+            with os.scandir(self._path) as entries:
+                for entry in entries:
+                    if not wanted(entry.name):
+                        continue
+                    # Only new names cost a look: a poll of an old, full directory is just its listing.
+                    if entry.is_dir():
+                        listing.directories.append(entry.name)
+                    elif entry.is_file() and (found := self.find(entry.name)) is not None:
+                        listing.new.append(found)
+        except FileNotFoundError:
+            listing.there = False
+        looks = [(then, self.find(name)) for name, then in watched.items()]
+        listing.changed = [(then, now) for then, now in looks if now is not None and now != then]
+        return listing
+
+    def find(self, name: str) -> Found | None:
+        try:
+            status = os.stat(self._path / name)
+        except FileNotFoundError:
+            return None
+        return Found(name, status.st_size, status.st_mtime_ns, (status.st_ino, status.st_ctime_ns))
+
+    def refreshed(self, found: Found) -> Found | None:
+        return self.find(found.name)
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        with open(self._path / name, "rb") as file:
+            file.seek(offset)
+            return file.read(length)
+
+    def spark_path(self, name: str) -> str:
+        return f"file://{self._path / name}"
+
+    def options(self, names: Sequence[str]) -> Mapping[str, str]:
+        return RAW_LOCAL_FILES if any(":" in name for name in names) else {}
+
+
+class ObjectDirectory:
+    """A prefix in object storage."""
+
+    def __init__(self, url: str, storage: Storage) -> None:
+        scheme, _, rest = url.rstrip("/").partition("://")
+        self._spark_url = f"{_SPARK_SCHEMES.get(scheme, scheme)}://{rest}"
+        self._storage = storage
+
+    def check(self) -> None:
+        """A prefix without objects cannot be told from one that does not exist."""
+
+    def readable(self, name: str) -> bool:
+        try:
+            check_name(name)
+        except DefinitionError:
+            return False
+        return True
+
+    def list(self, wanted: Wanted, watched: Mapping[str, Found]) -> Listing:
+        listing, deeper = Listing(), set[str]()
+        for name, size, _ in self._storage.list(""):
+            first, below, _ = name.partition("/")
+            if below:
+                deeper.add(first)
+                continue
+            found = Found(name, size, None)
+            if wanted(name):
+                listing.new.append(found)
+            elif name in watched and watched[name] != found:
+                listing.changed.append((watched[name], found))
+        listing.directories = [name for name in deeper if wanted(name)]
+        return listing
+
+    def find(self, name: str) -> Found | None:
+        entry = self._storage.entry(name)
+        return None if entry is None else Found(name, entry.size, None, entry.tag or None)
+
+    def refreshed(self, found: Found) -> Found | None:
+        # A request per file would make planning slow; what changed since the listing shows in `frame`.
+        return found
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        return self._storage.get(name, offset, length)
+
+    def spark_path(self, name: str) -> str:
+        return f"{self._spark_url}/{name}"
+
+    def options(self, names: Sequence[str]) -> Mapping[str, str]:
+        return {}
+
+
+def open_directory(path: str) -> Directory:
+    storage = open_storage(path)
+    local = storage.local_path("any")
+    return ObjectDirectory(path, storage) if local is None else LocalDirectory(local.parent)

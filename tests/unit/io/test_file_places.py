@@ -1,0 +1,60 @@
+"""A prefix of a bucket as a place with files, on objects in memory."""
+
+from __future__ import annotations
+
+from unittest.mock import MagicMock
+
+import pytest
+
+from holdfast.errors import InputVanished
+from holdfast.io.file_places import ObjectDirectory
+from holdfast.io.file_source import FileReader, FileSource
+from holdfast.storage.contract import Entry
+from tests.unit.checkpoint.kept import MemoryStorage
+
+URL = "s3://bucket/in"
+
+
+class Bucket(MemoryStorage):
+    """Objects with a tag by content, as S3 gives them."""
+
+    def entry(self, name: str) -> Entry | None:
+        data = self.objects.get(name)
+        return None if data is None else Entry(name, len(data), data.hex())
+
+
+def reader_of(objects: dict[str, bytes]) -> tuple[FileReader, Bucket]:
+    bucket = Bucket()
+    bucket.objects.update(objects)
+    source = FileSource(URL, format="json", schema="n long")
+    return FileReader(source, ObjectDirectory(URL, bucket), []), bucket
+
+
+def test_an_object_replaced_by_one_of_the_same_size_is_found_before_the_commit() -> None:
+    reader, bucket = reader_of({"a.json": b"one"})
+    slice = reader.next(None, None, 0)
+    assert slice is not None
+    reader.frame(MagicMock(), slice)
+    bucket.put("a.json", b"two")
+    with pytest.raises(InputVanished, match="another file of the same size is in its place"):
+        reader.verify(slice)
+
+
+def test_what_lies_deeper_is_not_read_and_said_and_names_that_are_no_names_are_set_aside() -> None:
+    reader, _ = reader_of({"a.json": b"", "2024/b.json": b"", "back\\slash.json": b"", "_logs/c.json": b""})
+    slice = reader.next(None, None, 0)
+    assert slice is not None
+    assert slice.notes == ("a.json",)
+    deeper, aside = reader.news()
+    assert "subdirectories are not read: '2024'; " in deeper
+    assert "SET ASIDE" in aside
+
+
+def test_an_object_that_grows_after_it_was_read_is_said() -> None:
+    reader, bucket = reader_of({"a.json": b"one"})
+    slice = reader.next(None, None, 0)
+    assert slice is not None
+    bucket.put("a.json", b"one and more")
+    assert reader.next(slice.end, None, 0) is None
+    (text,) = reader.news()
+    assert "file 'a.json' has grown by 9 bytes" in text
