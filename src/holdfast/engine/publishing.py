@@ -149,7 +149,7 @@ def _named(uid: str, epoch: int) -> Iterator[None]:
             f"sink {uid!r} cannot show epoch {epoch}, which is committed: {refused}; or, to go on without "
             f"showing it there, put its rows aside with `holdfast sinks set-aside {uid}`"
         ) from refused
-    except HoldfastError:
+    except (HoldfastError, AssertionError):
         raise
     except Exception as cause:
         raise SinkFailed(
