@@ -16,6 +16,7 @@ PUBLIC = [
     "CorruptionError",
     "DefinitionError",
     "EpochFailed",
+    "EpochInterrupted",
     "ExponentialDelay",
     "FailureRate",
     "FencedOut",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +60,12 @@ def both_kinds(transform: Any, keyed: hf.MemorySink, unkeyed: hf.MemorySink) -> 
 
 
 @pytest.fixture
-def adaptive(spark: SparkSession) -> Iterator[SparkSession]:
+def adaptive(spark: SparkSession) -> SparkSession:
     """A session of the user's that plans again while a job runs."""
     own = spark.newSession()
     own.conf.set("spark.sql.adaptive.enabled", "true")
     own.conf.set("spark.sql.shuffle.partitions", "2")
-    yield own
+    return own
 
 
 def committed(checkpoint: Path) -> tuple[int, int]:

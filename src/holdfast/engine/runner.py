@@ -6,7 +6,6 @@ Never here: planning, committing, publishing (see driver, committer, publishing)
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +25,7 @@ from holdfast.engine.lists import Lists, TakenLists, take_lists
 from holdfast.engine.placement import Placement
 from holdfast.engine.program import Program, Stage
 from holdfast.engine.session import describe_jobs
+from holdfast.engine.spark_failures import explained
 from holdfast.engine.task import run_operator, run_operator_grouped, run_stage
 from holdfast.engine.unkeyed_task import run_unkeyed
 from holdfast.engine.work import (
@@ -38,7 +38,7 @@ from holdfast.engine.work import (
     WorkPlace,
     decode_result,
 )
-from holdfast.errors import EpochFailed
+from holdfast.errors import EpochFailed, EpochInterrupted
 from holdfast.graph.nodes import OperatorNode, UnkeyedNode
 from holdfast.io.contract import SourceReader
 from holdfast.state.keys import GROUP_COLUMN
@@ -307,10 +307,10 @@ def _chosen(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
 
     try:
         rows = job().collect()
-    except (PySparkException, Py4JError) as cause:
-        raise EpochFailed(
-            f"{what} failed in Spark: {_reason(cause)}; nothing of it became visible"
-        ) from cause
+    except (PySparkException, Py4JError, ConnectionError, EOFError) as cause:
+        found = explained(cause)
+        kind = EpochInterrupted if found.outside else EpochFailed
+        raise kind(f"{what} failed in Spark: {found.reason}; nothing of it became visible") from cause
     results = [decode_result(bytes(row[0])) for row in rows]
     for result in results:
         if result.failure is not None:
@@ -321,12 +321,3 @@ def _chosen(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
             f"{what} gave two results for one shard ({sorted(shards)}); nothing of it became visible"
         )
     return results
-
-
-def _reason(cause: Exception) -> str:
-    """The line that says what went wrong: the end of the Python traceback, if there is one in Spark's
-    message.
-    """
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    python = [line for line in lines if re.match(r"[A-Za-z_.]+(Error|Exception|Exit|Interrupt)\b", line)]
-    return (python or lines or [type(cause).__name__])[-1 if python else 0]
