@@ -22,6 +22,7 @@ PUBLIC = [
     "CorruptionError",
     "DefinitionError",
     "EpochFailed",
+    "EpochInterrupted",
     "ExponentialDelay",
     "FailureRate",
     "FencedOut",

@@ -6,6 +6,7 @@
     │   ├─ StorageError         storage refused or cannot be reached: nothing was written
     │   ├─ UnknownOutcome       a write may or may not have happened: read it back
     │   ├─ EpochFailed          the epoch's Spark job failed
+    │   │   └─ EpochInterrupted     a worker, an executor or storage was lost meanwhile
     │   ├─ SinkFailed           a sink did not show a committed epoch
     │   └─ SessionLost          Spark itself is gone: start the process again
     ├─ FencedOut            stop now               (a newer leader exists)
@@ -52,6 +53,12 @@ class UnknownOutcome(RetryableError):
 
 class EpochFailed(RetryableError):
     """The Spark job of an epoch failed; nothing of the epoch became visible."""
+
+
+class EpochInterrupted(EpochFailed):
+    """The Spark job of an epoch met what was lost or not to be had: a worker that was killed, an executor,
+    storage. The epoch is not at fault.
+    """
 
 
 class SinkFailed(RetryableError):

@@ -125,6 +125,29 @@ def test_what_cannot_follow_is_told_at_once_and_nothing_is_touched(
     assert listing(checkpoint) == before, "not even a term, which would fence out a leader that fits"
 
 
+def test_another_aggregate_under_a_stored_name_is_refused_and_nothing_is_touched(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = hf.MemorySink()
+
+    def aggregating(rows: int, **aggregates: Any) -> hf.Job:
+        declared = hf.Job("aggregating")
+        given = hf.MemorySource(
+            [("u", n, 10 * n) for n in range(1, rows)], schema="user string, a long, b long"
+        )
+        kept = declared.source(given, uid="rows").key_by("user").aggregate(uid="kept", **aggregates)
+        kept.sink(sink, uid="out")
+        return declared
+
+    go_on(aggregating(3, x=hf.max("a")), spark, tmp_path / "ck", tmp_path / "w")
+    before = listing(tmp_path / "ck")
+    with pytest.raises(RestoreError, match=r"holds max\(a\) in 'x', which is declared as sum\(b\);"):
+        go_on(aggregating(5, x=hf.sum("b")), spark, tmp_path / "ck", tmp_path / "w")
+    assert listing(tmp_path / "ck") == before
+    go_on(aggregating(5, x=hf.max("a"), y=hf.sum("b")), spark, tmp_path / "ck", tmp_path / "w")
+    assert sink.rows()[-1] == ("u", 4, 70)
+
+
 def test_a_savepoint_that_does_not_fit_is_not_claimed(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint, savepoint, fresh = tmp_path / "ck", tmp_path / "sp", tmp_path / "new"
     shutil.copytree(FROZEN, checkpoint)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,9 +12,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 
 import holdfast as hf
 from holdfast.checkpoint.failures import read_failures
+from holdfast.protection.restarts import POISON_FAILURES
 from holdfast.storage.places import open_storage
 from tests.spark.jobs import run
 
@@ -114,6 +118,73 @@ def test_a_poison_epoch_is_named_also_when_others_wait_for_the_same_commit(
         run(job, spark, tmp_path / "ck", restart=quick, checkpoint_interval="1h")
     assert error.value.epoch == 3
     assert sink.rows() == []
+
+
+class Killed(Numbered):
+    """Its worker is killed on one row, for as many times as there are files left to take away."""
+
+    def __init__(self, bullets: Path) -> None:
+        self.bullets = str(bullets)
+
+    def process(self, row: Any, ctx: Any) -> Iterator[tuple[int, int]]:
+        if row.value == 120:
+            for bullet in sorted(Path(self.bullets).iterdir())[:1]:
+                bullet.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+        yield from super().process(row, ctx)
+
+
+def test_workers_that_are_killed_again_and_again_make_no_epoch_poison(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """More often than makes an epoch poison; the run goes on when the killing ends."""
+    sink, bullets = hf.MemorySink(), tmp_path / "bullets"
+    bullets.mkdir()
+    for number in range(POISON_FAILURES + 1):
+        (bullets / str(number)).touch()
+    source = hf.MemorySource(rows(300), schema="key long, value long")
+    said = run(
+        job_of(sink, source, Killed(bullets)), spark, tmp_path / "ck",
+        restart=hf.ExponentialDelay(initial="10ms", multiplier=1),
+    )  # fmt: skip
+    expect_each_once(sink, 300)
+    failures = [text for text in said if "FAILURE" in text]
+    assert len(failures) == POISON_FAILURES + 1
+    assert all("a Python worker was killed (out of memory?)" in text for text in failures)
+    history = read_failures(open_storage(str(tmp_path / "ck")))
+    assert {(record.kind, record.epoch) for record in history[:-1]} == {("EpochInterrupted", 0)}
+
+
+def test_a_malformed_line_is_told_with_its_file_whenever_it_is_met(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "bad.json").write_text('{"key": 1, "value": 1}\n{"key": 1, "value": oops}\n')
+    source = hf.FileSource(tmp_path / "in", format="json", schema="key long, value long")
+    with pytest.raises(hf.PoisonEpoch, match=r"bad\.json.*Malformed records.*'oops'") as error:
+        run(
+            job_of(hf.MemorySink(), source), spark, tmp_path / "ck",
+            restart=hf.ExponentialDelay(initial="10ms"),
+        )  # fmt: skip
+    assert "\n" not in str(error.value)
+    assert "collectToPython" not in str(error.value)
+    history = read_failures(open_storage(str(tmp_path / "ck")))
+    assert len({record.cause for record in history}) == 1
+
+
+def test_what_a_transform_raises_is_told_by_its_last_line(spark: SparkSession, tmp_path: Path) -> None:
+    @udf("long")
+    def reciprocal(value: int) -> int:
+        return 1 // (value - 120)
+
+    job = hf.Job("raising")
+    source = hf.MemorySource(rows(300), schema="key long, value long")
+    stream = job.source(source, uid="rows").transform(lambda frame: frame.select("key", reciprocal("value")))
+    stream.sink(hf.MemorySink(), uid="out")
+    with pytest.raises(
+        hf.EpochFailed, match="in Spark: ZeroDivisionError: integer division or modulo by zero;"
+    ):
+        run(job, spark, tmp_path / "ck")
 
 
 def _committed(handle: hf.JobHandle, epoch: int) -> bool:

@@ -117,6 +117,10 @@ class StateSchema(Record, frozen=True, kw_only=True):
     """What the struct fields that came with this schema hold in older values: a value of `type` as it is
     stored, in hexadecimal digits. Empty: null.
     """
+    aggregates: dict[str, str] = {}
+    """Of what `aggregate` keeps: field -> the aggregate that it belongs to, such as `max(amount)`. A field
+    that is not here was written before this was kept: which it is, is not known.
+    """
 
 
 class OperatorSchema(Record, frozen=True, kw_only=True):

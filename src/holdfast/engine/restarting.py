@@ -15,10 +15,12 @@ from msgspec.structs import replace
 from holdfast.checkpoint.failures import counted, read_failures, record_failure
 from holdfast.checkpoint.records import FailureRecord
 from holdfast.clock import Clock
+from holdfast.engine.spark_failures import explained
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,
     EpochFailed,
+    EpochInterrupted,
     FencedOut,
     HoldfastError,
     PoisonEpoch,
@@ -28,6 +30,7 @@ from holdfast.errors import (
     UserCodeError,
 )
 from holdfast.protection.restarts import Failure, GiveUp, Restart, RestartStrategy, decide
+from holdfast.storage.checksums import checksum
 from holdfast.storage.contract import Storage
 
 FINAL = (DefinitionError, FencedOut, SeatLost, RestoreError, CorruptionError)
@@ -35,10 +38,21 @@ FINAL = (DefinitionError, FencedOut, SeatLost, RestoreError, CorruptionError)
 MESSAGE_CHARS_MAX = 2_000
 NO_EPOCH = 0
 """Of a failure that no epoch is to blame for: it never makes one poison."""
-_OUTSIDE = re.compile(
-    r"\bholdfast\.[a-z_.]+\.(StorageError|UnknownOutcome|StaleWorkingState|RetryableError)\b"
+CAUSE_CHARS_MAX = 500
+_VOLATILE = re.compile(
+    r"0x[0-9a-f]+"
+    r"|(?<=\bdata/)\d{12}/[^\s;,'\")]+"
+    r"|(?<=blockmgr-|_shuffle_)[0-9a-f-]{36}|(?<=spark-|Files-|local_)[0-9a-f-]{36}"
+    r"|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?"
+    r"|\b(?:\d{1,3}(?:\.\d{1,3}){3}|localhost):\d+"
+    r"|\bo\d+(?=\.\w)"
+    r"|(?i:(?<=\btask )|(?<=\bstage )|(?<=\bexecutor )|(?<=\bjob )|(?<=\btid )|(?<=\bpid )|(?<=\bprocess ))"
+    r"\d+(?:\.\d+)?"
+    r"|\b\d+(?:\.\d+)?(?= ?(?:ms|milliseconds|s|sec|seconds|minutes)\b)"
 )
-"""How Spark tells that a task failed on what was not to be had then."""
+"""What differs from one time to the next though the same thing happens: addresses, files that were written
+for one attempt, ports, times, Spark's numbers of tasks and stages. Every other number may be what failed.
+"""
 
 
 class Restarts:
@@ -121,9 +135,8 @@ class Restarts:
             self._say(f"a failure could not be written down and will be with the next: {refused}")
 
     def _record(self, failure: Exception, epoch: int) -> FailureRecord:
-        message = (
-            str(failure) if isinstance(failure, HoldfastError) else f"{type(failure).__name__}: {failure}"
-        )
+        told = _told(failure)
+        message = told if isinstance(failure, HoldfastError) else f"{type(failure).__name__}: {told}"
         return FailureRecord(
             at_ms=self._clock.now_ms(),
             term=self._term,
@@ -132,22 +145,34 @@ class Restarts:
             epoch=epoch,
             kind=type(failure).__name__,
             cause=cause_of(failure),
-            message=" ".join(message.split())[:MESSAGE_CHARS_MAX],
+            message=message[:MESSAGE_CHARS_MAX],
             decision="",
         )
 
 
 def is_outside(failure: Exception) -> bool:
-    """Whether something outside was not to be had, storage say: it may last longer than three tries."""
+    """Whether something outside was lost or not to be had, storage say: it may stay so for any time."""
     if isinstance(failure, EpochFailed):
-        return _OUTSIDE.search(str(failure)) is not None
-    return isinstance(failure, RetryableError)
+        return isinstance(failure, EpochInterrupted)
+    if isinstance(failure, HoldfastError):
+        return isinstance(failure, RetryableError)
+    return explained(failure).outside
 
 
 def cause_of(failure: Exception) -> str:
-    """What failed, in words that stay the same: numbers and addresses differ from one time to the next."""
-    text = next(iter(str(failure).splitlines()), "")
-    return f"{type(failure).__name__}: {re.sub(r'0x[0-9a-f]+|[0-9a-f]{8,}|[0-9]+', '#', text)}"[:500]
+    """What failed, in words that stay the same when it happens again, and are others for another cause."""
+    # Which of the rows that a function fails on comes first may differ: what it raised, and where, does not.
+    told = f"{failure.uid}: {failure.cause}" if isinstance(failure, UserCodeError) else _told(failure)
+    text = f"{type(failure).__name__}: {_VOLATILE.sub('#', told)}"
+    if len(text) <= CAUSE_CHARS_MAX:
+        return text
+    return f"{text[: CAUSE_CHARS_MAX - 34]}: {checksum(text.encode())}"
+
+
+def _told(failure: Exception) -> str:
+    """An error in one line."""
+    text = str(failure) if isinstance(failure, HoldfastError) else explained(failure).reason
+    return " ".join(text.split())
 
 
 def _decided(record: FailureRecord, decision: Restart | GiveUp) -> FailureRecord:

@@ -6,10 +6,9 @@ Never here: planning, committing, publishing (see driver, committer, publishing)
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ from holdfast.engine.lists import Lists, TakenLists, take_lists
 from holdfast.engine.placement import Placement
 from holdfast.engine.program import Program, Stage
 from holdfast.engine.session import describe_jobs
+from holdfast.engine.spark_failures import explained
 from holdfast.engine.task import run_operator, run_operator_grouped, run_stage
 from holdfast.engine.unkeyed_task import run_unkeyed
 from holdfast.engine.work import (
@@ -38,7 +38,7 @@ from holdfast.engine.work import (
     WorkPlace,
     decode_result,
 )
-from holdfast.errors import EpochFailed
+from holdfast.errors import EpochFailed, EpochInterrupted
 from holdfast.graph.nodes import OperatorNode, UnkeyedNode
 from holdfast.io.contract import SourceReader, VerifyingReader
 from holdfast.state.keys import GROUP_COLUMN
@@ -97,6 +97,8 @@ class EpochRunner:
         self._spark, self._program, self._place, self._storage = spark, program, place, storage
         self._readers, self._key_groups, self._saves_state = readers, key_groups, saves_state
         self._placement = placement
+        self._proved_empty: set[str] = set()
+        """Streams whose input Spark once proved empty: its tasks are kept from then on."""
 
     def run(self, plan: PlanRecord, lines: Lines, lists: Lists, committed: int, run: str) -> EpochOutcome:
         """Run the epoch. EpochFailed: Spark gave up. UserCodeError: the user's function did. InputVanished:
@@ -148,17 +150,33 @@ class EpochRunner:
         if not isinstance(node, OperatorNode):
             body = partial(run_stage, StageTask(self._place, stage.stream, plan.epoch, plan.attempt, run))
             return _chosen(lambda: frames.computed(node).mapInArrow(body, RESULT_SCHEMA), what)
-        parent, shards = node.parent, plan.parallelism
         if isinstance(node, UnkeyedNode):
             unkeyed = partial(run_unkeyed, self._unkeyed_task(stage, node, plan, lists, run))
-            # Any row may go to any shard. Spark sorts before it deals rows out in turn, so that a part of a
-            # shuffle that is computed again deals them out the same way.
-            results = _chosen(
-                lambda: frames.frame(parent).repartition(shards).mapInArrow(unkeyed, RESULT_SCHEMA), what
-            )
+            job = partial(_unkeyed_job, unkeyed, plan.parallelism)
         else:
             task = self._operator_task(stage, node, plan, lines, committed, run)
-            results = _chosen(lambda: self._operator_job(node, task, frames.frame(parent), shards), what)
+            job = partial(self._operator_job, node, task, plan.parallelism)
+        return self._one_per_shard(stage, job, lambda: frames.frame(node.parent), plan.parallelism, what)
+
+    def _one_per_shard(
+        self,
+        stage: Stage,
+        job: Callable[[DataFrame], DataFrame],
+        frame: Callable[[], DataFrame],
+        shards: int,
+        what: str,
+    ) -> list[TaskResult]:
+        """The results of an operator's job over the rows of `frame`, one per shard, also without any rows.
+
+        Where Spark proves the frame empty it leaves the tasks out with it, and the job gives no results. That
+        they are missing proves nothing: the job runs again over a frame that Spark can prove nothing of.
+        """
+        if stage.stream not in self._proved_empty:
+            results = _chosen(lambda: job(frame()), what)
+            if not results:
+                self._proved_empty.add(stage.stream)
+        if stage.stream in self._proved_empty:
+            results = _chosen(lambda: job(_unprovable(frame())), what)
         if len(results) != shards:
             raise EpochFailed(f"{what} gave {len(results)} results for {shards} shards; try again")
         return results
@@ -206,7 +224,7 @@ class EpochRunner:
         )
 
     def _operator_job(
-        self, node: OperatorNode, task: OperatorTask, frame: DataFrame, shards: int
+        self, node: OperatorNode, task: OperatorTask, shards: int, frame: DataFrame
     ) -> DataFrame:
         from pyspark.sql.functions import expr
 
@@ -270,6 +288,21 @@ def _take_state(outcome: EpochOutcome, uid: str, result: TaskResult, lines: Line
         )
 
 
+def _unkeyed_job(body: Callable[..., Iterator[pa.RecordBatch]], shards: int, frame: DataFrame) -> DataFrame:
+    # Any row may go to any shard. Spark sorts before it deals rows out in turn, so that a part of a shuffle
+    # that is computed again deals them out the same way.
+    return frame.repartition(shards).mapInArrow(body, RESULT_SCHEMA)
+
+
+def _unprovable(frame: DataFrame) -> DataFrame:
+    """The same rows. Spark's optimiser passes no proof of emptiness through rows that are counted, neither
+    before the job nor while it runs.
+    """
+    from pyspark.sql.functions import count, lit
+
+    return frame.observe("holdfast", count(lit(1)))
+
+
 def _grouped(task: OperatorTask) -> Callable[..., pa.Table]:
     def body(key: tuple[pa.Scalar, ...], rows: pa.Table, placement: pa.Table) -> pa.Table:
         return run_operator_grouped(task, key, rows.drop_columns([SHARD_COLUMN]), placement)
@@ -284,10 +317,10 @@ def _chosen(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
 
     try:
         rows = job().collect()
-    except (PySparkException, Py4JError) as cause:
-        raise EpochFailed(
-            f"{what} failed in Spark: {_reason(cause)}; nothing of it became visible"
-        ) from cause
+    except (PySparkException, Py4JError, ConnectionError, EOFError) as cause:
+        found = explained(cause)
+        kind = EpochInterrupted if found.outside else EpochFailed
+        raise kind(f"{what} failed in Spark: {found.reason}; nothing of it became visible") from cause
     results = [decode_result(bytes(row[0])) for row in rows]
     for result in results:
         if result.failure is not None:
@@ -298,12 +331,3 @@ def _chosen(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
             f"{what} gave two results for one shard ({sorted(shards)}); nothing of it became visible"
         )
     return results
-
-
-def _reason(cause: Exception) -> str:
-    """The line that says what went wrong: the end of the Python traceback, if there is one in Spark's
-    message.
-    """
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    python = [line for line in lines if re.match(r"[A-Za-z_.]+(Error|Exception|Exit|Interrupt)\b", line)]
-    return (python or lines or [type(cause).__name__])[-1 if python else 0]

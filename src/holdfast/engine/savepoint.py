@@ -24,12 +24,11 @@ from holdfast.engine.program import compile_graph, schema_ddl
 from holdfast.engine.reading import StoredState, open_stored
 from holdfast.engine.savepoint_drafts import beginning, drafted, finished, renewed, without
 from holdfast.engine.savepoint_rows import refuse_columns, regroup, write_rows
-from holdfast.engine.schemas import record_of
+from holdfast.engine.schemas import declaration, record_of
 from holdfast.engine.session import default_parallelism, open_session, register_data_sources
 from holdfast.errors import DefinitionError
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check
-from holdfast.state.conversion import Lineage
 from holdfast.state.keys import KEY_GROUPS_MAX
 from holdfast.state.rows import row_schema
 from holdfast.storage.contract import Storage
@@ -125,7 +124,8 @@ class Savepoint:
         forms = compile_graph(graph, session).forms
         _refuse_unknown("operator", frames, forms)
         _refuse_unknown("source", positions or {}, [node.uid for node in graph.sources])
-        lineages = {uid: Lineage.begin(forms[uid].layout) for uid in frames}
+        nodes = {node.uid: node for node in graph.operators}
+        lineages = {uid: declaration(nodes[uid], forms[uid].layout).begun for uid in frames}
         refuse_columns({uid: (lineages[uid].layout, frame) for uid, frame in frames.items()})
         shards = _shards(session, key_groups, parallelism)
         draft = drafted(

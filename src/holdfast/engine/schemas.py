@@ -14,7 +14,7 @@ from msgspec.structs import replace as changed
 from holdfast.checkpoint.records import OperatorSchema, StateSchema
 from holdfast.engine.program import Program
 from holdfast.errors import RestoreError
-from holdfast.graph.aggregates import Aggregation
+from holdfast.graph.aggregates import ACCUMULATOR, Aggregation
 from holdfast.graph.nodes import OperatorNode
 from holdfast.state.conversion import Generation, Lineage
 from holdfast.state.evolution import Declared, Evolution, StateChange, What, evolve, lost_operators, shown
@@ -96,7 +96,7 @@ def examine(
 def declaration(node: OperatorNode, layout: StateLayout) -> Declared:
     """What an operator's function declares of its state."""
     if isinstance(node.function, Aggregation):
-        return Declared(layout)
+        return Declared(layout, aggregates={ACCUMULATOR: node.function.computed})
     states = declared_states(type(node.function))
     return Declared(
         layout,
@@ -108,7 +108,7 @@ def declaration(node: OperatorNode, layout: StateLayout) -> Declared:
 def _outcome(declared: Declared, stored: OperatorSchema | None, allow_dropped_state: bool) -> Evolution:
     if stored is None:
         added = tuple(StateChange(f.name, What.ADDED, shown(f)) for f in declared.layout.fields)
-        return Evolution(Lineage.begin(declared.layout), added)
+        return Evolution(declared.begun, added)
     return evolve(lineage_of(stored), declared, allow_dropped_state)
 
 
@@ -139,7 +139,9 @@ def file_schema(schema: OperatorSchema) -> OperatorSchema:
 def _generation(schema: OperatorSchema) -> Generation:
     rows = [(state.id, state.name, state.kind, state.type) for state in schema.states]
     layout = StateLayout.of_rows(schema.uid, schema.key, rows, schema.generation)
-    return Generation(layout, {state.id: bytes.fromhex(state.fill) for state in schema.states if state.fill})
+    fills = {state.id: bytes.fromhex(state.fill) for state in schema.states if state.fill}
+    aggregates = {state.id: state.aggregates for state in schema.states if state.aggregates}
+    return Generation(layout, fills, aggregates)
 
 
 def _record(generation: Generation, before: OperatorSchema | None) -> OperatorSchema:
@@ -149,7 +151,14 @@ def _record(generation: Generation, before: OperatorSchema | None) -> OperatorSc
         uid=layout.operator,
         key=key,
         states=tuple(
-            StateSchema(id=id, name=name, kind=kind, type=type, fill=generation.fills.get(id, b"").hex())
+            StateSchema(
+                id=id,
+                name=name,
+                kind=kind,
+                type=type,
+                fill=generation.fills.get(id, b"").hex(),
+                aggregates=dict(generation.aggregates.get(id, {})),
+            )
             for id, name, kind, type in states
         ),
         generation=layout.generation,

@@ -65,12 +65,19 @@ class Aggregate:
             return pa.decimal128(least(DECIMAL_DIGITS_MAX, given.precision + _SUM_EXTRA_DIGITS), given.scale)
         return pa.int64()
 
+    def __str__(self) -> str:
+        """What it computes. Stored with its accumulator: the same text for ever."""
+        return f"{self.kind}({self.column or ''})"
+
     def accumulator(self, name: str, rows: pa.Schema) -> tuple[pa.Field, ...]:
         """The fields of the accumulator of this aggregate, called `name` by the user."""
         result = self.result_type(rows)
-        if self.kind is AggregateKind.MEAN:
-            return (pa.field(f"{name}__sum", pa.float64()), pa.field(f"{name}__count", pa.int64()))
-        return (pa.field(name, result),)
+        types = (pa.float64(), pa.int64()) if self.kind is AggregateKind.MEAN else (result,)
+        return tuple(map(pa.field, self.accumulator_names(name), types))
+
+    def accumulator_names(self, name: str) -> tuple[str, ...]:
+        """What the fields of its accumulator are called."""
+        return (f"{name}__sum", f"{name}__count") if self.kind is AggregateKind.MEAN else (name,)
 
     def _input_type(self, rows: pa.Schema) -> pa.DataType:
         if self.column is None:
@@ -145,6 +152,15 @@ class Aggregation:
             if names.count(name) > 1:
                 raise DefinitionError(f"two aggregates keep a field {name!r}; rename one of them")
         return pa.struct(fields)
+
+    @property
+    def computed(self) -> dict[str, str]:
+        """Accumulator field -> the aggregate that it belongs to."""
+        return {
+            field: str(each)
+            for name, each in self.aggregates.items()
+            for field in each.accumulator_names(name)
+        }
 
     def state_fields(self, rows: pa.Schema) -> tuple[StateField, ...]:
         """The one state of the operator over rows of this schema."""

@@ -29,10 +29,15 @@ from holdfast.state.working import Convert, Entries
 
 @dataclass(frozen=True)
 class Generation:
-    """A layout, and by state id the stored value whose fields fill those that came with this layout."""
+    """A layout, and by state id the stored value whose fields fill those that came with this layout.
+
+    `aggregates`: by state id, of what `aggregate` keeps, field -> the aggregate that it belongs to, where
+    known. It changes no byte.
+    """
 
     layout: StateLayout
     fills: Mapping[int, bytes] = field(default_factory=dict)
+    aggregates: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

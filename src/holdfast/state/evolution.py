@@ -1,7 +1,8 @@
 """Whether the state that older code left behind can become the state that newer code declares.
 
 Allowed: states added; states renamed (`was=`); struct fields added, matched by name; numbers widened, at any
-depth. With leave to drop: states and struct fields removed. Everything else is a problem, told with what was
+depth. With leave to drop: states and struct fields removed. Everything else, also another aggregate under the
+name of one that is stored, is a problem, told with what was
 stored, what is declared, and a remedy; all problems at once.
 Always true: nothing is touched; a state keeps its id, and an id that was ever used is never given again.
 Never here: converting (see conversion).
@@ -10,7 +11,7 @@ Never here: converting (see conversion).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -32,6 +33,17 @@ class Declared:
     was: Mapping[str, str] = field(default_factory=dict)
     """State name -> the name that older code had for it."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    aggregates: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """State name -> field -> the aggregate that it belongs to, such as `max(amount)`."""
+
+    @property
+    def begun(self) -> Lineage:
+        """The lineage of an operator that has no state yet."""
+        return Lineage((Generation(self.layout, aggregates=self.aggregates_of(self.layout)),))
+
+    def aggregates_of(self, layout: StateLayout) -> dict[int, Mapping[str, str]]:
+        """By the ids that the states have in `layout`."""
+        return {f.id: self.aggregates[f.name] for f in layout.fields if f.name in self.aggregates}
 
 
 class What(StrEnum):
@@ -98,8 +110,12 @@ class _Evolving:
         layout = StateLayout(
             now.operator, now.key, tuple(sorted(fields, key=lambda f: f.id)), before.generation + 1
         )
-        changed = layout.schema_rows() != before.schema_rows()
-        after = (*self.stored.generations, Generation(layout, fills)) if changed else self.stored.generations
+        aggregates = self.declared.aggregates_of(layout)
+        if layout.schema_rows() != before.schema_rows():
+            after = (*self.stored.generations, Generation(layout, fills, aggregates))
+        else:
+            *earlier, last = self.stored.generations
+            after = (*earlier, replace(last, aggregates=aggregates))
         return Evolution(Lineage(after), tuple(self.changes), tuple(self.problems))
 
     def _problem(self, state: str, text: str) -> None:
@@ -152,10 +168,26 @@ class _Evolving:
                 f"is declared as {shown(new)}, the checkpoint holds {shown(old)}: {names} would be lost; "
                 f"declare it again, {_DROP}",
             )
+        self._check_aggregates(old, new)
         self._note(old, new, finding)
         if default is not None and finding.added_at_top:
             return new.codec.encode_one(default)
         return None
+
+    def _check_aggregates(self, old: StateField, new: StateField) -> None:
+        """A value of one aggregate means nothing to another, though both are kept in a field of one name."""
+        known = self.stored.generations[-1].aggregates.get(old.id, {})
+        changed: dict[tuple[str, str], str] = {}
+        for name, declared in self.declared.aggregates.get(new.name, {}).items():
+            if known.get(name, declared) != declared:
+                changed.setdefault((known[name], declared), name)
+        for (stored, declared), name in changed.items():
+            self._problem(
+                new.name,
+                f"holds {stored} in {name!r}, which is declared as {declared}; declare it as it was, give "
+                "the new aggregate another name, or, if only the column was renamed, rename it back in a "
+                "transform",
+            )
 
     def _note(self, old: StateField, new: StateField, finding: _Finding) -> None:
         parts = [] if old.name == new.name else [f"was {old.name!r}"]

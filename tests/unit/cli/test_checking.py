@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from holdfast.cli.main import app
 from holdfast.engine import rehearsal
 from holdfast.engine.rehearsal import rehearse
 from holdfast.engine.schemas import file_schema, lineage_of, record_of
+from holdfast.io.memory import MemorySink
 from holdfast.storage.places import open_storage
 from tests.fixtures import evolved
 from tests.fixtures.everything import job as first_job
@@ -173,6 +175,39 @@ def test_a_savepoint_is_checked_like_a_checkpoint(
     found, _ = said(result)
     assert found["state", "everything.count"] == "converted"
     assert ("job", "plans") not in found
+
+
+COUNTED = HEAD + (
+    "import tests.fixtures.everything as e\njob = hf.Job(e.NAME)\n"
+    "rows = job.source(hf.MemorySource([], schema='user string, n long'), uid='rows')\n"
+    "rows.key_by('user', order_by='n').process(e.Everything(), uid='everything').sink("
+    "hf.MemorySink(), uid='out')\n"
+    "rows.key_by('user').aggregate(uid='sums', n=hf.count(), total=hf.count('n')).sink("
+    "hf.MemorySink(), uid='totals')\n"
+)
+
+
+def test_another_aggregate_under_a_stored_name_is_told_where_it_is_known(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frozen checkpoint does not know its aggregates: nothing is refused."""
+    assert check(tmp_path, COUNTED).exit_code == 0
+    origin = rehearsal._origin
+
+    def knowing(storage: Any) -> Any:
+        found = origin(storage)
+        graph = first_job(26, MemorySink()).graph()
+        layouts = rehearsal._layouts(graph, lambda: pytest.fail("Spark was started"))
+        declared = {node.uid: rehearsal.declaration(node, layouts[node.uid]) for node in graph.operators}
+        in_force, _ = rehearsal.examine(declared, found.view.operators, False)
+        return dataclasses.replace(found, view=dataclasses.replace(found.view, operators=in_force.records))
+
+    monkeypatch.setattr(rehearsal, "_origin", knowing)
+    assert check(tmp_path, SAME).exit_code == 0
+    result = check(tmp_path, COUNTED, "--allow-dropped-state", "--json")
+    assert result.exit_code == 4
+    (problem,) = said(result)[1]["problems"]
+    assert "operator 'sums' holds sum(n) in 'total', which is declared as count(n)" in problem
 
 
 def test_a_schema_is_stored_with_all_that_came_before(checkpoint: Path) -> None:

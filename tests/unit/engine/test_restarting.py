@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from holdfast.checkpoint.failures import FAILURES_KEPT, counted, read_failures
 from holdfast.checkpoint.records import FailureRecord
@@ -14,9 +15,11 @@ from holdfast.errors import (
     CorruptionError,
     DefinitionError,
     EpochFailed,
+    EpochInterrupted,
     FencedOut,
     PoisonEpoch,
     RestoreError,
+    SessionLost,
     StorageError,
     UserCodeError,
 )
@@ -126,10 +129,10 @@ def test_an_error_that_nobody_foresaw_is_tried_again(storage: Storage) -> None:
 
 def test_a_poison_epoch_is_named(storage: Storage) -> None:
     leader = Leader(storage, ExponentialDelay())
-    leader.fail(EpochFailed("task 11 ran out of memory"), 7)
-    leader.fail(EpochFailed("task 12 ran out of memory"), 7)
-    with pytest.raises(PoisonEpoch, match=r"epoch 7 .* task 13 ran out of memory") as error:
-        leader.fail(EpochFailed("task 13 ran out of memory"), 7)
+    leader.fail(EpochFailed("task 11 met a bad row"), 7)
+    leader.fail(EpochFailed("task 12 met a bad row"), 7)
+    with pytest.raises(PoisonEpoch, match=r"epoch 7 .* task 13 met a bad row") as error:
+        leader.fail(EpochFailed("task 13 met a bad row"), 7)
     assert isinstance(error.value.__cause__, EpochFailed)
     assert read_failures(storage)[-1].poison
 
@@ -138,10 +141,14 @@ def test_a_poison_epoch_is_named(storage: Storage) -> None:
     "outage",
     [
         StorageError("cannot list s3://bucket/commits: connection refused; try again"),
-        EpochFailed(
+        EpochInterrupted(
             "epoch 7 of job: totals failed in Spark: holdfast.errors.StorageError: cannot write; "
             "nothing of it became visible"
         ),
+        EpochInterrupted("epoch 7 of job: totals failed in Spark: a Python worker was killed"),
+        SessionLost("the Spark session ended; start the job again"),
+        ConnectionRefusedError(111, "Connection refused"),
+        Py4JNetworkError("Answer from Java side is empty"),
     ],
 )
 def test_an_outage_makes_no_epoch_poison_however_long_it_lasts(storage: Storage, outage: Exception) -> None:
@@ -203,8 +210,53 @@ def test_history_is_bounded(storage: Storage) -> None:
     assert len(counted(kept)) == FAILURES_KEPT
 
 
-def test_numbers_do_not_make_a_cause_another_one() -> None:
-    assert cause_of(EpochFailed("task 7 at 0xab12 failed")) == cause_of(
-        EpochFailed("task 8 at 0xcd34 failed")
-    )
-    assert cause_of(EpochFailed("task failed")) != cause_of(StorageError("task failed"))
+@pytest.mark.parametrize(
+    ("once", "again"),
+    [
+        ("task 7 at 0xab12 failed", "task 8 at 0xcd34 failed"),
+        ("Lost task 1.0 in stage 2.0 (TID 4) of job 3", "Lost task 0.3 in stage 9.1 (TID 44) of job 12"),
+        ("calling o213.collectToPython", "calling o9.collectToPython"),
+        ("executor 6 on 10.0.0.7:4040, pid 17", "executor 7 on 10.0.0.8:4141, pid 2000"),
+        ("cannot connect to localhost:39999", "cannot connect to localhost:40001"),
+        (
+            "cannot read data/000000000007/a1b2-1-totals-0-4f6bfe3a-delta.parquet; try again",
+            "cannot read data/000000000007/c3d4-2-totals-0-99ac01de-delta.parquet; try again",
+        ),
+        (
+            "/tmp/blockmgr-0f9e8d7c-1111-2222-3333-444455556666/0c is gone",
+            "/tmp/blockmgr-0f9e8d7c-1111-2222-3333-444455557777/0c is gone",
+        ),
+        ("late at 2026-01-02 03:04:05.678", "late at 2026-01-02 03:05:06.789"),
+        ("no answer within 12.5 s", "no answer within 13.1 s"),
+    ],
+)
+def test_what_differs_every_time_makes_no_other_cause(once: str, again: str) -> None:
+    assert cause_of(EpochFailed(once)) == cause_of(EpochFailed(again))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("bad row 7", "bad row 8"),
+        ("reading file in/part-0001.json", "reading file in/part-0002.json"),
+        ("ValueError: at app.py:12", "ValueError: at app.py:13"),
+        ("no user 4f6bfe3a99ac01de", "no user 4f6bfe3a99ac01df"),
+        ("x" * 2_000 + "a", "x" * 2_000 + "b"),
+    ],
+)
+def test_different_causes_stay_different(one: str, other: str) -> None:
+    assert cause_of(EpochFailed(one)) != cause_of(EpochFailed(other))
+    assert cause_of(EpochFailed(one)) != cause_of(StorageError(one))
+
+
+def test_different_failures_of_an_epoch_are_no_poison(storage: Storage) -> None:
+    leader = Leader(storage, ExponentialDelay())
+    for number in range(10):
+        leader.fail(EpochFailed(f"bad row {number}"), 7)
+    assert {record.decision for record in read_failures(storage)} == {"restart"}
+
+
+def test_a_function_that_fails_on_any_row_fails_in_the_same_way() -> None:
+    causes = {cause_of(UserCodeError("totals", 9, f"k{n}", f"row {n}", "KeyError: 'x'")) for n in range(3)}
+    assert len(causes) == 1
+    assert cause_of(UserCodeError("totals", 9, "k", "row", "KeyError: 'y'")) not in causes

@@ -73,6 +73,44 @@ def test_a_renamed_state_keeps_its_id() -> None:
     assert [(c.what, c.detail) for c in both.changes] == [(What.CONVERTED, "was 'a'; int to long")]
 
 
+KEPT = layout("accumulator struct<x:long,y:long>")
+MAX_AND_SUM = {"accumulator": {"x": "max(a)", "y": "sum(b)"}}
+
+
+def test_another_aggregate_under_the_same_name_is_refused_whatever_may_be_dropped() -> None:
+    stored = Declared(KEPT, aggregates=MAX_AND_SUM).begun
+    for declared in ("sum(a)", "max(b)"):
+        aggregates = {"accumulator": {"x": declared, "y": "sum(b)"}}
+        evolution = after(stored, KEPT, aggregates=aggregates, allow_dropped_state=True)
+        (problem,) = evolution.problems
+        assert (
+            f"state 'accumulator' of operator 'totals' holds max(a) in 'x', which is declared as {declared};"
+            in problem
+        )
+        assert "another name" in problem
+    assert not after(stored, KEPT, aggregates=MAX_AND_SUM).problems
+
+
+def test_of_aggregates_that_were_stored_before_this_was_kept_nothing_is_refused_and_all_is_known_then() -> (
+    None
+):
+    first = after(KEPT, KEPT, aggregates=MAX_AND_SUM)
+    assert outcome(first) == {"accumulator": "kept"}
+    assert first.lineage == Declared(KEPT, aggregates=MAX_AND_SUM).begun
+    assert first.lineage.fingerprint == Lineage.begin(KEPT).fingerprint
+    other = {"accumulator": {"x": "min(a)", "y": "sum(b)"}}
+    assert after(first.lineage, KEPT, aggregates=other).problems
+
+
+def test_an_aggregate_that_was_given_up_leaves_its_name_to_another() -> None:
+    only_y, aggregates = layout("accumulator struct<y:long>"), {"accumulator": {"y": "sum(b)"}}
+    stored = Declared(KEPT, aggregates=MAX_AND_SUM).begun
+    without = after(stored, only_y, aggregates=aggregates, allow_dropped_state=True)
+    assert not without.problems
+    again = after(without.lineage, KEPT, aggregates={"accumulator": {"x": "min(c)", "y": "sum(b)"}})
+    assert not again.problems
+
+
 def test_two_states_cannot_go_on_with_one() -> None:
     evolution = after(layout("a long"), layout("x long", "y long"), was={"x": "a", "y": "a"})
     assert "state 'y' of operator 'totals' was 'a', which 'x' is too" in evolution.problems[0]

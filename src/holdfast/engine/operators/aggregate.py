@@ -16,7 +16,7 @@ from holdfast.graph.aggregates import ACCUMULATOR, Aggregation
 from holdfast.state.cells import read_column
 from holdfast.state.delta import Changes, ValueChange
 from holdfast.state.layout import StateLayout
-from holdfast.state.types import type_ddl
+from holdfast.state.types import relaxed, type_ddl
 from holdfast.state.working import ShardState
 
 
@@ -34,7 +34,7 @@ def run_aggregate(
 
     UserCodeError where a sum overflows.
     """
-    keyed = cut(layout, rows, groups, key_columns, order_by)
+    keyed = cut(layout, _as_stored(aggregation, rows), groups, key_columns, order_by)
     schema = aggregation.output_schema(keyed.rows.schema, key_columns)
     changes = Changes(list(keyed.keys), keyed.groups, keyed.bases)
     outputs = {MAIN: schema.empty_table()}
@@ -46,6 +46,18 @@ def run_aggregate(
         changes.values[ACCUMULATOR] = ValueChange(np.arange(keyed.key_count), struct)
         outputs[MAIN] = pa.Table.from_arrays([*keyed.keys, *results], schema=schema)
     return OperatorResult(outputs, changes, keyed.rows.num_rows)
+
+
+def _as_stored(aggregation: Aggregation, rows: pa.Table) -> pa.Table:
+    """The rows, nested columns that are aggregated in the types that state has: Spark says `not null` within
+    them, and names what is in an array, in its own way.
+    """
+    columns = {each.column for each in aggregation.aggregates.values()}
+    for place, field in enumerate(rows.schema):
+        if field.name in columns and pa.types.is_nested(field.type):
+            type = relaxed(field.type)
+            rows = rows.set_column(place, pa.field(field.name, type), rows.column(place).cast(type))
+    return rows
 
 
 def _folded(

@@ -19,6 +19,7 @@ from holdfast.graph.aggregates import Aggregate, AggregateKind
 
 _LONG_MAX = (1 << 63) - 1
 _WIDE_DIGITS = 39
+_SUM_DIGITS = 60
 _SKIP_NULLS = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
 
 
@@ -45,31 +46,59 @@ def fold(
             total = _sum(kept[0], column, index, key_count)
             return [total], total
         case AggregateKind.MEAN:
-            values = column.cast(pa.float64())
+            # Not every long is a double: the mean is of the nearest ones.
+            values = column.cast(pa.float64(), safe=False)
             total = _added(kept[0], _per_key("sum", values, index))
             count = _added(kept[1], _counts(column, index, key_count))
             return [total, count], pc.divide(total, count.cast(pa.float64(), safe=False))
         case AggregateKind.COLLECT:
             values = _collected(kept[0], column, index, key_count, aggregate.limit)
             return [values], values
-        case kind:
-            chosen = _CHOICES[kind](kept[0], _per_key(kind.value, column, index))
+        case AggregateKind.FIRST | AggregateKind.LAST as kind:
+            chosen = _at_the_end(kind, kept[0], column, index, key_count)
+            return [chosen], chosen
+        case AggregateKind.MIN | AggregateKind.MAX as kind:
+            chosen = _edge(kind, kept[0], column, index)
             return [chosen], chosen
 
 
-_CHOICES: dict[AggregateKind, Callable[[pa.Array, pa.Array], pa.Array]] = {
-    AggregateKind.MIN: lambda kept, new: _edge(pc.min_element_wise, kept, new),
-    AggregateKind.MAX: lambda kept, new: _edge(pc.max_element_wise, kept, new),
-    AggregateKind.FIRST: lambda kept, new: pc.coalesce(kept, new),
-    AggregateKind.LAST: lambda kept, new: pc.coalesce(new, kept),
+_EDGES: dict[AggregateKind, Callable[[pa.Array, pa.Array], pa.Array]] = {
+    AggregateKind.MIN: pc.min_element_wise,
+    AggregateKind.MAX: pc.max_element_wise,
 }
 
 
-def _edge(choose: Callable[[pa.Array, pa.Array], pa.Array], kept: pa.Array, new: pa.Array) -> pa.Array:
-    if pa.types.is_boolean(kept.type):
-        # Arrow compares no booleans here.
-        return choose(kept.cast(pa.int8()), new.cast(pa.int8())).cast(pa.bool_())
-    return choose(kept, new)
+def _edge(kind: AggregateKind, kept: pa.Array, column: pa.Array, index: Index) -> pa.Array:
+    if pa.types.is_null(kept.type):
+        return kept
+    new = _per_key(kind.value, _comparable(column), index)
+    edge = _EDGES[kind](_comparable(kept), new)
+    return edge.cast(kept.type) if pa.types.is_boolean(kept.type) else edge.view(kept.type)
+
+
+def _comparable(column: pa.Array) -> pa.Array:
+    """The same values in the same order, as a type that Arrow compares in every way that is needed."""
+    if pa.types.is_boolean(column.type):
+        return column.cast(pa.int8())
+    if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
+        return column.view(pa.int64())
+    return column
+
+
+def _at_the_end(
+    kind: AggregateKind, kept: pa.Array, column: pa.Array, index: Index, key_count: int
+) -> pa.Array:
+    """The first or last value that is not null, by row numbers: Arrow itself finds it for few types."""
+    rows = np.flatnonzero(column.is_valid().to_numpy(False)) if column.null_count else np.arange(len(column))
+    if kind is AggregateKind.FIRST:
+        rows = rows[::-1]
+    found = np.full(key_count, -1, np.int64)
+    # Of several rows of a key the one that is assigned last stays.
+    found[index[rows]] = rows
+    new = column.take(pa.array(found, mask=found < 0))
+    from_kept = kept.is_valid().to_numpy(False) if kind is AggregateKind.FIRST else found < 0
+    places = np.arange(key_count) + np.where(from_kept, 0, key_count)
+    return pa.concat_arrays([kept, new]).take(pa.array(places))
 
 
 def _per_key(function: str, column: pa.Array, index: Index) -> pa.Array:
@@ -94,9 +123,10 @@ def _sum(kept: pa.Array, column: pa.Array, index: Index, key_count: int) -> pa.A
     if pa.types.is_floating(column.type):
         return _added(kept, _per_key("sum", column.cast(pa.float64()), index))
     if pa.types.is_decimal(column.type):
-        new = _per_key("sum", column.cast(pa.decimal128(38, column.type.scale)), index)
-        wide = pa.decimal256(_WIDE_DIGITS, kept.type.scale)
-        return _narrowed(_added(kept.cast(wide), new.cast(wide)), kept.type)
+        # Wide enough for the sum of any rows: Arrow's sums wrap around.
+        wide = pa.decimal256(_SUM_DIGITS, kept.type.scale)
+        new = _per_key("sum", column.cast(wide), index).cast(wide)
+        return _narrowed(_added(kept.cast(wide), new), kept.type)
     longs = column.cast(pa.int64())
     if _largest(longs) * len(longs) + _largest(kept) <= _LONG_MAX:
         return _added(kept, _per_key("sum", longs, index))

@@ -1,0 +1,148 @@
+"""What made Spark give up, in one line: the cause, not the call that noticed it.
+
+Spark tells of a failure in the task by a Java exception whose text holds the chain of its causes, by an error
+with a condition (SQL), or by the traceback of a Python worker. Only texts are read here: they are all that
+Spark Connect has too.
+Always true: the reason of a lost process, executor or session says that it was lost, and is marked as
+outside: no epoch is to blame for it. Words in a user's own message never count as such a loss.
+Never here: whether it is tried again (see restarting).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+REASON_CHARS_MAX = 1_500
+
+
+@dataclass(frozen=True)
+class SparkFailure:
+    """`outside`: something that the job needs was lost or not to be had; its input is not at fault."""
+
+    reason: str
+    outside: bool = False
+
+
+_OUTSIDE_PYTHON = re.compile(
+    r"holdfast\.[a-z_.]+\.(StorageError|UnknownOutcome|StaleWorkingState|RetryableError)\b"
+    r"|(ConnectionError|ConnectionRefusedError|ConnectionResetError|BrokenPipeError|TimeoutError)\b"
+    r"|OSError: \[Errno 28\]"
+)
+"""How the last line of a Python traceback begins where the code met what was not to be had."""
+
+_TASK_FAILED = re.compile(
+    r"Job aborted due to stage failure: .*? Lost task \S+ in stage \S+ \(TID \d+\) \(\S+ executor \S+\): "
+)
+_LOST = (
+    (r"Python worker (?:exited|failed)", "a Python worker was killed (out of memory?)"),
+    (r"ExecutorLostFailure .*?Reason: (.*)", "an executor was lost"),
+    (r"((?:OutOfMemoryError|\[UNABLE_TO_ACQUIRE_MEMORY\]).*)", "an executor ran out of memory"),
+    (r"IOException: (No space left on device)", "a disk of an executor is full"),
+    (r"((?:Metadata)?FetchFailed.*)", "rows on their way between executors were lost"),
+    (
+        r"Job aborted due to stage failure: .*has failed the maximum allowable number of times",
+        "rows on their way between executors were lost",
+    ),
+    (r"(?:\[SPARK_JOB_CANCELLED\] )?Job \d+ cancelled because SparkContext", "the Spark session ended"),
+    (r"IllegalStateException: .*SparkContext", "the Spark session ended"),
+    (r"((?:\[SPARK_JOB_CANCELLED\]|Job \d+ cancelled).*)", "the job was cancelled in Spark"),
+)
+"""How a throwable begins where a part of Spark is lost, and what that means; a group is told with it."""
+
+_SESSION_CONDITIONS = ("SESSION_OR_CONTEXT_NOT_EXISTS", "INVALID_HANDLE.SESSION_CLOSED")
+
+_THROWABLE = re.compile(r"(?:: |Caused by: )?(?P<kind>[A-Za-z_][\w$]*(?:\.[\w$]+)+)(?:: (?P<said>.*))?")
+_FRAME = re.compile(r"\s+(at |\.\.\. \d+ )|Driver stacktrace:")
+_SQLSTATE = re.compile(r"\s+SQLSTATE: \w+.*")
+
+
+def explained(failure: Exception) -> SparkFailure:
+    """The cause of an error that Spark, or the connection to it, raised on the driver."""
+    from py4j.protocol import Py4JError, Py4JNetworkError
+    from pyspark.errors import PySparkException
+
+    text = str(failure)
+    if isinstance(failure, Py4JNetworkError | EOFError) or _is_connection(failure):
+        return SparkFailure(f"the connection to Spark was lost ({_line(failure)})", outside=True)
+    if not isinstance(failure, Py4JError | PySparkException):
+        return SparkFailure(_shortened(_line(failure)))
+    if "Traceback (most recent call last)" in text:
+        raised = _shortened(_last_of_traceback(text))
+        return SparkFailure(raised, outside=_OUTSIDE_PYTHON.match(raised) is not None)
+    chain = _chain(text)
+    if isinstance(failure, PySparkException) and (failure.getCondition() or not chain):
+        ended = failure.getCondition() in _SESSION_CONDITIONS
+        return SparkFailure(_shortened(_SQLSTATE.sub("", _line(failure))), outside=ended)
+    lost = next(filter(None, map(_lost, chain)), None)
+    return lost or SparkFailure(_shortened("; caused by ".join(chain) or _line(failure)))
+
+
+def _is_connection(failure: Exception) -> bool:
+    return isinstance(failure, ConnectionError | TimeoutError)
+
+
+def _lost(said: str) -> SparkFailure | None:
+    for sign, meaning in _LOST:
+        match = re.match(sign, said)
+        if match is not None:
+            told = f"{meaning}: {match[1]}" if match.re.groups else meaning
+            return SparkFailure(_shortened(told), outside=True)
+    return None
+
+
+def _chain(text: str) -> list[str]:
+    """What every throwable of a Java stack trace says, outermost first, each once.
+
+    Spark repeats the trace of a task within the text of the failure of its job; where the task ran says
+    nothing of the cause.
+    """
+    found: list[str] = []
+    within = False
+    for line in text.splitlines():
+        match = _THROWABLE.fullmatch(line)
+        if match is not None:
+            within = True
+            found.append(_said(match["kind"], match["said"] or ""))
+        elif _FRAME.match(line) is not None or not line.strip():
+            within = False
+        elif within and "Parse Mode: " not in line:
+            found[-1] += f" {line.strip()}"
+    distinct = dict.fromkeys(_SQLSTATE.sub("", said).strip() for said in found)
+    return [said for said in distinct if said]
+
+
+def _said(kind: str, text: str) -> str:
+    bare = _TASK_FAILED.sub("", text)
+    inner = _THROWABLE.fullmatch(bare) if bare != text else None
+    if inner is not None:
+        kind, bare = inner["kind"], inner["said"] or ""
+    simple = kind.rsplit(".", 1)[-1]
+    # Conditions of Spark's own errors say more than the name of their class.
+    if bare.startswith("[") or (simple == "SparkException" and bare):
+        return bare
+    return f"{simple}: {bare}" if bare else simple
+
+
+def _last_of_traceback(text: str) -> str:
+    """What was raised: from the end of the last frame of the last traceback on, in one line."""
+    lines = text[text.rindex("Traceback (most recent call last)") :].splitlines()[1:]
+    framed = max((number for number, line in enumerate(lines) if line.startswith("  File ")), default=-1)
+    rest = lines[framed + 1 :]
+    while rest and rest[0].startswith("    "):
+        rest.pop(0)
+    raised: list[str] = []
+    for line in rest:
+        if _FRAME.match(line) is not None or not line.strip():
+            break
+        raised.append(line.strip())
+    return " ".join(raised) or _line(Exception(text))
+
+
+def _line(failure: Exception) -> str:
+    """What an error says, its first line; its kind where it says nothing."""
+    return next((line.strip() for line in str(failure).splitlines() if line.strip()), type(failure).__name__)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= REASON_CHARS_MAX else f"{text[: REASON_CHARS_MAX - 3]}..."
