@@ -8,6 +8,7 @@ from __future__ import annotations
 
 JOB = "job"
 TERMS = "terms/"
+ENDS = "ends/"
 PLANS = "plans/"
 COMMITS = "commits/"
 MANIFESTS = "manifests/"
@@ -29,6 +30,10 @@ CLAIMED = "claimed"
 
 def term(number: int) -> str:
     return f"{TERMS}{number:012d}"
+
+
+def end(term: int) -> str:
+    return f"{ENDS}{term:012d}"
 
 
 def plans_of(epoch: int) -> str:

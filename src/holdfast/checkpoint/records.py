@@ -45,6 +45,14 @@ class TermRecord(Record, frozen=True, kw_only=True):
     claimed_ms: int
 
 
+class EndRecord(Record, frozen=True, kw_only=True):
+    """`ends/T`: the leader of term T has ended, and will never commit again. One that was killed left none."""
+
+    term: int
+    run: str
+    ended_ms: int
+
+
 class Slice(Record, frozen=True, kw_only=True):
     """What an epoch reads of one source: `start` is out, `end` is in; `detail` is the source's own (a file
     list, say).
