@@ -17,6 +17,7 @@ PINS = "pins/"
 FAILURES = "failures/"
 FAILOVERS = "failovers/"
 CLUSTERS = "cluster/"
+CLAIMS = "claims/"
 REQUESTS = "requests/"
 ANSWERS = "answers/"
 DATA = "data/"
@@ -70,6 +71,10 @@ def failover(number: int) -> str:
 
 def cluster(number: int) -> str:
     return f"{CLUSTERS}{number:012d}"
+
+
+def claim(savepoint: str) -> str:
+    return f"{CLAIMS}{savepoint}"
 
 
 def request(id: str) -> str:

@@ -252,7 +252,7 @@ def prune_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be given up.")] = False,
     not_running: Annotated[
         bool,
-        typer.Option("--not-running", help="The job is known not to run: needed after its leader was killed."),
+        typer.Option("--not-running", help="The job is known not to run, its leader was killed."),
     ] = False,
     json: AsJson = False,
     verbose: Verbose = False,
