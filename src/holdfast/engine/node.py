@@ -57,7 +57,7 @@ class Node:
         for job in jobs:
             check(job.graph())
             check_guarantee(job.graph(), run.guarantee)
-        self._working_dir, self._until = run.working_dir, run.until
+        self._run_settings = run
         self._settings, self._say, self._clock = settings, say, clock or SystemClock()
         self._zookeeper = ZooKeeper(settings.zookeeper, self._connection_changed, self._clock)
         self._tenants: dict[str, Tenant] = {}
@@ -91,7 +91,8 @@ class Node:
         self._zookeeper.connect()
         try:
             self._registration.enter()
-            self._owner = take_owner(self._working_dir)
+            run = self._run_settings
+            self._owner = take_owner(run.working_dir, private=run.private_working_dir)
             self._make_ready()
             self._join()
             name, cluster = self._registration.name, self._settings.cluster
@@ -173,7 +174,7 @@ class Node:
         failure, job = run.failure, tenant.name
         left_to_others = isinstance(failure, RetryableError) or is_replaced(failure)
         if failure is None and not run.asked_to_end:
-            self._seats.end(job, "finished" if self._until == Until.EXHAUSTED else "stopped")
+            self._seats.end(job, "finished" if self._run_settings.until == Until.EXHAUSTED else "stopped")
         elif isinstance(failure, SessionLost):
             self._fail(failure)
         elif left_to_others:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DefinitionError, MachineError
+from holdfast.state.directories import private_directory
 
 if TYPE_CHECKING:
     from holdfast.state.opening import Database
@@ -64,7 +65,7 @@ class _Memory(_Lmdb):
                 f"there is no memory file system at {memory} to write to; "
                 f"set {MEMORY_DIR_SETTING} to one, or use backend='lmdb'"
             )
-        return memory / f"holdfast-{os.getuid()}"
+        return private_directory(memory / f"holdfast-{os.getuid()}")
 
 
 class _RocksDb(Backend):
