@@ -16,7 +16,7 @@ from holdfast.checkpoint.records import CommitRecord, PlanRecord, Slice
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock, SystemClock
 from holdfast.engine.planning import Planner, recorded_plans
-from holdfast.errors import RestoreError
+from holdfast.errors import FencedOut, RestoreError
 from holdfast.graph.nodes import Place, SourceNode
 from holdfast.ids import CommitNumber, EpochId, PlanAttempt
 from holdfast.io.contract import Mark
@@ -212,3 +212,12 @@ def test_sources_are_asked_at_times_that_do_not_go_back(tmp_path: Path) -> None:
     planner.readers["rows"].__class__ = Asked
     planner.next(10, 0)
     assert asked == [12 * 3_600_000]
+
+
+def test_a_superseded_leader_is_told_by_the_plan_that_its_successor_wrote(tmp_path: Path) -> None:
+    """It would write the attempt after its successor's, which a recovery takes for the newest."""
+    old, new = planner_of(tmp_path, hours(5)), planner_of(tmp_path, hours(5), term=2, run="s")
+    assert new.next(10, 0) is not None
+    with pytest.raises(FencedOut, match=r"superseded by term 2 \(plan 1/1 is its\)"):
+        old.next(10, 0)
+    assert Plans(LocalStorage(tmp_path)).next_attempt(EpochId(1)) == 2
