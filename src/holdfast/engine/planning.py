@@ -17,6 +17,7 @@ from holdfast.checkpoint.records import Json, PlanRecord, Slice
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock
 from holdfast.engine.committing import AdoptedOther
+from holdfast.engine.plan_clock import PlanClock
 from holdfast.errors import CorruptionError, FencedOut, HoldfastError, ObjectMissing, RestoreError
 from holdfast.graph.nodes import SourceNode
 from holdfast.ids import EpochId, PlanAttempt
@@ -200,11 +201,10 @@ class Planner:
         fingerprint: str,
         parallelism: int,
     ) -> None:
-        self._plans, self._clock = plans, clock
+        self._plans, self._time = plans, PlanClock(clock, view.clock_ms)
         self._term, self._run = term, run
         self._fingerprint, self._parallelism = fingerprint, parallelism
         self._recorded = recorded
-        self._clock_ms = view.clock_ms
         self.epoch = view.last_epoch
         self.positions: dict[str, Json] = {node.uid: view.positions.get(node.uid) for node in sources}
         notes = {node.uid: list(view.notes.get(node.uid, ())) for node in sources}
@@ -237,9 +237,13 @@ class Planner:
             if recorded is not None:
                 self._recorded.appendleft(recorded)
         self.epoch = plan.epoch
-        self._clock_ms = plan.clock_ms
+        self._time.reach(plan.clock_ms)
         self.positions.update({uid: part.end for uid, part in plan.slices.items()})
         return plan
+
+    def now_ms(self) -> int:
+        """The time that a plan made now would have."""
+        return self._time.now_ms()
 
     def exhausted(self) -> bool:
         """Whether no source will ever have more. Asked after `next` gave None."""
@@ -250,7 +254,7 @@ class Planner:
         return None if any(lag is None for lag in lags) else sum(lag for lag in lags if lag is not None)
 
     def _slices(self, max_rows: int) -> dict[str, Slice]:
-        now_ms = max(self._clock.now_ms(), self._clock_ms)
+        now_ms = self._time.now_ms()
         slices: dict[str, Slice] = {}
         left = max_rows
         uids = list(self.readers)
@@ -279,7 +283,6 @@ class Planner:
             parent=parent,
             fingerprint=self._fingerprint,
             parallelism=self._parallelism,
-            # The clock of plans never goes back, whoever leads and whatever their machine thinks the time is.
-            clock_ms=max(self._clock.now_ms(), self._clock_ms),
+            clock_ms=self._time.now_ms(),
             slices=slices,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,17 @@ def test_the_time_of_plans_does_not_go_back_behind_the_last_commit(tmp_path: Pat
     committed = CheckpointView(number=7, last_epoch=7, clock_ms=12 * 3_600_000)
     assert times_of(planner_of(tmp_path, hours(5), view=committed), 2) == [12, 12]
     assert times_of(planner_of(tmp_path / "later", hours(13), view=committed), 2) == [13, 13]
+
+
+def test_the_time_of_plans_goes_on_after_a_leader_whose_clock_was_far_ahead(tmp_path: Path) -> None:
+    committed = CheckpointView(number=7, last_epoch=7, clock_ms=90_000 * 3_600_000)
+    clock = hours(5)
+    planner = planner_of(tmp_path, clock, view=committed)
+    found = []
+    for _ in range(3):
+        clock.advance(timedelta(hours=2))
+        found += times_of(planner, 1)
+    assert found == [90_002, 90_004, 90_006]
 
 
 def test_a_late_plan_of_a_leader_with_a_slow_clock_is_not_followed_after_one_with_a_fast_clock(
