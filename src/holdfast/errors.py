@@ -1,7 +1,8 @@
 """Every error that Holdfast raises, sorted by what the reader should do about it.
 
     HoldfastError
-    ├─ DefinitionError      fix the job            (duplicate uid, guarantee not supported, missing extra)
+    ├─ DefinitionError      fix the job            (duplicate uid, guarantee not supported)
+    │   └─ MachineError         fix this machine, or run elsewhere (missing extra, no Java, no disk)
     ├─ RetryableError       wait, try again
     │   ├─ StorageError         storage refused or cannot be reached: nothing was written
     │   ├─ UnknownOutcome       a write may or may not have happened: read it back
@@ -35,6 +36,10 @@ class DefinitionError(HoldfastError):
     """The job or its settings are wrong: fix them, then start again."""
 
     exit_code = 2
+
+
+class MachineError(DefinitionError):
+    """This machine lacks what the job needs: see to it, or run the job on another one."""
 
 
 class RetryableError(HoldfastError):

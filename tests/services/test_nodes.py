@@ -5,9 +5,11 @@ The job commits to a real chain and needs no Spark: what is tested is who may co
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,13 +17,14 @@ from holdfast.checkpoint.failovers import cluster_of, read_failovers
 from holdfast.checkpoint.history import History
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
-from holdfast.engine import sitting
+from holdfast.engine import node, sitting
 from holdfast.engine.clusters import cluster_standing, hand_over, visit
 from holdfast.engine.zookeeper_server import ZooKeeperServer
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, InputVanished, MachineError
 from holdfast.storage.places import open_storage
 from tests.services.cable import Cable
 from tests.services.harness import (
+    DEADLINE_SECONDS,
     SESSION_SECONDS,
     Running,
     Skewed,
@@ -317,3 +320,90 @@ def test_a_node_told_to_end_hands_its_seat_on_at_once(start: Start, chain: Chain
     wait_until(lambda: b.told("TAKING THE SEAT", "told to end"), "b to lead", b.story)
     assert time.monotonic() - left < SESSION_SECONDS, "it waited for a session to end"
     chain.grows(b, term=2)
+
+
+class FailingJob(SteadyJob):
+    """Fails on the node that has this object for as long as `failure` is set, once it is let; else it is as
+    steady."""
+
+    failure: Exception | None = None
+    let: threading.Event
+
+    def start_as(self, *args: Any, **more: Any) -> Any:
+        if self.failure is not None:
+            assert self.let.wait(DEADLINE_SECONDS)
+            raise self.failure
+        return super().start_as(*args, **more)
+
+
+def failing(failure: Exception) -> FailingJob:
+    job = steady()
+    job.__class__ = FailingJob
+    assert isinstance(job, FailingJob)
+    job.failure, job.let = failure, threading.Event()
+    return job
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        FileNotFoundError("/mnt/input is not there"),
+        MachineError("Spark needs Java 17; install one"),
+        InputVanished("file 'a' is gone; restore it"),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_a_failure_that_may_be_the_nodes_own_gives_the_seat_to_another(
+    start: Start, chain: Chain, failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "LOOK_SECONDS", 0.5)
+    ill = failing(failure)
+    a = start("a", ill)
+    wait_until(lambda: a.told("TAKING THE SEAT"), "a to lead", a.story)
+    b = standing_by(start("b"))
+    ill.let.set()
+    wait_until(lambda: a.told("FAILED HERE", str(failure)), "a to fail", a.story)
+    wait_until(lambda: b.told("TAKING THE SEAT", "a had it", str(failure)), "b to lead", b.story)
+    chain.grows(a, b)
+    assert a.alive, a.story()
+    wait_until(lambda: a.told("standing by for it again"), "a to see b's commits", a.story)
+    # What it lacked is there now, and the other node leaves.
+    ill.failure = None
+    b.leave()
+    wait_until(lambda: a.told("TAKING THE SEAT", "b had it"), "a to lead", a.story)
+    chain.grows(a, term=2)
+
+
+def test_a_job_that_failed_on_every_node_is_over_and_each_is_shown(
+    start: Start, server: ZooKeeperServer, cluster: str
+) -> None:
+    first, second = failing(OSError("no mount")), failing(OSError("no java"))
+    a = start("a", first)
+    wait_until(lambda: a.told("TAKING THE SEAT"), "a to lead", a.story)
+    b = standing_by(start("b", second))
+    first.let.set()
+    wait_until(lambda: b.told("TAKING THE SEAT", "no mount"), "b to lead", b.story)
+    settings = ZooKeeperSettings(hosts=server.hosts, session_seconds=SESSION_SECONDS)
+    with visit(settings, cluster, SystemClock()) as zookeeper:
+        standing = cluster_standing(zookeeper, cluster, SystemClock())
+        assert [each["unfit"] for each in standing["nodes"]] == [{"counts": "no mount"}, {}]
+        assert standing["seats"][0]["heir"] is None
+        second.let.set()
+        wait_until(lambda: not a.alive and not b.alive, "both to end", lambda: a.story() + b.story())
+        (seat,) = cluster_standing(zookeeper, cluster, SystemClock())["seats"]
+    assert seat["over"]["state"] == "failed"
+    assert seat["over"]["error"] == "it failed on every node: a: no mount; b: no java"
+    assert (str(a.failure), str(b.failure)) == ("no mount", "no java")
+
+
+def test_a_failure_of_the_job_itself_ends_it_for_all(start: Start) -> None:
+    failure = DefinitionError("two operators have uid 'x'; rename one")
+    broken = failing(failure)
+    a = start("a", broken)
+    wait_until(lambda: a.told("TAKING THE SEAT"), "a to lead", a.story)
+    b = standing_by(start("b"))
+    broken.let.set()
+    wait_until(lambda: not a.alive and not b.alive, "both to end", lambda: a.story() + b.story())
+    assert a.failure is failure
+    assert b.failure is None
+    assert not b.told("TAKING THE SEAT"), b.story()

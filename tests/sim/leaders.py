@@ -110,6 +110,9 @@ class Leader:
     def now_ms(self) -> int:
         return self.world.scheduler.steps + self.skew
 
+    def monotonic(self) -> float:
+        return self.world.scheduler.steps / 1_000
+
     def _live(self, run: str) -> None:
         world = self.world
         if world.chance.random() < self.habits.lose_chance:

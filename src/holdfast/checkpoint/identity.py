@@ -136,7 +136,9 @@ _HOLDS_A_SAVEPOINT = (
 
 def refuse_if_occupied(storage: Storage) -> None:
     """RestoreError: the place holds no checkpoint and is not empty either."""
-    found = [entry.name for entry in storage.list("") if not entry.name.startswith(names.CLUSTERS)]
+    found = [
+        entry.name for entry in storage.list("") if not entry.name.startswith((names.CLUSTERS, names.CLAIMS))
+    ]
     # Somebody else may be creating the checkpoint at this moment.
     if not found or names.JOB in found:
         return

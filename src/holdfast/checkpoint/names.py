@@ -8,6 +8,7 @@ from __future__ import annotations
 
 JOB = "job"
 TERMS = "terms/"
+ENDS = "ends/"
 PLANS = "plans/"
 COMMITS = "commits/"
 MANIFESTS = "manifests/"
@@ -16,6 +17,7 @@ PINS = "pins/"
 FAILURES = "failures/"
 FAILOVERS = "failovers/"
 CLUSTERS = "cluster/"
+CLAIMS = "claims/"
 REQUESTS = "requests/"
 ANSWERS = "answers/"
 DATA = "data/"
@@ -29,6 +31,10 @@ CLAIMED = "claimed"
 
 def term(number: int) -> str:
     return f"{TERMS}{number:012d}"
+
+
+def end(term: int) -> str:
+    return f"{ENDS}{term:012d}"
 
 
 def plans_of(epoch: int) -> str:
@@ -65,6 +71,10 @@ def failover(number: int) -> str:
 
 def cluster(number: int) -> str:
     return f"{CLUSTERS}{number:012d}"
+
+
+def claim(savepoint: str) -> str:
+    return f"{CLAIMS}{savepoint}"
 
 
 def request(id: str) -> str:

@@ -1,12 +1,14 @@
 """Plans: what each epoch reads, fixed before it runs.
 
 Always true: a plan is never changed; results belong to (epoch, attempt); a plan found is followed, or a
-new attempt is written.
+new attempt is written. The terms of an epoch's attempts never go down: a leader that was superseded plans
+nothing after its successor has, so the newest attempt is never one that nobody was to follow.
 Never here: making plans (see epoch) or reading input (see io).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,7 +18,7 @@ from holdfast.checkpoint import names
 from holdfast.checkpoint.envelope import seal, unseal
 from holdfast.checkpoint.once import write_once
 from holdfast.checkpoint.records import Json, PlanRecord
-from holdfast.errors import CorruptionError
+from holdfast.errors import CorruptionError, ObjectMissing
 from holdfast.ids import EpochId, PlanAttempt
 from holdfast.storage.checksums import checksum
 from holdfast.storage.contract import Storage
@@ -31,7 +33,9 @@ class PlanWritten:
 
 @dataclass(frozen=True, slots=True)
 class PlanTaken:
-    """Somebody else's plan has this epoch and attempt: follow it, or write the next attempt."""
+    """Somebody else's plan has this epoch and attempt: follow it, or write the next attempt. Or the attempt
+    before is of a higher term than ours: there is nothing more for us to plan.
+    """
 
     plan: PlanRecord
 
@@ -60,13 +64,26 @@ class Plans:
         return _opened(self._storage.get(name), name, epoch, attempt)
 
     def write(self, plan: PlanRecord) -> PlanWritten | PlanTaken:
-        """Put the plan under its epoch and attempt, unless one is there."""
+        """Put the plan under its epoch and attempt, unless one is there or one of a higher term before it.
+
+        A successor that plans at the same time takes this name, or the next: either way terms do not go down.
+        """
+        before = self._before(plan)
+        if before is not None and before.term > plan.term:
+            return PlanTaken(before)
         name = names.plan(plan.epoch, plan.attempt)
         data = seal("plan", plan)
         found = write_once(self._storage, name, data)
         if found == data:
             return PlanWritten(plan)
         return PlanTaken(_opened(found, name, plan.epoch, plan.attempt))
+
+    def _before(self, plan: PlanRecord) -> PlanRecord | None:
+        """The nearest attempt before this one that can be read."""
+        for attempt in range(plan.attempt - 1, 0, -1):
+            with contextlib.suppress(ObjectMissing, CorruptionError):
+                return self.read(EpochId(plan.epoch), PlanAttempt(attempt))
+        return None
 
     def _newest_attempt(self, epoch: EpochId) -> int:
         prefix = names.plans_of(epoch)

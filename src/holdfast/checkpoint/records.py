@@ -45,6 +45,14 @@ class TermRecord(Record, frozen=True, kw_only=True):
     claimed_ms: int
 
 
+class EndRecord(Record, frozen=True, kw_only=True):
+    """`ends/T`: the leader of term T has ended and commits no more. One that is killed leaves none."""
+
+    term: int
+    run: str
+    ended_ms: int
+
+
 class Slice(Record, frozen=True, kw_only=True):
     """What an epoch reads of one source: `start` is out, `end` is in; `detail` is the source's own (a file
     list, say).
@@ -412,6 +420,19 @@ class ClaimedRecord(Record, frozen=True, kw_only=True):
     job: str
     checkpoint: str
     claimed_ms: int
+    token: str = ""
+    """As the checkpoint keeps it in its `claims/<id>`. Empty: from before there were tokens; job and place
+    say whose claim it is."""
+
+
+class ClaimRecord(Record, frozen=True, kw_only=True):
+    """`claims/<id>`: the checkpoint is about to claim savepoint `savepoint`, or has. Job and place may read
+    alike on two machines: the random `token` does not.
+    """
+
+    savepoint: str
+    token: str
+    at_ms: int
 
 
 class RequestRecord(Record, frozen=True, kw_only=True):

@@ -1,15 +1,15 @@
 """Starting a checkpoint from a savepoint.
 
-    look at everything -> claim the savepoint, if asked -> job record -> (the caller claims a term)
-    -> copy the objects -> commit 1
+    look at everything -> claim the savepoint, if asked (token here, claim there) -> job record
+    -> (the caller claims a term) -> copy the objects -> commit 1
 
 Commit 1 covers epochs 1 to N of the savepoint and holds what it holds; after it the checkpoint is like any
 other, and needs the savepoint no more.
 
 Always true: a step that failed or was interrupted is done again by starting again; before the job record
-nothing was touched except the claim. A checkpoint that was to begin with a savepoint never begins without
-it. A savepoint that nobody claimed is only read. Of all who claim it one succeeds, and only that one removes
-it, after a commit of its own.
+nothing was touched except the claim and its token. A checkpoint that was to begin with a savepoint never
+begins without it. A savepoint that nobody claimed is only read. Of all who claim it one succeeds, and only
+that one removes it, after a commit of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ from holdfast.checkpoint.identity import (
     refuse_if_seeded_otherwise,
 )
 from holdfast.checkpoint.once import write_once
-from holdfast.checkpoint.records import ClaimedRecord, CommitRecord, JobRecord, Manifest, SavepointRecord
+from holdfast.checkpoint.records import (
+    ClaimedRecord,
+    ClaimRecord,
+    CommitRecord,
+    JobRecord,
+    Manifest,
+    SavepointRecord,
+)
 from holdfast.checkpoint.savepoints import (
     find_claim,
     find_savepoint,
@@ -39,7 +46,7 @@ from holdfast.checkpoint.savepoints import (
 )
 from holdfast.checkpoint.view import EMPTY
 from holdfast.clock import Clock
-from holdfast.errors import RestoreError
+from holdfast.errors import ObjectMissing, RestoreError
 from holdfast.storage.contract import Storage
 
 
@@ -90,7 +97,7 @@ def open_seeded(
         refuse_if_occupied(storage)
     else:
         refuse_if_seeded_otherwise(storage, existing, record.id)
-    _settle_ownership(storage, savepoint, job, claim, clock.now_ms())
+    _settle_ownership(storage, savepoint, record.id, job, identity if claim else None, clock.now_ms())
     return open_checkpoint(
         storage,
         job,
@@ -128,16 +135,13 @@ def finish_claim(checkpoint: Checkpoint, savepoint: Storage, now_ms: int) -> Non
     """
     if max(History(checkpoint.storage).numbers(), default=0) < 2:
         return
+    seed = checkpoint.job.seeded_from
     found = [entry.name for entry in savepoint.list("")]
     claimed = find_claim(savepoint)
     unfinished = find_unfinished(savepoint)
-    removing = (
-        names.SAVEPOINT not in found
-        and unfinished is not None
-        and unfinished.id == checkpoint.job.seeded_from
-    )
-    if removing or (claimed is not None and _is_ours(claimed, checkpoint.storage, checkpoint.job.job)):
-        remove_all(savepoint, found, checkpoint.job.seeded_from, now_ms)
+    removing = names.SAVEPOINT not in found and unfinished is not None and unfinished.id == seed
+    if removing or (claimed is not None and _is_ours(claimed, checkpoint.storage, checkpoint.job.job, seed)):
+        remove_all(savepoint, found, seed, now_ms)
 
 
 def _first_commit(manifest: Manifest, term: int, run: str) -> CommitRecord:
@@ -171,20 +175,45 @@ def _refuse_unless_begun_with(storage: Storage, existing: JobRecord, savepoint: 
         )
 
 
-def _settle_ownership(storage: Storage, savepoint: Storage, job: str, claim: bool, now_ms: int) -> None:
-    """Claim the savepoint if asked; refuse if somebody else has."""
-    if claim:
-        ours = ClaimedRecord(job=job, checkpoint=storage.url, claimed_ms=now_ms)
-        data = write_once(savepoint, names.CLAIMED, seal("claimed", ours))
-        claimed: ClaimedRecord | None = unseal("claimed", ClaimedRecord, data, names.CLAIMED)
-    else:
-        claimed = find_claim(savepoint)
-    if claimed is not None and not _is_ours(claimed, storage, job):
+def _settle_ownership(
+    storage: Storage, savepoint: Storage, id: str, job: str, token: str | None, now_ms: int
+) -> None:
+    """Claim the savepoint if there is a token to do it with; refuse if somebody else has."""
+    claimed = find_claim(savepoint)
+    if token is not None and claimed is None:
+        claimed = _claim(storage, savepoint, id, job, token, now_ms)
+    if claimed is not None and not _is_ours(claimed, storage, job, id):
+        storage.delete([names.claim(id)])
+        alike = ", is another one than this," if claimed.checkpoint == storage.url else ""
         raise RestoreError(
-            f"{refusal_of_claimed(savepoint, claimed)} and will remove it; start from a copy of it, "
+            f"{refusal_of_claimed(savepoint, claimed)}{alike} and will remove it; start from a copy of it, "
             "or from another savepoint"
         )
 
 
-def _is_ours(claimed: ClaimedRecord, storage: Storage, job: str) -> bool:
-    return (claimed.job, claimed.checkpoint) == (job, storage.url)
+def _claim(storage: Storage, savepoint: Storage, id: str, job: str, token: str, now_ms: int) -> ClaimedRecord:
+    """Claim the savepoint, unless another was quicker: the claim that it has now.
+
+    The token is kept before it is used, so that a claim that was interrupted is known as this checkpoint's.
+    """
+    name = names.claim(id)
+    ours = ClaimRecord(savepoint=id, token=token, at_ms=now_ms)
+    kept = unseal("claim", ClaimRecord, write_once(storage, name, seal("claim", ours)), name)
+    wanted = ClaimedRecord(job=job, checkpoint=storage.url, claimed_ms=now_ms, token=kept.token)
+    return unseal(
+        "claimed",
+        ClaimedRecord,
+        write_once(savepoint, names.CLAIMED, seal("claimed", wanted)),
+        names.CLAIMED,
+    )
+
+
+def _is_ours(claimed: ClaimedRecord, storage: Storage, job: str, id: str) -> bool:
+    """Whether a claim on savepoint `id` is the checkpoint's in `storage`."""
+    if not claimed.token:
+        return (claimed.job, claimed.checkpoint) == (job, storage.url)
+    name = names.claim(id)
+    try:
+        return unseal("claim", ClaimRecord, storage.get(name), name).token == claimed.token
+    except ObjectMissing:
+        return False

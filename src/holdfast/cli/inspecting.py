@@ -250,6 +250,10 @@ def prune_command(
         str | None, typer.Option(help="Also drop pins older than this, such as 1d: their readers fail.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be given up.")] = False,
+    not_running: Annotated[
+        bool,
+        typer.Option("--not-running", help="The job is known not to run, its leader was killed."),
+    ] = False,
     json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
@@ -258,7 +262,14 @@ def prune_command(
         storage = open_storage(checkpoint)
         read_job(storage)
         age = duration_ms(pins_older_than) if pins_older_than else None
-        done = prune(storage, keep, SystemClock(), pins_older_than_ms=age, dry_run=dry_run)
+        done = prune(
+            storage,
+            keep,
+            SystemClock(),
+            pins_older_than_ms=age,
+            dry_run=dry_run,
+            not_running=not_running,
+        )
         if json:
             print(json_module.dumps(msgspec.to_builtins(done)))
         else:

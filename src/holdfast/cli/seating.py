@@ -33,6 +33,9 @@ def cluster_picture(found: dict[str, Any]) -> RenderableType:
         behind = "\n".join(lag_of(job, lag) for job, lag in sorted(node["lag"].items())) or None
         _add(nodes, node["node"], node["host"], node["pid"], ago, node["standby"], holds, behind)
     shown: list[RenderableType] = [seats, nodes]
+    for node in found["nodes"]:
+        for job, error in node["unfit"].items():
+            shown.append(Text(f"{job} failed on node {node['node']}, which leaves it to others: {error}"))
     for seat in found["seats"]:
         if "problem" in seat:
             shown.append(Text(f"the failovers of {seat['job']} cannot be read: {seat['problem']}"))

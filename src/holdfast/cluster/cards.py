@@ -39,9 +39,18 @@ class LagCard(Card, frozen=True, kw_only=True):
     problem: str = ""
 
 
+class UnfitCard(Card, frozen=True, kw_only=True):
+    """A job failed on a node, for a reason that another node may not have; `commit` was the newest then."""
+
+    error: str
+    at_ms: int
+    commit: int = 0
+
+
 class NodeCard(Card, frozen=True, kw_only=True):
     """`nodes/NAME`, ephemeral: a node that is there. `code`: per job, a short name for each part of it.
-    `lag`: per job that it follows; written again about once a second while it changes.
+    `lag`: per job that it follows; written again about once a second while it changes. `unfit`: the jobs that
+    it does not try again until another node has brought them further.
     """
 
     name: str
@@ -52,6 +61,7 @@ class NodeCard(Card, frozen=True, kw_only=True):
     standby: str
     code: dict[str, dict[str, str]]
     lag: dict[str, LagCard] = {}
+    unfit: dict[str, UnfitCard] = {}
 
 
 class HolderCard(Card, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from holdfast.cluster.cards import HolderCard, NodeCard, OverCard, PulseCard, Wi
 
 STEP_SECONDS = 0.4
 """How much longer each next node waits before it takes a free seat."""
-_Order = tuple[bool, bool, int, int, int, str]
+_Order = tuple[bool, bool, bool, int, int, int, str]
 KINDS = ("hot", "warm", "cold")
 """Kinds of standby, the readiest first."""
 
@@ -48,11 +48,24 @@ def is_free(seat: SeatSeen) -> bool:
     return seat.holder is None and seat.over is None
 
 
+def is_able(card: NodeCard, job: str) -> bool:
+    """Whether a node has the job, and it has not failed there."""
+    return job in card.code and job not in card.unfit
+
+
+def hopeless(seen: ClusterSeen, job: str) -> str | None:
+    """Why the job can go on nowhere: it has failed on every node that has it. None: somebody may yet try."""
+    having = sorted((card for card in seen.nodes.values() if job in card.code), key=lambda card: card.name)
+    if not having or not is_free(seen.seats[job]) or any(is_able(card, job) for card in having):
+        return None
+    return "it failed on every node: " + "; ".join(f"{card.name}: {card.unfit[job].error}" for card in having)
+
+
 def rank(seen: ClusterSeen, job: str, node: str) -> int:
     """How many other nodes should take the seat rather than this one.
 
-    First whoever it was meant for; last whoever gave it up; else whoever holds fewest, then the readiest,
-    then the one that has been there longest.
+    First whoever it was meant for; then whoever holds fewest, then the readiest, then the one that has been
+    there longest; after them whoever gave it up, and last those on which it failed.
     """
     return sorted((card for card in seen.nodes.values() if job in card.code), key=_order(seen, job)).index(
         seen.nodes[node]
@@ -62,7 +75,7 @@ def rank(seen: ClusterSeen, job: str, node: str) -> int:
 def heir(seen: ClusterSeen, job: str) -> str | None:
     """Who would take the seat if its holder gave it up; None: nobody else is there."""
     holder = seen.seats[job].holder
-    others = [card for card in seen.nodes.values() if job in card.code and card.name != _name(holder)]
+    others = [card for card in seen.nodes.values() if is_able(card, job) and card.name != _name(holder)]
     return min(others, key=_order(seen, job)).name if others else None
 
 
@@ -77,7 +90,7 @@ def to_give_away(seen: ClusterSeen, node: str) -> str | None:
     if len(mine) < 2 or any((len(jobs), name) > (len(mine), node) for name, jobs in held.items()):
         return None
     for job in reversed(mine):
-        takers = [card.name for card in seen.nodes.values() if job in card.code]
+        takers = [card.name for card in seen.nodes.values() if is_able(card, job)]
         if seen.seats[job].wish is None and any(len(held[name]) <= len(mine) - 2 for name in takers):
             return job
     return None
@@ -93,7 +106,8 @@ def _order(seen: ClusterSeen, job: str) -> Callable[[NodeCard], _Order]:
         meant = seat.wish is not None and seat.wish.to == card.name
         kind = KINDS.index(card.standby) if card.standby in KINDS else len(KINDS)
         return (
-            not meant, card.name in gave, len(seen.held_by(card.name)), kind, card.since_ms, card.name
+            job in card.unfit, not meant, card.name in gave, len(seen.held_by(card.name)), kind,
+            card.since_ms, card.name,
         )  # fmt: skip
 
     return key

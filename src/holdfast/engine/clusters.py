@@ -16,7 +16,7 @@ from holdfast.checkpoint.failovers import read_failovers
 from holdfast.clock import Clock
 from holdfast.cluster import membership, paths, seats
 from holdfast.cluster.cards import WishCard
-from holdfast.cluster.seating import ClusterSeen, heir
+from holdfast.cluster.seating import ClusterSeen, heir, is_able
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
 from holdfast.engine.asking import asker
 from holdfast.errors import DefinitionError, HoldfastError, RetryableError
@@ -85,6 +85,7 @@ def cluster_standing(zookeeper: ZooKeeper, cluster: str, clock: Clock) -> dict[s
             "standby": card.standby,
             "seats": seen.held_by(card.name),
             "jobs": sorted(card.code),
+            "unfit": {job: unfit.error for job, unfit in sorted(card.unfit.items())},
             "lag": {
                 job: {"epoch": lag.epoch, "epochs": lag.epochs, "ms": lag.ms, "problem": lag.problem}
                 for job, lag in card.lag.items()
@@ -110,7 +111,7 @@ def hand_over(
         raise DefinitionError(
             f"nobody holds the seat of {job!r}, so nobody can give it up; see holdfast status"
         )
-    ready = [name for name, card in seen.nodes.items() if job in card.code and name != holder.node]
+    ready = [name for name, card in seen.nodes.items() if is_able(card, job) and name != holder.node]
     if not ready:
         raise DefinitionError(f"no other node could take {job!r} from {holder.node}; start one first")
     if to is not None and to not in ready:

@@ -106,14 +106,17 @@ class Committer:
             return
         shown, own_keys = self._publishing.through, tuple(marks)
         record = news(self.view, term=self._term, run=self._run, published_through=shown, own_keys=own_keys)
-        self._permit.await_commit()
-        done = self._checkpoint.chain.commit(self.view, record)
-        if isinstance(done, Adopted):
+        try:
+            self._permit.await_commit()
+            done = self._checkpoint.chain.commit(self.view, record)
+            if isinstance(done, Adopted):
+                raise AdoptedOther(f"commit {done.view.number} of term {done.view.term} came first")
+            self.view = done.view
+            self._permit.satisfied()
+            self._on_commit(self.view)
+        except BaseException:
             self._failed = True
-            raise AdoptedOther(f"commit {done.view.number} of term {done.view.term} came first")
-        self.view = done.view
-        self._permit.satisfied()
-        self._on_commit(self.view)
+            raise
 
     def add_snapshots(self, files: list[SnapshotFile]) -> None:
         """Name these snapshots in a coming commit record."""

@@ -20,7 +20,7 @@ from holdfast.checkpoint.commits import DamagedChain
 from holdfast.checkpoint.pins import release
 from holdfast.checkpoint.records import SavepointRecord
 from holdfast.checkpoint.saving import PIN_PREFIX
-from holdfast.checkpoint.terms import claim, newest_term
+from holdfast.checkpoint.terms import claim, end, newest_term
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock
 from holdfast.engine.committing import AdoptedOther
@@ -41,9 +41,11 @@ from holdfast.engine.wishes import Wishes
 from holdfast.errors import (
     CorruptionError,
     FencedOut,
+    HoldfastError,
     ObjectMissing,
     RestoreError,
     RetryableError,
+    SeatLost,
     StorageError,
 )
 from holdfast.graph.nodes import Graph
@@ -100,6 +102,19 @@ class Driver:
         # A node that lost its seat while Spark was starting must not take the lead from its successor.
         self._wishes.permit.await_valid()
         self._term = claim(self._storage, self._run, socket.gethostname(), os.getpid(), self._clock.now_ms())
+        try:
+            self._run_term(controls)
+        except (FencedOut, SeatLost):
+            # Whoever leads now has a term of its own.
+            raise
+        except BaseException:
+            self._tell_end()
+            raise
+        self._tell_end()
+        self._monitor.update(phase="stopped")
+
+    def _run_term(self, controls: Controls) -> None:
+        """The run, from the claimed term to its end."""
         reached(Step.TERM_CLAIMED)
         release(self._storage, PIN_PREFIX, but_of=self._run)
         self._monitor.update(term=self._term, restarts=self._term - 1, phase="restoring")
@@ -118,7 +133,11 @@ class Driver:
                 self._refuse_if_superseded()
                 _refuse_if_replaying(last)
                 self.save(savepoint, "native", stopped_with=last.number)
-        self._monitor.update(phase="stopped")
+
+    def _tell_end(self) -> None:
+        """Say in storage that this run has ended; without it only the user can know that nobody leads."""
+        with contextlib.suppress(HoldfastError):
+            end(self._storage, self._term, self._run, self._clock.now_ms())
 
     def save(self, url: str, format: str, *, stopped_with: int | None = None) -> SavepointRecord:
         """Take a savepoint of what is committed. From any thread. `stopped_with`: the run has ended with this

@@ -22,6 +22,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.cluster.paths import checked_name
 from holdfast.cluster.tenure import Give, Limits, Lost, RunEnded, Stage, Suspended, Tick
 from holdfast.cluster.zookeeper import Connection, ZooKeeper
+from holdfast.engine.blame import in_short, is_of_the_job, is_replaced
 from holdfast.engine.job import Job
 from holdfast.engine.node_settings import NodeSettings
 from holdfast.engine.owners import Owner, take_owner
@@ -29,7 +30,7 @@ from holdfast.engine.progress import Listener, Message
 from holdfast.engine.registering import Registration
 from holdfast.engine.settings import RunOptions, Until, check_settings
 from holdfast.engine.sitting import Seats
-from holdfast.engine.tenant import Place, Run, Tenant, is_replaced
+from holdfast.engine.tenant import Place, Run, Tenant
 from holdfast.errors import RetryableError, SessionLost
 from holdfast.graph.guarantees import check_guarantee
 from holdfast.graph.validate import check
@@ -56,7 +57,7 @@ class Node:
         for job in jobs:
             check(job.graph())
             check_guarantee(job.graph(), run.guarantee)
-        self._working_dir, self._until = run.working_dir, run.until
+        self._run_settings = run
         self._settings, self._say, self._clock = settings, say, clock or SystemClock()
         self._zookeeper = ZooKeeper(settings.zookeeper, self._connection_changed, self._clock)
         self._tenants: dict[str, Tenant] = {}
@@ -90,7 +91,8 @@ class Node:
         self._zookeeper.connect()
         try:
             self._registration.enter()
-            self._owner = take_owner(self._working_dir)
+            run = self._run_settings
+            self._owner = take_owner(run.working_dir, private=run.private_working_dir)
             self._make_ready()
             self._join()
             name, cluster = self._registration.name, self._settings.cluster
@@ -103,6 +105,9 @@ class Node:
             self._close()
         if self._failure is not None:
             raise self._failure
+        for tenant in self._tenants.values():
+            if tenant.unfit is not None and self._seats.failed(tenant):
+                raise tenant.unfit.failure
 
     def _make_ready(self) -> None:
         """Stand by as this kind of node does, before others count on it. Raises what prevents that."""
@@ -169,21 +174,25 @@ class Node:
         failure, job = run.failure, tenant.name
         left_to_others = isinstance(failure, RetryableError) or is_replaced(failure)
         if failure is None and not run.asked_to_end:
-            self._seats.end(job, "finished" if self._until == Until.EXHAUSTED else "stopped")
+            self._seats.end(job, "finished" if self._run_settings.until == Until.EXHAUSTED else "stopped")
         elif isinstance(failure, SessionLost):
             self._fail(failure)
         elif left_to_others:
             self._seats.cool(job)
             self._say(f"{job}: the run ended: {failure}")
-        elif failure is not None:
+        elif failure is not None and is_of_the_job(failure):
             self._failure = failure
-            self._seats.end(job, "failed", " ".join(str(failure).split())[:2_000])
+            self._seats.end(job, "failed", in_short(failure, 2_000))
             self._say(f"{job}: FAILED: {failure}")
+        elif failure is not None:
+            self._seats.fail_here(tenant, failure)
+            self._say(f"{job}: FAILED HERE, left to the other nodes: {in_short(failure, 2_000)}")
         else:
             self._say(f"{job}: the run ended in good order")
         tenant.feed(RunEnded())
         tenant.forget_run()
-        if (run.asked_to_end or left_to_others) and not self._leaving.is_set():
+        standing_by = (run.asked_to_end or left_to_others) and tenant.unfit is None
+        if standing_by and not self._leaving.is_set():
             tenant.attend()
         self._dirty = True
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from holdfast.errors import DefinitionError
+from holdfast.errors import MachineError
+from holdfast.state.directories import private_directory
 from holdfast.state.generations import Lock
 
 OWNERS_MAX = 1_000
@@ -27,8 +28,12 @@ class Owner:
         self._lock.release()
 
 
-def take_owner(working_dir: str) -> Owner:
-    """The first name that nobody has. DefinitionError: nothing can be written there."""
+def take_owner(working_dir: str, *, private: bool = False) -> Owner:
+    """The first name that nobody has. MachineError: nothing can be written there. `private`: nobody chose the
+    place, so it must be this user's alone.
+    """
+    if private:
+        private_directory(Path(working_dir))
     try:
         Path(working_dir).mkdir(parents=True, exist_ok=True)
         for number in range(1, OWNERS_MAX + 1):
@@ -38,7 +43,7 @@ def take_owner(working_dir: str) -> Owner:
                 return Owner(name, lock)
             lock.abandon()
     except OSError as cause:
-        raise DefinitionError(
+        raise MachineError(
             f"working state cannot be kept in {working_dir} ({cause}); choose another --working-dir"
         ) from cause
-    raise DefinitionError(f"{OWNERS_MAX} nodes keep working state in {working_dir}; choose another place")
+    raise MachineError(f"{OWNERS_MAX} nodes keep working state in {working_dir}; choose another place")

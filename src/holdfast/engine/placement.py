@@ -31,6 +31,7 @@ def work_place(
         identity=identity,
         storage_url=storage.url,
         working_root=settings.working_dir if is_single_executor(spark) else None,
+        private_root=settings.private_working_dir,
         backend=settings.backend,
         owner=owner,
     )

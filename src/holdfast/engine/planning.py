@@ -18,6 +18,7 @@ from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock
 from holdfast.engine.committing import AdoptedOther
 from holdfast.engine.draining import Ends
+from holdfast.engine.plan_clock import PlanClock
 from holdfast.errors import CorruptionError, FencedOut, HoldfastError, ObjectMissing, RestoreError
 from holdfast.graph.nodes import SourceNode
 from holdfast.ids import EpochId, PlanAttempt
@@ -201,12 +202,11 @@ class Planner:
         fingerprint: str,
         parallelism: int,
     ) -> None:
-        self._plans, self._clock = plans, clock
+        self._plans, self._time = plans, PlanClock(clock, view.clock_ms)
         self._term, self._run = term, run
         self._fingerprint, self._parallelism = fingerprint, parallelism
         self._recorded = recorded
         self._ends: Ends | None = None
-        self._clock_ms = view.clock_ms
         self.epoch = view.last_epoch
         self.positions: dict[str, Json] = {node.uid: view.positions.get(node.uid) for node in sources}
         notes = {node.uid: list(view.notes.get(node.uid, ())) for node in sources}
@@ -241,7 +241,7 @@ class Planner:
         if self._ends is not None:
             self._ends.planned(plan.slices)
         self.epoch = plan.epoch
-        self._clock_ms = plan.clock_ms
+        self._time.reach(plan.clock_ms)
         self.positions.update({uid: part.end for uid, part in plan.slices.items()})
         return plan
 
@@ -250,7 +250,7 @@ class Planner:
         source. Waits until recorded plans are used up, because they come before anything new.
         """
         if self._ends is None and not self._recorded:
-            self._ends = Ends(self.readers, self.positions, self._now_ms(), fixed)
+            self._ends = Ends(self.readers, self.positions, self._time.now_ms(), fixed)
 
     def news(self) -> list[str]:
         """What the sources have to say since this was last asked."""
@@ -266,6 +266,10 @@ class Planner:
         ]
         return Waiting(sum(c.files for c in counts), sum(c.bytes for c in counts)) if counts else None
 
+    def now_ms(self) -> int:
+        """The time that a plan made now would have."""
+        return self._time.now_ms()
+
     def exhausted(self) -> bool:
         """Whether no source will ever have more. Asked after `next` gave None."""
         return all(reader.exhausted(self.positions[uid]) for uid, reader in self.readers.items())
@@ -275,7 +279,7 @@ class Planner:
         return None if any(lag is None for lag in lags) else sum(lag for lag in lags if lag is not None)
 
     def _slices(self, max_rows: int) -> dict[str, Slice]:
-        now_ms = self._now_ms()
+        now_ms = self._time.now_ms()
         slices: dict[str, Slice] = {}
         left = max_rows
         uids = list(self.readers)
@@ -306,10 +310,6 @@ class Planner:
             parent=parent,
             fingerprint=self._fingerprint,
             parallelism=self._parallelism,
-            clock_ms=self._now_ms(),
+            clock_ms=self._time.now_ms(),
             slices=slices,
         )
-
-    def _now_ms(self) -> int:
-        # The clock of plans never goes back, whoever leads and whatever their machine thinks the time is.
-        return max(self._clock.now_ms(), self._clock_ms)

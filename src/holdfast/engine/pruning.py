@@ -1,13 +1,14 @@
 """Giving up old commits on request, beside a running job or without one.
 
-    nobody leads    two commits that cover no epoch: the first gives up all but the newest `keep`, the second
-                    lets their files be deleted (see retention)
-    somebody leads  only what it has given up itself is deleted: how much to keep is the leader's to say
+    the leader has ended    two commits that cover no epoch: the first gives up all but the newest `keep`, the
+                            second lets their files be deleted (see retention)
+    the leader answers      only what it has given up itself is deleted: how much to keep is for it to say
+    neither                 refused: it may be slow, paused or cut off, and taking its term would end it
 
 Always true: every deletion is retention's own, from a committed view, so it is one that the leader itself
-would make; a snapshot that the leader may be about to commit is left alone. Without a leader a term is
-claimed: one that was paused for longer than it took to ask, and wakes up, is fenced out as by any other
-takeover.
+would make; a snapshot that the leader may be about to commit is left alone. A term is claimed only after one
+whose leader has said that it ended, or is known to be gone by the word of the caller; whoever claims
+one meanwhile keeps it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.commits import Adopted, Chain
 from holdfast.checkpoint.pins import read_pins, unpin
-from holdfast.checkpoint.records import CommitRecord, PinRecord
+from holdfast.checkpoint.records import CommitRecord, PinRecord, TermRecord
 from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.terms import claim
+from holdfast.checkpoint.terms import claim_after, end, has_ended, newest_term
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock
 from holdfast.engine.asking import asker, status_of_leader
@@ -29,6 +30,7 @@ from holdfast.errors import DefinitionError, RetryableError
 from holdfast.storage.contract import Storage
 
 ANSWER_SECONDS = 3.0
+RUN_PREFIX = "prune-"
 KEEP_MIN = 2
 """As for a run: what there is to go back to when the newest turns out damaged."""
 
@@ -51,11 +53,19 @@ class Pruned:
 
 
 def prune(
-    storage: Storage, keep: int, clock: Clock, *, pins_older_than_ms: int | None = None, dry_run: bool = False
+    storage: Storage,
+    keep: int,
+    clock: Clock,
+    *,
+    pins_older_than_ms: int | None = None,
+    dry_run: bool = False,
+    not_running: bool = False,
 ) -> Pruned:
     """Give up all but the newest `keep` commits, if nobody leads, and delete what is given up.
 
     Pins whose time is over are removed; with `pins_older_than_ms` also all those that are older than that.
+    RetryableError: the leader neither answers nor said that it ended; nothing was touched. `not_running`: the
+    caller knows that it is gone.
     """
     if keep < KEEP_MIN:
         raise DefinitionError(
@@ -66,14 +76,17 @@ def prune(
     view = chain.load()
     now = clock.now_ms()
     doomed = tuple(pin.name for pin in read_pins(storage).records if _over(pin, now, pins_older_than_ms))
+    leader = newest_term(storage)
     led = status_of_leader(storage, clock, ANSWER_SECONDS, by=asker("prune")) is not None
+    if not (led or not_running):
+        _refuse_if_led(storage, leader)
     target = view.retained_from if led else max(view.retained_from, view.number - keep + 1)
     given_up = tuple(number for number in chain.numbers() if view.retained_from <= number < target)
     if dry_run or not view.number:
         return Pruned(led, target, view.number, given_up, doomed, 0)
     unpin(storage, doomed)
     if not led and given_up:
-        view = _give_up(storage, chain, view, clock)
+        view = _give_up(storage, chain, view, clock, leader.term if leader else 0)
     swept = Retention(chain, led_by_other=led).after_commit(view)
     deleted, held_back = (swept.deleted, swept.held_back) if swept else (0, "")
     return Pruned(led, view.retained_from, view.number, given_up, doomed, deleted, held_back)
@@ -85,9 +98,32 @@ def _over(pin: PinRecord, now_ms: int, older_than_ms: int | None) -> bool:
     return older_than_ms is not None and pin.pinned_ms < now_ms - older_than_ms
 
 
-def _give_up(storage: Storage, chain: Chain, view: CheckpointView, clock: Clock) -> CheckpointView:
-    run = f"prune-{uuid.uuid4().hex[:12]}"
-    term = claim(storage, run, socket.gethostname(), os.getpid(), clock.now_ms())
+def _refuse_if_led(storage: Storage, leader: TermRecord | None) -> None:
+    """RetryableError: somebody may lead. Silence is no proof that nobody does."""
+    # A prune that was killed led nothing.
+    if leader is None or leader.run.startswith(RUN_PREFIX) or has_ended(storage, leader.term):
+        return
+    raise RetryableError(
+        f"the leader of term {leader.term} (process {leader.pid} on {leader.host}) neither answers nor said "
+        "that it ended, and would be ended by this: nothing was touched; stop it first or try again, or, if "
+        "the job is known not to run, say so with --not-running"
+    )
+
+
+def _give_up(
+    storage: Storage, chain: Chain, view: CheckpointView, clock: Clock, newest: int
+) -> CheckpointView:
+    run = f"{RUN_PREFIX}{uuid.uuid4().hex[:12]}"
+    term = claim_after(storage, newest, run, socket.gethostname(), os.getpid(), clock.now_ms())
+    if term is None:
+        raise RetryableError("a leader came meanwhile, and keeps its lead; prune again beside it")
+    try:
+        return _committed(chain, view, clock, term, run)
+    finally:
+        end(storage, term, run, clock.now_ms())
+
+
+def _committed(chain: Chain, view: CheckpointView, clock: Clock, term: int, run: str) -> CheckpointView:
     for _ in range(GIVING_UP):
         record = CommitRecord(
             term=term,

@@ -15,7 +15,7 @@ from holdfast.checkpoint.failovers import cluster_of
 from holdfast.checkpoint.records import ClusterRecord
 from holdfast.clock import Clock
 from holdfast.cluster import membership, seats
-from holdfast.cluster.cards import ClusterCard, HolderCard, LagCard, NodeCard
+from holdfast.cluster.cards import ClusterCard, HolderCard, LagCard, NodeCard, UnfitCard
 from holdfast.cluster.membership import Founding
 from holdfast.cluster.seating import code_differences
 from holdfast.cluster.zookeeper import ZooKeeper
@@ -73,6 +73,11 @@ class Registration:
         self._told = self._card()
         membership.join(self._zookeeper, self._settings.cluster, self._told)
 
+    def tell(self) -> None:
+        """Let others see this node as it is now. What it does next in ZooKeeper is seen after that."""
+        self._told = self._card()
+        membership.tell(self._zookeeper, self._settings.cluster, self._told)
+
     def tell_lag(self) -> None:
         """Let others see how far behind this node's working state is, while that changes."""
         now = self._clock.monotonic()
@@ -109,6 +114,10 @@ class Registration:
             since_ms=self._since_ms, standby=self._settings.standby,
             code={name: tenant.code for name, tenant in self._tenants.items()},
             lag={job: _lag_card(lag) for job, lag in lags.items() if lag is not None},
+            unfit={
+                job: UnfitCard(error=unfit.error, at_ms=unfit.at_ms, commit=unfit.commit)
+                for job, tenant in self._tenants.items() if (unfit := tenant.unfit) is not None
+            },
         )  # fmt: skip
 
     def _fresh_id(self) -> str:

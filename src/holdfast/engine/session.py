@@ -13,7 +13,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING
 
-from holdfast.errors import DefinitionError, SessionLost
+from holdfast.errors import MachineError, SessionLost
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -116,7 +116,7 @@ def require_java() -> None:
     java = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
     if java is None:
         where = f"in JAVA_HOME={home}" if home else "on the PATH, and JAVA_HOME is not set"
-        raise DefinitionError(
+        raise MachineError(
             f"Spark needs Java 17 or newer and there is no java {where}; "
             "install one, for example with: apt-get install openjdk-17-jre-headless"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +13,7 @@ from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import Guarantee
 from holdfast.protection.restarts import ExponentialDelay, RestartStrategy
 from holdfast.state.backends import backend_named
+from holdfast.state.directories import default_working_dir
 
 EPOCH_TARGET_SECONDS = 1.0
 """What the adaptive epoch size aims at: small enough to be prompt, large enough to drown the fixed cost."""
@@ -84,6 +84,8 @@ class RunSettings:
     max_rows_per_epoch: int | None
     retain: int
     working_dir: str
+    private_working_dir: bool
+    """Nobody chose it, so its name can be guessed: it must be this user's alone."""
 
 
 def check_settings(checkpoint: str | Path, options: RunOptions) -> RunSettings:
@@ -106,6 +108,7 @@ def check_settings(checkpoint: str | Path, options: RunOptions) -> RunSettings:
     if options.get("claim") and savepoint is None:
         raise DefinitionError("claim=True claims nothing; say which savepoint: from_savepoint='sp/'")
     parallelism = options.get("parallelism")
+    chosen = options.get("working_dir") or os.environ.get("HOLDFAST_WORKING_DIR")
     return RunSettings(
         checkpoint=str(checkpoint),
         guarantee=_choice(Guarantee, "guarantee", options.get("guarantee", "exactly-once")),
@@ -123,8 +126,10 @@ def check_settings(checkpoint: str | Path, options: RunOptions) -> RunSettings:
         claim=options.get("claim", False),
         allow_dropped_state=options.get("allow_dropped_state", False),
         max_rows_per_epoch=max_rows,
-        retain=retain,  # Workers have other current directories than the driver.
-        working_dir=str(Path(options.get("working_dir") or _default_working_dir()).absolute()),
+        retain=retain,
+        # Workers have other current directories than the driver.
+        working_dir=str(Path(chosen or default_working_dir()).absolute()),
+        private_working_dir=not chosen,
     )
 
 
@@ -152,9 +157,3 @@ def _choice(kind: type[E], name: str, value: str) -> E:
     except ValueError:
         choices = ", ".join(repr(str(choice)) for choice in kind)
         raise DefinitionError(f"{name}={value!r} is not known; choose one of {choices}") from None
-
-
-def _default_working_dir() -> Path:
-    return Path(
-        os.environ.get("HOLDFAST_WORKING_DIR") or Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
-    )

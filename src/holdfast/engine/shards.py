@@ -24,6 +24,7 @@ from holdfast.engine.work import ShardPlan, TaskResult, WorkPlace, as_batch
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.backends import backend_named
 from holdfast.state.conversion import Lineage, delta_entries
+from holdfast.state.directories import default_working_dir, private_directory
 from holdfast.state.working import (
     EMPTY,
     DeltaStep,
@@ -207,10 +208,13 @@ def forget_fetched(directory: Path, keep: tuple[SnapshotFile, ...]) -> None:
 
 def _disk_root(place: WorkPlace) -> Path:
     """The user's choice; or, on a cluster, the executor's scratch directory, which Spark removes with it."""
-    if place.working_root is not None:
-        root = Path(place.working_root)
-    else:
-        root = Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0]) / "holdfast"
+    if place.working_root is None:
+        scratch = os.environ.get("SPARK_LOCAL_DIRS")
+        ours = Path(scratch.split(",")[0]) / "holdfast" if scratch else default_working_dir()
+        return private_directory(ours)
+    root = Path(place.working_root)
+    if place.private_root:
+        return private_directory(root)
     root.mkdir(parents=True, exist_ok=True)
     return root
 

@@ -11,9 +11,19 @@ from collections.abc import Callable, Mapping
 from holdfast.clock import Clock
 from holdfast.cluster import membership, seats
 from holdfast.cluster.cards import HolderCard, OverCard, PulseCard, WishCard
-from holdfast.cluster.seating import STEP_SECONDS, ClusterSeen, SeatSeen, heir, is_free, rank, to_give_away
+from holdfast.cluster.seating import (
+    STEP_SECONDS,
+    ClusterSeen,
+    SeatSeen,
+    heir,
+    hopeless,
+    is_free,
+    rank,
+    to_give_away,
+)
 from holdfast.cluster.tenure import Contact, Give, Lost, Stage, Won
 from holdfast.cluster.zookeeper import ZooKeeper
+from holdfast.engine.blame import Unfit
 from holdfast.engine.progress import Message
 from holdfast.engine.registering import Registration
 from holdfast.engine.takeover import Predecessor
@@ -64,7 +74,33 @@ class Seats:
             return False
         for tenant in self._tenants.values():
             self._mind_holder(tenant, known[tenant.name])
+            self._mind_failures(tenant, known[tenant.name])
         return True
+
+    def _mind_failures(self, tenant: Tenant, seat: SeatSeen) -> None:
+        """Try again once another node has brought the job further; end it where none can."""
+        unfit, pulse = tenant.unfit, seat.pulse
+        if unfit is not None and pulse is not None and pulse.commit > unfit.commit:
+            tenant.unfit = None
+            self._registration.tell()
+            self._say(f"{tenant.name}: node {pulse.node} has brought it further; standing by for it again")
+            tenant.attend()
+        elif (why := hopeless(self._seen, tenant.name)) is not None:
+            self.end(tenant.name, "failed", why[:2_000])
+            self._say(f"{tenant.name}: FAILED: {why}")
+
+    def fail_here(self, tenant: Tenant, failure: BaseException) -> None:
+        """Leave the job to the others: what it failed of may be this node's own. The seat is given back after
+        this, so that whoever sees it free sees why."""
+        seat = self._seen.seats.get(tenant.name)
+        commit = max(tenant.progress.commit, seat.pulse.commit if seat and seat.pulse else 0)
+        tenant.unfit = Unfit(failure, commit, self._clock.now_ms())
+        self._registration.tell()
+
+    def failed(self, tenant: Tenant) -> bool:
+        """Whether the job is over because it failed."""
+        seat = self._seen.seats.get(tenant.name)
+        return seat is not None and seat.over is not None and seat.over.state == "failed"
 
     def _mind_holder(self, tenant: Tenant, seat: SeatSeen) -> None:
         """What the sight of a seat means for this node."""
@@ -104,6 +140,8 @@ class Seats:
         """Whether this node should try to take the job's seat now."""
         job, seat = tenant.name, self._seen.seats.get(tenant.name)
         if seat is None or tenant.stage is not Stage.STANDING_BY or now < self._cool_until.get(job, 0):
+            return False
+        if tenant.unfit is not None:
             return False
         patience = rank(self._seen, job, self._registration.name) * STEP_SECONDS
         return self._is_ours(seat) or (is_free(seat) and now - self._free_since[job] >= patience)

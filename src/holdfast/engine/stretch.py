@@ -24,6 +24,7 @@ from holdfast.engine.committing import Committer, PublishOrder
 from holdfast.engine.lines import EMPTY_VERSION, Line, line_of
 from holdfast.engine.lists import lists_of
 from holdfast.engine.placement import Placement, work_place
+from holdfast.engine.plan_clock import strange_clock
 from holdfast.engine.planning import Planner, recorded_plans
 from holdfast.engine.program import Program
 from holdfast.engine.progress import Monitor
@@ -272,7 +273,7 @@ class Stretch:
         """Save keys that are due while no epoch runs; all that are dirty when the stretch ends."""
         if not self._seat.program.own_keys:
             return
-        now_ms = max(self._seat.clock.now_ms(), self._committer.view.clock_ms)
+        now_ms = self._planner.now_ms()
         found = self._passes.step(
             self._lines, self._ledger.standing, now_ms, self._seat.monitor.say, everything=everything
         )
@@ -316,6 +317,8 @@ def _planner_after(seat: Seat, view: CheckpointView, shards: int, shown: Mapping
     code = fingerprint(seat.program.graph)
     ceiling = seat.settings.max_rows_per_epoch
     _refuse_gone_on(seat, view, shown)
+    if strange := strange_clock(seat.clock, view.clock_ms):
+        seat.monitor.say(strange)
     recorded = recorded_plans(
         plans, seat.checkpoint.chain, view, uids, code, shards, ceiling, seat.monitor.say, shown
     )

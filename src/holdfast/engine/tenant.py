@@ -34,6 +34,7 @@ from holdfast.cluster.tenure import (
     step,
 )
 from holdfast.engine.attending import Attendant
+from holdfast.engine.blame import Unfit, in_short
 from holdfast.engine.following import Lag
 from holdfast.engine.job import Job, JobHandle
 from holdfast.engine.permit import Permit
@@ -42,7 +43,7 @@ from holdfast.engine.progress import Listener, Message, Progress
 from holdfast.engine.settings import RunOptions, check_settings
 from holdfast.engine.takeover import Predecessor, Takeover
 from holdfast.engine.wishes import Wishes
-from holdfast.errors import FencedOut, HoldfastError, SeatLost
+from holdfast.errors import HoldfastError
 from holdfast.graph.fingerprint import fingerprint_parts
 from holdfast.storage.places import open_storage
 
@@ -95,6 +96,8 @@ class Tenant:
         """Until when the seat is safe, from the newest contact."""
         self._why = ""
         self._run: Run | None = None
+        self.unfit: Unfit | None = None
+        """Why this node leaves the job to the others; None: it does not."""
         self._attendant: Attendant | None = None
 
     @property
@@ -268,12 +271,7 @@ class Tenant:
         self._place.say(f"{self.name}: {text}")
 
 
-def is_replaced(failure: BaseException | None) -> bool:
-    """Whether a run ended because somebody else leads, or may."""
-    return isinstance(failure, FencedOut | SeatLost)
-
-
 def _ending(run: Run | None) -> str:
     if run is None or run.failure is None:
         return "its run ended"
-    return f"its run ended: {' '.join(str(run.failure).split())[:500]}"
+    return f"its run ended: {in_short(run.failure, 500)}"

@@ -46,6 +46,8 @@ class WorkPlace:
     backend: str
     owner: str = ""
     """The node whose working state it is, where nodes of a cluster may share a machine."""
+    private_root: bool = False
+    """Anybody could have guessed `working_root`: it must be this user's alone."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, MachineError
+from holdfast.state.directories import private_directory
 
 if TYPE_CHECKING:
     from holdfast.state.opening import Database
@@ -37,13 +38,13 @@ class Backend(ABC):
 
     @abstractmethod
     def database(self) -> Database[Any]:
-        """What keeps its working state. DefinitionError when it is not installed."""
+        """What keeps its working state. MachineError when it is not installed."""
 
     def check_installed(self) -> None:  # noqa: B027
-        """DefinitionError with the command that helps, if something is not installed."""
+        """MachineError with the command that helps, if something is not installed."""
 
     def root(self, on_disk: Path) -> Path:
-        """Where working state goes on a machine whose disk has `on_disk` for it. DefinitionError: nowhere."""
+        """Where working state goes on a machine whose disk has `on_disk` for it. MachineError: nowhere."""
         return on_disk
 
 
@@ -60,11 +61,11 @@ class _Memory(_Lmdb):
     def root(self, on_disk: Path) -> Path:
         memory = Path(os.environ.get(MEMORY_DIR_SETTING) or MEMORY_DIR)
         if not memory.is_dir() or not os.access(memory, os.W_OK):
-            raise DefinitionError(
+            raise MachineError(
                 f"there is no memory file system at {memory} to write to; "
                 f"set {MEMORY_DIR_SETTING} to one, or use backend='lmdb'"
             )
-        return memory / f"holdfast-{os.getuid()}"
+        return private_directory(memory / f"holdfast-{os.getuid()}")
 
 
 class _RocksDb(Backend):
@@ -78,7 +79,7 @@ class _RocksDb(Backend):
 
     def check_installed(self) -> None:
         if importlib.util.find_spec("rocksdict") is None:
-            raise DefinitionError(
+            raise MachineError(
                 "backend='rocksdb' needs rocksdict, which is not installed; pip install 'holdfast[rocksdb]'"
             )
 

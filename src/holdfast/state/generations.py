@@ -106,12 +106,18 @@ class Generation:
 
 def check_room(directory: Path, bytes_needed: int) -> None:
     """Refuse to begin what the disk may have no room for. StorageError: nothing was written."""
-    disk, needed = os.statvfs(directory), bytes_needed + DISK_RESERVE_BYTES
-    if disk.f_bavail * disk.f_frsize < needed:
+    needed = bytes_needed + DISK_RESERVE_BYTES
+    if free_bytes(directory) < needed:
         raise StorageError(
             f"disk full: working state in {directory} needs about {needed >> 20} MiB to go on, nothing was "
             "written; free space there, or if that is backend='memory' use backend='lmdb'"
         )
+
+
+def free_bytes(directory: Path) -> int:
+    """What the file system of a directory still takes from this user."""
+    disk = os.statvfs(directory)
+    return disk.f_bavail * disk.f_frsize
 
 
 @contextlib.contextmanager

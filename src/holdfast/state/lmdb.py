@@ -1,7 +1,9 @@
 """The only door to LMDB: one file of named tables, opened once per process.
 
 Always true: a write transaction happens whole or not at all, also when its process is killed in it. Nothing
-is synced, so this does not hold for a crash of the machine: the marker's boot id covers that.
+is synced, so this does not hold for a crash of the machine: the marker's boot id covers that. A full disk is
+an error: pages are written, not changed through the map, where a page without room kills the process
+([decision 020](../../../docs/decisions/020-working-state-is-written-not-mapped.md)).
 Never here: who may write when. LMDB's own writer lock waits for a stopped process for ever, so whoever opens
 a file or begins a write holds the directory's lock, which gives up (see generations).
 """
@@ -9,6 +11,7 @@ a file or begins a write holds the directory's lock, which gives up (see generat
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +22,7 @@ from typing import Any, TypeVar
 import lmdb
 
 from holdfast.errors import StorageError
-from holdfast.state.generations import check_room
+from holdfast.state.generations import check_room, free_bytes
 from holdfast.state.tables import TABLES, UnusableStore
 
 MAP_BYTES = 4 << 30
@@ -27,6 +30,10 @@ MAP_BYTES = 4 << 30
 
 READERS_MAX = 512
 PAGE_BYTES = 4096
+LOCK_BYTES = 64 << 10
+"""Room for the table of readers, which LMDB changes through a map of its own."""
+_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a commit fails with when the file system takes no more: LMDB calls a write cut short an I/O error."""
 
 T = TypeVar("T")
 _shared: dict[str, tuple[Store, int]] = {}
@@ -90,6 +97,8 @@ class Store:
 
     def __init__(self, path: Path, *, readonly: bool = False, map_bytes: int = MAP_BYTES) -> None:
         self.path = path
+        if not readonly:
+            _make_lock_file(path)
         try:
             self._env = lmdb.open(
                 str(path),
@@ -97,7 +106,6 @@ class Store:
                 subdir=False,
                 readonly=readonly,
                 lock=not readonly,
-                writemap=not readonly,
                 sync=False,
                 metasync=False,
                 readahead=False,
@@ -106,6 +114,8 @@ class Store:
             )
             self._tables = self._open_tables(readonly)
         except lmdb.Error as cause:
+            if not readonly and _is_refusal(cause):
+                raise _full(path, path.stat().st_size, PAGE_BYTES) from cause
             raise UnusableStore(f"{path}: {cause}") from cause
 
     def _open_tables(self, readonly: bool) -> dict[bytes, Any]:
@@ -127,9 +137,8 @@ class Store:
     def write(self, work: Callable[[LmdbTx], T], bytes_needed: int = 0) -> T:
         """Run `work` in one write transaction; an exception undoes all of it.
 
-        `work` runs again when the map was too small. `bytes_needed`: about how much the file may grow. A
-        full disk is refused beforehand: touching a page of the map that the disk has no room for would kill
-        the process.
+        `work` runs again when the map was too small. `bytes_needed`: about how much the file may grow.
+        StorageError when the disk has no room: nothing was written, and the file is as long as before.
         """
         check_room(self.path.parent, bytes_needed)
         while True:
@@ -141,7 +150,16 @@ class Store:
             except lmdb.MapFullError:
                 self._env.set_mapsize(self._env.info()["map_size"] * 2)
             except lmdb.Error as cause:
+                if _is_refusal(cause):
+                    raise self._give_back(bytes_needed) from cause
                 raise UnusableStore(f"{self.path}: {cause}") from cause
+
+    def _give_back(self, bytes_needed: int) -> StorageError:
+        """Cut off the pages of a failed transaction, to which nothing refers; say what it lacked."""
+        used, reached = self.size_bytes(), self.path.stat().st_size
+        if reached > used:
+            os.truncate(self.path, used)
+        return _full(self.path, used, max(bytes_needed, reached - used))
 
     def copy_to(self, file: int, before: Callable[[LmdbTx], T]) -> T:
         """Write a compact copy of one view to the open file; return what `before` read in that same view."""
@@ -151,7 +169,9 @@ class Store:
                 self._env.copyfd(file, compact=True, txn=txn)
                 return result
         except lmdb.Error as cause:
-            raise StorageError(f"cannot write a snapshot of {self.path}: {cause}; try again") from cause
+            raise StorageError(
+                f"cannot write a snapshot of {self.path}: {cause}; free space where it goes, or try again"
+            ) from cause
 
     def size_bytes(self) -> int:
         """Bytes of the file that were ever used."""
@@ -160,6 +180,34 @@ class Store:
 
     def close(self) -> None:
         self._env.close()
+
+
+def _make_lock_file(path: Path) -> None:
+    """See to it that LMDB's lock file has its room on the disk: it is changed through a map."""
+    try:
+        file = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(file, 0, LOCK_BYTES)
+        finally:
+            os.close(file)
+    except OSError as cause:
+        if cause.errno in _REFUSED:
+            raise _full(path, 0, LOCK_BYTES) from cause
+        raise
+
+
+def _full(path: Path, used: int, needed: int) -> StorageError:
+    """The error for what the file system did not take."""
+    free = free_bytes(path.parent)
+    return StorageError(
+        f"disk full: working state in {path.parent} has {used >> 20} MiB and needs more than "
+        f"{needed / (1 << 20):.1f} MiB besides, {free >> 20} MiB are free, nothing was written; free space "
+        "there or raise the quota or file size limit, or if that is backend='memory' use backend='lmdb'"
+    )
+
+
+def _is_refusal(cause: lmdb.Error) -> bool:
+    return any(os.strerror(code) in str(cause) for code in _REFUSED)
 
 
 def share_readonly(path: Path) -> Store:

@@ -90,6 +90,11 @@ def open_shard(
                 shard.arrival = opener.arrival
                 sweep(directory)
                 return shard
+    except StorageError:
+        # The disk may be full, and of what could not be built.
+        with contextlib.suppress(OSError):
+            sweep(directory)
+        raise
     except OSError as cause:
         raise StorageError(f"cannot use working state {directory}: {cause}; mend the local disk") from cause
     raise StaleWorkingState(f"{directory} kept moving under {TRIES_MAX} tries to open it at {target.version}")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import DefinitionError, StorageError
+from holdfast.errors import DefinitionError, MachineError, StorageError
 from holdfast.storage.state_storage import ORDER_BYTES, StateId, StateStorage, superseded
 
 _open = threading.local()
@@ -113,7 +113,7 @@ def _psycopg() -> Any:
     try:
         import psycopg
     except ImportError as cause:
-        raise DefinitionError(
+        raise MachineError(
             "PostgresStateStorage needs the package psycopg; install it: pip install 'holdfast[postgres]'"
         ) from cause
     return psycopg

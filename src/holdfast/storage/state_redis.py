@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import DefinitionError, StorageError
+from holdfast.errors import MachineError, StorageError
 from holdfast.storage.state_storage import ORDER_BYTES, StateId, StateStorage, superseded
 
 _SAVE_UNLESS_LATER = f"""
@@ -92,7 +92,7 @@ def _redis() -> Any:
     try:
         import redis
     except ImportError as cause:
-        raise DefinitionError(
+        raise MachineError(
             "RedisStateStorage needs the package redis; install it: pip install 'holdfast[redis]'"
         ) from cause
     return redis

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.plans import Plans, PlanTaken, PlanWritten, may_follow
@@ -33,6 +34,31 @@ def test_a_plan_is_never_overwritten() -> None:
     plans = Plans(MemoryStorage())
     plans.write(plan(run="first"))
     assert plans.write(plan(run="second")) == PlanTaken(plan(run="first"))
+
+
+def test_a_superseded_leader_plans_nothing_after_its_successor() -> None:
+    """Else its late attempt would be the newest, and be followed after damage."""
+    storage = MemoryStorage()
+    plans = Plans(storage)
+    first = plan(run="old")
+    successor = replace(plan(attempt=2, run="new"), term=2)
+    assert plans.write(first) == PlanWritten(first)
+    assert plans.write(successor) == PlanWritten(successor)
+    assert plans.write(plan(attempt=3, run="old")) == PlanTaken(successor)
+    assert plans.newest(EpochId(3)) == successor
+    # One that cannot be read says nothing; the one before it does.
+    storage.objects[names.plan(3, 2)] = b"damaged"
+    later = replace(plan(attempt=3, run="old"), term=1)
+    assert plans.write(later) == PlanWritten(later)
+
+
+def test_a_damaged_attempt_does_not_hide_the_successor_before_it() -> None:
+    storage = MemoryStorage()
+    plans, successor = Plans(storage), replace(plan(run="new"), term=2)
+    plans.write(successor)
+    storage.objects[names.plan(3, 2)] = b"damaged"
+    assert plans.write(plan(attempt=3, run="old")) == PlanTaken(successor)
+    assert names.plan(3, 3) not in storage.objects
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LOSE_ANSWER, FaultKind.LOSE_REQUEST])

@@ -9,9 +9,10 @@ import pytest
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.commits import Chain
+from holdfast.checkpoint.envelope import seal
 from holdfast.checkpoint.identity import Checkpoint, open_checkpoint
 from holdfast.checkpoint.plans import Plans, PlanWritten
-from holdfast.checkpoint.records import PlanRecord
+from holdfast.checkpoint.records import ClaimedRecord, PlanRecord
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.savepoints import find_claim, read_savepoint, verify_savepoint
 from holdfast.checkpoint.seeding import finish_claim, open_seeded, seed_checkpoint
@@ -19,7 +20,7 @@ from holdfast.checkpoint.terms import claim as claim_term
 from holdfast.checkpoint.view import CheckpointView, from_manifest, to_manifest
 from holdfast.errors import CorruptionError, FencedOut, HoldfastError, RestoreError
 from holdfast.ids import CommitNumber, EpochId
-from holdfast.storage.contract import Storage
+from holdfast.storage.contract import Put, Storage
 from holdfast.storage.local import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
@@ -308,6 +309,78 @@ def test_only_one_can_claim_and_nobody_starts_from_what_another_will_remove() ->
     other, refusal = Place("memory://second"), r"claimed by job 'sums' \(checkpoint memory://first\)"
     untouched(other, savepoint, lambda: begin(other, savepoint, claim=True), refusal)
     untouched(other, savepoint, lambda: begin(other, savepoint, job="second", claim=False), refusal)
+
+
+def test_a_checkpoint_that_reads_alike_on_another_machine_cannot_claim_too() -> None:
+    savepoint = saved(stopped=True)
+    unclaimed, first, other = Place("/data/ck"), Place("/data/ck"), Place("/data/ck")
+    theirs = begin(unclaimed, savepoint)
+    mine = begin(first, savepoint, claim=True)
+    refusal = r"claimed by job 'sums' \(checkpoint /data/ck\), which owns it now, is another one than this,"
+    untouched(other, savepoint, lambda: begin(other, savepoint, run="run-b", claim=True), refusal)
+    untouched(other, savepoint, lambda: begin(other, savepoint, run="run-b"), refusal)
+    advance(theirs, theirs.chain.load(), run="run-a")
+    finish_claim(theirs, savepoint, 0)
+    assert verify_savepoint(savepoint) == []
+    advance(mine, mine.chain.load(), run="run-a")
+    finish_claim(mine, savepoint, 0)
+    assert savepoint.objects == {}
+
+
+def test_two_that_read_alike_and_claim_at_once_are_told_apart() -> None:
+    """The other claim comes between the look and the claim."""
+    savepoint, first = saved(), Place("/data/ck")
+
+    class Racing(Place):
+        def put_new(self, name: str, data: bytes) -> Put:
+            if name.startswith(names.CLAIMS):
+                begin(first, savepoint, claim=True)
+            return super().put_new(name, data)
+
+    late = Racing("/data/ck")
+    with pytest.raises(RestoreError, match="claimed by job 'sums'"):
+        begin(late, savepoint, run="run-b", claim=True)
+    assert late.objects == {}
+    assert begin(first, savepoint, run="run-c", claim=True).chain.load().number == 1
+
+
+@pytest.mark.parametrize("after", range(5))
+def test_a_claim_that_was_interrupted_is_resumed_by_the_same_checkpoint_alone(
+    after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any put: before the token, between token, claim and job record, and after."""
+    savepoint, storage, twin = saved(stopped=True), Place("/data/ck"), Place("/data/ck")
+    puts: list[str] = []
+    for place in (savepoint, storage):
+
+        def put_new(name: str, data: bytes, put: Callable[[str, bytes], Put] = place.put_new) -> Put:
+            if len(puts) == after:
+                raise KeyboardInterrupt
+            puts.append(name)
+            return put(name, data)
+
+        monkeypatch.setattr(place, "put_new", put_new)
+    with pytest.raises(KeyboardInterrupt):
+        begin(storage, savepoint, claim=True)
+    monkeypatch.undo()
+    if find_claim(savepoint) is not None:
+        with pytest.raises(RestoreError, match="claimed by job"):
+            begin(twin, savepoint, run="run-b", claim=True)
+    assert begin(storage, savepoint, run="run-c", claim=True).chain.load().number == 1
+    with pytest.raises(RestoreError, match="claimed by job"):
+        begin(twin, savepoint, run="run-d", claim=True)
+
+
+def test_a_claim_from_before_there_were_tokens_stays_with_its_job_and_place() -> None:
+    savepoint, storage = saved(), Place("/data/ck")
+    old = ClaimedRecord(job="sums", checkpoint="/data/ck", claimed_ms=1)
+    savepoint.put_new(names.CLAIMED, seal("claimed", old))
+    checkpoint = begin(storage, savepoint, claim=True)
+    with pytest.raises(RestoreError, match="claimed by job"):
+        begin(Place("/other/ck"), savepoint, claim=True)
+    advance(checkpoint, checkpoint.chain.load(), run="run-a")
+    finish_claim(checkpoint, savepoint, 0)
+    assert savepoint.objects == {}
 
 
 def test_whoever_goes_on_as_a_stopped_job_keeps_its_name() -> None:

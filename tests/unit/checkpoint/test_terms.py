@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from holdfast.checkpoint import names, terms
-from holdfast.checkpoint.terms import claim, newest_term, outdated_terms
+from holdfast.checkpoint.terms import claim, claim_after, end, has_ended, newest_term, outdated_terms
 from holdfast.storage.contract import Entry, Put
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
 from tests.unit.checkpoint.kept import MemoryStorage
@@ -42,13 +42,30 @@ def test_a_claim_of_a_cleaned_name_is_not_believed() -> None:
     class Paused(MemoryStorage):
         def list(self, prefix: str) -> list[Entry]:
             found = super().list(prefix)
-            if not found:
+            if prefix == names.TERMS and not found:
                 for run in "abcde":
                     self.objects[names.term(len(self.objects) + 1)] = run.encode()
                 super().delete(outdated_terms(self))
             return found
 
     assert claim(Paused(), "late", "host", 1, 0) == 6
+
+
+def test_a_claim_after_a_term_takes_none_from_who_was_quicker() -> None:
+    storage = MemoryStorage()
+    assert claim_after(storage, 0, "a", "host", 1, 0) == 1
+    assert claim_after(storage, 0, "b", "host", 1, 0) is None
+    assert claim(storage, "c", "host", 1, 0) == 2
+    assert claim_after(storage, 1, "d", "host", 1, 0) is None
+    assert newest_term(storage).run == "c"  # type: ignore[union-attr]
+
+
+def test_ends_are_cleaned_with_their_terms() -> None:
+    storage = MemoryStorage()
+    for run in "abcde":
+        end(storage, claim(storage, run, "host", 1, 0), run, 0)
+    storage.delete(outdated_terms(storage))
+    assert [has_ended(storage, term) for term in range(1, 7)] == [False, False, False, True, True, False]
 
 
 def test_cleaning_never_touches_the_newest() -> None:

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.checkpoint.pins import read_pins
+from holdfast.checkpoint.terms import end
 from holdfast.cli.main import app
 from holdfast.cli.stating import key_of
 from holdfast.engine import pruning
@@ -111,6 +112,7 @@ def test_keys_are_read_from_json_by_their_type(type: str, given: Any, meant: Any
 def test_prune_says_what_it_did(made: MadeCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "ANSWER_SECONDS", 0.0)
     made.commit({("u3", 3): {"total": 1}})
+    end(made.storage, 1, "r", 0)
     (would,) = call("checkpoints", "prune", "--keep", "2", "--dry-run", "--checkpoint", made.url)
     assert (would["given_up"], would["newest"]) == ([1], 3)
     assert "commits 1 to 1 would be given up" in text(

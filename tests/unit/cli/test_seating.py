@@ -14,7 +14,7 @@ from holdfast.cli.seating import cluster_picture
 def shown(lag: dict[str, Any]) -> str:
     node = {
         "node": "b", "host": "h", "pid": 1, "since_ms": 0, "standby": "hot", "seats": [], "jobs": ["counts"],
-        "lag": lag,
+        "unfit": {}, "lag": lag,
     }  # fmt: skip
     out = io.StringIO()
     Console(file=out, width=200).print(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from holdfast.cluster.cards import HolderCard, NodeCard, OverCard, PulseCard, WishCard
+from holdfast.cluster.cards import HolderCard, NodeCard, OverCard, PulseCard, UnfitCard, WishCard
 from holdfast.cluster.seating import (
     ClusterSeen,
     SeatSeen,
     code_differences,
     heir,
+    hopeless,
     is_free,
     rank,
     to_give_away,
@@ -106,3 +108,24 @@ def test_differences_in_code_are_told_part_by_part() -> None:
         "operator counts differs", "sink new is only here", "sink old is only there",
     ]  # fmt: skip
     assert code_differences(ours, dict(ours)) == []
+
+
+def unfit(card: NodeCard, error: str) -> NodeCard:
+    return replace(card, unfit={"counts": UnfitCard(error=error, at_ms=0)})
+
+
+def test_a_node_on_which_the_job_failed_comes_last_and_inherits_nothing() -> None:
+    nodes = [unfit(node("a"), "no mount"), node("b"), node("c")]
+    wish = WishCard(giver="b", to="a", by="me", at_ms=0)
+    assert order(seen(*nodes, counts=SeatSeen(wish=wish)), "counts")[-1] == "a"
+    assert heir(seen(nodes[0], nodes[1], counts=SeatSeen(holder=held("b"))), "counts") is None
+
+
+def test_a_job_is_hopeless_once_it_failed_on_every_node_that_has_it() -> None:
+    a, b = unfit(node("a"), "no mount"), unfit(node("b"), "no java")
+    told = "it failed on every node: a: no mount; b: no java"
+    assert hopeless(seen(a, b, counts=SeatSeen()), "counts") == told
+    assert hopeless(seen(a, node("b"), counts=SeatSeen()), "counts") is None
+    assert hopeless(seen(a, b, counts=SeatSeen(holder=held("b"))), "counts") is None
+    over = OverCard(state="failed", node="a", at_ms=0)
+    assert hopeless(seen(a, b, counts=SeatSeen(over=over)), "counts") is None

@@ -5,19 +5,29 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from holdfast.checkpoint.commits import Chain
 from holdfast.checkpoint.identity import open_checkpoint
-from holdfast.checkpoint.records import Extent, PlanRecord, Slice, SnapshotFile, StagedFile, VersionRecord
+from holdfast.checkpoint.records import (
+    Extent,
+    OwnKeysShard,
+    PlanRecord,
+    Slice,
+    SnapshotFile,
+    StagedFile,
+    VersionRecord,
+)
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import SystemClock
 from holdfast.engine.committing import Committer, PublishOrder
+from holdfast.engine.permit import Permit
 from holdfast.engine.publishing import Publishing, Recipients
 from holdfast.engine.runner import EpochOutcome
-from holdfast.errors import StorageError
+from holdfast.errors import SeatLost, StorageError
 from holdfast.io.contract import StagedPart
 from holdfast.storage.local import LocalStorage
 
@@ -95,13 +105,16 @@ def outcome(epoch: int) -> EpochOutcome:
 
 
 def committer(
-    root: Path, shown: Shown, on_commit: Callable[[CheckpointView], None] = lambda view: None
+    root: Path,
+    shown: Shown,
+    on_commit: Callable[[CheckpointView], None] = lambda view: None,
+    permit: Permit | None = None,
 ) -> Committer:
     checkpoint = open_checkpoint(LocalStorage(root), "job", 4, SystemClock(), identity="id")
     view = checkpoint.chain.load()
     order = PublishOrder.AFTER_COMMIT
     sinks = publishing(view, sink=shown)
-    return Committer(checkpoint, sinks, view, 1, "run", (), order, on_commit, lambda text: None)
+    return Committer(checkpoint, sinks, view, 1, "run", (), order, on_commit, lambda text: None, permit)
 
 
 def test_after_an_epoch_that_a_sink_refused_no_later_one_is_shown(tmp_path: Path) -> None:
@@ -245,3 +258,48 @@ def test_a_sink_that_cannot_be_closed_keeps_no_other_open() -> None:
         opened.close()
     assert first.closed
     assert last.closed
+
+
+def test_news_without_an_epoch_waits_for_the_permit_as_every_commit_does(tmp_path: Path) -> None:
+    permit = Permit(SystemClock())
+    work = committer(tmp_path, Shown(), permit=permit)
+    work.submit([outcome(1)])
+    work.check(0)
+    permit.revoke("the seat was lost")
+    work.submit_marks([mark()])
+    with pytest.raises(SeatLost, match="the seat was lost"):
+        work.check(0)
+    assert work.view.number == 1
+    assert Chain(LocalStorage(tmp_path)).load().number == 1
+    work.close(wait=False)
+
+
+def test_after_news_that_could_not_be_committed_nothing_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = committer(tmp_path, Shown())
+    work.submit([outcome(1)])
+    work.check(0)
+    go_on = threading.Event()
+    commit = work._checkpoint.chain.commit
+
+    def refused(*args: Any) -> Any:
+        go_on.wait()
+        monkeypatch.setattr(work._checkpoint.chain, "commit", commit)
+        raise StorageError("storage is away; try again")
+
+    monkeypatch.setattr(work._checkpoint.chain, "commit", refused)
+    work.submit_marks([mark()])
+    work.submit([outcome(2)])
+    go_on.set()
+    with pytest.raises(StorageError):
+        work.check(0)
+    work.close(wait=True)
+    assert Chain(LocalStorage(tmp_path)).load().number == 1
+
+
+def mark() -> OwnKeysShard:
+    return OwnKeysShard(
+        operator="op", shards=1, first_group=0, end_group=4, incarnation="i", unsaved=0, discarded=0, lost=0,
+        version=VersionRecord(epoch=1, attempt=1, result=""),
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from holdfast.checkpoint.failures import read_failures
-from holdfast.checkpoint.terms import claim
+from holdfast.checkpoint.terms import claim, has_ended
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import SystemClock
 from holdfast.engine import driver as module
@@ -103,6 +103,21 @@ def test_storage_that_fails_while_damage_is_looked_into_does_not_end_the_run(
     run = Run(tmp_path, monkeypatch, [damaged, stop])
     run.run()
     assert [record.decision for record in read_failures(run.storage)] == ["restart", "stopped"]
+
+
+def test_a_run_that_ends_says_so_whatever_ended_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = Run(tmp_path / "stopped", monkeypatch, [stop])
+    stopped.run()
+    assert has_ended(stopped.storage, 1)
+
+    def fail(stretch: Played) -> Ending:
+        assert not has_ended(failed.storage, 1)
+        raise RestoreError("it cannot go on")
+
+    failed = Run(tmp_path / "failed", monkeypatch, [fail])
+    with pytest.raises(RestoreError):
+        failed.run()
+    assert has_ended(failed.storage, 1)
 
 
 def test_the_epoch_that_failed_is_the_one_that_is_named(

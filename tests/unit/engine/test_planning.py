@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from holdfast.checkpoint.records import CommitRecord, PlanRecord, Slice
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock, SystemClock
 from holdfast.engine.planning import Planner, Recorded, recorded_plans
-from holdfast.errors import RestoreError
+from holdfast.errors import FencedOut, RestoreError
 from holdfast.graph.nodes import Place, SourceNode
 from holdfast.ids import CommitNumber, EpochId, PlanAttempt
 from holdfast.io.contract import Mark
@@ -211,6 +212,17 @@ def test_the_time_of_plans_does_not_go_back_behind_the_last_commit(tmp_path: Pat
     assert times_of(planner_of(tmp_path / "later", hours(13), view=committed), 2) == [13, 13]
 
 
+def test_the_time_of_plans_goes_on_after_a_leader_whose_clock_was_far_ahead(tmp_path: Path) -> None:
+    committed = CheckpointView(number=7, last_epoch=7, clock_ms=90_000 * 3_600_000)
+    clock = hours(5)
+    planner = planner_of(tmp_path, clock, view=committed)
+    found = []
+    for _ in range(3):
+        clock.advance(timedelta(hours=2))
+        found += times_of(planner, 1)
+    assert found == [90_002, 90_004, 90_006]
+
+
 def test_a_late_plan_of_a_leader_with_a_slow_clock_is_not_followed_after_one_with_a_fast_clock(
     tmp_path: Path,
 ) -> None:
@@ -236,3 +248,12 @@ def test_sources_are_asked_at_times_that_do_not_go_back(tmp_path: Path) -> None:
     planner.readers["rows"].__class__ = Asked
     planner.next(10, 0)
     assert asked == [12 * 3_600_000]
+
+
+def test_a_superseded_leader_is_told_by_the_plan_that_its_successor_wrote(tmp_path: Path) -> None:
+    """It would write the attempt after its successor's, which a recovery takes for the newest."""
+    old, new = planner_of(tmp_path, hours(5)), planner_of(tmp_path, hours(5), term=2, run="s")
+    assert new.next(10, 0) is not None
+    with pytest.raises(FencedOut, match=r"superseded by term 2 \(plan 1/1 is its\)"):
+        old.next(10, 0)
+    assert Plans(LocalStorage(tmp_path)).next_attempt(EpochId(1)) == 2

@@ -9,11 +9,11 @@ import pytest
 from holdfast.checkpoint.commits import Chain
 from holdfast.checkpoint.history import History
 from holdfast.checkpoint.pins import pin, read_pins
-from holdfast.checkpoint.terms import newest_term
+from holdfast.checkpoint.terms import claim, end, newest_term
 from holdfast.clock import SystemClock
 from holdfast.engine import pruning
 from holdfast.engine.pruning import prune
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, RetryableError
 from tests.unit.engine.stored import MadeCheckpoint
 from tests.unit.engine.test_reading import read
 
@@ -25,10 +25,12 @@ def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "ANSWER_SECONDS", 0.0)
 
 
-def grown(tmp_path: Path, commits: int = 12) -> MadeCheckpoint:
+def grown(tmp_path: Path, commits: int = 12, *, ended: bool = True) -> MadeCheckpoint:
     made = MadeCheckpoint(tmp_path)
     for number in range(commits):
         made.commit({(f"u{i}", i): {"total": number} for i in range(20)}, snapshots=number % 3 == 2)
+    if ended:
+        end(made.storage, 1, "r", CLOCK.now_ms())
     return made
 
 
@@ -52,6 +54,46 @@ def test_a_dry_run_touches_nothing(tmp_path: Path) -> None:
     done = prune(made.storage, 3, CLOCK, dry_run=True)
     assert done.given_up == tuple(range(1, 10))
     assert made.storage.list("") == before
+
+
+def test_a_leader_that_is_only_silent_keeps_its_lead(tmp_path: Path) -> None:
+    """However long it is paused: nothing but its own word, or the user's, says that it is gone."""
+    made = grown(tmp_path, ended=False)
+    before = made.storage.list("")
+    with pytest.raises(RetryableError, match=r"term 1 .* nothing was touched; .* --not-running"):
+        prune(made.storage, 3, CLOCK)
+    assert made.storage.list("") == before
+    made.commit({("u1", 1): {"total": 99}})
+
+
+def test_a_leader_known_to_be_gone_is_not_waited_for(tmp_path: Path) -> None:
+    made = grown(tmp_path, ended=False)
+    assert prune(made.storage, 3, CLOCK, not_running=True).given_up == tuple(range(1, 10))
+    # It has said that it ended itself: the next one needs no word.
+    assert prune(made.storage, 2, CLOCK).newest == 16
+
+
+def test_a_prune_that_was_killed_is_no_leader(tmp_path: Path) -> None:
+    made = grown(tmp_path)
+    claim(made.storage, "prune-abc", "here", 1, 0)
+    assert prune(made.storage, 3, CLOCK).given_up == tuple(range(1, 10))
+
+
+def test_a_leader_that_comes_while_it_is_asked_keeps_its_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = grown(tmp_path)
+
+    def coming(*args: object, **options: object) -> None:
+        claim(made.storage, "new", "here", 1, 0)
+
+    monkeypatch.setattr(pruning, "status_of_leader", coming)
+    with pytest.raises(RetryableError, match="a leader came meanwhile"):
+        prune(made.storage, 3, CLOCK)
+    newest = newest_term(made.storage)
+    assert newest is not None
+    assert newest.run == "new"
+    assert History(made.storage).load().number == made.view.number
 
 
 def test_beside_a_leader_nothing_is_given_up_and_no_term_claimed(
