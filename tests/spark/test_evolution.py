@@ -18,6 +18,7 @@ from holdfast.errors import RestoreError
 from holdfast.storage.places import open_storage
 from holdfast.testing.clocks import ManualClock
 from tests.fixtures.everything import FROZEN_EPOCHS, NAME, ROWS_PER_EPOCH, USERS
+from tests.fixtures.everything import job as first_job
 from tests.fixtures.evolved import Narrowed, Second, Third, expected, job
 
 FROZEN = Path(__file__).parents[1] / "fixtures" / "v1"
@@ -102,6 +103,9 @@ def test_an_operator_is_dropped_only_with_leave(spark: SparkSession, tmp_path: P
         go_on(renamed, spark, checkpoint, tmp_path / "w1")
     assert "state of operator 'sums', which this job does not have" in str(refused.value)
     assert "state 'top' of operator 'everything' is in the checkpoint" in str(refused.value)
+    with pytest.raises(RestoreError, match="7 rows of epochs 20 to 20 were committed for stream 'sums'"):
+        go_on(renamed, spark, checkpoint, tmp_path / "w1", allow_dropped_state=True)
+    go_on(first_job(FROZEN_EPOCHS, hf.MemorySink()), spark, checkpoint, tmp_path / "w0")
     go_on(renamed, spark, checkpoint, tmp_path / "w1", allow_dropped_state=True)
     assert rows_from(sink, 21) == sorted(expected(21, 22, FROZEN_EPOCHS))
     # The new operator began with nothing.
