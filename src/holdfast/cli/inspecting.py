@@ -125,6 +125,7 @@ def show(number: Number, checkpoint: Place, json: AsJson = False, verbose: Verbo
         storage = open_storage(checkpoint)
         read_job(storage)
         history = History(storage)
+        number = _chosen(history, number)
         record, view = history.record(number), history.view_at(number)
         if json:
             whole = {
@@ -236,9 +237,13 @@ def copies_of(view: CheckpointView) -> list[Copy]:
 def _chosen(history: History, number: int | None) -> int:
     numbers = history.numbers()
     if not numbers:
-        raise RestoreError(f"there are no commits in {history.storage.url} yet; nothing to verify")
+        raise RestoreError(f"there are no commits in {history.storage.url} yet; start the job to make some")
     if number is not None and number not in numbers:
-        raise RestoreError(f"there is no commit {number}; there are {numbers[0]} to {numbers[-1]}")
+        there = f"{numbers[0]} to {numbers[-1]}" if numbers[1:] else f"only commit {numbers[0]}"
+        raise RestoreError(
+            f"there is no commit {number} in {history.storage.url}; there are {there}: choose one of them "
+            "(`holdfast checkpoints list` tells what they hold)"
+        )
     return number or numbers[-1]
 
 

@@ -138,7 +138,7 @@ class Driver:
 
     def _refuse_misfit(self, program: Program) -> None:
         """Refuse code that stored state does not fit, while a leader that it does fit can still go on."""
-        stored = stored_schemas(self._storage, self._settings)
+        stored = stored_schemas(self._storage, self._graph.name, self._settings)
         operator_schemas(program, stored, self._settings.allow_dropped_state)
 
     def _lead(self) -> CheckpointView:

@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from holdfast.checkpoint.commits import Chain
 from holdfast.checkpoint.failures import read_failures
+from holdfast.checkpoint.records import CommitRecord, OperatorSchema
 from holdfast.checkpoint.terms import claim
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.view import EMPTY, CheckpointView
 from holdfast.clock import SystemClock
 from holdfast.engine import driver as module
 from holdfast.engine import recovery
@@ -40,6 +42,10 @@ class Compiled:
     forms: ClassVar[dict[str, Any]] = {}
 
 
+class Elsewhere(Graph):
+    name = "other"
+
+
 class Played:
     """A stretch that does what it is told; `running` is the epoch that it is in."""
 
@@ -53,7 +59,9 @@ class Played:
 class Run:
     """A driver whose stretches are played, one after the other."""
 
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acts: list[Any]) -> None:
+    def __init__(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acts: list[Any], of: type[Graph] = Graph
+    ) -> None:
         monkeypatch.setattr(module, "compile_graph", lambda graph, spark: Compiled)
         monkeypatch.setattr(module, "revived", lambda spark, name, own: spark)
         monkeypatch.setattr(module, "Stretch", lambda seat, view, shards: Played(acts.pop(0), view))
@@ -63,7 +71,7 @@ class Run:
             tmp_path / "ck", {"parallelism": 1, "restart": ExponentialDelay(initial="1ms", maximum="1ms")}
         )
         clock = SystemClock()
-        graph: Any = Graph()
+        graph: Any = of()
         spark: Any = object()
         monitor = Monitor("job", clock, [], [lambda text: None])
         self.driver = Driver(
@@ -124,6 +132,28 @@ def test_a_sink_that_is_away_for_long_makes_no_epoch_poison(
         raise ConnectionRefusedError("the sink is away")
 
     Run(tmp_path, monkeypatch, [*[refused] * 6, stop]).run()
+
+
+def test_a_job_on_another_jobs_checkpoint_is_told_so_whatever_state_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_state(stretch: Played) -> Ending:
+        kept = OperatorSchema(uid="sums", key=(("k", "long"),), states=())
+        first = CommitRecord(
+            term=1, run="r", first_epoch=1, last_epoch=1, attempts={"1": 1}, clock_ms=1, parallelism=1,
+            fingerprint="f", positions={}, operators=(kept,),
+        )  # fmt: skip
+        Chain(run.storage).commit(EMPTY, first)
+        return Ending.STOPPED
+
+    run = Run(tmp_path, monkeypatch, [with_state])
+    run.run()
+    with pytest.raises(RestoreError) as refused:
+        Run(tmp_path, monkeypatch, [stop], of=Elsewhere).run()
+    assert str(refused.value) == (
+        f"the checkpoint in {tmp_path}/ck belongs to job 'job', not to 'other'; "
+        "choose another place for the checkpoint of 'other'"
+    )
 
 
 def test_no_job_stops_with_a_savepoint_while_it_replays_what_sinks_show(
