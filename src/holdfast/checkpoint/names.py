@@ -13,6 +13,7 @@ COMMITS = "commits/"
 MANIFESTS = "manifests/"
 FLOORS = "floor/"
 PINS = "pins/"
+ENDED = "ended/"
 FAILURES = "failures/"
 FAILOVERS = "failovers/"
 CLUSTERS = "cluster/"
@@ -29,6 +30,10 @@ CLAIMED = "claimed"
 
 def term(number: int) -> str:
     return f"{TERMS}{number:012d}"
+
+
+def ended(term: int) -> str:
+    return f"{ENDED}{term:012d}"
 
 
 def plans_of(epoch: int) -> str:

@@ -325,6 +325,8 @@ class FailureRecord(Record, frozen=True, kw_only=True):
     delay_ms: int = 0
     reason: str = ""
     poison: bool = False
+    retried: int = 0
+    """How often the job was tried again on this checkpoint so far, this time included, whoever led."""
 
 
 class ClusterRecord(Record, frozen=True, kw_only=True):

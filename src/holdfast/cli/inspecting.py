@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -20,7 +19,7 @@ from holdfast.checkpoint.pins import read_pins
 from holdfast.checkpoint.records import CommitRecord, Extent
 from holdfast.checkpoint.view import CheckpointView, to_manifest
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
-from holdfast.cli.wording import size
+from holdfast.cli.wording import moment, size
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.engine.pruning import Pruned, prune
 from holdfast.engine.recovery import Inspector
@@ -111,11 +110,6 @@ def _shown(row: dict[str, Any]) -> list[str]:
         str(row["commit"]), epochs, moment(row["time_ms"]), str(row["term"]), f"{row['rows']:,}",
         str(row["files"]), size(row["bytes"]), f"{kept}, manifest" if row["manifest"] else kept,
     ]  # fmt: skip
-
-
-def moment(ms: int) -> str:
-    """A time as people read it."""
-    return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 @checkpoints.command()

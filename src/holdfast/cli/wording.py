@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 from holdfast.engine.progress import Progress
 
 SAVED_KEYS_SHOWN = (
@@ -20,6 +23,11 @@ def size(count: int) -> str:
     return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
 
 
+def moment(ms: int) -> str:
+    """A time as people read it, in UTC."""
+    return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
 def age(since_ms: int | None, now_ms: int) -> str:
     """How long ago something was: `0.4 s`, `3 min`."""
     if since_ms is None:
@@ -28,6 +36,13 @@ def age(since_ms: int | None, now_ms: int) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.0f} h"
+
+
+def ending(ended: dict[str, Any]) -> str:
+    """How a run ended, from the fields of its `EndedRecord`."""
+    how = "stopped cleanly" if ended["ending"] == "stopped" else "ended cleanly, the sources had no more,"
+    shown = "everything published" if ended["published"] else "some sinks show less than is committed"
+    return f"{how} at {moment(ended['at_ms'])} UTC, {shown}"
 
 
 def rows(count: int | None) -> str:

@@ -17,6 +17,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.commits import DamagedChain
+from holdfast.checkpoint.endings import EndedRecord, record_ending
 from holdfast.checkpoint.pins import release
 from holdfast.checkpoint.records import SavepointRecord
 from holdfast.checkpoint.saving import PIN_PREFIX
@@ -102,15 +103,16 @@ class Driver:
         self._term = claim(self._storage, self._run, socket.gethostname(), os.getpid(), self._clock.now_ms())
         reached(Step.TERM_CLAIMED)
         release(self._storage, PIN_PREFIX, but_of=self._run)
-        self._monitor.update(term=self._term, restarts=self._term - 1, phase="restoring")
         self._inspector = Inspector(self._storage, self._settings.key_groups, self._monitor.say)
         self._restarts = Restarts(
             self._settings.restart, self._storage, self._clock, random.random, self._monitor.say,
             term=self._term, run=self._run, host=socket.gethostname(),
         )  # fmt: skip
+        self._restarts.recall()
+        self._monitor.update(term=self._term, restarts=self._restarted, phase="restoring")
         self._claim_end = ClaimEnd(self._checkpoint, self._settings, self._monitor.say)
         with Control(self._storage, self._term, controls, self._clock, self._monitor.say):
-            last = self._lead()
+            ending, last = self._lead()
             self._restarts.stopped()
             savepoint = self._wishes.taken_savepoint()
             if savepoint is not None:
@@ -118,6 +120,7 @@ class Driver:
                 self._refuse_if_superseded()
                 _refuse_if_replaying(last)
                 self.save(savepoint, "native", stopped_with=last.number)
+            self._write_ending(ending, last)
         self._monitor.update(phase="stopped")
 
     def save(self, url: str, format: str, *, stopped_with: int | None = None) -> SavepointRecord:
@@ -141,8 +144,25 @@ class Driver:
         stored = stored_schemas(self._storage, self._graph.name, self._settings)
         operator_schemas(program, stored, self._settings.allow_dropped_state)
 
-    def _lead(self) -> CheckpointView:
-        """One stretch after the other, until one ends the run; gives the view then."""
+    def _write_ending(self, ending: Ending, last: CheckpointView) -> None:
+        """Before a stop is answered, so that who waited for it finds the job stopped."""
+        shown = self._monitor.progress.published_through
+        record = EndedRecord(
+            term=self._term,
+            run=self._run,
+            at_ms=self._clock.now_ms(),
+            ending=ending.value,
+            commit=last.number,
+            last_epoch=last.last_epoch,
+            published=all(shown.get(node.uid, 0) >= last.last_epoch for node in self._graph.sinks),
+        )
+        try:
+            record_ending(self._storage, record)
+        except RetryableError as refused:
+            self._monitor.say(f"the end of the run could not be written down: {refused}")
+
+    def _lead(self) -> tuple[Ending, CheckpointView]:
+        """One stretch after the other, until one ends the run; gives how, and the view then."""
         view: CheckpointView | None = None
         while True:
             try:
@@ -151,7 +171,7 @@ class Driver:
                 reached(Step.RECOVERY_READ)
                 ending, view = self._stretch(view)
                 if ending is not Ending.RESCALING:
-                    return view
+                    return ending, view
             except AdoptedOther as other:
                 self._monitor.say(str(other))
                 view = None
@@ -217,7 +237,7 @@ class Driver:
         epoch = self._led.running if self._led is not None else NO_EPOCH
         self._restarts.after(failure, epoch, self._wishes.stopping)
         self._wishes.permit.refuse_if_revoked()
-        self._monitor.update(restarts=self._term - 1 + self._restarts.count, error=None)
+        self._monitor.update(restarts=self._restarted, error=None)
         session = revived(self._spark, self._graph.name, self._own_session)
         if session is not self._spark:
             self._monitor.say("the Spark session had ended; a new one was started")
@@ -225,6 +245,11 @@ class Driver:
         if self._wishes.stopping.is_set():
             # Told to stop while something is not committed or not shown: that is no good order.
             raise failure
+
+    @property
+    def _restarted(self) -> int:
+        """Starts before this one, each of which claimed a term, and tries within them."""
+        return self._term - 1 + self._restarts.count
 
     def _cores(self) -> int:
         return min(default_parallelism(self._spark), self._settings.key_groups)

@@ -6,13 +6,14 @@ written with the next event. Nothing is retried that cannot get better by waitin
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.failures import counted, read_failures, record_failure
+from holdfast.checkpoint.failures import counted, read_failures, record_failure, times_retried
 from holdfast.checkpoint.records import FailureRecord
 from holdfast.clock import Clock
 from holdfast.errors import (
@@ -62,6 +63,12 @@ class Restarts:
         self._history: list[FailureRecord] | None = None
         self._unwritten: list[FailureRecord] = []
         self.count = 0
+        """How often the job was tried again on this checkpoint, by every leader so far. Never goes back."""
+
+    def recall(self) -> None:
+        """Go on counting where the last leader ended, as far as storage tells."""
+        with contextlib.suppress(RetryableError):
+            self.count = max(self.count, times_retried(self._storage))
 
     def after(self, failure: BaseException, epoch: int, stopping: threading.Event) -> None:
         """Wait until it is time to try again. Raises when the run ends instead; returns early when told to
@@ -73,16 +80,17 @@ class Restarts:
             epoch = failure.epoch
         elif is_outside(failure):
             epoch = NO_EPOCH
-        record = self._record(failure, epoch)
-        failed = [Failure(known.at_ms, known.epoch, known.cause) for known in counted(self._known())]
+        record, known = self._record(failure, epoch), self._known()
+        self.count = max(self.count, *(past.retried for past in known), 0)
+        failed = [Failure(past.at_ms, past.epoch, past.cause) for past in counted(known)]
         decision = decide(
             self._strategy, [*failed, Failure(record.at_ms, epoch, record.cause)], self._chance()
         )
-        self._write(_decided(record, decision))
+        self.count += isinstance(decision, Restart)
+        self._write(replace(_decided(record, decision), retried=self.count))
         if isinstance(decision, GiveUp):
             self._give_up(failure, epoch, decision)
         else:
-            self.count += 1
             seconds = decision.delay_ms / 1_000
             where = f" in epoch {epoch}" if epoch else ""
             self._say(f"FAILURE{where}: {record.message}; trying again in {seconds:.1f} s")
@@ -90,9 +98,13 @@ class Restarts:
 
     def stopped(self) -> None:
         """The run ended cleanly: failures before now count no more."""
-        if counted(self._known()):
+        known = self._known()
+        if counted(known):
+            self.count = max(self.count, *(past.retried for past in known))
             record = self._record(HoldfastError("stopped"), 0)
-            self._write(replace(record, kind="", cause="", message="", decision="stopped"))
+            self._write(
+                replace(record, kind="", cause="", message="", decision="stopped", retried=self.count)
+            )
 
     def _give_up(self, failure: Exception, epoch: int, decision: GiveUp) -> None:
         self._say(f"GIVING UP: {decision.reason}")

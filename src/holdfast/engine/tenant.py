@@ -221,7 +221,8 @@ class Tenant:
                 self._say, self._options, self._prepared(),
             )  # fmt: skip
             while run.handle.running:
-                run.handle.wait(LOOK_SECONDS)
+                with suppress(TimeoutError):
+                    run.handle.wait(LOOK_SECONDS)
                 if run.takeover.committed is not None:
                     self._tell_takeover(run)
             run.handle.wait()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
+from holdfast.checkpoint import names
 from holdfast.checkpoint.commits import Chain
+from holdfast.checkpoint.endings import newest_ending
 from holdfast.checkpoint.failures import read_failures
 from holdfast.checkpoint.records import CommitRecord, OperatorSchema
 from holdfast.checkpoint.terms import claim
@@ -73,7 +76,7 @@ class Run:
         clock = SystemClock()
         graph: Any = of()
         spark: Any = object()
-        monitor = Monitor("job", clock, [], [lambda text: None])
+        monitor = self.monitor = Monitor("job", clock, [], [lambda text: None])
         self.driver = Driver(
             graph,
             settings,
@@ -154,6 +157,58 @@ def test_a_job_on_another_jobs_checkpoint_is_told_so_whatever_state_is_there(
         f"the checkpoint in {tmp_path}/ck belongs to job 'job', not to 'other'; "
         "choose another place for the checkpoint of 'other'"
     )
+
+
+def test_restarts_are_counted_over_all_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(stretch: Played) -> Ending:
+        raise ConnectionRefusedError("the sink is away")
+
+    first = Run(tmp_path, monkeypatch, [fail, fail, fail, stop])
+    first.run()
+    assert first.monitor.progress.restarts == 3
+    second = Run(tmp_path, monkeypatch, [stop])
+    second.run()
+    assert second.monitor.progress.restarts == 4
+
+
+def test_a_run_that_ended_in_good_order_is_known_to_be_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(stretch: Played) -> Ending:
+        assert newest_ending(first.storage) is None, "the run before it is over, this one is not"
+        raise RestoreError("something is gone")
+
+    first = Run(tmp_path, monkeypatch, [stop])
+    first.run()
+    ended = newest_ending(first.storage)
+    assert ended is not None
+    assert (ended.term, ended.ending, ended.last_epoch, ended.published) == (1, "stopped", 0, True)
+    with pytest.raises(RestoreError):
+        Run(tmp_path, monkeypatch, [gone]).run()
+    assert newest_ending(first.storage) is None
+    Run(tmp_path, monkeypatch, [lambda stretch: Ending.EXHAUSTED]).run()
+    ended = newest_ending(first.storage)
+    assert ended is not None
+    assert (ended.term, ended.ending) == (3, "exhausted")
+    assert len(first.storage.list(names.ENDED)) == 1
+
+
+def test_a_sink_behind_the_commits_is_not_called_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Sinking(Graph):
+        sinks: Any = (SimpleNamespace(uid="out"),)
+
+    def behind(stretch: Played) -> Ending:
+        stretch.view = CheckpointView(number=3, last_epoch=15)
+        run.monitor.update(published_through={"out": 14})
+        return Ending.STOPPED
+
+    run = Run(tmp_path, monkeypatch, [behind], of=Sinking)
+    run.run()
+    ended = newest_ending(run.storage)
+    assert ended is not None
+    assert not ended.published
 
 
 def test_no_job_stops_with_a_savepoint_while_it_replays_what_sinks_show(

@@ -96,6 +96,22 @@ def test_a_clean_stop_and_a_giving_up_begin_the_count_anew(storage: Storage) -> 
     Leader(storage, FixedDelay(attempts=1)).fail(GONE)
 
 
+def test_the_number_of_restarts_never_goes_back(storage: Storage) -> None:
+    first = Leader(storage, FixedDelay(attempts=9))
+    for epoch in range(3):
+        first.fail(GONE, epoch)
+    first.restarts.stopped()
+    second = Leader(storage, NoRestart(), term=2)
+    second.restarts.recall()
+    assert second.restarts.count == 3
+    with pytest.raises(EpochFailed):
+        second.fail(GONE)
+    # Storage did not answer at the start: the first failure looks again.
+    third = Leader(storage, FixedDelay(attempts=9), term=3)
+    third.fail(GONE)
+    assert third.restarts.count == 4
+
+
 def test_a_run_without_failures_leaves_no_trace_when_it_stops(storage: Storage) -> None:
     Leader(storage, ExponentialDelay()).restarts.stopped()
     assert read_failures(storage) == []
