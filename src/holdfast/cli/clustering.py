@@ -36,6 +36,7 @@ from holdfast.cli.running import (
     parallelism_of,
     restart_of,
 )
+from holdfast.cli.serving import Http, HttpTokenFile, answering
 from holdfast.cli.telling import AppFile, AsJson, Verbose, one_line_errors
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.cluster.zookeeper import ZooKeeperSettings
@@ -102,6 +103,8 @@ def node(
     allow_dropped_state: AllowDroppedState = False,
     retain: Retain = 10,
     working_dir: WorkingDir = None,
+    http: Http = None,
+    http_token_file: HttpTokenFile = None,
     master: Master = None,
     job: Jobs = None,
     json: AsJson = False,
@@ -127,7 +130,7 @@ def node(
         )  # fmt: skip
         if master is not None:
             choose_master(master)
-        _be_node(file, job or [], checkpoint, settings, options, as_json=json)
+        _be_node(file, job or [], checkpoint, settings, options, http, http_token_file, as_json=json)
 
 
 def _be_node(
@@ -136,15 +139,21 @@ def _be_node(
     checkpoint: str,
     settings: NodeSettings,
     options: RunOptions,
+    http: str | None,
+    token_file: Path | None,
     *,
     as_json: bool,
 ) -> None:
     clock = SystemClock()
-    with JsonLines(sys.stdout, clock) if as_json else PlainLines(sys.stderr, clock) as display:
+    with (
+        JsonLines(sys.stdout, clock) if as_json else PlainLines(sys.stderr, clock) as display,
+        answering(http, token_file, display.message) as answer,
+    ):
         jobs = load_jobs(file, names)
         one = Node(jobs, checkpoint, settings, options, display.message, display.progress)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: one.leave())
+        answer(one.sightings)
         try:
             one.run()
         except SessionLost as lost:

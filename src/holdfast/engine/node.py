@@ -28,6 +28,7 @@ from holdfast.engine.owners import Owner, take_owner
 from holdfast.engine.progress import Listener, Message
 from holdfast.engine.registering import Registration
 from holdfast.engine.settings import RunOptions, Until, check_settings
+from holdfast.engine.sighting import Sighting
 from holdfast.engine.sitting import Seats
 from holdfast.engine.tenant import Place, Run, Tenant, is_replaced
 from holdfast.errors import RetryableError, SessionLost
@@ -79,6 +80,11 @@ class Node:
         self._looked = self._clock.monotonic()
         self._failure: BaseException | None = None
         self._problem = ""
+
+    @property
+    def sightings(self) -> dict[str, Sighting]:
+        """What the control API shows: every job by its name."""
+        return {name: tenant.sighting for name, tenant in self._tenants.items()}
 
     def leave(self) -> None:
         """End in good order: every seat is given up after its epoch. From a signal handler or any thread."""

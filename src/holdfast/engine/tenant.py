@@ -40,6 +40,7 @@ from holdfast.engine.permit import Permit
 from holdfast.engine.prepared import Prepared
 from holdfast.engine.progress import Listener, Message, Progress
 from holdfast.engine.settings import RunOptions, check_settings
+from holdfast.engine.sighting import Sighting
 from holdfast.engine.takeover import Predecessor, Takeover
 from holdfast.engine.wishes import Wishes
 from holdfast.errors import FencedOut, HoldfastError, SeatLost
@@ -96,6 +97,8 @@ class Tenant:
         self._why = ""
         self._run: Run | None = None
         self._attendant: Attendant | None = None
+        self.sighting = Sighting(self.name, checkpoint)
+        """What the control API shows of the job here."""
 
     @property
     def stage(self) -> Stage:
@@ -169,6 +172,7 @@ class Tenant:
         """The run has been seen to: another may begin."""
         with self._lock:
             self._run = None
+        self.sighting.ended()
 
     def _do(self, action: Action) -> None:
         run, say = self._run, self._say
@@ -248,6 +252,7 @@ class Tenant:
 
     def _note(self, run: Run, progress: Progress) -> None:
         run.takeover.note(progress, self._place.clock.monotonic())
+        self.sighting.note(progress)
         self._place.on_progress(progress)
 
     def _tell_takeover(self, run: Run) -> None:
