@@ -68,6 +68,11 @@ SessionTimeout = Annotated[
 Standby = Annotated[str, typer.Option(help="cold, warm (Spark is started), or hot (state follows too).")]
 ResignAfter = Annotated[str, typer.Option(help="After how long without a commit a leader gives up its seat.")]
 
+AllowOtherCode = Annotated[bool, typer.Option("--allow-other-code", help="Upgrade by taking over.")]
+MoveCheckpoint = Annotated[
+    bool, typer.Option("--move-checkpoint", help="Take the checkpoint from a cluster that is no more.")
+]
+
 
 def node(
     file: AppFile,
@@ -78,12 +83,8 @@ def node(
     standby: Standby = "cold",
     session_timeout: SessionTimeout = "10s",
     resign_after: ResignAfter = "60s",
-    allow_other_code: Annotated[
-        bool, typer.Option("--allow-other-code", help="Upgrade by taking over.")
-    ] = False,
-    move_checkpoint: Annotated[
-        bool, typer.Option("--move-checkpoint", help="Take the checkpoint from a cluster that is no more.")
-    ] = False,
+    allow_other_code: AllowOtherCode = False,
+    move_checkpoint: MoveCheckpoint = False,
     zookeeper_auth_file: AuthFile = None,
     zookeeper_tls: Tls = False,
     zookeeper_ca: TlsCa = None,

@@ -157,9 +157,7 @@ class LivePanel:
             return Panel("starting Spark", title="holdfast", expand=False)
         table = Table.grid(padding=(0, 2))
         for name, value in facts(progress, self._clock.now_ms()):
-            table.add_row(
-                f"[dim]{name}[/dim]", value if name != "last error" else f"[red]{_escaped(value)}[/red]"
-            )
+            table.add_row(f"[dim]{name}[/dim]", _escaped(value))
         return Panel(
             table, title=f"holdfast: {progress.job}", expand=False, border_style=_colour(progress.phase)
         )

@@ -111,6 +111,8 @@ def lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     known = {field.name for field in fields(Progress)}
     told = Progress(**{name: value for name, value in progress.items() if name in known})
     said += [(name, value) for name, value in facts(told, now_ms) if name != "term"]
+    if told.error:
+        said.append(("last error", told.error))
     if told.parallelism:
         said.append(("shards", str(told.parallelism)))
     return said

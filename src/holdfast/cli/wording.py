@@ -58,8 +58,8 @@ def saved_keys(numbers: dict[str, int]) -> str:
 
 
 def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
-    """What a person wants to know of a run, in reading order."""
-    shown = [
+    """What a person wants to know of a run, in reading order. Not its error: that is told when it happens."""
+    return [
         ("phase", progress.phase),
         ("epoch", f"{progress.epoch:,} (committed {progress.committed_epoch:,})"),
         ("rows", rows(progress.rows)),
@@ -71,7 +71,6 @@ def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
         ("restarts", str(progress.restarts)),
         ("term", str(progress.term)),
     ]
-    return [*shown, ("last error", progress.error)] if progress.error else shown
 
 
 def line(progress: Progress, now_ms: int) -> str:

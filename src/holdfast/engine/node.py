@@ -184,7 +184,9 @@ class Node:
         elif failure is not None:
             self._failure = failure
             self._seats.end(job, "failed", " ".join(str(failure).split())[:2_000])
-            self._say(f"{job}: FAILED: {failure}")
+            if len(self._tenants) > 1:
+                # The others go on for who knows how long; with one job its error ends the process right now.
+                self._say(f"{job}: FAILED: {failure}")
         else:
             self._say(f"{job}: the run ended in good order")
         tenant.feed(RunEnded())

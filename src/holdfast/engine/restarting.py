@@ -34,6 +34,8 @@ from holdfast.storage.contract import Storage
 FINAL = (DefinitionError, FencedOut, SeatLost, RestoreError, CorruptionError)
 """Waiting makes none of these better."""
 MESSAGE_CHARS_MAX = 2_000
+TOLD_MS = 600_000
+"""How long the text of a failure need not be told again when the same one comes again."""
 NO_EPOCH = 0
 """Of a failure that no epoch is to blame for: it never makes one poison."""
 _OUTSIDE = re.compile(
@@ -62,6 +64,8 @@ class Restarts:
         self._term, self._run, self._host = term, run, host
         self._history: list[FailureRecord] | None = None
         self._unwritten: list[FailureRecord] = []
+        self._told: list[FailureRecord] = []
+        """The failure that was told last, as often as it has come since."""
         self.count = 0
         """How often the job was tried again on this checkpoint, by every leader so far. Never goes back."""
 
@@ -93,8 +97,17 @@ class Restarts:
         else:
             seconds = decision.delay_ms / 1_000
             where = f" in epoch {epoch}" if epoch else ""
-            self._say(f"FAILURE{where}: {record.message}; trying again in {seconds:.1f} s")
+            self._say(f"FAILURE{where}: {self._news(record)}; trying again in {seconds:.1f} s")
             stopping.wait(seconds)
+
+    def _news(self, record: FailureRecord) -> str:
+        """What is new of a failure: its text, unless that was told not long ago."""
+        self._told.append(record)
+        first = self._told[0]
+        old = record.at_ms - first.at_ms >= TOLD_MS
+        if old or (first.epoch, first.message) != (record.epoch, record.message):
+            self._told = [record]
+        return record.message if len(self._told) == 1 else f"the same again, {len(self._told)} times now"
 
     def stopped(self) -> None:
         """The run ended cleanly: failures before now count no more."""
