@@ -56,7 +56,9 @@ class Slice(Record, frozen=True, kw_only=True):
     detail: Json = None
     notes: tuple[Json, ...] = ()
     skipped: bool = False
-    """Somebody decided that these rows are given up: the epoch reads nothing of this source."""
+    """A person decided that these rows are given up: the epoch reads nothing of this source."""
+    given_up: tuple[str, ...] = ()
+    """Files of which a person decided that: `detail` does not have them any more, `notes` still do."""
 
 
 class PlanRecord(Record, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ restarts; an epoch reads exactly the files of its plan, or fails.
 from __future__ import annotations
 
 import os
+import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -189,9 +190,10 @@ class FileReader:
             if now == found:
                 continue
             what = "is gone" if now is None else f"was changed ({_difference(found, now)})"
+            give_up = f"holdfast skip --file {shlex.quote(found.name)}"
             raise InputVanished(
                 f"file {found.name!r} of source path {self._source.path} {what} after it was planned; "
-                "restore the file, or skip the range on purpose with `holdfast skip`"
+                f"restore the file, or give it up on purpose with `{give_up}`"
             )
 
 
