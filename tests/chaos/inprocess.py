@@ -58,8 +58,8 @@ def run_here(
     try:
         handle.wait(DEADLINE_SECONDS)
     except Exception as error:
+        assert not handle.running, f"the run did not end in {DEADLINE_SECONDS} s"
         return Ending(error, tuple(said))
-    assert not handle.running, f"the run did not end in {DEADLINE_SECONDS} s"
     return Ending(None, tuple(said))
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 import holdfast as hf
-from holdfast.checkpoint.skipping import skip
+from holdfast.checkpoint.skipping import choose, give_up
+from holdfast.cli.main import app
 from holdfast.engine import stretch
 from holdfast.errors import StorageError
 from holdfast.steps import Step
@@ -109,6 +111,39 @@ def test_vanished_input_is_named_and_can_be_skipped_on_purpose(
         run(job(), spark, tmp_path / "ck", max_rows_per_epoch=1)
     monkeypatch.undo()
     one_line(error.value)
-    skip(open_storage(str(tmp_path / "ck")), "files")
+    storage = open_storage(str(tmp_path / "ck"))
+    give_up(storage, choose(storage, source="files"))
     run(job(), spark, tmp_path / "ck", max_rows_per_epoch=1)
     assert sorted(sink.rows()) == [("u0", 0), ("u2", 2)]
+
+
+def test_one_file_is_given_up_and_the_rest_of_its_epoch_is_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(3):
+        (source / f"{number}.json").write_text(f'{{"user": "u{number}", "amount": {number}}}\n')
+    sink = hf.MemorySink()
+
+    def job() -> hf.Job:
+        declared = hf.Job("vanishing")
+        files = hf.FileSource(source, format="json", schema=SCHEMA)
+        declared.source(files, uid="files").sink(sink, uid="out")
+        return declared
+
+    def lose_a_file(step: Step) -> None:
+        if step is Step.PLAN_WRITTEN:
+            (source / "1.json").unlink()
+
+    monkeypatch.setattr(stretch, "reached", lose_a_file)
+    with pytest.raises(hf.InputVanished, match=r"`holdfast skip --file 1\.json`"):
+        run(job(), spark, tmp_path / "ck")
+    monkeypatch.undo()
+    done = CliRunner().invoke(app, ["skip", "--checkpoint", f"{tmp_path}/ck", "--file", "1.json", "--yes"])
+    assert done.exit_code == 0, done.stderr
+    # It comes back too late: it was given up, and is not read as a new file either.
+    (source / "1.json").write_text('{"user": "u1", "amount": 1}\n')
+    (source / "3.json").write_text('{"user": "u3", "amount": 3}\n')
+    run(job(), spark, tmp_path / "ck")
+    assert sorted(sink.rows()) == [("u0", 0), ("u2", 2), ("u3", 3)]

@@ -38,6 +38,16 @@ def read_failures(storage: Storage) -> list[FailureRecord]:
     return found
 
 
+def times_retried(storage: Storage) -> int:
+    """How often the job was tried again so far, as the newest event that can be read tells."""
+    for entry in reversed(storage.list(names.FAILURES)):
+        try:
+            return unseal("failure", FailureRecord, storage.get(entry.name), entry.name).retried
+        except (CorruptionError, ObjectMissing):
+            continue
+    return 0
+
+
 def counted(history: list[FailureRecord]) -> list[FailureRecord]:
     """The failures that a restart strategy counts: those after the last clean stop and the last giving up."""
     since: list[FailureRecord] = []

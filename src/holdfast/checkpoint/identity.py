@@ -68,11 +68,7 @@ def open_checkpoint(
                 seeded_from=seeded_from,
             ),
         )
-    if record.job != job:
-        raise RestoreError(
-            f"the checkpoint in {storage.url} belongs to job {record.job!r}, not {job!r}; "
-            "choose another place for it"
-        )
+    refuse_other_job(storage, record, job)
     if record.key_groups != key_groups:
         raise RestoreError(
             f"the checkpoint in {storage.url} has {record.key_groups} key groups, "
@@ -98,6 +94,20 @@ def read_job(storage: Storage) -> JobRecord:
             raise RestoreError(_HOLDS_A_SAVEPOINT.format(storage.url))
         raise RestoreError(f"there is no checkpoint in {storage.url}; check the place")
     return record
+
+
+def refuse_other_job(storage: Storage, record: JobRecord, job: str) -> None:
+    """RestoreError: the checkpoint is another job's, whatever else of it would fit."""
+    if record.job != job:
+        raise RestoreError(other_job(storage, record.job, job))
+
+
+def other_job(storage: Storage, owner: str, job: str) -> str:
+    """What is said to a job that comes to another's checkpoint."""
+    return (
+        f"the checkpoint in {storage.url} belongs to job {owner!r}, not to {job!r}; "
+        f"choose another place for the checkpoint of {job!r}"
+    )
 
 
 def has_begun(storage: Storage) -> bool:

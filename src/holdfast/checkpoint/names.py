@@ -8,12 +8,12 @@ from __future__ import annotations
 
 JOB = "job"
 TERMS = "terms/"
-ENDS = "ends/"
 PLANS = "plans/"
 COMMITS = "commits/"
 MANIFESTS = "manifests/"
 FLOORS = "floor/"
 PINS = "pins/"
+ENDED = "ended/"
 FAILURES = "failures/"
 FAILOVERS = "failovers/"
 CLUSTERS = "cluster/"
@@ -33,8 +33,8 @@ def term(number: int) -> str:
     return f"{TERMS}{number:012d}"
 
 
-def end(term: int) -> str:
-    return f"{ENDS}{term:012d}"
+def ended(term: int) -> str:
+    return f"{ENDED}{term:012d}"
 
 
 def plans_of(epoch: int) -> str:

@@ -91,6 +91,11 @@ class Plans:
         return max((int(attempt) for attempt in attempts if attempt.isdecimal()), default=0)
 
 
+def gives_up(plan: PlanRecord) -> bool:
+    """Whether a person has decided that a part of what was planned is not read."""
+    return any(part.skipped or part.given_up for part in plan.slices.values())
+
+
 def may_follow(
     plan: PlanRecord, *, start_positions: Mapping[str, Json], fingerprint: str, parallelism: int
 ) -> str | None:

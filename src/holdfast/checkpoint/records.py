@@ -45,12 +45,21 @@ class TermRecord(Record, frozen=True, kw_only=True):
     claimed_ms: int
 
 
-class EndRecord(Record, frozen=True, kw_only=True):
-    """`ends/T`: the leader of term T has ended and commits no more. One that is killed leaves none."""
+class EndedRecord(Record, frozen=True, kw_only=True):
+    """`ended/T`: the leader of term T has ended and writes no more. One that is killed leaves none.
+
+    `ending`: `stopped` (it was told to), `exhausted` (the sources had no more), `failed`, or `unknown` (of a
+    command that led for a moment, after a leader that left no record). `commit` and `last_epoch` are the
+    newest then; `published`: whether every sink shows all epochs up to it.
+    """
 
     term: int
     run: str
-    ended_ms: int
+    at_ms: int
+    ending: str
+    commit: int
+    last_epoch: int
+    published: bool
 
 
 class Slice(Record, frozen=True, kw_only=True):
@@ -66,7 +75,9 @@ class Slice(Record, frozen=True, kw_only=True):
     replaces_notes: bool = False
     """The notes take the place of all earlier ones of this source."""
     skipped: bool = False
-    """Somebody decided that these rows are given up: the epoch reads nothing of this source."""
+    """A person decided that these rows are given up: the epoch reads nothing of this source."""
+    given_up: tuple[str, ...] = ()
+    """Files of which a person decided that: `detail` does not have them any more, `notes` still do."""
 
 
 class PlanRecord(Record, frozen=True, kw_only=True):
@@ -341,6 +352,8 @@ class FailureRecord(Record, frozen=True, kw_only=True):
     delay_ms: int = 0
     reason: str = ""
     poison: bool = False
+    retried: int = 0
+    """How often the job was tried again on this checkpoint so far, this time included, whoever led."""
 
 
 class ClusterRecord(Record, frozen=True, kw_only=True):

@@ -25,6 +25,9 @@ from holdfast.storage.contract import Entry, Storage
 OBJECTS = (names.DATA, names.SNAPSHOTS)
 """What the objects of a savepoint are named by, as those of a checkpoint are."""
 
+NAMED_MAX = 5
+"""How many savepoints below a place an error names."""
+
 RECORDS = (names.SAVEPOINT, names.UNFINISHED, names.CLAIMED)
 
 
@@ -220,8 +223,9 @@ def _why_none(storage: Storage, found: list[str]) -> str:
     """Why there is no savepoint in a place that holds these objects, and what to do."""
     if names.JOB in found:
         return (
-            f"{storage.url} holds a checkpoint, not a savepoint; "
-            "give it as the checkpoint, or take a savepoint of its job"
+            f"{storage.url} holds a checkpoint, not a savepoint; to go on from it, give it as the checkpoint "
+            "and no savepoint; to begin another with its state, take a savepoint of its job while that runs "
+            f"(`holdfast savepoint NEW_PLACE --checkpoint {storage.url}`) and start from that"
         )
     if names.UNFINISHED in found:
         return (
@@ -233,4 +237,17 @@ def _why_none(storage: Storage, found: list[str]) -> str:
             f"half-copied savepoint: {storage.url} holds objects of one, but not its 'savepoint' record; "
             "copy it again, as a whole"
         )
-    return f"there is no savepoint in {storage.url}; check the place"
+    below = sorted(
+        name.removesuffix(f"/{names.SAVEPOINT}") for name in found if name.endswith(f"/{names.SAVEPOINT}")
+    )
+    if below:
+        named = ", ".join(below[:NAMED_MAX]) + (", ..." if len(below) > NAMED_MAX else "")
+        return (
+            f"{storage.url} is no savepoint itself, it has {len(below)} below it ({named}); "
+            f"name one of them, such as {_within(storage.url, below[-1])}"
+        )
+    what = f"it holds other things ({found[0]} is there)" if found else "it is empty or does not exist"
+    return (
+        f"there is no savepoint in {storage.url}: {what}; check the place, `holdfast savepoints list` "
+        "shows the savepoints in and below one"
+    )

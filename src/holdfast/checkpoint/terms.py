@@ -2,7 +2,7 @@
 
 Always true: a claimed term is higher than every term that was visible when the claim was made; the newest
 term record is never deleted. A term only orders leaders. Safety rests on the commit chain, not on who
-holds a term. A term that has an end is led by nobody; one that has none may be, however long it was silent.
+holds a term.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from holdfast.checkpoint import names
 from holdfast.checkpoint.envelope import seal, unseal
 from holdfast.checkpoint.once import write_once
-from holdfast.checkpoint.records import EndRecord, TermRecord
+from holdfast.checkpoint.records import TermRecord
 from holdfast.errors import RetryableError
 from holdfast.ids import Term
 from holdfast.storage.contract import Storage
@@ -43,17 +43,6 @@ def claim_after(storage: Storage, newest: int, run: str, host: str, pid: int, no
     return Term(newest + 1) if _newest_number(storage) == newest + 1 else None
 
 
-def end(storage: Storage, term: int, run: str, now_ms: int) -> None:
-    """Say that the leader of `term` has ended: nothing more is committed under it."""
-    record = EndRecord(term=term, run=run, ended_ms=now_ms)
-    write_once(storage, names.end(term), seal("end", record))
-
-
-def has_ended(storage: Storage, term: int) -> bool:
-    """Whether the leader of `term` said so. False: it leads, was killed, or could not say it."""
-    return storage.size(names.end(term)) is not None
-
-
 def newest_term(storage: Storage) -> TermRecord | None:
     """Who claimed last, or None when nobody ever did."""
     number = _newest_number(storage)
@@ -64,11 +53,8 @@ def newest_term(storage: Storage) -> TermRecord | None:
 
 
 def outdated_terms(storage: Storage) -> list[str]:
-    """Names of records of terms that may be deleted; never the newest."""
-    terms = [entry.name for entry in storage.list(names.TERMS)]
-    first_kept = min((names.number_of(name) or 0 for name in terms[-TERMS_KEPT:]), default=0)
-    ends = [entry.name for entry in storage.list(names.ENDS)]
-    return terms[:-TERMS_KEPT] + [name for name in ends if (names.number_of(name) or first_kept) < first_kept]
+    """Names of term records that may be deleted; never the newest."""
+    return [entry.name for entry in storage.list(names.TERMS)][:-TERMS_KEPT]
 
 
 def _newest_number(storage: Storage) -> int:

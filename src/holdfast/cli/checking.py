@@ -73,6 +73,7 @@ def _print_table(found: Rehearsal) -> None:
         table.add_row(
             finding.part, finding.name, finding.what, finding.detail, style=_STYLES.get(finding.what)
         )
-    console.print(table)
+    if found.findings:
+        console.print(table)
     if not found.problems:
         console.print("`run` can go on from here; nothing was touched", highlight=False)

@@ -36,6 +36,7 @@ from holdfast.cli.running import (
     parallelism_of,
     restart_of,
 )
+from holdfast.cli.serving import Http, HttpTokenFile, answering
 from holdfast.cli.telling import AppFile, AsJson, Verbose, one_line_errors
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.cluster.zookeeper import ZooKeeperSettings
@@ -67,6 +68,11 @@ SessionTimeout = Annotated[
 Standby = Annotated[str, typer.Option(help="cold, warm (Spark is started), or hot (state follows too).")]
 ResignAfter = Annotated[str, typer.Option(help="After how long without a commit a leader gives up its seat.")]
 
+AllowOtherCode = Annotated[bool, typer.Option("--allow-other-code", help="Upgrade by taking over.")]
+MoveCheckpoint = Annotated[
+    bool, typer.Option("--move-checkpoint", help="Take the checkpoint from a cluster that is no more.")
+]
+
 
 def node(
     file: AppFile,
@@ -77,12 +83,8 @@ def node(
     standby: Standby = "cold",
     session_timeout: SessionTimeout = "10s",
     resign_after: ResignAfter = "60s",
-    allow_other_code: Annotated[
-        bool, typer.Option("--allow-other-code", help="Upgrade by taking over.")
-    ] = False,
-    move_checkpoint: Annotated[
-        bool, typer.Option("--move-checkpoint", help="Take the checkpoint from a cluster that is no more.")
-    ] = False,
+    allow_other_code: AllowOtherCode = False,
+    move_checkpoint: MoveCheckpoint = False,
     zookeeper_auth_file: AuthFile = None,
     zookeeper_tls: Tls = False,
     zookeeper_ca: TlsCa = None,
@@ -102,6 +104,8 @@ def node(
     allow_dropped_state: AllowDroppedState = False,
     retain: Retain = 10,
     working_dir: WorkingDir = None,
+    http: Http = None,
+    http_token_file: HttpTokenFile = None,
     master: Master = None,
     job: Jobs = None,
     json: AsJson = False,
@@ -127,7 +131,7 @@ def node(
         )  # fmt: skip
         if master is not None:
             choose_master(master)
-        _be_node(file, job or [], checkpoint, settings, options, as_json=json)
+        _be_node(file, job or [], checkpoint, settings, options, http, http_token_file, as_json=json)
 
 
 def _be_node(
@@ -136,15 +140,21 @@ def _be_node(
     checkpoint: str,
     settings: NodeSettings,
     options: RunOptions,
+    http: str | None,
+    token_file: Path | None,
     *,
     as_json: bool,
 ) -> None:
     clock = SystemClock()
-    with JsonLines(sys.stdout, clock) if as_json else PlainLines(sys.stderr, clock) as display:
+    with (
+        JsonLines(sys.stdout, clock) if as_json else PlainLines(sys.stderr, clock) as display,
+        answering(http, token_file, display.message) as answer,
+    ):
         jobs = load_jobs(file, names)
         one = Node(jobs, checkpoint, settings, options, display.message, display.progress)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: one.leave())
+        answer(one.sightings)
         try:
             one.run()
         except SessionLost as lost:

@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 
+from holdfast.checkpoint.endings import ending_of
 from holdfast.checkpoint.identity import read_job
 from holdfast.checkpoint.requests import NOBODY, Asked, State, read_asked
 from holdfast.checkpoint.terms import newest_term
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
-from holdfast.cli.wording import age
+from holdfast.cli.wording import age, ending
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.engine.asking import TAKEN_SECONDS, ask_leader, asker, wait_for_end
 from holdfast.engine.describing import asked_plainly
@@ -165,6 +167,9 @@ def _last_leader(storage: Storage) -> str:
     leader = newest_term(storage)
     if leader is None:
         return "nobody ever led this job; start it"
+    ended = ending_of(storage, leader.term)
+    if ended is not None:
+        return f"the job does not run, it {ending(msgspec.to_builtins(ended))}: start it to ask it something"
     ago = age(leader.claimed_ms, SystemClock().now_ms())
     who = f"term {leader.term}, {leader.host}, process {leader.pid}, since {ago}"
     return f"the last leader was {who}: see whether it runs"

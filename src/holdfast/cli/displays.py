@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 
+from holdfast.cli.terminal import LogFile
 from holdfast.cli.wording import facts, line
 from holdfast.clock import Clock
 from holdfast.engine.progress import Progress
@@ -137,10 +138,13 @@ class PlainLines(Paced):
 
 
 class LivePanel:
-    """One panel that refreshes in place; messages scroll by above it."""
+    """One panel that refreshes in place; messages scroll by above it. `log` takes what others, such as Spark,
+    would write across it; it is named at the start, and again when the run ends with an error and something
+    is in it.
+    """
 
-    def __init__(self, console: Console, clock: Clock) -> None:
-        self._console, self._clock = console, clock
+    def __init__(self, console: Console, clock: Clock, log: LogFile | None = None) -> None:
+        self._console, self._clock, self._log = console, clock, log
         self._newest: Progress | None = None
         self._live = Live(console=console, get_renderable=self.render, refresh_per_second=4)
 
@@ -157,15 +161,17 @@ class LivePanel:
             return Panel("starting Spark", title="holdfast", expand=False)
         table = Table.grid(padding=(0, 2))
         for name, value in facts(progress, self._clock.now_ms()):
-            table.add_row(
-                f"[dim]{name}[/dim]", value if name != "last error" else f"[red]{_escaped(value)}[/red]"
-            )
+            table.add_row(f"[dim]{name}[/dim]", _escaped(value))
         return Panel(
             table, title=f"holdfast: {progress.job}", expand=False, border_style=_colour(progress.phase)
         )
 
     def __enter__(self) -> Self:
+        if self._log is not None:
+            self._log.__enter__()
         self._live.__enter__()
+        if self._log is not None:
+            self.message(f"what Spark logs is in {self._log.path}")
         return self
 
     def __exit__(
@@ -173,6 +179,10 @@ class LivePanel:
     ) -> None:
         self._live.refresh()
         self._live.__exit__(kind, error, trace)
+        if self._log is not None:
+            self._log.__exit__(kind, error, trace)
+            if error is not None and self._log.used:
+                self.message(f"what Spark logged is in {self._log.path}")
 
 
 Display = JsonLines | PlainLines | LivePanel

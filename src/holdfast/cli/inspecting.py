@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -20,7 +19,7 @@ from holdfast.checkpoint.pins import read_pins
 from holdfast.checkpoint.records import CommitRecord, Extent
 from holdfast.checkpoint.view import CheckpointView, to_manifest
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
-from holdfast.cli.wording import size
+from holdfast.cli.wording import moment, size
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.engine.pruning import Pruned, prune
 from holdfast.engine.recovery import Inspector
@@ -113,11 +112,6 @@ def _shown(row: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def moment(ms: int) -> str:
-    """A time as people read it."""
-    return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
 @checkpoints.command()
 def show(number: Number, checkpoint: Place, json: AsJson = False, verbose: Verbose = False) -> None:
     """Show everything about one commit: its record, and the checkpoint that it leads to."""
@@ -125,6 +119,7 @@ def show(number: Number, checkpoint: Place, json: AsJson = False, verbose: Verbo
         storage = open_storage(checkpoint)
         read_job(storage)
         history = History(storage)
+        number = _chosen(history, number)
         record, view = history.record(number), history.view_at(number)
         if json:
             whole = {
@@ -236,9 +231,13 @@ def copies_of(view: CheckpointView) -> list[Copy]:
 def _chosen(history: History, number: int | None) -> int:
     numbers = history.numbers()
     if not numbers:
-        raise RestoreError(f"there are no commits in {history.storage.url} yet; nothing to verify")
+        raise RestoreError(f"there are no commits in {history.storage.url} yet; start the job to make some")
     if number is not None and number not in numbers:
-        raise RestoreError(f"there is no commit {number}; there are {numbers[0]} to {numbers[-1]}")
+        there = f"{numbers[0]} to {numbers[-1]}" if numbers[1:] else f"only commit {numbers[0]}"
+        raise RestoreError(
+            f"there is no commit {number} in {history.storage.url}; there are {there}: choose one of them "
+            "(`holdfast checkpoints list` tells what they hold)"
+        )
     return number or numbers[-1]
 
 

@@ -26,6 +26,7 @@ from holdfast.cli.running import run
 from holdfast.cli.savepointing import savepoints
 from holdfast.cli.showing import status
 from holdfast.cli.sinks import sinks
+from holdfast.cli.skipping import skip
 from holdfast.cli.stating import state
 from holdfast.cli.telling import AppFile, AsJson, JobName, Verbose, one_line_errors
 
@@ -40,7 +41,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(check)
 app.command()(chaos)
-for command in (status, stop, savepoint, rescale, request, node, handover, zookeeper):
+for command in (status, stop, savepoint, rescale, request, skip, node, handover, zookeeper):
     app.command()(command)
 savepoints.command()(convert)
 app.add_typer(savepoints, name="savepoints")
@@ -65,26 +66,6 @@ def guarantees(
     """Say what each source and sink of a job guarantees, and why. Starts no Spark."""
     with one_line_errors(verbose):
         print_guarantees(load_job(file, job).graph(), guarantee, as_json=json)
-
-
-@app.command()
-def skip(
-    checkpoint: Annotated[str, typer.Option(help="Where the checkpoint is.")],
-    source: Annotated[str, typer.Option(help="The uid of the source whose planned input has vanished.")],
-    epoch: Annotated[
-        int | None, typer.Option(help="The epoch that shall not read it. [default: the next one]")
-    ] = None,
-    verbose: Verbose = False,
-) -> None:
-    """Give up the input that an epoch was to read of one source. For a job that is not running."""
-    from holdfast.checkpoint.skipping import skip as skip_input
-    from holdfast.storage.places import open_storage
-
-    with one_line_errors(verbose):
-        plan = skip_input(open_storage(checkpoint), source, epoch)
-        given_up = plan.slices[source]
-        what = f"{given_up.start} to {given_up.end}"
-        print(f"epoch {plan.epoch} now reads nothing of {source!r}: {what} is given up")
 
 
 @app.command()

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.displays import Display, JsonLines, LivePanel, PlainLines
 from holdfast.cli.loading import load_job
 from holdfast.cli.serving import Http, HttpTokenFile, run_beside
 from holdfast.cli.telling import AppFile, AsJson, JobName, Verbose, one_line_errors
+from holdfast.cli.terminal import LogFile, own_console
 from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError, SessionLost
 from holdfast.protection.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
@@ -173,8 +173,10 @@ def begin_anew(display: Display, lost: SessionLost) -> None:
 def _display(as_json: bool) -> Display:
     if as_json:
         return JsonLines(sys.stdout, SystemClock())
-    console = Console()
-    return LivePanel(console, SystemClock()) if console.is_terminal else PlainLines(sys.stderr, SystemClock())
+    console = own_console()
+    if console is None:
+        return PlainLines(sys.stderr, SystemClock())
+    return LivePanel(console, SystemClock(), LogFile())
 
 
 def choose_master(master: str) -> None:

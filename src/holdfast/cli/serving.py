@@ -1,7 +1,9 @@
-"""`holdfast run --http`: a job with its control API beside it."""
+"""`--http` of `holdfast run` and `holdfast node`: jobs with their control API beside them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Unpack
 
@@ -10,6 +12,7 @@ import typer
 from holdfast.engine.job import Job, stopping_on_signals
 from holdfast.engine.progress import Listener, Message
 from holdfast.engine.settings import RunOptions
+from holdfast.engine.sighting import Sighting
 from holdfast.errors import DefinitionError
 
 Http = Annotated[
@@ -19,6 +22,30 @@ Http = Annotated[
 HttpTokenFile = Annotated[
     Path | None, typer.Option(help="The file with the token that the control API asks for.")
 ]
+
+
+@contextmanager
+def answering(
+    http: str | None, token_file: Path | None, on_message: Message
+) -> Iterator[Callable[[Mapping[str, Sighting]], None]]:
+    """Take the port at `http`, if that is given, for the jobs of a node; they are answered for from when they
+    are known until the end of the `with` block.
+    """
+    if http is None:
+        if token_file is not None:
+            raise DefinitionError("--http-token-file guards nothing without --http; give both")
+        yield lambda jobs: None
+        return
+    from holdfast.dashboard.serving import listen
+
+    with ExitStack() as until_the_end:
+        listening = until_the_end.enter_context(listen(*address(http), read_token(token_file)))
+
+        def answer(jobs: Mapping[str, Sighting]) -> None:
+            server = until_the_end.enter_context(listening.serve_all(jobs))
+            on_message(f"the control API is at {server.url}")
+
+        yield answer
 
 
 def run_beside(

@@ -6,6 +6,7 @@ import json as json_module
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +18,7 @@ from rich.text import Text
 from holdfast.cli.clustering import AuthFile, Tls, TlsCa, TlsCertificate, TlsKey, reached_by
 from holdfast.cli.seating import cluster_picture
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
-from holdfast.cli.wording import age, facts, rows, saved_keys, size
+from holdfast.cli.wording import age, ending, facts, rows, saved_keys, size
 from holdfast.clock import Clock, SystemClock
 from holdfast.engine.clusters import cluster_standing, visit
 from holdfast.engine.describing import standing
@@ -96,7 +97,7 @@ def picture(found: dict[str, Any]) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for name, value in lines(found):
         table.add_row(Text(name, style="dim"), Text(value))
-    shown = found["failures"][-FAILURES_SHOWN:]
+    shown = grouped(found["failures"])[-FAILURES_SHOWN:]
     return Group(table, _failures(shown, found["now_ms"])) if shown else Group(table)
 
 
@@ -110,6 +111,8 @@ def lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     known = {field.name for field in fields(Progress)}
     told = Progress(**{name: value for name, value in progress.items() if name in known})
     said += [(name, value) for name, value in facts(told, now_ms) if name != "term"]
+    if told.error:
+        said.append(("last error", told.error))
     if told.parallelism:
         said.append(("shards", str(told.parallelism)))
     return said
@@ -120,6 +123,8 @@ def _leader(found: dict[str, Any]) -> str:
     if leader is None:
         return "nobody ever led this job"
     who = f"term {leader['term']}, {leader['host']}, process {leader['pid']}"
+    if found["ended"] is not None:
+        return f"nobody; the last, {who}, {ending(found['ended'])}"
     since = age(leader["claimed_ms"], now_ms)
     if found["progress"] is not None:
         return f"{who}, since {since}"
@@ -141,16 +146,30 @@ def _checkpoint(newest: dict[str, Any], now_ms: int) -> list[tuple[str, str]]:
     ]
 
 
-def _failures(failures: list[dict[str, Any]], now_ms: int) -> Table:
+def grouped(failures: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Failures that follow one another and are the same one again: of one epoch, with one cause."""
+    runs = groupby(failures, key=lambda failure: (failure["epoch"], failure["cause"]))
+    return [list(same) for _, same in runs]
+
+
+def _failures(groups: list[list[dict[str, Any]]], now_ms: int) -> Table:
     table = Table(title="failures and restarts, newest last", title_justify="left")
-    for heading in ("ago", "term", "epoch", "what", "then"):
+    for heading in ("ago", "times", "term", "epoch", "what", "then"):
         table.add_column(heading)
-    for failure in failures:
-        then = failure["decision"]
-        if failure.get("delay_ms"):
-            then += f" after {failure['delay_ms'] / 1_000:.1f} s"
-        if failure.get("reason"):
-            then += f": {failure['reason']}"
-        cells = (age(failure["at_ms"], now_ms), failure["term"], failure["epoch"], failure["message"], then)
+    for same in groups:
+        first, last = same[0], same[-1]
+        ago, terms = age(last["at_ms"], now_ms), str(last["term"])
+        if len(same) > 1:
+            ago = f"{age(first['at_ms'], now_ms)} to {ago}"
+        if first["term"] != last["term"]:
+            terms = f"{first['term']} to {last['term']}"
+        cells = (ago, len(same), terms, last["epoch"] or "-", last["message"] or "-", _then(last))
         table.add_row(*(Text(str(cell)) for cell in cells))
     return table
+
+
+def _then(failure: dict[str, Any]) -> str:
+    then = str(failure["decision"])
+    if failure.get("delay_ms"):
+        then += f" after {failure['delay_ms'] / 1_000:.1f} s"
+    return f"{then}: {failure['reason']}" if failure.get("reason") else then

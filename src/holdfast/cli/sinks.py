@@ -57,6 +57,9 @@ def set_aside_command(
     through: Annotated[
         int | None, typer.Option(help="Only epochs up to this one. [default: all that wait]")
     ] = None,
+    not_running: Annotated[
+        bool, typer.Option("--not-running", help="The job was killed, and is known not to run.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     json: AsJson = False,
     verbose: Verbose = False,
@@ -69,7 +72,9 @@ def set_aside_command(
         storage = open_storage(checkpoint)
         read_job(storage)
         _confirm(f"Sink {sink!r} will never show these rows; they are written to {to}. Go on?", yes)
-        done = set_aside(storage, sink, open_storage(to), SystemClock(), through=through)
+        done = set_aside(
+            storage, sink, open_storage(to), SystemClock(), through=through, not_running=not_running
+        )
         if json:
             print(json_module.dumps(msgspec.to_builtins(done)))
         else:

@@ -199,21 +199,20 @@ def _show_difference(one: OperatorDifference) -> None:
 def get(
     checkpoint: Annotated[str, typer.Option(help="Where the checkpoint or savepoint is.")],
     uid: Annotated[str, typer.Option(help="Which operator.")],
-    key: Annotated[str, typer.Option(help="""The key as JSON, such as '{"user": "ann"}' or '"ann"'.""")],
+    key: Annotated[
+        str,
+        typer.Option(
+            help="""The key: ann where it is one column, '{"user": "ann", "day": 3}' where several."""
+        ),
+    ],
     json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Show the committed state of one key, also of a job that runs. Exit code 1: the key has none."""
     found = False
     with one_line_errors(verbose):
-        try:
-            asked = json_module.loads(key)
-        except ValueError as cause:
-            raise DefinitionError(
-                f'--key is no JSON ({cause}); write for example \'{{"user": "ann"}}\''
-            ) from None
         with StateReader(checkpoint) as reader:
-            answer = reader.get(uid, key_of(reader.layout(uid), asked))
+            answer = reader.get(uid, key_written(reader.layout(uid), key))
         found = answer.found
         if json:
             print(json_module.dumps(plain(asdict(answer))))
@@ -225,6 +224,28 @@ def get(
                 print("nothing is stored for this key", file=sys.stderr)
     if not found:
         raise typer.Exit(DIFFERENT)
+
+
+def key_written(layout: StateLayout, text: str) -> Any:
+    """A key as it was typed: JSON, or, where the key is one column, just its value.
+
+    DefinitionError: it is neither.
+    """
+    try:
+        asked = json_module.loads(text)
+    except ValueError:
+        asked = text
+    if len(layout.key) > 1 and not isinstance(asked, dict):
+        columns = ", ".join(f"{field.name} {type_ddl(field.type)}" for field in layout.key)
+        example = {field.name: 1 if pa.types.is_integer(field.type) else "..." for field in layout.key}
+        raise DefinitionError(
+            f"--key {text!r} is no key of operator {layout.operator!r}, whose key has the columns "
+            f"{columns}; write all of them as JSON: --key '{json_module.dumps(example)}'"
+        )
+    if pa.types.is_string(layout.key.field(0).type) and isinstance(asked, int | float | list):
+        # Of a column of texts, 12 means the text "12": there is no other key that it could be.
+        return text
+    return key_of(layout, asked)
 
 
 def key_of(layout: StateLayout, asked: Any) -> Any:

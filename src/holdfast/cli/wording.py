@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 from holdfast.engine.progress import Progress
 
 SAVED_KEYS_SHOWN = (
     "saved", "fetched", "failed", "rejected", "superseded", "held_back", "unanswered", "bypassed",
 )  # fmt: skip
+_ENDINGS = {
+    "stopped": "stopped cleanly",
+    "exhausted": "ended cleanly, the sources had no more,",
+    "failed": "ended with a failure",
+    "unknown": "was a command; the run before it left no word",
+}
 _SIZES = ("bytes", "kB", "MB", "GB", "TB")
 
 
@@ -20,6 +29,11 @@ def size(count: int) -> str:
     return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
 
 
+def moment(ms: int) -> str:
+    """A time as people read it, in UTC."""
+    return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
 def age(since_ms: int | None, now_ms: int) -> str:
     """How long ago something was: `0.4 s`, `3 min`."""
     if since_ms is None:
@@ -28,6 +42,14 @@ def age(since_ms: int | None, now_ms: int) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.0f} h"
+
+
+def ending(ended: dict[str, Any]) -> str:
+    """How a run ended, from the fields of its `EndedRecord`."""
+    how = _ENDINGS[ended["ending"]]
+    shown = "everything published" if ended["published"] else "some sinks show less than is committed"
+    at = f"{how} at {moment(ended['at_ms'])} UTC"
+    return at if ended["ending"] in ("failed", "unknown") else f"{at}, {shown}"
 
 
 def rows(count: int | None) -> str:
@@ -51,8 +73,8 @@ def saved_keys(numbers: dict[str, int]) -> str:
 
 
 def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
-    """What a person wants to know of a run, in reading order."""
-    shown = [
+    """What a person wants to know of a run, in reading order. Not its error: that is told when it happens."""
+    return [
         ("phase", progress.phase),
         ("epoch", f"{progress.epoch:,} (committed {progress.committed_epoch:,})"),
         ("rows", rows(progress.rows)),
@@ -64,7 +86,6 @@ def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
         ("restarts", str(progress.restarts)),
         ("term", str(progress.term)),
     ]
-    return [*shown, ("last error", progress.error)] if progress.error else shown
 
 
 def line(progress: Progress, now_ms: int) -> str:

@@ -12,8 +12,9 @@ import hmac
 import ipaddress
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -22,11 +23,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.checkpoint.failures import read_failures
 from holdfast.checkpoint.history import History
+from holdfast.checkpoint.identity import read_job
+from holdfast.checkpoint.records import RequestRecord
 from holdfast.checkpoint.requests import read_asked
 from holdfast.checkpoint.terms import newest_term
 from holdfast.clock import Clock
@@ -44,6 +47,8 @@ BODY_BYTES_MAX = 65_536
 OPEN_PATHS = ("/health", "/ready")
 """For probes, which seldom carry a token; they tell next to nothing."""
 VERB_PATHS = {"/savepoints": "savepoint", "/stop": "stop", "/rescale": "rescale"}
+JOBS = "/jobs"
+"""Where the jobs of a process are that runs several."""
 
 
 class Served(Protocol):
@@ -82,10 +87,17 @@ class Api:
     def health(self, request: Request) -> Response:
         return _json({"health": "ok"})
 
+    @property
+    def phase(self) -> str:
+        return self._served.status().phase
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process leads the job, and the job runs."""
+        return self.phase == "running" and self._served.running
+
     def ready(self, request: Request) -> Response:
-        phase = self._served.status().phase
-        leading = phase == "running" and self._served.running
-        return _json({"ready": leading, "phase": phase}, 200 if leading else 503)
+        return _json({"ready": self.leading, "phase": self.phase}, 200 if self.leading else 503)
 
     def status(self, request: Request) -> Response:
         leader = newest_term(self._served.storage)
@@ -122,15 +134,18 @@ class Api:
     def metrics(self, request: Request) -> Response:
         return Response(self._metrics.text(), media_type=CONTENT_TYPE)
 
-    async def verb(self, request: Request) -> Response:
-        verb = VERB_PATHS[request.scope["path"]]
+    async def verb(self, verb: str, request: Request) -> Response:
         arguments = await _arguments(request)
         client = request.client.host if request.client is not None else "?"
         by = f"{asker('http')} from {client}"
-        asked = await run_in_threadpool(
-            lambda: ask_leader(self._served.storage, verb, arguments, self._clock, by=by)
-        )
-        return _json({"request": asked.id}, 202, {"Location": f"/requests/{asked.id}"})
+        asked = await run_in_threadpool(lambda: self._ask(verb, arguments, by))
+        place = f"{request.scope.get('root_path', '')}/requests/{asked.id}"
+        return _json({"request": asked.id}, 202, {"Location": place})
+
+    def _ask(self, verb: str, arguments: dict[str, Any], by: str) -> RequestRecord:
+        # Before the job has made its checkpoint, anything left in its place would keep it from doing so.
+        read_job(self._served.storage)
+        return ask_leader(self._served.storage, verb, arguments, self._clock, by=by)
 
     def _open_reader(self) -> StateReader:
         # Imported and opened by the first query: most servers never see one.
@@ -142,8 +157,45 @@ class Api:
             return self._reader
 
 
-def application(handlers: Api, token: str | None) -> ASGIApp:
-    """The whole API as an ASGI application."""
+def application(handlers: Api | Mapping[str, Api], token: str | None) -> ASGIApp:
+    """The whole API as an ASGI application: of one job, or of several by name, each below `/jobs/NAME`."""
+    errors: dict[Any, Any] = {
+        HTTPException: _told_http,
+        HoldfastError: _told_ours,
+        Exception: _told_unexpected,
+    }
+    routes: list[BaseRoute] = []
+    if isinstance(handlers, Api):
+        routes += _routes(handlers)
+    else:
+        several = Several(handlers)
+        routes += [
+            Route("/health", several.health, methods=["GET"]),
+            Route("/ready", several.ready, methods=["GET"]),
+            Route(JOBS, several.jobs, methods=["GET"]),
+        ]
+        routes += [Mount(f"{JOBS}/{name}", routes=_routes(each)) for name, each in handlers.items()]
+    return Gate(Starlette(routes=routes, exception_handlers=errors), token)
+
+
+class Several:
+    """The handlers that speak for all jobs of a process."""
+
+    def __init__(self, handlers: Mapping[str, Api]) -> None:
+        self._handlers = handlers
+
+    def health(self, request: Request) -> Response:
+        return _json({"health": "ok"})
+
+    def ready(self, request: Request) -> Response:
+        leading = {name: each.leading for name, each in self._handlers.items()}
+        return _json({"ready": any(leading.values()), "jobs": leading}, 200 if any(leading.values()) else 503)
+
+    def jobs(self, request: Request) -> Response:
+        return _json({"jobs": {name: {"phase": each.phase} for name, each in self._handlers.items()}})
+
+
+def _routes(handlers: Api) -> list[Route]:
     reading: list[tuple[str, Callable[[Request], Response]]] = [
         ("/health", handlers.health),
         ("/ready", handlers.ready),
@@ -155,13 +207,9 @@ def application(handlers: Api, token: str | None) -> ASGIApp:
         ("/metrics", handlers.metrics),
     ]
     routes = [Route(path, handler, methods=["GET"]) for path, handler in reading]
-    routes += [Route(path, handlers.verb, methods=["POST"]) for path in VERB_PATHS]
-    errors: dict[Any, Any] = {
-        HTTPException: _told_http,
-        HoldfastError: _told_ours,
-        Exception: _told_unexpected,
-    }
-    return Gate(Starlette(routes=routes, exception_handlers=errors), token)
+    return routes + [
+        Route(path, partial(handlers.verb, verb), methods=["POST"]) for path, verb in VERB_PATHS.items()
+    ]
 
 
 class Gate:

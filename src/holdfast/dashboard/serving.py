@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.dashboard.api import Api, Served, application, is_loopback
@@ -31,7 +33,9 @@ TOKEN_CHARS_MIN = 8
 class Server:
     """A running server. `close` ends it; so does the end of its `with` block."""
 
-    def __init__(self, server: uvicorn.Server, handlers: Api, listening: socket.socket, host: str) -> None:
+    def __init__(
+        self, server: uvicorn.Server, handlers: Sequence[Api], listening: socket.socket, host: str
+    ) -> None:
         self._server, self._handlers = server, handlers
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{listening.getsockname()[1]}"
@@ -44,7 +48,8 @@ class Server:
         """Stop listening, let requests in hand end, and wait for that."""
         self._server.should_exit = True
         self._thread.join(CLOSE_SECONDS + 5)
-        self._handlers.close()
+        for each in self._handlers:
+            each.close()
 
     def wait_until_started(self, clock: Clock) -> None:
         deadline = clock.monotonic() + START_SECONDS
@@ -80,12 +85,19 @@ class Listening:
 
     def serve(self, handle: Served) -> Server:
         """Answer the control API of a running job here."""
-        clock = SystemClock()
-        metrics = Metrics(handle.status().job, clock)
-        handle.listen(metrics.observe)
-        handlers = Api(handle, metrics, clock)
+        handlers = _api(handle)
+        return self._serve(application(handlers, self.token), [handlers])
+
+    def serve_all(self, handles: Mapping[str, Served]) -> Server:
+        """Answer the control API of the jobs of a node: of one at `/`, of several below `/jobs/NAME`."""
+        if len(handles) == 1:
+            return self.serve(*handles.values())
+        handlers = {name: _api(handle) for name, handle in handles.items()}
+        return self._serve(application(handlers, self.token), list(handlers.values()))
+
+    def _serve(self, answering: ASGIApp, handlers: Sequence[Api]) -> Server:
         config = uvicorn.Config(
-            application(handlers, self.token),
+            answering,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -93,8 +105,15 @@ class Listening:
             timeout_graceful_shutdown=CLOSE_SECONDS,
         )
         server = Server(uvicorn.Server(config), handlers, self.socket, self.host)
-        server.wait_until_started(clock)
+        server.wait_until_started(SystemClock())
         return server
+
+
+def _api(handle: Served) -> Api:
+    clock = SystemClock()
+    metrics = Metrics(handle.status().job, clock)
+    handle.listen(metrics.observe)
+    return Api(handle, metrics, clock)
 
 
 def serve(handle: Served, host: str = "127.0.0.1", port: int = 8080, token: str | None = None) -> Server:

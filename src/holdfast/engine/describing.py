@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.checkpoint.endings import ending_of
 from holdfast.checkpoint.failures import read_failures
 from holdfast.checkpoint.history import History
 from holdfast.checkpoint.identity import read_job
@@ -24,12 +25,14 @@ from holdfast.storage.contract import Storage
 
 def standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, Any]:
     """How a job stands: its newest checkpoint, its failures, and its leader's word if that comes within
-    `seconds` (`progress` is None where it does not). RestoreError: there is no checkpoint.
+    `seconds` (`progress` is None where it does not). One that has `ended` in good order is not asked.
+    RestoreError: there is no checkpoint.
     """
     job = read_job(storage)
     leader = newest_term(storage)
+    ended = ending_of(storage, leader.term) if leader is not None else None
     progress = None
-    if leader is not None:
+    if leader is not None and ended is None:
         progress = status_of_leader(storage, clock, seconds, by=asker("holdfast status"))
     return {
         "job": job.job,
@@ -37,6 +40,7 @@ def standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, Any]:
         "key_groups": job.key_groups,
         "created_ms": job.created_ms,
         "leader": msgspec.to_builtins(leader) if leader is not None else None,
+        "ended": msgspec.to_builtins(ended) if ended is not None else None,
         "progress": progress,
         "checkpoint": _newest_plainly(storage),
         "failures": [msgspec.to_builtins(record) for record in read_failures(storage)],

@@ -17,11 +17,12 @@ import socket
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.commits import DamagedChain
+from holdfast.checkpoint.endings import record_ending
 from holdfast.checkpoint.pins import release
-from holdfast.checkpoint.records import SavepointRecord
+from holdfast.checkpoint.records import EndedRecord, SavepointRecord
 from holdfast.checkpoint.saving import PIN_PREFIX
-from holdfast.checkpoint.terms import claim, end, newest_term
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.terms import claim, newest_term
+from holdfast.checkpoint.view import EMPTY, CheckpointView
 from holdfast.clock import Clock
 from holdfast.engine.committing import AdoptedOther
 from holdfast.engine.control import Control
@@ -108,24 +109,25 @@ class Driver:
             # Whoever leads now has a term of its own.
             raise
         except BaseException:
-            self._tell_end()
+            # Others must not have to guess that nobody leads.
+            self._write_ending("failed", self._led.view if self._led is not None else EMPTY)
             raise
-        self._tell_end()
         self._monitor.update(phase="stopped")
 
     def _run_term(self, controls: Controls) -> None:
         """The run, from the claimed term to its end."""
         reached(Step.TERM_CLAIMED)
         release(self._storage, PIN_PREFIX, but_of=self._run)
-        self._monitor.update(term=self._term, restarts=self._term - 1, phase="restoring")
         self._inspector = Inspector(self._storage, self._settings.key_groups, self._monitor.say)
         self._restarts = Restarts(
             self._settings.restart, self._storage, self._clock, random.random, self._monitor.say,
             term=self._term, run=self._run, host=socket.gethostname(),
         )  # fmt: skip
+        self._restarts.recall()
+        self._monitor.update(term=self._term, restarts=self._restarted, phase="restoring")
         self._claim_end = ClaimEnd(self._checkpoint, self._settings, self._monitor.say)
         with Control(self._storage, self._term, controls, self._clock, self._monitor.say):
-            last = self._lead()
+            ending, last = self._lead()
             self._restarts.stopped()
             savepoint = self._wishes.taken_savepoint()
             if savepoint is not None:
@@ -133,11 +135,7 @@ class Driver:
                 self._refuse_if_superseded()
                 _refuse_if_replaying(last)
                 self.save(savepoint, "native", stopped_with=last.number)
-
-    def _tell_end(self) -> None:
-        """Say in storage that this run has ended; without it only the user can know that nobody leads."""
-        with contextlib.suppress(HoldfastError):
-            end(self._storage, self._term, self._run, self._clock.now_ms())
+            self._write_ending(ending.value, last)
 
     def save(self, url: str, format: str, *, stopped_with: int | None = None) -> SavepointRecord:
         """Take a savepoint of what is committed. From any thread. `stopped_with`: the run has ended with this
@@ -157,11 +155,28 @@ class Driver:
 
     def _refuse_misfit(self, program: Program) -> None:
         """Refuse code that stored state does not fit, while a leader that it does fit can still go on."""
-        stored = stored_schemas(self._storage, self._settings)
+        stored = stored_schemas(self._storage, self._graph.name, self._settings)
         operator_schemas(program, stored, self._settings.allow_dropped_state)
 
-    def _lead(self) -> CheckpointView:
-        """One stretch after the other, until one ends the run; gives the view then."""
+    def _write_ending(self, ending: str, last: CheckpointView) -> None:
+        """Before a stop is answered, so that who waited for it finds the job stopped."""
+        shown = self._monitor.progress.published_through
+        record = EndedRecord(
+            term=self._term,
+            run=self._run,
+            at_ms=self._clock.now_ms(),
+            ending=ending,
+            commit=last.number,
+            last_epoch=last.last_epoch,
+            published=all(shown.get(node.uid, 0) >= last.last_epoch for node in self._graph.sinks),
+        )
+        try:
+            record_ending(self._storage, record)
+        except HoldfastError as refused:
+            self._monitor.say(f"the end of the run could not be written down: {refused}")
+
+    def _lead(self) -> tuple[Ending, CheckpointView]:
+        """One stretch after the other, until one ends the run; gives how, and the view then."""
         view: CheckpointView | None = None
         while True:
             try:
@@ -170,7 +185,7 @@ class Driver:
                 reached(Step.RECOVERY_READ)
                 ending, view = self._stretch(view)
                 if ending is not Ending.RESCALING:
-                    return view
+                    return ending, view
             except AdoptedOther as other:
                 self._monitor.say(str(other))
                 view = None
@@ -236,7 +251,7 @@ class Driver:
         epoch = self._led.running if self._led is not None else NO_EPOCH
         self._restarts.after(failure, epoch, self._wishes.stopping)
         self._wishes.permit.refuse_if_revoked()
-        self._monitor.update(restarts=self._term - 1 + self._restarts.count, error=None)
+        self._monitor.update(restarts=self._restarted, error=None)
         session = revived(self._spark, self._graph.name, self._own_session)
         if session is not self._spark:
             self._monitor.say("the Spark session had ended; a new one was started")
@@ -244,6 +259,11 @@ class Driver:
         if self._wishes.stopping.is_set():
             # Told to stop while something is not committed or not shown: that is no good order.
             raise failure
+
+    @property
+    def _restarted(self) -> int:
+        """Starts before this one, each of which claimed a term, and tries within them."""
+        return self._term - 1 + self._restarts.count
 
     def _cores(self) -> int:
         return min(default_parallelism(self._spark), self._settings.key_groups)

@@ -148,15 +148,26 @@ class JobHandle:
         self._wishes.parallelism = check_shards(parallelism, self._settings.key_groups)
 
     def wait(self, timeout: float | None = None) -> Progress:
-        """Wait for the end of the run, or for `timeout` seconds. Raises what the run failed with."""
+        """Wait for the end of the run and give its last progress. Raises what the run failed with.
+
+        TimeoutError: it still runs after `timeout` seconds; nothing was done about it, wait again or `stop`.
+        """
         # Joined in short turns, so that a signal handler of the main thread gets to run.
         waited = 0.0
         while self._thread.is_alive() and (timeout is None or waited < timeout):
-            self._thread.join(0.2)
-            waited += 0.2
+            turn = 0.2 if timeout is None else min(0.2, timeout - waited)
+            self._thread.join(turn)
+            waited += turn
+        still = self._thread.is_alive()
         if self._failure is not None:
             raise self._failure
-        return self.status()
+        now = self.status()
+        if still:
+            raise TimeoutError(
+                f"job {now.job!r} still runs after {timeout:g} s (phase {now.phase}, epoch {now.epoch}); "
+                "wait again, or end it with stop()"
+            )
+        return now
 
     @property
     def running(self) -> bool:

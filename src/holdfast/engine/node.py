@@ -29,6 +29,7 @@ from holdfast.engine.owners import Owner, take_owner
 from holdfast.engine.progress import Listener, Message
 from holdfast.engine.registering import Registration
 from holdfast.engine.settings import RunOptions, Until, check_settings
+from holdfast.engine.sighting import Sighting
 from holdfast.engine.sitting import Seats
 from holdfast.engine.tenant import Place, Run, Tenant
 from holdfast.errors import RetryableError, SessionLost
@@ -80,6 +81,11 @@ class Node:
         self._looked = self._clock.monotonic()
         self._failure: BaseException | None = None
         self._problem = ""
+
+    @property
+    def sightings(self) -> dict[str, Sighting]:
+        """What the control API shows: every job by its name."""
+        return {name: tenant.sighting for name, tenant in self._tenants.items()}
 
     def leave(self) -> None:
         """End in good order: every seat is given up after its epoch. From a signal handler or any thread."""
@@ -183,7 +189,9 @@ class Node:
         elif failure is not None and is_of_the_job(failure):
             self._failure = failure
             self._seats.end(job, "failed", in_short(failure, 2_000))
-            self._say(f"{job}: FAILED: {failure}")
+            if len(self._tenants) > 1:
+                # The others go on for who knows how long; with one job its error ends the process right now.
+                self._say(f"{job}: FAILED: {failure}")
         elif failure is not None:
             self._seats.fail_here(tenant, failure)
             self._say(f"{job}: FAILED HERE, left to the other nodes: {in_short(failure, 2_000)}")

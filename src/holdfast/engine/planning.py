@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.commits import Chain
-from holdfast.checkpoint.plans import Plans, PlanTaken, input_of, may_follow
+from holdfast.checkpoint.plans import Plans, PlanTaken, gives_up, input_of, may_follow
 from holdfast.checkpoint.records import Json, PlanRecord, Slice
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock
@@ -52,8 +52,8 @@ def recorded_plans(
     Sinks may show epochs after the view: history went back, or the checkpoint lost its newest commits.
     Exactly the slices that those epochs had are read again, whatever else has changed. RestoreError where
     that cannot be done. A plan that no sink can show anything of is followed only as it is, and only if it is
-    not too large by now. `shown`: what the sinks themselves say that they show. AdoptedOther: the chain has
-    gone on since the view.
+    not too large by now; unless a user has given up a part of it: then its slices are read in any case.
+    `shown`: what the sinks themselves say that they show. AdoptedOther: the chain has gone on since the view.
     """
     positions: dict[str, Json] = {uid: view.positions.get(uid) for uid in uids}
     committed, clock_ms = _committed_attempts(chain, view), view.clock_ms
@@ -68,9 +68,12 @@ def recorded_plans(
         obstacle = may_follow(
             plan, start_positions=positions, fingerprint=fingerprint, parallelism=parallelism
         )
-        too_large_or_late = obstacle or _too_large(plan, max_rows) or plan.clock_ms < clock_ms
-        if epoch > replayed.through and too_large_or_late:
-            break
+        if epoch > replayed.through:
+            late = plan.clock_ms < clock_ms
+            if not gives_up(plan) and (obstacle or _too_large(plan, max_rows) or late):
+                break
+            # Planned from the sources, it would read again what a user has given up.
+            obstacle = obstacle or ("its clock is behind that of the plan before it" if late else None)
         found.append(Recorded(plan, obstacle))
         # Plans of several leaders may lie here: what one planned follows what another did, but not its clock.
         clock_ms = max(clock_ms, plan.clock_ms)
@@ -99,7 +102,7 @@ class _Replayed:
         """The plan by which the epoch was committed. None: it is not there. RestoreError: which of several it
         was is not known, or a sink shows what came of another."""
         newest = _newest(self._plans, EpochId(epoch), self._say)
-        if newest is not None and any(part.skipped for part in newest.slices.values()):
+        if newest is not None and gives_up(newest):
             # A user decided since then to give up a part of it.
             return newest
         plan = self._committed_plan(epoch, newest)

@@ -44,7 +44,7 @@ class Progress:
     parallelism: int = 0
     restarts: int = 0
     """How often the job was started on this checkpoint before (every start claims a term), and how often it
-    was tried again since.
+    was tried again within all these starts. Never goes back.
     """
     error: str | None = None
     own_keys: dict[str, dict[str, int]] = field(default_factory=dict)

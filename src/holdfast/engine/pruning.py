@@ -3,34 +3,27 @@
     the leader has ended    two commits that cover no epoch: the first gives up all but the newest `keep`, the
                             second lets their files be deleted (see retention)
     the leader answers      only what it has given up itself is deleted: how much to keep is for it to say
-    neither                 refused: it may be slow, paused or cut off, and taking its term would end it
 
 Always true: every deletion is retention's own, from a committed view, so it is one that the leader itself
-would make; a snapshot that the leader may be about to commit is left alone. A term is claimed only after one
-whose leader has said that it ended, or is known to be gone by the word of the caller; whoever claims
-one meanwhile keeps it.
+would make; a snapshot that the leader may be about to commit is left alone.
 """
 
 from __future__ import annotations
 
-import os
-import socket
-import uuid
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from holdfast.checkpoint.commits import Adopted, Chain
 from holdfast.checkpoint.pins import read_pins, unpin
-from holdfast.checkpoint.records import CommitRecord, PinRecord, TermRecord
+from holdfast.checkpoint.records import PinRecord
 from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.terms import claim_after, end, has_ended, newest_term
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.view import CheckpointView, news
 from holdfast.clock import Clock
-from holdfast.engine.asking import asker, status_of_leader
+from holdfast.engine.caretaking import brief_term, look_for_leader
 from holdfast.errors import DefinitionError, RetryableError
 from holdfast.storage.contract import Storage
 
-ANSWER_SECONDS = 3.0
-RUN_PREFIX = "prune-"
 KEEP_MIN = 2
 """As for a run: what there is to go back to when the newest turns out damaged."""
 
@@ -76,17 +69,16 @@ def prune(
     view = chain.load()
     now = clock.now_ms()
     doomed = tuple(pin.name for pin in read_pins(storage).records if _over(pin, now, pins_older_than_ms))
-    leader = newest_term(storage)
-    led = status_of_leader(storage, clock, ANSWER_SECONDS, by=asker("prune")) is not None
-    if not (led or not_running):
-        _refuse_if_led(storage, leader)
+    leader = look_for_leader(storage, clock, "prune", not_running=not_running)
+    led = leader.answers
     target = view.retained_from if led else max(view.retained_from, view.number - keep + 1)
     given_up = tuple(number for number in chain.numbers() if view.retained_from <= number < target)
     if dry_run or not view.number:
         return Pruned(led, target, view.number, given_up, doomed, 0)
     unpin(storage, doomed)
     if not led and given_up:
-        view = _give_up(storage, chain, view, clock, leader.term if leader else 0)
+        with brief_term(storage, leader.newest, clock) as (term, run):
+            view = _given_up(chain, view, clock, term, run)
     swept = Retention(chain, led_by_other=led).after_commit(view)
     deleted, held_back = (swept.deleted, swept.held_back) if swept else (0, "")
     return Pruned(led, view.retained_from, view.number, given_up, doomed, deleted, held_back)
@@ -98,46 +90,10 @@ def _over(pin: PinRecord, now_ms: int, older_than_ms: int | None) -> bool:
     return older_than_ms is not None and pin.pinned_ms < now_ms - older_than_ms
 
 
-def _refuse_if_led(storage: Storage, leader: TermRecord | None) -> None:
-    """RetryableError: somebody may lead. Silence is no proof that nobody does."""
-    # A prune that was killed led nothing.
-    if leader is None or leader.run.startswith(RUN_PREFIX) or has_ended(storage, leader.term):
-        return
-    raise RetryableError(
-        f"the leader of term {leader.term} (process {leader.pid} on {leader.host}) neither answers nor said "
-        "that it ended, and would be ended by this: nothing was touched; stop it first or try again, or, if "
-        "the job is known not to run, say so with --not-running"
-    )
-
-
-def _give_up(
-    storage: Storage, chain: Chain, view: CheckpointView, clock: Clock, newest: int
-) -> CheckpointView:
-    run = f"{RUN_PREFIX}{uuid.uuid4().hex[:12]}"
-    term = claim_after(storage, newest, run, socket.gethostname(), os.getpid(), clock.now_ms())
-    if term is None:
-        raise RetryableError("a leader came meanwhile, and keeps its lead; prune again beside it")
-    try:
-        return _committed(chain, view, clock, term, run)
-    finally:
-        end(storage, term, run, clock.now_ms())
-
-
-def _committed(chain: Chain, view: CheckpointView, clock: Clock, term: int, run: str) -> CheckpointView:
+def _given_up(chain: Chain, view: CheckpointView, clock: Clock, term: int, run: str) -> CheckpointView:
     for _ in range(GIVING_UP):
-        record = CommitRecord(
-            term=term,
-            run=run,
-            first_epoch=view.last_epoch + 1,
-            last_epoch=view.last_epoch,
-            attempts={},
-            clock_ms=max(view.clock_ms, clock.now_ms()),
-            parallelism=view.parallelism,
-            fingerprint=view.fingerprint,
-            positions=view.positions,
-            published_through=view.published_through,
-        )
-        done = chain.commit(view, record)
+        record = news(view, term=term, run=run, published_through=view.published_through)
+        done = chain.commit(view, replace(record, clock_ms=max(view.clock_ms, clock.now_ms())))
         if isinstance(done, Adopted):
             raise RetryableError(
                 f"another leader committed {done.view.number} meanwhile; prune again, nothing is lost"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.checkpoint.commits import Chain, DamagedChain
-from holdfast.checkpoint.identity import read_job
+from holdfast.checkpoint.identity import other_job, read_job
 from holdfast.checkpoint.plans import Plans
 from holdfast.checkpoint.savepoints import find_savepoint, read_savepoint
 from holdfast.checkpoint.view import CheckpointView, from_manifest
@@ -83,6 +83,10 @@ def rehearse(
     check(graph)
     origin = _origin(storage)
     view = origin.view
+    if origin.chain is not None and origin.job != graph.name:
+        # Whether its state would fit is no question then, and dropping it no remedy.
+        refusal = other_job(storage, origin.job, graph.name)
+        return Rehearsal(storage.url, graph.name, view.last_epoch, findings=(), problems=(refusal,))
     layouts = _layouts(graph, session)
     declared = {node.uid: declaration(node, layouts[node.uid]) for node in graph.operators}
     in_force, problems = examine(declared, view.operators, allow_dropped_state)
@@ -164,10 +168,6 @@ def _settings(
     graph: Graph, origin: _Origin, guarantee: str, parallelism: int | None
 ) -> tuple[list[Finding], list[str]]:
     view, problems = origin.view, []
-    if origin.chain is not None and origin.job != graph.name:
-        problems.append(
-            f"the checkpoint belongs to job {origin.job!r}, not {graph.name!r}; choose another place"
-        )
     try:
         check_guarantee(graph, Guarantee(guarantee))
     except ValueError:

@@ -6,13 +6,14 @@ written with the next event. Nothing is retried that cannot get better by waitin
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.failures import counted, read_failures, record_failure
+from holdfast.checkpoint.failures import counted, read_failures, record_failure, times_retried
 from holdfast.checkpoint.records import FailureRecord
 from holdfast.clock import Clock
 from holdfast.engine.spark_failures import explained
@@ -36,6 +37,8 @@ from holdfast.storage.contract import Storage
 FINAL = (DefinitionError, FencedOut, SeatLost, RestoreError, CorruptionError)
 """Waiting makes none of these better."""
 MESSAGE_CHARS_MAX = 2_000
+TOLD_MS = 600_000
+"""How long the text of a failure need not be told again when the same one comes again."""
 NO_EPOCH = 0
 """Of a failure that no epoch is to blame for: it never makes one poison."""
 CAUSE_CHARS_MAX = 500
@@ -75,7 +78,15 @@ class Restarts:
         self._term, self._run, self._host = term, run, host
         self._history: list[FailureRecord] | None = None
         self._unwritten: list[FailureRecord] = []
+        self._told: list[FailureRecord] = []
+        """The failure that was told last, as often as it has come since."""
         self.count = 0
+        """How often the job was tried again on this checkpoint, by every leader so far. Never goes back."""
+
+    def recall(self) -> None:
+        """Go on counting where the last leader ended, as far as storage tells."""
+        with contextlib.suppress(RetryableError):
+            self.count = max(self.count, times_retried(self._storage))
 
     def after(self, failure: BaseException, epoch: int, stopping: threading.Event) -> None:
         """Wait until it is time to try again. Raises when the run ends instead; returns early when told to
@@ -87,26 +98,40 @@ class Restarts:
             epoch = failure.epoch
         elif is_outside(failure):
             epoch = NO_EPOCH
-        record = self._record(failure, epoch)
-        failed = [Failure(known.at_ms, known.epoch, known.cause) for known in counted(self._known())]
+        record, known = self._record(failure, epoch), self._known()
+        self.count = max(self.count, *(past.retried for past in known), 0)
+        failed = [Failure(past.at_ms, past.epoch, past.cause) for past in counted(known)]
         decision = decide(
             self._strategy, [*failed, Failure(record.at_ms, epoch, record.cause)], self._chance()
         )
-        self._write(_decided(record, decision))
+        self.count += isinstance(decision, Restart)
+        self._write(replace(_decided(record, decision), retried=self.count))
         if isinstance(decision, GiveUp):
             self._give_up(failure, epoch, decision)
         else:
-            self.count += 1
             seconds = decision.delay_ms / 1_000
             where = f" in epoch {epoch}" if epoch else ""
-            self._say(f"FAILURE{where}: {record.message}; trying again in {seconds:.1f} s")
+            self._say(f"FAILURE{where}: {self._news(record)}; trying again in {seconds:.1f} s")
             stopping.wait(seconds)
+
+    def _news(self, record: FailureRecord) -> str:
+        """What is new of a failure: its text, unless that was told not long ago."""
+        self._told.append(record)
+        first = self._told[0]
+        old = record.at_ms - first.at_ms >= TOLD_MS
+        if old or (first.epoch, first.message) != (record.epoch, record.message):
+            self._told = [record]
+        return record.message if len(self._told) == 1 else f"the same again, {len(self._told)} times now"
 
     def stopped(self) -> None:
         """The run ended cleanly: failures before now count no more."""
-        if counted(self._known()):
+        known = self._known()
+        if counted(known):
+            self.count = max(self.count, *(past.retried for past in known))
             record = self._record(HoldfastError("stopped"), 0)
-            self._write(replace(record, kind="", cause="", message="", decision="stopped"))
+            self._write(
+                replace(record, kind="", cause="", message="", decision="stopped", retried=self.count)
+            )
 
     def _give_up(self, failure: Exception, epoch: int, decision: GiveUp) -> None:
         self._say(f"GIVING UP: {decision.reason}")

@@ -11,7 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.commits import Chain, DamagedChain
-from holdfast.checkpoint.identity import Checkpoint, find_job, has_begun, open_checkpoint
+from holdfast.checkpoint.identity import (
+    Checkpoint,
+    find_job,
+    has_begun,
+    open_checkpoint,
+    refuse_other_job,
+)
 from holdfast.checkpoint.records import OperatorSchema, SavepointRecord
 from holdfast.checkpoint.savepoints import read_savepoint
 from holdfast.checkpoint.saving import take_savepoint
@@ -33,11 +39,17 @@ BARRIER_SECONDS = 300.0
 LOOK_SECONDS = 0.05
 
 
-def stored_schemas(storage: Storage, settings: RunSettings) -> tuple[OperatorSchema, ...]:
-    """What a run with these settings would find stored; nothing where that cannot be said yet."""
+def stored_schemas(storage: Storage, job: str, settings: RunSettings) -> tuple[OperatorSchema, ...]:
+    """What a run of `job` with these settings would find stored; nothing where that cannot be said yet.
+
+    RestoreError: the checkpoint is another job's. That comes before any question whether its state fits.
+    """
+    existing = find_job(storage)
+    if existing is not None:
+        refuse_other_job(storage, existing, job)
     if settings.from_savepoint is not None and not has_begun(storage):
         return read_savepoint(open_storage(settings.from_savepoint)).manifest.operators
-    if find_job(storage) is None:
+    if existing is None:
         return ()
     try:
         return Chain(storage).load().operators

@@ -4,14 +4,11 @@
 
 For a job that is not running: a sink that refuses a committed epoch for good, or that the job no longer has.
 Always true: no row is given up before it is durable in the place that the user named; interrupted, it is done
-again and writes the same files. A term is claimed, so a leader that is still there stops at its next commit.
+again and writes the same files. A leader that is there, or may be, is left alone.
 """
 
 from __future__ import annotations
 
-import os
-import socket
-import uuid
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,15 +16,12 @@ import pyarrow.parquet as pq
 
 from holdfast.checkpoint.commits import Adopted, Chain
 from holdfast.checkpoint.records import StagedFile
-from holdfast.checkpoint.terms import claim
 from holdfast.checkpoint.view import CheckpointView, news
 from holdfast.clock import Clock
-from holdfast.engine.asking import asker, status_of_leader
+from holdfast.engine.caretaking import brief_term, look_for_leader
 from holdfast.engine.staged import load_extent
 from holdfast.errors import RestoreError, RetryableError
 from holdfast.storage.contract import Storage
-
-ANSWER_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -63,11 +57,18 @@ def standings(view: CheckpointView) -> list[Standing]:
 
 
 def set_aside(
-    storage: Storage, sink: str, place: Storage, clock: Clock, *, through: int | None = None
+    storage: Storage,
+    sink: str,
+    place: Storage,
+    clock: Clock,
+    *,
+    through: int | None = None,
+    not_running: bool = False,
 ) -> SetAside:
     """Write the rows that wait for `sink`, of epochs up to `through` if given, to `place`, and let the job go
-    on after them."""
-    if status_of_leader(storage, clock, ANSWER_SECONDS, by=asker("sinks set-aside")) is not None:
+    on after them. `not_running`: the caller knows that no leader is left."""
+    leader = look_for_leader(storage, clock, "sinks set-aside", not_running=not_running)
+    if leader.answers:
         raise RestoreError("the job is running; stop it (holdfast stop), then put the rows aside")
     chain = Chain(storage)
     view = chain.load()
@@ -82,7 +83,8 @@ def set_aside(
         _write(storage, place, sink, epoch, [file for file in files if file.epoch == epoch])
         for epoch in sorted({file.epoch for file in files})
     )
-    _commit(storage, chain, view, sink, last, clock)
+    with brief_term(storage, leader.newest, clock) as (term, run):
+        _commit(chain, view, sink, last, term, run)
     epochs = tuple(sorted({file.epoch for file in files}))
     return SetAside(sink, epochs, sum(file.rows for file in files), place.url, names)
 
@@ -107,9 +109,7 @@ def _write(storage: Storage, place: Storage, sink: str, epoch: int, files: list[
     return name
 
 
-def _commit(storage: Storage, chain: Chain, view: CheckpointView, sink: str, last: int, clock: Clock) -> None:
-    run = f"set-aside-{uuid.uuid4().hex[:12]}"
-    term = claim(storage, run, socket.gethostname(), os.getpid(), clock.now_ms())
+def _commit(chain: Chain, view: CheckpointView, sink: str, last: int, term: int, run: str) -> None:
     record = news(view, term=term, run=run, published_through={**view.published_through, sink: last})
     if isinstance(chain.commit(view, record), Adopted):
         raise RetryableError(

@@ -41,6 +41,7 @@ from holdfast.engine.permit import Permit
 from holdfast.engine.prepared import Prepared
 from holdfast.engine.progress import Listener, Message, Progress
 from holdfast.engine.settings import RunOptions, check_settings
+from holdfast.engine.sighting import Sighting
 from holdfast.engine.takeover import Predecessor, Takeover
 from holdfast.engine.wishes import Wishes
 from holdfast.errors import HoldfastError
@@ -99,6 +100,8 @@ class Tenant:
         self.unfit: Unfit | None = None
         """Why this node leaves the job to the others; None: it does not."""
         self._attendant: Attendant | None = None
+        self.sighting = Sighting(self.name, checkpoint)
+        """What the control API shows of the job here."""
 
     @property
     def stage(self) -> Stage:
@@ -172,6 +175,7 @@ class Tenant:
         """The run has been seen to: another may begin."""
         with self._lock:
             self._run = None
+        self.sighting.ended()
 
     def _do(self, action: Action) -> None:
         run, say = self._run, self._say
@@ -224,7 +228,8 @@ class Tenant:
                 self._say, self._options, self._prepared(),
             )  # fmt: skip
             while run.handle.running:
-                run.handle.wait(LOOK_SECONDS)
+                with suppress(TimeoutError):
+                    run.handle.wait(LOOK_SECONDS)
                 if run.takeover.committed is not None:
                     self._tell_takeover(run)
             run.handle.wait()
@@ -250,6 +255,7 @@ class Tenant:
 
     def _note(self, run: Run, progress: Progress) -> None:
         run.takeover.note(progress, self._place.clock.monotonic())
+        self.sighting.note(progress)
         self._place.on_progress(progress)
 
     def _tell_takeover(self, run: Run) -> None:

@@ -10,6 +10,7 @@ restarts; an epoch reads exactly the files of its plan, or fails; a file that is
 from __future__ import annotations
 
 import os
+import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -230,9 +231,10 @@ class FileReader:
             now = self._directory.find(was.name)
             if now is None or not was.is_same(now):
                 what = "is gone" if now is None else f"was changed ({_difference(was, now)})"
+                give_up = f"holdfast skip --file {shlex.quote(was.name)}"
                 raise InputVanished(
                     f"file {was.name!r} of source path {self._source.path} {what} after it was planned; "
-                    "restore the file, or skip the range on purpose with `holdfast skip`"
+                    f"restore the file, or give it up on purpose with `{give_up}`"
                 )
             found.append(now)
         return found

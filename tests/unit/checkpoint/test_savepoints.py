@@ -62,9 +62,16 @@ def test_a_half_copied_savepoint_is_one_clear_error(what: str) -> None:
         read_savepoint(storage)
 
 
-def test_what_is_no_savepoint_says_what_it_is() -> None:
-    with pytest.raises(RestoreError, match="there is no savepoint"):
+def test_what_is_no_savepoint_says_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(RestoreError, match=r"there is no savepoint .*: it is empty or does not exist;"):
         read_savepoint(MemoryStorage())
+    (tmp_path / "photo.jpg").touch()
+    with pytest.raises(RestoreError, match=r"it holds other things \(photo\.jpg is there\)"):
+        read_savepoint(LocalStorage(tmp_path))
+    for name in ("monday", "tuesday"):
+        saved(LocalStorage(tmp_path / name))
+    with pytest.raises(RestoreError, match=rf"\(monday, tuesday\); name one .* {tmp_path}/tuesday"):
+        read_savepoint(LocalStorage(tmp_path))
     storage = MemoryStorage()
     grown(new_checkpoint(storage))
     with pytest.raises(RestoreError, match="holds a checkpoint, not a savepoint"):

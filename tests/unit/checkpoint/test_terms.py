@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from holdfast.checkpoint import names, terms
-from holdfast.checkpoint.terms import claim, claim_after, end, has_ended, newest_term, outdated_terms
+from holdfast.checkpoint.terms import claim, claim_after, newest_term, outdated_terms
 from holdfast.storage.contract import Entry, Put
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
 from tests.unit.checkpoint.kept import MemoryStorage
@@ -58,14 +58,6 @@ def test_a_claim_after_a_term_takes_none_from_who_was_quicker() -> None:
     assert claim(storage, "c", "host", 1, 0) == 2
     assert claim_after(storage, 1, "d", "host", 1, 0) is None
     assert newest_term(storage).run == "c"  # type: ignore[union-attr]
-
-
-def test_ends_are_cleaned_with_their_terms() -> None:
-    storage = MemoryStorage()
-    for run in "abcde":
-        end(storage, claim(storage, run, "host", 1, 0), run, 0)
-    storage.delete(outdated_terms(storage))
-    assert [has_ended(storage, term) for term in range(1, 7)] == [False, False, False, True, True, False]
 
 
 def test_cleaning_never_touches_the_newest() -> None:

@@ -142,7 +142,9 @@ def test_no_checkpoint_and_another_job_are_refused(checkpoint: Path, tmp_path: P
     other = HEAD + "from tests.spark.jobs import sequence_job\njob = sequence_job([], hf.MemorySink())\n"
     result = check(tmp_path, other)
     assert result.exit_code == 4
-    assert "the checkpoint belongs to job 'everything', not 'sequences'" in result.stderr
+    (line,) = result.stderr.splitlines()
+    assert f"the checkpoint in {checkpoint} belongs to job 'everything', not to 'sequences'" in line
+    assert "dropped" not in result.stdout
     shutil.rmtree(checkpoint)
     result = check(tmp_path, SAME)
     assert result.exit_code == 4

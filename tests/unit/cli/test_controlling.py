@@ -7,10 +7,13 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
+from holdfast.checkpoint.endings import EndedRecord, record_ending
 from holdfast.checkpoint.failures import record_failure
 from holdfast.checkpoint.identity import open_checkpoint
 from holdfast.checkpoint.records import FailureRecord
@@ -18,6 +21,7 @@ from holdfast.checkpoint.requests import Requests, State, read_asked
 from holdfast.checkpoint.terms import claim
 from holdfast.cli import controlling, main, showing
 from holdfast.clock import SystemClock
+from holdfast.engine import describing
 from holdfast.engine.control import Control
 from holdfast.errors import DefinitionError, StorageError
 from holdfast.storage.local import LocalStorage
@@ -221,6 +225,59 @@ def test_status_without_a_leader_is_what_storage_knows(place: Place) -> None:
     assert place.requests() == []
 
 
+def ended(place: Place, **changed: Any) -> EndedRecord:
+    record = EndedRecord(
+        term=place.term, run="run-1", at_ms=1_760_000_000_000, ending="stopped", commit=3, last_epoch=3,
+        published=True,
+    )  # fmt: skip
+    return replace(record, **changed)
+
+
+def test_status_says_that_a_job_was_stopped_cleanly_and_asks_nobody(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(describing, "status_of_leader")
+    record_ending(place.storage, ended(place))
+    code, out, _ = run("status", "--checkpoint", place.url)
+    assert code == 0
+    assert "stopped cleanly at 2025-10-09 08:53:20 UTC, everything published" in out
+    assert "nobody answered" not in out
+    told = json.loads(run("status", "--checkpoint", place.url, "--json")[1])
+    assert (told["ended"]["commit"], told["progress"]) == (3, None)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_end_is_that_of_its_own_term(place: Place) -> None:
+    record_ending(place.storage, ended(place, ending="exhausted", published=False))
+    said = run("stop", "--checkpoint", place.url)[2]
+    assert "the job does not run, it ended cleanly, the sources had no more, at 2025-10-09" in said
+    assert "some sinks show less than is committed" in said
+    claim(place.storage, "run-2", "node-b", 4712, 0)
+    assert "stopped cleanly" not in run("status", "--checkpoint", place.url)[1]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_status_groups_equal_failures(place: Place) -> None:
+    def failed(cause: str, decision: str, at: int, term: int = 1, epoch: int = 7) -> None:
+        record = FailureRecord(
+            at_ms=SystemClock().now_ms() - at, term=term, run="r", host="h", epoch=epoch, kind="K",
+            cause=cause, message=f"{cause} at {at}", decision=decision,
+        )  # fmt: skip
+        record_failure(place.storage, record)
+
+    for at in (9_000, 8_000, 7_000):
+        failed("division by #", "restart", at)
+    failed("division by #", "give-up", 6_000, term=2)
+    failed("no room", "restart", 5_000)
+    failed("division by #", "restart", 4_000)
+    out = run("status", "--checkpoint", place.url)[1]
+    assert out.count("division by # at") == 2
+    (line,) = [line for line in out.splitlines() if "division by # at 6000" in line]
+    assert [cell.strip() for cell in line.strip("│").split("│")][1:4] == ["4", "1 to 2", "7"]
+    assert "give-up" in line
+    assert len(json.loads(run("status", "--checkpoint", place.url, "--json")[1])["failures"]) == 6
+
+
 @pytest.mark.usefixtures("impatient")
 def test_status_for_programs_is_one_object(place: Place) -> None:
     told = json.loads(run("status", "--checkpoint", place.url, "--json")[1])
@@ -256,7 +313,7 @@ def test_watching_looks_again_until_it_is_interrupted(place: Place, monkeypatch:
 
 def test_a_newer_leaders_unknown_facts_are_left_out() -> None:
     found = {
-        "job": "orders", "key_groups": 4, "now_ms": 10, "failures": [],
+        "job": "orders", "key_groups": 4, "now_ms": 10, "failures": [], "ended": None,
         "leader": {"term": 1, "host": "h", "pid": 2, "claimed_ms": 0},
         "progress": {"job": "orders", "phase": "running", "mood": "good"},
     }  # fmt: skip

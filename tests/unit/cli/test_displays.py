@@ -82,12 +82,12 @@ def test_plain_lines_come_with_each_phase_and_not_with_each_epoch() -> None:
     assert [line.split(",")[0] for line in lines] == ["holdfast: j: running", "holdfast: j: stopped"]
 
 
-def test_the_panel_shows_the_error_as_it_is() -> None:
-    panel = LivePanel(Console(file=io.StringIO()), ManualClock())
-    panel.progress(Progress(job="j", phase="failed", error="key [a] failed"))
-    console = Console(file=io.StringIO(), width=100)
-    console.print(panel.render())
-    assert "key [a] failed" in console.file.getvalue()  # type: ignore[attr-defined]
+def test_the_panel_leaves_the_error_to_the_message_that_tells_it() -> None:
+    out = io.StringIO()
+    with LivePanel(Console(file=out, width=100), ManualClock()) as panel:
+        panel.progress(Progress(job="j", phase="failed", error="key [a] failed"))
+        panel.message("FAILURE: key [a] failed")
+    assert out.getvalue().count("key [a] failed") == 1
 
 
 def test_a_line_tells_what_a_person_asks_for() -> None:
@@ -97,7 +97,7 @@ def test_a_line_tells_what_a_person_asks_for() -> None:
     )  # fmt: skip
     assert line(progress, now_ms=10_000) == (
         "j: running, epoch 12 (committed 11), rows 1,234,567, rows/s 98,765, lag 42 rows, state 12.5 MB, "
-        "checkpoint age 0.4 s, restarts 1, term 3, last error lost storage"
+        "checkpoint age 0.4 s, restarts 1, term 3"
     )
 
 

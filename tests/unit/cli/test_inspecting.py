@@ -14,11 +14,12 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.checkpoint.endings import record_ending
 from holdfast.checkpoint.pins import read_pins
-from holdfast.checkpoint.terms import end
+from holdfast.checkpoint.records import EndedRecord
 from holdfast.cli.main import app
-from holdfast.cli.stating import key_of
-from holdfast.engine import pruning
+from holdfast.cli.stating import key_of, key_written
+from holdfast.engine import caretaking
 from holdfast.state.layout import StateLayout
 from holdfast.state.types import parse_type
 from tests.unit.engine.stored import MadeCheckpoint
@@ -43,6 +44,14 @@ def text(*arguments: str, code: int = 0) -> str:
     done = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
     assert done.exit_code == code, done.output + (done.stderr or "")
     return done.stdout
+
+
+def refusal(*arguments: str, code: int) -> str:
+    """Run a command that is refused; gives its one line."""
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == code, done.output + (done.stderr or "")
+    (line,) = done.stderr.splitlines()
+    return line
 
 
 def test_commits_are_listed_with_what_they_hold(made: MadeCheckpoint) -> None:
@@ -109,10 +118,46 @@ def test_keys_are_read_from_json_by_their_type(type: str, given: Any, meant: Any
     assert key_of(layout, {"k": given}) == {"k": meant}
 
 
+@pytest.mark.parametrize(
+    ("type", "typed", "meant"),
+    [
+        ("string", "c1", "c1"),
+        ("string", '"c1"', "c1"),
+        ("string", "12", "12"),
+        ("string", "{12", "{12"),
+        ("string", "true", "true"),
+        ("string", "null", None),
+        ("string", '{"k": "c1"}', {"k": "c1"}),
+        ("long", "12", 12),
+        ("date", "2026-01-02", dt.date(2026, 1, 2)),
+    ],
+)
+def test_a_key_of_one_column_is_typed_as_it_is(type: str, typed: str, meant: Any) -> None:
+    layout = StateLayout("op", pa.schema([("k", parse_type(type))]), ())
+    assert key_written(layout, typed) == meant
+
+
+def test_a_key_of_several_columns_says_how_to_write_it(made: MadeCheckpoint) -> None:
+    where = ("state", "get", "--checkpoint", made.url, "--uid", "totals", "--key")
+    for typed in ("u1", "12", '"u1"'):
+        error = refusal(*where, typed, code=2)
+        assert "whose key has the columns user string, day" in error
+        assert """write all of them as JSON: --key '{"user": "...", "day": 1}'""" in error
+
+
+def test_a_commit_that_is_not_there_names_those_that_are(made: MadeCheckpoint) -> None:
+    for command in ("show", "verify"):
+        error = refusal("checkpoints", command, "99", "--checkpoint", made.url, code=4)
+        assert f"there is no commit 99 in {made.url}; there are 1 to 2" in error
+
+
 def test_prune_says_what_it_did(made: MadeCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(caretaking, "ANSWER_SECONDS", 0.0)
     made.commit({("u3", 3): {"total": 1}})
-    end(made.storage, 1, "r", 0)
+    record_ending(
+        made.storage,
+        EndedRecord(term=1, run="r", at_ms=0, ending="stopped", commit=1, last_epoch=1, published=True),
+    )
     (would,) = call("checkpoints", "prune", "--keep", "2", "--dry-run", "--checkpoint", made.url)
     assert (would["given_up"], would["newest"]) == ([1], 3)
     assert "commits 1 to 1 would be given up" in text(

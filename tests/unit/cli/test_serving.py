@@ -8,10 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
+import typer
 
-from holdfast.cli.serving import address, read_token, run_beside
+from holdfast.cli.main import app
+from holdfast.cli.serving import address, answering, read_token, run_beside
 from holdfast.engine.job import Job
 from holdfast.engine.progress import Progress
+from holdfast.engine.sighting import Sighting
 from holdfast.errors import DefinitionError
 from holdfast.storage.local import LocalStorage
 from tests.unit.engine.control_kit import FakeJob
@@ -120,3 +123,28 @@ def test_a_token_is_read_without_the_white_space_around_it(tmp_path: Path) -> No
     (tmp_path / "token").write_text("  secret-enough \n")
     assert read_token(tmp_path / "token") == "secret-enough"
     assert read_token(None) is None
+
+
+def test_a_node_takes_every_option_of_run() -> None:
+    commands = typer.main.get_command(app)
+    assert isinstance(commands, typer.core.TyperGroup)
+    given = {
+        name: {option for parameter in commands.commands[name].params for option in parameter.opts}
+        for name in ("run", "node")
+    }
+    assert given["run"] - given["node"] == set()
+
+
+def test_the_jobs_of_a_node_are_answered_for_while_it_runs(tmp_path: Path) -> None:
+    said: list[str] = []
+    with answering("127.0.0.1:0", None, said.append) as answer:
+        answer({"orders": Sighting("orders", str(tmp_path))})
+        url = said[0].rpartition(" ")[2]
+        assert httpx.get(f"{url}/ready").json() == {"ready": False, "phase": "standing-by"}
+        assert httpx.get(f"{url}/status").json()["leader"] is None
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/health")
+    with answering(None, None, said.append) as answer:
+        answer({})
+    with pytest.raises(DefinitionError, match="guards nothing"), answering(None, tmp_path, said.append):
+        pass

@@ -11,12 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.checkpoint import names
 from holdfast.checkpoint.commits import Chain, Committed
+from holdfast.checkpoint.endings import newest_ending, record_ending
 from holdfast.checkpoint.identity import open_checkpoint
-from holdfast.checkpoint.records import CommitRecord, Extent, StagedFile
-from holdfast.checkpoint.terms import claim, newest_term
+from holdfast.checkpoint.records import CommitRecord, EndedRecord, Extent, StagedFile
+from holdfast.checkpoint.terms import claim
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
+from holdfast.engine import caretaking
 from holdfast.engine import set_aside as module
 from holdfast.engine.staged import pack_rows
 from holdfast.storage.checksums import checksum
@@ -25,7 +28,7 @@ from holdfast.storage.local import LocalStorage
 
 @pytest.fixture(autouse=True)
 def no_leader_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(caretaking, "ANSWER_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -45,6 +48,10 @@ def checkpoint(tmp_path: Path) -> LocalStorage:
         done = chain.commit(view, record)
         assert isinstance(done, Committed)
         view = done.view
+    record_ending(
+        storage,
+        EndedRecord(term=1, run="run", at_ms=1, ending="failed", commit=1, last_epoch=1, published=True),
+    )
     return storage
 
 
@@ -83,9 +90,9 @@ def test_rows_that_a_sink_cannot_show_are_put_aside_whole_and_the_job_goes_on(
     after = Chain(checkpoint).load()
     assert after.published_through == {"good": 3, "stuck": 3}
     assert list(after.staged) == []
-    term = newest_term(checkpoint)
-    assert term is not None
-    assert term.term == 2, "a leader that is still there is fenced out"
+    ended = newest_ending(checkpoint)
+    assert ended is not None
+    assert (ended.term, ended.ending) == (2, "failed"), "how the run before has ended stays known"
 
 
 def test_only_the_epochs_that_are_named_are_put_aside(checkpoint: LocalStorage, tmp_path: Path) -> None:
@@ -111,11 +118,22 @@ def test_interrupted_before_the_commit_it_is_done_again(
 def test_nothing_is_put_aside_beside_a_running_job(
     checkpoint: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "status_of_leader", lambda *given, **more: {"phase": "running"})
+    monkeypatch.setattr(caretaking, "status_of_leader", lambda *given, **more: {"phase": "running"})
     to = str(tmp_path / "aside")
     done = called("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", to, "--yes", code=4)
     assert "the job is running; stop it" in done.stderr
     assert not Path(to).exists()
+
+
+def test_a_leader_that_is_silent_is_left_alone_unless_it_is_known_to_be_gone(
+    checkpoint: LocalStorage, tmp_path: Path
+) -> None:
+    checkpoint.delete([names.ended(1)])
+    asked = ("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", str(tmp_path / "a"), "--yes")
+    assert "--not-running" in called(*asked, code=75).stderr
+    assert Chain(checkpoint).load().number == 3
+    called(*asked, "--not-running")
+    assert Chain(checkpoint).load().number == 4
 
 
 @pytest.mark.parametrize(

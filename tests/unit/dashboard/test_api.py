@@ -22,7 +22,7 @@ from holdfast.checkpoint.terms import claim
 from holdfast.clock import SystemClock
 from holdfast.dashboard.api import BODY_BYTES_MAX, Api, Gate, application, is_loopback
 from holdfast.dashboard.metrics import Metrics
-from holdfast.dashboard.serving import Server, serve
+from holdfast.dashboard.serving import Server, listen, serve
 from holdfast.engine.control import Control
 from holdfast.errors import DefinitionError
 from holdfast.storage.contract import Storage
@@ -375,3 +375,33 @@ def test_a_closed_server_answers_no_more_and_frees_its_port(job: FakeJob) -> Non
         httpx.get(f"{server.url}/health")
     with socket.create_server(("127.0.0.1", port)):
         pass
+
+
+def test_nothing_is_asked_of_a_job_that_has_no_checkpoint_yet(tmp_path: Path) -> None:
+    empty = LocalStorage(tmp_path / "ck")
+    with serve(FakeJob(empty), port=0) as server:
+        answer = httpx.post(f"{server.url}/stop", json={})
+    assert answer.status_code == 409
+    assert "there is no checkpoint" in answer.json()["error"]
+    assert names_in(empty) == []
+
+
+def test_several_jobs_are_each_below_their_name(storage: Storage, tmp_path: Path) -> None:
+    orders, clicks = FakeJob(storage), FakeJob(LocalStorage(tmp_path / "other"))
+    with (
+        listen("127.0.0.1", 0, TOKEN).serve_all({"orders": orders, "clicks": clicks}) as server,
+        httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {TOKEN}"}) as client,
+    ):
+        assert httpx.get(f"{server.url}/ready").status_code == 503
+        assert httpx.get(f"{server.url}/jobs").status_code == 401
+        assert httpx.get(f"{server.url}/jobs/orders/status").status_code == 401
+        orders.monitor.update(phase="running", epoch=7)
+        assert client.get("/ready").json() == {"ready": True, "jobs": {"orders": True, "clicks": False}}
+        assert client.get("/jobs").json()["jobs"]["orders"] == {"phase": "running"}
+        assert client.get("/jobs/orders/status").json()["epoch"] == 7
+        assert "holdfast_epoch" in client.get("/jobs/clicks/metrics").text
+        asked = client.post("/jobs/orders/stop", json={})
+        assert client.get(asked.headers["Location"]).json()["verb"] == "stop"
+        assert client.get("/status").status_code == 404
+    assert orders.storage.list("requests/") != []
+    assert clicks.storage.list("") == []

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
+from holdfast.checkpoint import names
+from holdfast.checkpoint.commits import Chain
+from holdfast.checkpoint.endings import newest_ending
 from holdfast.checkpoint.failures import read_failures
-from holdfast.checkpoint.terms import claim, has_ended
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.records import CommitRecord, OperatorSchema
+from holdfast.checkpoint.terms import claim
+from holdfast.checkpoint.view import EMPTY, CheckpointView
 from holdfast.clock import SystemClock
 from holdfast.engine import driver as module
 from holdfast.engine import recovery
@@ -40,6 +45,10 @@ class Compiled:
     forms: ClassVar[dict[str, Any]] = {}
 
 
+class Elsewhere(Graph):
+    name = "other"
+
+
 class Played:
     """A stretch that does what it is told; `running` is the epoch that it is in."""
 
@@ -53,7 +62,9 @@ class Played:
 class Run:
     """A driver whose stretches are played, one after the other."""
 
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acts: list[Any]) -> None:
+    def __init__(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acts: list[Any], of: type[Graph] = Graph
+    ) -> None:
         monkeypatch.setattr(module, "compile_graph", lambda graph, spark: Compiled)
         monkeypatch.setattr(module, "revived", lambda spark, name, own: spark)
         monkeypatch.setattr(module, "Stretch", lambda seat, view, shards: Played(acts.pop(0), view))
@@ -63,9 +74,9 @@ class Run:
             tmp_path / "ck", {"parallelism": 1, "restart": ExponentialDelay(initial="1ms", maximum="1ms")}
         )
         clock = SystemClock()
-        graph: Any = Graph()
+        graph: Any = of()
         spark: Any = object()
-        monitor = Monitor("job", clock, [], [lambda text: None])
+        monitor = self.monitor = Monitor("job", clock, [], [lambda text: None])
         self.driver = Driver(
             graph,
             settings,
@@ -105,21 +116,6 @@ def test_storage_that_fails_while_damage_is_looked_into_does_not_end_the_run(
     assert [record.decision for record in read_failures(run.storage)] == ["restart", "stopped"]
 
 
-def test_a_run_that_ends_says_so_whatever_ended_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped = Run(tmp_path / "stopped", monkeypatch, [stop])
-    stopped.run()
-    assert has_ended(stopped.storage, 1)
-
-    def fail(stretch: Played) -> Ending:
-        assert not has_ended(failed.storage, 1)
-        raise RestoreError("it cannot go on")
-
-    failed = Run(tmp_path / "failed", monkeypatch, [fail])
-    with pytest.raises(RestoreError):
-        failed.run()
-    assert has_ended(failed.storage, 1)
-
-
 def test_the_epoch_that_failed_is_the_one_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +135,82 @@ def test_a_sink_that_is_away_for_long_makes_no_epoch_poison(
         raise ConnectionRefusedError("the sink is away")
 
     Run(tmp_path, monkeypatch, [*[refused] * 6, stop]).run()
+
+
+def test_a_job_on_another_jobs_checkpoint_is_told_so_whatever_state_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_state(stretch: Played) -> Ending:
+        kept = OperatorSchema(uid="sums", key=(("k", "long"),), states=())
+        first = CommitRecord(
+            term=1, run="r", first_epoch=1, last_epoch=1, attempts={"1": 1}, clock_ms=1, parallelism=1,
+            fingerprint="f", positions={}, operators=(kept,),
+        )  # fmt: skip
+        Chain(run.storage).commit(EMPTY, first)
+        return Ending.STOPPED
+
+    run = Run(tmp_path, monkeypatch, [with_state])
+    run.run()
+    with pytest.raises(RestoreError) as refused:
+        Run(tmp_path, monkeypatch, [stop], of=Elsewhere).run()
+    assert str(refused.value) == (
+        f"the checkpoint in {tmp_path}/ck belongs to job 'job', not to 'other'; "
+        "choose another place for the checkpoint of 'other'"
+    )
+
+
+def test_restarts_are_counted_over_all_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(stretch: Played) -> Ending:
+        raise ConnectionRefusedError("the sink is away")
+
+    first = Run(tmp_path, monkeypatch, [fail, fail, fail, stop])
+    first.run()
+    assert first.monitor.progress.restarts == 3
+    second = Run(tmp_path, monkeypatch, [stop])
+    second.run()
+    assert second.monitor.progress.restarts == 4
+
+
+def test_a_run_that_ended_is_known_to_be_over_and_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(stretch: Played) -> Ending:
+        assert newest_ending(first.storage) is None, "the run before it is over, this one is not"
+        raise RestoreError("something is gone")
+
+    first = Run(tmp_path, monkeypatch, [stop])
+    first.run()
+    ended = newest_ending(first.storage)
+    assert ended is not None
+    assert (ended.term, ended.ending, ended.last_epoch, ended.published) == (1, "stopped", 0, True)
+    with pytest.raises(RestoreError):
+        Run(tmp_path, monkeypatch, [gone]).run()
+    ended = newest_ending(first.storage)
+    assert ended is not None
+    assert (ended.term, ended.ending) == (2, "failed")
+    Run(tmp_path, monkeypatch, [lambda stretch: Ending.EXHAUSTED]).run()
+    ended = newest_ending(first.storage)
+    assert ended is not None
+    assert (ended.term, ended.ending) == (3, "exhausted")
+    assert len(first.storage.list(names.ENDED)) == 1
+
+
+def test_a_sink_behind_the_commits_is_not_called_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Sinking(Graph):
+        sinks: Any = (SimpleNamespace(uid="out"),)
+
+    def behind(stretch: Played) -> Ending:
+        stretch.view = CheckpointView(number=3, last_epoch=15)
+        run.monitor.update(published_through={"out": 14})
+        return Ending.STOPPED
+
+    run = Run(tmp_path, monkeypatch, [behind], of=Sinking)
+    run.run()
+    ended = newest_ending(run.storage)
+    assert ended is not None
+    assert not ended.published
 
 
 def test_no_job_stops_with_a_savepoint_while_it_replays_what_sinks_show(

@@ -87,9 +87,12 @@ def test_a_replay_without_the_committed_plan_is_refused(tmp_path: Path) -> None:
         job.recorded()
 
 
-def test_a_part_skipped_on_purpose_is_skipped_in_a_replay_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given_up", [{"skipped": True, "rows": 0}, {"given_up": ("a.json",)}])
+def test_a_part_skipped_on_purpose_is_skipped_in_a_replay_too(
+    tmp_path: Path, given_up: dict[str, Any]
+) -> None:
     job = Rewound(tmp_path)
-    part = replace(plan(2, 1, 20).slices["rows"], skipped=True, rows=0)
+    part = replace(plan(2, 1, 20).slices["rows"], **given_up)
     job.plans.write(replace(plan(2, 2, 20), slices={"rows": part}))
     assert [(found.epoch, found.attempt) for found in job.recorded()] == [(2, 2), (3, 1)]
 
@@ -145,6 +148,16 @@ def test_a_plan_that_is_not_the_one_whose_rows_a_sink_shows_is_refused(tmp_path:
     job = Lost(tmp_path, 15)
     with pytest.raises(RestoreError, match="sink 's0' shows what came of a plan that is not here"):
         job.recorded(Mark(2, input_of(plan(2, 1, 20))))
+
+
+def test_what_was_given_up_stays_so_under_other_code(tmp_path: Path) -> None:
+    plans, chain = Plans(LocalStorage(tmp_path)), Chain(LocalStorage(tmp_path))
+    slices = {"rows": Slice(start=None, end=10, given_up=("a.json",))}
+    plans.write(replace(plan(1, 1, 10), slices=slices))
+    for code, shards in (("f", 2), ("other", 2), ("f", 3)):
+        (found,) = recorded_plans(plans, chain, chain.load(), ["rows"], code, shards, max_rows=1)
+        assert found.plan.slices == slices
+        assert (found.obstacle is None) == ((code, shards) == ("f", 2))
 
 
 def test_a_source_that_fills_every_epoch_does_not_keep_the_other_waiting(tmp_path: Path) -> None:

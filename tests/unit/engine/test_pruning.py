@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint.commits import Chain
+from holdfast.checkpoint.endings import record_ending
 from holdfast.checkpoint.history import History
 from holdfast.checkpoint.pins import pin, read_pins
-from holdfast.checkpoint.terms import claim, end, newest_term
+from holdfast.checkpoint.records import EndedRecord
+from holdfast.checkpoint.terms import claim, newest_term
 from holdfast.clock import SystemClock
-from holdfast.engine import pruning
+from holdfast.engine import caretaking
 from holdfast.engine.pruning import prune
 from holdfast.errors import DefinitionError, RetryableError
 from tests.unit.engine.stored import MadeCheckpoint
@@ -22,7 +24,7 @@ CLOCK = SystemClock()
 
 @pytest.fixture(autouse=True)
 def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(caretaking, "ANSWER_SECONDS", 0.0)
 
 
 def grown(tmp_path: Path, commits: int = 12, *, ended: bool = True) -> MadeCheckpoint:
@@ -30,7 +32,10 @@ def grown(tmp_path: Path, commits: int = 12, *, ended: bool = True) -> MadeCheck
     for number in range(commits):
         made.commit({(f"u{i}", i): {"total": number} for i in range(20)}, snapshots=number % 3 == 2)
     if ended:
-        end(made.storage, 1, "r", CLOCK.now_ms())
+        record_ending(
+            made.storage,
+            EndedRecord(term=1, run="r", at_ms=0, ending="stopped", commit=1, last_epoch=1, published=True),
+        )
     return made
 
 
@@ -75,7 +80,7 @@ def test_a_leader_known_to_be_gone_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_a_prune_that_was_killed_is_no_leader(tmp_path: Path) -> None:
     made = grown(tmp_path)
-    claim(made.storage, "prune-abc", "here", 1, 0)
+    claim(made.storage, "command-abc", "here", 1, 0)
     assert prune(made.storage, 3, CLOCK).given_up == tuple(range(1, 10))
 
 
@@ -87,7 +92,7 @@ def test_a_leader_that_comes_while_it_is_asked_keeps_its_lead(
     def coming(*args: object, **options: object) -> None:
         claim(made.storage, "new", "here", 1, 0)
 
-    monkeypatch.setattr(pruning, "status_of_leader", coming)
+    monkeypatch.setattr(caretaking, "status_of_leader", coming)
     with pytest.raises(RetryableError, match="a leader came meanwhile"):
         prune(made.storage, 3, CLOCK)
     newest = newest_term(made.storage)
@@ -100,7 +105,7 @@ def test_beside_a_leader_nothing_is_given_up_and_no_term_claimed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = grown(tmp_path)
-    monkeypatch.setattr(pruning, "status_of_leader", lambda *args, **options: {"phase": "running"})
+    monkeypatch.setattr(caretaking, "status_of_leader", lambda *args, **options: {"phase": "running"})
     done = prune(made.storage, 3, CLOCK)
     assert done.led
     assert done.given_up == ()
@@ -119,7 +124,7 @@ def test_beside_a_leader_a_snapshot_that_it_is_about_to_commit_is_left_alone(
         made.commit(changed, snapshots=number in (0, 1, 2))
     # Begun at epoch 4 and slow: by now its epoch is no longer retained.
     files = [made.snapshot(groups, 4) for groups in made.shards]
-    monkeypatch.setattr(pruning, "status_of_leader", lambda *args, **options: {"phase": "running"})
+    monkeypatch.setattr(caretaking, "status_of_leader", lambda *args, **options: {"phase": "running"})
     done = prune(made.storage, 3, CLOCK)
     assert done.deleted > 0
     assert [made.storage.size(file.object) for file in files] == [file.length for file in files]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,9 @@ class Leader:
     def __init__(self, storage: Storage, strategy: RestartStrategy, term: int = 1) -> None:
         self.said: list[str] = []
         self.waiting = Waiting()
+        self.clock = ManualClock()
         self.restarts = Restarts(
-            strategy, storage, ManualClock(), lambda: 0.5, self.said.append, term=term, run="r", host="h"
+            strategy, storage, self.clock, lambda: 0.5, self.said.append, term=term, run="r", host="h"
         )
 
     def fail(self, failure: BaseException, epoch: int = 5) -> None:
@@ -97,6 +99,41 @@ def test_a_clean_stop_and_a_giving_up_begin_the_count_anew(storage: Storage) -> 
     with pytest.raises(EpochFailed):
         second.fail(GONE)
     Leader(storage, FixedDelay(attempts=1)).fail(GONE)
+
+
+def test_the_same_failure_is_told_in_full_once(storage: Storage) -> None:
+    leader = Leader(storage, FixedDelay(attempts=99, delay="1s"))
+    down = StorageError("the disk is full; make room")
+    for _ in range(3):
+        leader.fail(down)
+    leader.fail(StorageError("the disk is away; look for it"))
+    leader.fail(down)
+    leader.clock.advance(timedelta(minutes=10))
+    leader.fail(down)
+    assert [text.removesuffix("; trying again in 1.0 s") for text in leader.said] == [
+        "FAILURE: the disk is full; make room",
+        "FAILURE: the same again, 2 times now",
+        "FAILURE: the same again, 3 times now",
+        "FAILURE: the disk is away; look for it",
+        "FAILURE: the disk is full; make room",
+        "FAILURE: the disk is full; make room",
+    ]
+
+
+def test_the_number_of_restarts_never_goes_back(storage: Storage) -> None:
+    first = Leader(storage, FixedDelay(attempts=9))
+    for epoch in range(3):
+        first.fail(GONE, epoch)
+    first.restarts.stopped()
+    second = Leader(storage, NoRestart(), term=2)
+    second.restarts.recall()
+    assert second.restarts.count == 3
+    with pytest.raises(EpochFailed):
+        second.fail(GONE)
+    # Storage did not answer at the start: the first failure looks again.
+    third = Leader(storage, FixedDelay(attempts=9), term=3)
+    third.fail(GONE)
+    assert third.restarts.count == 4
 
 
 def test_a_run_without_failures_leaves_no_trace_when_it_stops(storage: Storage) -> None:

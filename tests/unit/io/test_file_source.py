@@ -240,7 +240,7 @@ def test_a_planned_file_that_changed_is_an_error_before_spark_is_asked(
         reader.frame(NO_SPARK, slice)
     assert wrong in str(error.value)
     assert f"'a.json' of source path {tmp_path}" in str(error.value)
-    assert "`holdfast skip`" in str(error.value)
+    assert "`holdfast skip --file a.json`" in str(error.value)
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:

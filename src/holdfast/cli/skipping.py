@@ -1,0 +1,118 @@
+"""`holdfast skip`: shows what would be given up, asks, and gives it up."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from holdfast.checkpoint.endings import newest_ending
+from holdfast.checkpoint.identity import read_job
+from holdfast.checkpoint.records import PlanRecord
+from holdfast.checkpoint.skipping import Choice, GivenUp, choose, give_up
+from holdfast.cli.telling import AsJson, Verbose, one_line_errors
+from holdfast.cli.wording import rows, size
+from holdfast.clock import SystemClock
+from holdfast.engine.asking import asker, status_of_leader
+from holdfast.errors import DefinitionError, RestoreError
+from holdfast.storage.contract import Storage
+from holdfast.storage.places import open_storage
+
+ANSWER_SECONDS = 2.0
+FILES_SHOWN = 50
+DECLINED = 1
+"""Exit code where the answer was no."""
+
+
+def skip(
+    checkpoint: Annotated[str, typer.Option(help="Where the job's checkpoint is.")],
+    epoch: Annotated[int | None, typer.Option(help="Which epoch. [default: the next one]")] = None,
+    source: Annotated[str | None, typer.Option(help="Only what it reads of this source (its uid).")] = None,
+    file: Annotated[
+        list[str] | None, typer.Option(help="Only this file; may be given several times.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Give up input that a planned epoch cannot read or process: a file, a source's part, or all of it. For a
+    job that is not running. Shows what would be lost, and asks.
+    """
+    agreed = False
+    with one_line_errors(verbose):
+        storage = open_storage(checkpoint)
+        job = read_job(storage)
+        choice = choose(storage, epoch=epoch, source=source, files=file or ())
+        _refuse_if_led(storage)
+        for line in described(job.job, choice):
+            print(line, file=sys.stderr if json else sys.stdout)
+        agreed = yes or _agreed()
+        if agreed:
+            _tell(give_up(storage, choice), choice, as_json=json)
+    if not agreed:
+        print("nothing was given up", file=sys.stderr)
+        raise typer.Exit(DECLINED)
+
+
+def _tell(plan: PlanRecord, choice: Choice, *, as_json: bool) -> None:
+    if as_json:
+        parts = [asdict(part) for part in choice.parts]
+        print(json_module.dumps({"epoch": plan.epoch, "attempt": plan.attempt, "given_up": parts}))
+    else:
+        print(f"given up, by attempt {plan.attempt} of the plan of epoch {plan.epoch}; start the job again")
+
+
+def described(job: str, choice: Choice) -> list[str]:
+    """What would be given up, and what not, for people."""
+    said = [f"epoch {choice.plan.epoch} of job {job!r} would not read:"]
+    for part in choice.parts:
+        said += _part(part)
+    kept = [
+        f"{uid} without these files" if any(part.source == uid for part in choice.parts) else uid
+        for uid in choice.left
+    ]
+    said.append(f"it still reads: {', '.join(kept) or 'nothing'}")
+    said.append("what is given up will be in no state and no sink, and is not read later")
+    return said
+
+
+def _part(part: GivenUp) -> list[str]:
+    what = "all of it" if part.whole else "some of its files"
+    known = "rows not counted" if part.rows is None else f"{rows(part.rows)} rows"
+    if not part.files:
+        start = "the beginning" if part.start is None else json_module.dumps(part.start)
+        end = json_module.dumps(part.end)
+        return [f"  source {part.source!r}, {what}: after {start} up to {end}, {known}"]
+    total = size(sum(file.size for file in part.files))
+    said = [f"  source {part.source!r}, {what}: {len(part.files):,} files, {total}, {known}"]
+    said += [f"    {file.name} ({size(file.size)})" for file in part.files[:FILES_SHOWN]]
+    more = len(part.files) - FILES_SHOWN
+    return [*said, f"    and {more:,} more"] if more > 0 else said
+
+
+def _agreed() -> bool:
+    """DefinitionError: there is nobody to ask."""
+    if not _at_a_terminal():
+        raise DefinitionError(
+            "nothing was given up: there is no terminal to ask at; look at what would be lost, then add --yes"
+        )
+    return typer.confirm("give this up?", err=True)
+
+
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _refuse_if_led(storage: Storage) -> None:
+    """A leader follows the plan that it has read, and would not see another."""
+    if newest_ending(storage) is not None:
+        return
+    told = status_of_leader(storage, SystemClock(), ANSWER_SECONDS, by=asker("holdfast skip"))
+    if told is not None:
+        raise RestoreError(
+            f"the job runs (phase {told.get('phase')}, epoch {told.get('epoch')}); end it first: "
+            f"`holdfast stop --checkpoint {storage.url}`"
+        )

@@ -1,0 +1,78 @@
+"""Commits that a command makes for a job that nobody leads, under a term of its own.
+
+    the newest leader answers               it leads: the command must leave that to it
+    it has ended, by its own word           the command may lead for a moment
+    neither                                 refused: it may be slow, paused or cut off, and would be ended
+
+Always true: a term is claimed only after one whose leader has said that it ended, or that the caller vouches
+for (`not_running`); if another term is claimed meanwhile, that one keeps the lead.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from holdfast.checkpoint.endings import ending_of, record_ending
+from holdfast.checkpoint.records import EndedRecord, TermRecord
+from holdfast.checkpoint.terms import claim_after, newest_term
+from holdfast.clock import Clock
+from holdfast.engine.asking import asker, status_of_leader
+from holdfast.errors import RetryableError
+from holdfast.storage.contract import Storage
+
+ANSWER_SECONDS = 3.0
+_RUNS = "command-"
+
+
+@dataclass(frozen=True)
+class Leadership:
+    """What is known of the newest leader. `answers`: it leads."""
+
+    newest: TermRecord | None
+    answers: bool
+
+
+def look_for_leader(storage: Storage, clock: Clock, command: str, *, not_running: bool = False) -> Leadership:
+    """Who leads. RetryableError: somebody may, and does not say so."""
+    newest = newest_term(storage)
+    answers = status_of_leader(storage, clock, ANSWER_SECONDS, by=asker(command)) is not None
+    # A command that was killed led nothing.
+    is_over = newest is None or newest.run.startswith(_RUNS) or ending_of(storage, newest.term) is not None
+    if newest is not None and not (answers or not_running or is_over):
+        raise RetryableError(
+            f"the leader of term {newest.term} (process {newest.pid} on {newest.host}) neither answers nor "
+            "said that it ended, and would be ended by this: nothing was touched; stop it first or try "
+            "again, or, if the job is known not to run, say so with --not-running"
+        )
+    return Leadership(newest, answers)
+
+
+@contextmanager
+def brief_term(storage: Storage, after: TermRecord | None, clock: Clock) -> Iterator[tuple[int, str]]:
+    """Lead as the term after `after`; gives the term and the run to commit as."""
+    run, before = f"{_RUNS}{uuid.uuid4().hex[:12]}", after.term if after is not None else 0
+    ended = ending_of(storage, before)
+    term = claim_after(storage, before, run, socket.gethostname(), os.getpid(), clock.now_ms())
+    if term is None:
+        raise RetryableError("a leader came meanwhile, and keeps its lead; try again beside it")
+    try:
+        yield term, run
+    finally:
+        # How the run before has ended stays known.
+        unknown = EndedRecord(
+            term=term,
+            run=run,
+            at_ms=clock.now_ms(),
+            ending="unknown",
+            commit=0,
+            last_epoch=0,
+            published=False,
+        )
+        record_ending(storage, replace(ended or unknown, term=term, run=run))
