@@ -324,7 +324,7 @@ class Lead:
         self.world.scheduler.step()
         return self.world.mark if self.habits.sink_knows else Mark(0)
 
-    def begin(self) -> None:
+    def begin(self, through: int) -> None:
         """There is always a trace of this sink."""
 
     def published_through(self) -> int:

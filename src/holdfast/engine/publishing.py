@@ -63,20 +63,26 @@ class Publishing:
                 self.shown[node.uid] = self._asked(node.uid, publisher, view)
                 recorded = view.published_through.get(node.uid, view.last_epoch)
                 self.through[node.uid] = max(recorded, self.shown[node.uid].epoch)
-            for publisher in self._publishers.values():
-                if isinstance(publisher, RememberingPublisher):
-                    publisher.begin()
         except BaseException:
             # The run tries again, and opens all of them again.
             self.close()
             raise
 
+    def begin(self) -> None:
+        """Bind the sinks to this job. Called before anything is planned, when the run can no longer be
+        refused: a refused one leaves no trace in a sink that it was not to write to."""
+        for uid, publisher in self._publishers.items():
+            if isinstance(publisher, RememberingPublisher):
+                publisher.begin(self.through[uid])
+
     def _asked(self, uid: str, publisher: Publisher, view: CheckpointView) -> Mark:
         if not isinstance(publisher, RememberingPublisher):
             return Mark(publisher.published_through())
         mark = publisher.mark()
+        if mark is not None:
+            self._refuse_left(uid, mark, view)
         recorded = view.published_through.get(uid, 0)
-        if mark is not None or not recorded:
+        if mark is not None or uid not in view.published_through:
             return mark or Mark(0)
         waiting = self._waiting(view.staged, uid, recorded)
         if waiting:
@@ -92,6 +98,18 @@ class Publishing:
             f"(emptied, or another place); no rows wait for it, and it goes on with epoch {recorded + 1}"
         )
         return Mark(0)
+
+    def _refuse_left(self, uid: str, mark: Mark, view: CheckpointView) -> None:
+        """Refuse a copy of the checkpoint that the job has left since: under the numbers of its epochs the
+        sink shows other rows."""
+        for file in view.staged:
+            inputs = {mark.input, file.input}
+            if file.epoch == mark.epoch and uid in file.sinks and "" not in inputs and len(inputs) > 1:
+                raise RestoreError(
+                    f"sink {uid!r} shows epoch {mark.epoch} made of other rows than this checkpoint has: the "
+                    "job went on from another copy since; restore a newer copy of the checkpoint, or give "
+                    "the sink another directory"
+                )
 
     def _refuse_removed(self, view: CheckpointView) -> None:
         """Refuse to leave rows behind that were committed for a sink which the job does not have now."""
@@ -174,7 +192,7 @@ def left_behind(view: CheckpointView, sinks: Collection[str]) -> list[str]:
 def _left_behind(what: str, waiting: list[StagedFile], uid: str) -> str:
     rows, first, last = sum(file.rows for file in waiting), waiting[0].epoch, waiting[-1].epoch
     return (
-        f"{rows} rows of epochs {first} to {last} were committed for {what} and not shown yet, and the job "
-        "no longer has it; start the former job once and stop it, which shows them, or put them aside with "
-        f"`holdfast sinks set-aside {uid}`"
+        f"{rows} rows of epochs {first} to {last} were committed for {what} and are not known to be shown, "
+        "and the job no longer has it; start the former job once and stop it, which shows them, or put them "
+        f"aside with `holdfast sinks set-aside {uid}`"
     )

@@ -102,6 +102,7 @@ class Stretch:
         with contextlib.ExitStack() as opened:
             opened.callback(self._publishing.close)
             self._planner = _planner_after(seat, view, shards, self._publishing.shown)
+            self._publishing.begin()
             self._prepare(in_force, program, view)
             opened.pop_all()
         self._admission = Admission(target_seconds=EPOCH_TARGET_SECONDS, ceiling=settings.max_rows_per_epoch)

@@ -236,6 +236,7 @@ class RememberingPublisher(Publisher, Protocol):
         instead of `published_through`; an epoch that was being shown when its publisher died is shown
         first."""
 
-    def begin(self) -> None:
-        """Called once, after every sink's `mark` was accepted and before anything is planned. From here on
-        `mark` is never None again."""
+    def begin(self, through: int) -> None:
+        """Called once, when the run can no longer be refused and before anything is planned. From here on
+        `mark` is never None again, and never names an epoch before `through`: up to there the sink has shown
+        its epochs elsewhere, or was not a part of the job."""

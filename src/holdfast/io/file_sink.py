@@ -74,7 +74,7 @@ class FileSink:
 
 class _Shown(msgspec.Struct, frozen=True):
     """What a mark holds: `input` of the epoch's parts, its `file`, and where its rows were put `aside` before
-    (empty: nowhere)."""
+    (empty: nowhere). All empty: nothing was shown here up to this epoch, nor is it to be."""
 
     epoch: int
     input: str
@@ -98,8 +98,10 @@ class FilePublisher:
         owned = newest or self._storage.size(_owner_name(self._uid)) is not None
         return Mark(newest) if owned else None
 
-    def begin(self) -> None:
+    def begin(self, through: int) -> None:
         _own(self._storage, self._job, self._uid)
+        if through > max(self._marked(), default=0):
+            self._put(_Shown(through, "", ""))
 
     def published_through(self) -> int:
         mark = self.mark()

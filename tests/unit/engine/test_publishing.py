@@ -22,7 +22,8 @@ class Plain:
 
     def __init__(self) -> None:
         self.given: dict[int, list[str]] = {}
-        self.begun = self.closed = False
+        self.begun: int | None = None
+        self.closed = False
 
     def publisher(self, job: str, uid: str) -> Plain:
         return self
@@ -47,8 +48,8 @@ class Remembering(Plain):
     def mark(self) -> Mark | None:
         return self._mark
 
-    def begin(self) -> None:
-        self.begun = True
+    def begin(self, through: int) -> None:
+        self.begun = through
 
 
 def staged(epoch: int, stream: str, *sinks: str, rows: int = 10) -> StagedFile:
@@ -125,7 +126,9 @@ def test_a_sink_without_a_trace_of_what_it_showed_is_told_and_goes_on_when_nothi
     sink, said = Remembering(None), list[str]()
     publishing = opened(view(out=2), said, out=(sink, "totals"))
     assert publishing.through == {"out": 2}
-    assert sink.begun
+    assert sink.begun is None, "the run may still be refused"
+    publishing.begin()
+    assert sink.begun == 2
     assert len(said) == 1
     assert "has shown epochs up to 2 and has no trace of it" in said[0]
 
@@ -135,14 +138,27 @@ def test_a_sink_without_a_trace_is_refused_when_it_may_have_shown_what_waits_for
     with pytest.raises(RestoreError, match=r"whether epochs 2 to 2 \(10 rows, committed\) were shown"):
         opened(view(staged(2, "totals", "out"), out=1), out=(sink, "totals"))
     assert sink.closed
-    assert not sink.begun, "the next start must find no trace either"
+    assert sink.begun is None, "the next start must find no trace either"
 
 
-def test_a_sink_that_never_showed_anything_needs_no_trace() -> None:
+def test_a_sink_that_is_not_known_to_have_shown_anything_needs_a_trace_as_well() -> None:
+    """Its first epoch may have been shown when the process died, before any commit could say so."""
+    with pytest.raises(RestoreError, match=r"whether epochs 1 to 1 \(10 rows, committed\) were shown"):
+        opened(view(staged(1, "totals", "out"), last=1, out=0), out=(Remembering(None), "totals"))
+
+
+def test_a_sink_that_the_job_did_not_have_needs_no_trace() -> None:
     said: list[str] = []
-    before = view(staged(2, "totals", "out"), out=0)
-    assert opened(before, said, out=(Remembering(None), "totals")).through == {"out": 0}
+    assert opened(view(first=2), said, out=(Remembering(None), "totals")).through == {"out": 2}
     assert said == []
+
+
+def test_a_copy_of_the_checkpoint_that_the_job_has_left_is_refused() -> None:
+    """It was killed with epoch 2 committed and not shown, and went on from an older copy in other steps."""
+    before = view(staged(2, "totals", "out"), staged(3, "totals", "out"), last=3, out=1)
+    assert opened(before, out=(Remembering(Mark(2, "i")), "totals")).through == {"out": 2}
+    with pytest.raises(RestoreError, match="shows epoch 2 made of other rows than this checkpoint has"):
+        opened(before, out=(Remembering(Mark(2, "other")), "totals"))
 
 
 def test_what_a_sink_shows_is_believed_and_told_to_the_planner() -> None:
@@ -171,5 +187,5 @@ def test_no_sink_is_begun_before_all_were_accepted() -> None:
     first, second = Remembering(Mark(0)), Remembering(None)
     with pytest.raises(RestoreError, match="second"):
         opened(view(staged(2, "s", "second"), first=1, second=1), first=(first, "s"), second=(second, "s"))
-    assert not first.begun
+    assert first.begun is None
     assert first.closed

@@ -70,8 +70,8 @@ def test_csv_refuses_nested_columns_by_name(tmp_path: Path) -> None:
 
 def test_another_job_with_the_same_uid_is_refused(tmp_path: Path) -> None:
     sink = FileSink(tmp_path, format="json")
-    sink.publisher("first", "out").begin()
-    sink.publisher("second", "other").begin()
+    sink.publisher("first", "out").begin(0)
+    sink.publisher("second", "other").begin(0)
     with pytest.raises(DefinitionError, match="output of job 'first' under this uid, not of 'second'"):
         sink.publisher("second", "out")
 

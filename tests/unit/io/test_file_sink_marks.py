@@ -27,10 +27,10 @@ class Directory:
         self.root = root
         self.taken: list[str] = []
 
-    def opened(self, format: str = "csv", begin: bool = True) -> FilePublisher:
+    def opened(self, format: str = "csv", begin: bool = True, through: int = 0) -> FilePublisher:
         publisher = FileSink(self.root, format=format).publisher("job", "out")
         if begin:
-            publisher.begin()
+            publisher.begin(through)
         return publisher
 
     def seen(self) -> list[str]:
@@ -80,6 +80,18 @@ def test_a_new_directory_remembers_nothing_until_it_was_begun(directory: Directo
     assert directory.opened(begin=False).mark() is None
     directory.opened()
     assert directory.opened(begin=False).mark() == Mark(0)
+
+
+def test_a_directory_that_a_sink_began_with_later_remembers_what_it_is_not_to_show(
+    directory: Directory,
+) -> None:
+    publisher = directory.opened(through=3)
+    assert publisher.mark() == Mark(3)
+    publisher.publish(4, rows(4))
+    assert directory.opened(through=3).mark() == Mark(4, "i")
+    assert directory.opened(through=6).mark() == Mark(6)
+    assert len(directory.seen()) == 1
+
 
 
 def test_files_that_a_consumer_took_away_are_not_shown_again(directory: Directory) -> None:
@@ -203,7 +215,7 @@ def test_in_a_bucket_files_below_the_mark_may_be_taken_away(directory: Directory
     def opened() -> FilePublisher:
         bucket: Any = Bucket(LocalStorage(directory.root))
         publisher = FilePublisher(bucket, "job", "out", "csv")
-        publisher.begin()
+        publisher.begin(0)
         return publisher
 
     publisher = opened()
