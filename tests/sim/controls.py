@@ -26,6 +26,7 @@ from holdfast.engine.committing import Committer
 from holdfast.engine.planning import recorded_plans
 from holdfast.errors import FencedOut, UnknownOutcome
 from holdfast.ids import CommitNumber
+from holdfast.io.contract import Mark
 from holdfast.storage.contract import Put, Storage
 from tests.sim import leaders
 from tests.sim.leaders import Parts
@@ -168,7 +169,8 @@ class EpochsOnce(World):
 
     def check_whole(self) -> None: ...
 
-    def show(self, epoch: int, rows: tuple[int, int], input: str) -> None: ...
+    def show(self, epoch: int, rows: tuple[int, int], input: str) -> None:
+        self.mark = Mark(max(epoch, self.mark.epoch))
 
     def lose_newest(self) -> None: ...
 

@@ -317,12 +317,13 @@ class Lead:
 
     exactly_once = True
 
-    def publisher(self, job: str, uid: str) -> Lead:
-        return self
+    def publisher(self, job: str, uid: str) -> Any:
+        forgetful = SimpleNamespace(published_through=lambda: 0, publish=self.publish, close=self.close)
+        return self if self.habits.sink_knows else forgetful
 
     def mark(self) -> Mark:
         self.world.scheduler.step()
-        return self.world.mark if self.habits.sink_knows else Mark(0)
+        return self.world.mark
 
     def begin(self, through: int) -> None:
         """There is always a trace of this sink."""

@@ -105,6 +105,7 @@ class Chain(History):
             fingerprint=base.fingerprint,
             positions=base.positions,
             published_through=base.published_through,
+            rows_through=base.rows_through,
             manifest=self._write_manifest(base),
             rewind_to=to,
         )

@@ -99,6 +99,7 @@ def canonical(
         snapshots=(),
         staged=(),
         published_through={},
+        rows_through={},
         retained_from=1,
     )
     return replace(draft, format=as_canonical, manifest=manifest)

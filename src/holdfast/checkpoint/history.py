@@ -168,6 +168,7 @@ class History:
                 to.clock_ms,
                 to.retained_from,
                 record.published_through,
+                record.rows_through,
             ),
             to,
         )
@@ -213,6 +214,7 @@ class History:
             clock_ms=max((record.clock_ms for record in readable), default=0),
             retained_from=max((record.retained_from for record in readable), default=1),
             published_through=readable[-1].published_through if readable else {},
+            rows_through=readable[-1].rows_through if readable else {},
         )
         for number in reversed([n for n in numbers[:-1] if n >= head.retained_from]):
             try:

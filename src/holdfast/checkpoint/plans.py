@@ -16,8 +16,10 @@ import msgspec
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.envelope import seal, unseal
+from holdfast.checkpoint.history import History
 from holdfast.checkpoint.once import write_once
 from holdfast.checkpoint.records import Json, PlanRecord
+from holdfast.checkpoint.view import CheckpointView
 from holdfast.errors import CorruptionError, ObjectMissing
 from holdfast.ids import EpochId, PlanAttempt
 from holdfast.storage.checksums import checksum
@@ -89,6 +91,32 @@ class Plans:
         prefix = names.plans_of(epoch)
         attempts = [entry.name.removeprefix(prefix) for entry in self._storage.list(prefix)]
         return max((int(attempt) for attempt in attempts if attempt.isdecimal()), default=0)
+
+
+def committed_attempts(chain: History, view: CheckpointView) -> dict[int, PlanAttempt]:
+    """Epoch -> attempt that was committed, for epochs after the view: there are some after a rewind."""
+    attempts: dict[int, PlanAttempt] = {}
+    for number in chain.numbers():
+        if number > view.number:
+            # A superseded leader has just committed it: no history went back, and our commit will meet it.
+            break
+        try:
+            record = chain.record(number)
+        except CorruptionError:
+            continue
+        for epoch, attempt in record.attempts.items():
+            if int(epoch) > view.last_epoch:
+                attempts[int(epoch)] = PlanAttempt(attempt)
+    return attempts
+
+
+def same_range(one: PlanRecord, other: PlanRecord) -> bool:
+    """Whether two plans read from and up to the same positions, whatever each leaves out in between."""
+    ranges = [
+        {uid: (_plain(part.start), _plain(part.end)) for uid, part in plan.slices.items()}
+        for plan in (one, other)
+    ]
+    return ranges[0] == ranges[1]
 
 
 def gives_up(plan: PlanRecord) -> bool:

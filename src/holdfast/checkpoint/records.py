@@ -265,6 +265,9 @@ class CommitRecord(Record, frozen=True, kw_only=True):
 
     Names every sink of the job.
     """
+    rows_through: dict[str, int] = {}
+    """Sink uid -> the newest epoch with rows that it had shown by then: a sink that remembers less is not
+    where it wrote before, or has gone back."""
     operators: tuple[OperatorSchema, ...] | None = None
     """Only in the first commit of a run: the state schemas in force from here on.
 
@@ -309,6 +312,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     snapshots: tuple[SnapshotFile, ...]
     staged: tuple[StagedFile, ...]
     published_through: dict[str, int]
+    rows_through: dict[str, int] = {}
     retained_from: int
     lists: tuple[ListFile, ...] = ()
     own_keys: tuple[OwnKeysShard, ...] = ()

@@ -151,6 +151,7 @@ def savepoint_manifest(view: CheckpointView) -> Manifest:
         deltas=tuple(deltas),
         staged=(),
         published_through={},
+        rows_through={},
         retained_from=1,
     )
 

@@ -8,17 +8,17 @@ Never here: asking whether it is meant (see cli.skipping).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from msgspec.structs import replace
 
 from holdfast.checkpoint.commits import Chain
-from holdfast.checkpoint.plans import Plans, PlanTaken
+from holdfast.checkpoint.plans import Plans, PlanTaken, committed_attempts, gives_up
 from holdfast.checkpoint.records import Json, PlanRecord, Slice
 from holdfast.errors import RestoreError
-from holdfast.ids import EpochId
+from holdfast.ids import EpochId, PlanAttempt
 from holdfast.io.file_slices import PlannedFile, planned_files, without
 from holdfast.storage.contract import Storage
 
@@ -46,6 +46,8 @@ class Choice:
     plan: PlanRecord
     parts: tuple[GivenUp, ...]
     slices: dict[str, Slice]
+    newest: int
+    """The newest attempt at the epoch then; the plan itself may be an older one, which was committed."""
 
     @property
     def left(self) -> tuple[str, ...]:
@@ -61,17 +63,20 @@ def choose(
     Of the epoch asked for; else of the one that reads the files, or of the next. Touches nothing.
     RestoreError: there is no such thing to give up.
     """
-    committed = Chain(storage).load().last_epoch
-    if epoch is not None and epoch <= committed:
+    chain = Chain(storage)
+    view = chain.load()
+    if epoch is not None and epoch <= view.last_epoch:
         raise RestoreError(
-            f"epoch {epoch} is committed, it can no longer be skipped; choose one from {committed + 1} on"
+            f"epoch {epoch} is committed, it can no longer be skipped; choose one from "
+            f"{view.last_epoch + 1} on"
         )
-    plan = _plan(storage, committed, epoch, files)
+    plan = _plan(storage, view.last_epoch, epoch, files, committed_attempts(chain, view))
     chosen = dict(_chosen(plan, source, files))
     return Choice(
         plan,
         tuple(_given_up(uid, plan.slices[uid], part) for uid, part in chosen.items()),
         {**plan.slices, **chosen},
+        Plans(storage).next_attempt(EpochId(plan.epoch)) - 1,
     )
 
 
@@ -79,7 +84,7 @@ def give_up(storage: Storage, choice: Choice) -> PlanRecord:
     """Write the choice down, for a job that is not running. RestoreError: the plan is another one by now."""
     plans, plan = Plans(storage), choice.plan
     attempt = plans.next_attempt(EpochId(plan.epoch))
-    taken = attempt != plan.attempt + 1
+    taken = attempt != choice.newest + 1
     written = None if taken else plans.write(replace(plan, attempt=attempt, slices=choice.slices))
     if written is None or isinstance(written, PlanTaken):
         raise RestoreError(
@@ -88,10 +93,17 @@ def give_up(storage: Storage, choice: Choice) -> PlanRecord:
     return written.plan
 
 
-def _plan(storage: Storage, committed: int, epoch: int | None, files: Sequence[str]) -> PlanRecord:
+def _plan(
+    storage: Storage,
+    committed: int,
+    epoch: int | None,
+    files: Sequence[str],
+    attempts: Mapping[int, PlanAttempt],
+) -> PlanRecord:
+    """`attempts`: those that were committed before history went back. Sinks may show what came of them."""
     plans = Plans(storage)
     if epoch is None and files:
-        planned = list(_planned_after(plans, committed))
+        planned = list(_planned_after(plans, committed, attempts))
         for plan in planned:
             if any(_matching(part, files) for part in plan.slices.values()):
                 return plan
@@ -102,7 +114,7 @@ def _plan(storage: Storage, committed: int, epoch: int | None, files: Sequence[s
                 f"{', '.join(_file_names(planned)) or 'none, no source reads files'}"
             )
     epoch = EpochId(committed + 1 if epoch is None else epoch)
-    found = plans.newest(epoch)
+    found = _in_force(plans, epoch, attempts)
     if found is None:
         raise RestoreError(
             f"epoch {epoch} has no plan yet, so there is nothing to skip; start the job instead"
@@ -110,11 +122,19 @@ def _plan(storage: Storage, committed: int, epoch: int | None, files: Sequence[s
     return found
 
 
-def _planned_after(plans: Plans, committed: int) -> Iterator[PlanRecord]:
+def _planned_after(plans: Plans, committed: int, attempts: Mapping[int, PlanAttempt]) -> Iterator[PlanRecord]:
     epoch = committed + 1
-    while (plan := plans.newest(EpochId(epoch))) is not None:
+    while (plan := _in_force(plans, epoch, attempts)) is not None:
         yield plan
         epoch += 1
+
+
+def _in_force(plans: Plans, epoch: int, attempts: Mapping[int, PlanAttempt]) -> PlanRecord | None:
+    """The plan that a start would follow: what a user has given up of it before stays given up."""
+    newest = plans.newest(EpochId(epoch))
+    if newest is None or gives_up(newest) or epoch not in attempts:
+        return newest
+    return plans.read(EpochId(epoch), attempts[epoch])
 
 
 def _chosen(plan: PlanRecord, source: str | None, files: Sequence[str]) -> Iterator[tuple[str, Slice]]:

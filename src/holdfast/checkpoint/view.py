@@ -45,6 +45,7 @@ class Head:
     clock_ms: int
     retained_from: int
     published_through: dict[str, int]
+    rows_through: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,7 @@ class CheckpointView:
     staged: Prefix[StagedFile] = field(default_factory=Prefix)
     """Output not yet published everywhere, in epoch order."""
     published_through: dict[str, int] = field(default_factory=dict)
+    rows_through: dict[str, int] = field(default_factory=dict)
     operators: tuple[OperatorSchema, ...] = ()
     parallelism: int = 0
     clock_ms: int = 0
@@ -91,6 +93,7 @@ class CheckpointView:
             self.clock_ms,
             self.retained_from,
             self.published_through,
+            self.rows_through,
         )
 
     def live_deltas(self, operator: str) -> list[DeltaFile]:
@@ -138,6 +141,7 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
             view.staged.appended(sorted(record.staged, key=lambda file: file.epoch)), published
         ),
         published_through=published,
+        rows_through=_published(view.rows_through, record.rows_through),
         operators=in_force,
         parallelism=record.parallelism,
         clock_ms=record.clock_ms,
@@ -155,6 +159,7 @@ def news(
     term: int,
     run: str,
     published_through: dict[str, int],
+    rows_through: dict[str, int] | None = None,
     own_keys: tuple[OwnKeysShard, ...] = (),
 ) -> CommitRecord:
     """A record that follows `view` and covers no epoch: it says what has become known since."""
@@ -169,6 +174,7 @@ def news(
         fingerprint=view.fingerprint,
         positions=view.positions,
         published_through=published_through,
+        rows_through=view.rows_through if rows_through is None else rows_through,
         own_keys=own_keys,
     )
 
@@ -188,6 +194,7 @@ def rewound(head: Head, to: CheckpointView) -> CheckpointView:
         clock_ms=max(to.clock_ms, head.clock_ms),
         retained_from=head.retained_from,
         published_through=published,
+        rows_through=_published(to.rows_through, head.rows_through),
         staged=unpublished(to.staged, published),
     )
 
@@ -211,6 +218,7 @@ def to_manifest(view: CheckpointView) -> Manifest:
         snapshots=tuple(file for files in view.snapshots.values() for file in files),
         staged=tuple(view.staged),
         published_through=view.published_through,
+        rows_through=view.rows_through,
         retained_from=view.retained_from,
         lists=tuple(file for files in view.lists.values() for file in files),
         own_keys=tuple(shard for shards in view.own_keys.values() for shard in shards),
@@ -234,6 +242,7 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         snapshots=snapshots,
         staged=Prefix(manifest.staged),
         published_through=manifest.published_through,
+        rows_through=manifest.rows_through,
         operators=manifest.operators,
         parallelism=manifest.parallelism,
         clock_ms=manifest.clock_ms,

@@ -66,7 +66,8 @@ def set_aside_command(
 ) -> None:
     """Write committed rows that a sink cannot show to another place, and let the job go on after them.
 
-    For a job that is not running. The sink never shows these rows itself.
+    For a job that is not running. The sink never shows these rows itself. After a kill it may show the first
+    of the epochs already: look there before you use what was put aside.
     """
     with one_line_errors(verbose):
         storage = open_storage(checkpoint)

@@ -75,7 +75,7 @@ def described(job: str, choice: Choice) -> list[str]:
         for uid in choice.left
     ]
     said.append(f"it still reads: {', '.join(kept) or 'nothing'}")
-    said.append("what is given up will be in no state and no sink, and is not read later")
+    said.append("what is given up will be in no state, and is not read later; sinks that show it keep it")
     return said
 
 

@@ -104,8 +104,14 @@ class Committer:
         """Commit what there is to say without an epoch."""
         if self._failed or not self.view.number:
             return
-        shown, own_keys = self._publishing.through, tuple(marks)
-        record = news(self.view, term=self._term, run=self._run, published_through=shown, own_keys=own_keys)
+        record = news(
+            self.view,
+            term=self._term,
+            run=self._run,
+            published_through=self._publishing.through,
+            rows_through=self._publishing.rows_through,
+            own_keys=tuple(marks),
+        )
         try:
             self._permit.await_commit()
             done = self._checkpoint.chain.commit(self.view, record)
@@ -231,6 +237,7 @@ class Committer:
             staged=tuple(file for outcome in outcomes for file in outcome.staged),
             rows=sum(outcome.rows for outcome in outcomes),
             published_through=self._publishing.through,
+            rows_through=self._publishing.rows_through,
             operators=operators,
             lists=tuple(file for files in lists.values() for file in files),
             own_keys=tuple(mark for outcome in outcomes for mark in outcome.marks),

@@ -29,10 +29,11 @@ from holdfast.engine.control import Control
 from holdfast.engine.prepared import NOTHING, Prepared
 from holdfast.engine.program import Program, compile_graph
 from holdfast.engine.progress import Monitor
+from holdfast.engine.publishing import left_behind
 from holdfast.engine.recovery import Inspector, load_view, rewind_past_damage
 from holdfast.engine.restarting import NO_EPOCH, Restarts
-from holdfast.engine.savepoints import ClaimEnd, open_run, save, seed, stored_schemas
-from holdfast.engine.schemas import operator_schemas
+from holdfast.engine.savepoints import ClaimEnd, open_run, save, seed, stored_view
+from holdfast.engine.schemas import operator_schemas, refuse_unsaved
 from holdfast.engine.session import default_parallelism, revived
 from holdfast.engine.settings import RunSettings
 from holdfast.engine.stretch import Ending, Seat, Stretch
@@ -154,9 +155,12 @@ class Driver:
         )
 
     def _refuse_misfit(self, program: Program) -> None:
-        """Refuse code that stored state does not fit, while a leader that it does fit can still go on."""
-        stored = stored_schemas(self._storage, self._graph.name, self._settings)
-        operator_schemas(program, stored, self._settings.allow_dropped_state)
+        """Refuse code that what is stored does not fit, while a leader that it does fit can still go on."""
+        stored = stored_view(self._storage, self._graph.name, self._settings)
+        operator_schemas(program, stored.operators, self._settings.allow_dropped_state)
+        for refusal in left_behind(stored, program.sinks):
+            raise RestoreError(refusal)
+        refuse_unsaved(stored, self._settings)
 
     def _write_ending(self, ending: str, last: CheckpointView) -> None:
         """Before a stop is answered, so that who waited for it finds the job stopped."""

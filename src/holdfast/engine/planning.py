@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.commits import Chain
-from holdfast.checkpoint.plans import Plans, PlanTaken, gives_up, input_of, may_follow
+from holdfast.checkpoint.plans import (
+    Plans,
+    PlanTaken,
+    committed_attempts,
+    gives_up,
+    input_of,
+    may_follow,
+    same_range,
+)
 from holdfast.checkpoint.records import Json, PlanRecord, Slice
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock
@@ -56,9 +64,14 @@ def recorded_plans(
     `shown`: what the sinks themselves say that they show. AdoptedOther: the chain has gone on since the view.
     """
     positions: dict[str, Json] = {uid: view.positions.get(uid) for uid in uids}
-    committed, clock_ms = _committed_attempts(chain, view), view.clock_ms
+    committed, clock_ms = committed_attempts(chain, view), view.clock_ms
     found: deque[Recorded] = deque()
     replayed = _Replayed(plans, chain, view, committed, shown or {}, say)
+    if replayed.through > view.last_epoch:
+        say(
+            f"REPLAY: sinks show epochs up to {replayed.through} and this checkpoint ends with epoch "
+            f"{view.last_epoch}: those between are read again as they were, and not shown where they are"
+        )
     for epoch in range(view.last_epoch + 1, max(replayed.through, view.last_epoch + PLANS_AHEAD_MAX) + 1):
         plan = replayed.plan(epoch) if epoch <= replayed.through else _newest(plans, EpochId(epoch), say)
         if plan is None or _leads_elsewhere(plan, positions):
@@ -102,10 +115,13 @@ class _Replayed:
         """The plan by which the epoch was committed. None: it is not there. RestoreError: which of several it
         was is not known, or a sink shows what came of another."""
         newest = _newest(self._plans, EpochId(epoch), self._say)
+        plan = self._committed_plan(epoch, newest)
         if newest is not None and gives_up(newest):
+            if plan is not None and not same_range(plan, newest):
+                other = names.plan(epoch, newest.attempt)
+                raise self.refusal(epoch, f"{other} gives up a part of another plan: remove it")
             # A user decided since then to give up a part of it.
             return newest
-        plan = self._committed_plan(epoch, newest)
         for uid, mark in self._shown.items():
             if plan is not None and mark.epoch == epoch and mark.input not in ("", input_of(plan)):
                 raise self.refusal(epoch, f"sink {uid!r} shows what came of a plan that is not here")
@@ -119,6 +135,7 @@ class _Replayed:
             return None
         # The commit record itself is lost: its plan is one of these.
         attempts = [self._read(epoch, number) for number in range(1, newest.attempt + 1)]
+        attempts = [each for each in attempts if each is None or not gives_up(each)] or [newest]
         inputs = {attempt and input_of(attempt) for attempt in attempts}
         if not wanted and len(inputs) > 1:
             raise self.refusal(
@@ -157,23 +174,6 @@ def _leads_elsewhere(plan: PlanRecord, positions: dict[str, Json]) -> bool:
             plan, start_positions=positions, fingerprint=plan.fingerprint, parallelism=plan.parallelism
         )
     )
-
-
-def _committed_attempts(chain: Chain, view: CheckpointView) -> dict[int, PlanAttempt]:
-    """Epoch -> attempt that was committed, for epochs after the view: there are some after a rewind."""
-    attempts: dict[int, PlanAttempt] = {}
-    for number in chain.numbers():
-        if number > view.number:
-            # A superseded leader has just committed it: no history went back, and our commit will meet it.
-            break
-        try:
-            record = chain.record(number)
-        except CorruptionError:
-            continue
-        for epoch, attempt in record.attempts.items():
-            if int(epoch) > view.last_epoch:
-                attempts[int(epoch)] = PlanAttempt(attempt)
-    return attempts
 
 
 def _newest(plans: Plans, epoch: EpochId, say: Callable[[str], None]) -> PlanRecord | None:

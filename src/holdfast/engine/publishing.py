@@ -53,16 +53,21 @@ class Publishing:
         self._dedupes = {node.uid: node.sink.exactly_once for node in program.graph.sinks}
         self._lock = threading.Lock()
         self.shown: dict[str, Mark] = {}
-        """What each sink itself says that it shows, as of the start."""
+        """What each exactly-once sink itself says that it shows, as of the start."""
         self.through: dict[str, int] = {}
+        self.rows_through = {uid: view.rows_through.get(uid, 0) for uid in program.sinks}
+        """The newest epoch with rows that each sink has shown."""
         try:
             self._refuse_removed(view)
             for node in program.graph.sinks:
                 publisher = node.sink.publisher(f"{program.graph.name} ({identity})", node.uid)
                 self._publishers[node.uid] = publisher
-                self.shown[node.uid] = self._asked(node.uid, publisher, view)
+                mark = self._asked(node.uid, publisher, view)
                 recorded = view.published_through.get(node.uid, view.last_epoch)
-                self.through[node.uid] = max(recorded, self.shown[node.uid].epoch)
+                self.through[node.uid] = max(recorded, mark.epoch)
+                if node.sink.exactly_once:
+                    # Others are shown epochs before these are committed, and are given them again.
+                    self.shown[node.uid] = mark
         except BaseException:
             # The run tries again, and opens all of them again.
             self.close()
@@ -82,7 +87,8 @@ class Publishing:
         if mark is not None:
             self._refuse_left(uid, mark, view)
         recorded = view.published_through.get(uid, 0)
-        if mark is not None or uid not in view.published_through:
+        has_trace = mark is not None and mark.epoch >= view.rows_through.get(uid, 0)
+        if has_trace or uid not in view.published_through:
             return mark or Mark(0)
         waiting = self._waiting(view.staged, uid, recorded)
         if waiting:
@@ -145,6 +151,8 @@ class Publishing:
                     publisher.publish(epoch, parts)
                 with self._lock:
                     self.through = {**self.through, uid: epoch}
+                    if any(file.rows for file in files):
+                        self.rows_through = {**self.rows_through, uid: epoch}
                 reached(Step.SINK_PUBLISHED)
 
     def close(self) -> None:

@@ -18,10 +18,11 @@ from holdfast.checkpoint.identity import (
     open_checkpoint,
     refuse_other_job,
 )
-from holdfast.checkpoint.records import OperatorSchema, SavepointRecord
+from holdfast.checkpoint.records import SavepointRecord
 from holdfast.checkpoint.savepoints import read_savepoint
 from holdfast.checkpoint.saving import take_savepoint
 from holdfast.checkpoint.seeding import finish_claim, open_seeded, seed_checkpoint
+from holdfast.checkpoint.view import EMPTY, CheckpointView, from_manifest
 from holdfast.clock import Clock
 from holdfast.engine.progress import Monitor
 from holdfast.engine.savepoint import Savepoint
@@ -39,7 +40,7 @@ BARRIER_SECONDS = 300.0
 LOOK_SECONDS = 0.05
 
 
-def stored_schemas(storage: Storage, job: str, settings: RunSettings) -> tuple[OperatorSchema, ...]:
+def stored_view(storage: Storage, job: str, settings: RunSettings) -> CheckpointView:
     """What a run of `job` with these settings would find stored; nothing where that cannot be said yet.
 
     RestoreError: the checkpoint is another job's. That comes before any question whether its state fits.
@@ -48,14 +49,14 @@ def stored_schemas(storage: Storage, job: str, settings: RunSettings) -> tuple[O
     if existing is not None:
         refuse_other_job(storage, existing, job)
     if settings.from_savepoint is not None and not has_begun(storage):
-        return read_savepoint(open_storage(settings.from_savepoint)).manifest.operators
+        return from_manifest(read_savepoint(open_storage(settings.from_savepoint)).manifest, "")
     if existing is None:
-        return ()
+        return EMPTY
     try:
-        return Chain(storage).load().operators
+        return Chain(storage).load()
     except DamagedChain:
         # Which commit the run goes back to, and what is stored there, is found by the run.
-        return ()
+        return EMPTY
 
 
 def open_run(storage: Storage, job: str, settings: RunSettings, run: str, clock: Clock) -> Checkpoint:

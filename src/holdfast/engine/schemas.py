@@ -12,9 +12,12 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as changed
 
 from holdfast.checkpoint.records import OperatorSchema, StateSchema
+from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine.program import Program
+from holdfast.engine.settings import RunSettings
 from holdfast.errors import RestoreError
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregation
+from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.nodes import OperatorNode
 from holdfast.state.conversion import Generation, Lineage
 from holdfast.state.evolution import Declared, Evolution, StateChange, What, evolve, lost_operators, shown
@@ -73,6 +76,17 @@ def operator_schemas(
     if problems:
         raise RestoreError("\n".join(problems))
     return found
+
+
+def refuse_unsaved(view: CheckpointView, settings: RunSettings) -> None:
+    """Refuse a run that saves no state on top of saved state: it would be neither used nor kept up."""
+    held = sorted({*view.deltas, *view.snapshots, *view.lists})
+    if held and settings.guarantee is Guarantee.AT_MOST_ONCE and not settings.allow_dropped_state:
+        raise RestoreError(
+            f"the checkpoint holds state of operator {', '.join(map(repr, held))}, and at-most-once saves "
+            "none: that state would be given up; keep the guarantee, choose another checkpoint, or allow "
+            "dropped state"
+        )
 
 
 def examine(

@@ -21,12 +21,13 @@ from holdfast.clock import Clock
 from holdfast.engine.caretaking import brief_term, look_for_leader
 from holdfast.engine.staged import load_extent
 from holdfast.errors import RestoreError, RetryableError
-from holdfast.storage.contract import Storage
+from holdfast.storage.contract import Put, Storage
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How a sink stands: epochs up to `shown` are recorded as shown, `rows` of later epochs wait for it."""
+    """How a sink stands: epochs up to `shown` are recorded as shown, `rows` of later epochs are not. After a
+    kill the first of those may be shown all the same: the sink knows, and is asked when the job starts."""
 
     sink: str
     shown: int
@@ -70,8 +71,23 @@ def set_aside(
     leader = look_for_leader(storage, clock, "sinks set-aside", not_running=not_running)
     if leader.answers:
         raise RestoreError("the job is running; stop it (holdfast stop), then put the rows aside")
-    chain = Chain(storage)
-    view = chain.load()
+    _chosen(Chain(storage).load(), sink, through)
+    with brief_term(storage, leader.newest, clock) as (term, run):
+        # Read again under the term: a leader that came before it has committed, one that comes now fences us.
+        chain = Chain(storage)
+        view = chain.load()
+        files, last = _chosen(view, sink, through)
+        epochs = tuple(sorted({file.epoch for file in files}))
+        names = tuple(
+            _write(storage, place, sink, epoch, [file for file in files if file.epoch == epoch])
+            for epoch in epochs
+        )
+        _commit(chain, view, sink, last, term, run)
+    return SetAside(sink, epochs, sum(file.rows for file in files), place.url, names)
+
+
+def _chosen(view: CheckpointView, sink: str, through: int | None) -> tuple[list[StagedFile], int]:
+    """The files to put aside, and the epoch that the sink is past then. RestoreError: there are none."""
     if sink not in view.published_through:
         known = ", ".join(sorted(view.published_through)) or "none"
         raise RestoreError(f"the checkpoint knows no sink {sink!r}; it has {known}")
@@ -79,14 +95,7 @@ def set_aside(
     files = [file for file in _waiting(view, sink) if file.epoch <= last]
     if not files:
         raise RestoreError(f"no rows wait for sink {sink!r}; start the job instead")
-    names = tuple(
-        _write(storage, place, sink, epoch, [file for file in files if file.epoch == epoch])
-        for epoch in sorted({file.epoch for file in files})
-    )
-    with brief_term(storage, leader.newest, clock) as (term, run):
-        _commit(chain, view, sink, last, term, run)
-    epochs = tuple(sorted({file.epoch for file in files}))
-    return SetAside(sink, epochs, sum(file.rows for file in files), place.url, names)
+    return files, last
 
 
 def _waiting(view: CheckpointView, sink: str) -> list[StagedFile]:
@@ -104,8 +113,13 @@ def _write(storage: Storage, place: Storage, sink: str, epoch: int, files: list[
     tables = [load_extent(storage.url, file.extent) for file in sorted(files, key=lambda file: file.part)]
     out = pa.BufferOutputStream()
     pq.write_table(pa.concat_tables(tables), out)
-    # Replaces what an interrupted try has left: the same committed rows.
-    place.put(name, out.getvalue().to_pybytes())
+    data = out.getvalue().to_pybytes()
+    # What an interrupted try has left is the same committed rows.
+    if place.put_new(name, data) is Put.EXISTS and place.get(name) != data:
+        raise RestoreError(
+            f"{name} in {place.url} holds other rows, of another job or copy, and was left as it is; choose "
+            "another place"
+        )
     return name
 
 

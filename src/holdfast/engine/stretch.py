@@ -134,8 +134,10 @@ class Stretch:
             seat.spark, program, place, placement, shards, seat.term, seat.run, seat.clock
         )
         self._snapshotter = Snapshotter(seat.spark, place, placement, shards, in_force)
+        # State that is not kept up any more is given up in the first commit, and not found again later.
+        schemas = [each for each in in_force.records if seat.exactly or each.uid in program.own_keys]
         self._committer = Committer(
-            checkpoint, self._publishing, view, seat.term, seat.run, in_force.records,
+            checkpoint, self._publishing, view, seat.term, seat.run, tuple(schemas),
             PublishOrder(str(settings.guarantee)), self._committed, seat.monitor.say,
             seat.wishes.permit,
         )  # fmt: skip
@@ -331,7 +333,8 @@ def _refuse_gone_on(seat: Seat, view: CheckpointView, shown: Mapping[str, Mark])
     same numbers would be taken for shown."""
     last = view.last_epoch
     ahead = [f"{uid!r} shows epoch {mark.epoch}" for uid, mark in shown.items() if mark.epoch > last]
-    if ahead and view.number == 1 and seat.checkpoint.job.seeded_from:
+    alone = max(seat.checkpoint.chain.numbers(), default=0) <= view.number
+    if ahead and view.number == 1 and seat.checkpoint.job.seeded_from and alone:
         raise RestoreError(
             f"the savepoint ends with epoch {last} and its job went on since: sink "
             f"{', '.join(ahead)}; start without claim and with sinks of its own"

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.errors import DefinitionError, ObjectMissing, RestoreError
+from holdfast.errors import DefinitionError, ObjectMissing, RestoreError, RetryableError
 from holdfast.io.contract import Mark, StagedPart
 from holdfast.io.file_formats import FORMATS, check_columns, encode
 from holdfast.storage import drafts
@@ -88,11 +88,14 @@ class FilePublisher:
         self._format = format
         self._encode = partial(encode, format)
         self._marks = f"{_MARKS}/{uid}/"
+        self._known = 0
+        """The newest mark that this publisher has made or was told of."""
 
     def mark(self) -> Mark | None:
         for epoch in sorted(self._marked(), reverse=True):
             if (shown := self._read(epoch)) is not None:
                 self._show(shown)
+                self._known = epoch
                 return Mark(epoch, shown.input)
         newest = self._newest_file()
         owned = newest or self._storage.size(_owner_name(self._uid)) is not None
@@ -109,16 +112,15 @@ class FilePublisher:
 
     def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
         tables = [part.load() for part in sorted(parts, key=lambda part: part.part) if part.rows]
-        if not tables or self._swept() > epoch:
+        if not tables or self._is_past(epoch):
             return
         shown = _Shown(epoch, parts[0].input, f"{self._uid}-{epoch:012d}.{self._format}")
         data = self._encode(tables)
         if isinstance(self._storage, LocalStorage):
             self._decide(self._storage, shown, data)
         else:
-            # EXISTS means that it is published already: the same committed epoch gives the same rows.
-            self._storage.put_new(shown.file, data)
-            self._put(shown)
+            self._create(shown, data)
+        self._known = epoch
 
     def close(self) -> None:
         pass
@@ -133,11 +135,33 @@ class FilePublisher:
             storage.delete([aside])
             if decided is not None:
                 self._show(decided)
-        elif max(self._marked()) > shown.epoch:
+        elif max(self._marked(), default=0) > shown.epoch:
             # The name was free because the mark was swept: others are past this epoch, and we were paused.
             storage.delete([aside, self._mark(shown.epoch)])
         else:
             self._show(ours)
+
+    def _create(self, shown: _Shown, data: bytes) -> None:
+        """Where nothing can be renamed: the file, unless it is there in whatever format, then its mark."""
+        stem = shown.file.removesuffix(self._format)
+        if not any(self._storage.size(f"{stem}{format}") is not None for format in FORMATS):
+            # EXISTS means that it is published already: the same committed epoch gives the same rows.
+            self._storage.put_new(shown.file, data)
+        self._put(shown)
+        if max(self._marked(), default=0) > shown.epoch:
+            # Others are past this epoch, and we were paused: its file may have been taken away before.
+            self._storage.delete([shown.file, self._mark(shown.epoch)])
+
+    def _is_past(self, epoch: int) -> bool:
+        """Whether the epoch was shown before. RetryableError: another publisher is past it, and whether that
+        one has the same rows is found by asking again."""
+        newest = self._swept()
+        if newest > max(epoch, self._known):
+            raise RetryableError(
+                f"sink {self._uid!r}: another run has shown epoch {newest} in {self._storage.url} while this "
+                f"one was about to show epoch {epoch}; it is asked again what it shows"
+            )
+        return newest > epoch
 
     def _put(self, shown: _Shown) -> _Shown | None:
         """Create the mark of an epoch; gives the one that is there then. None: others are past it."""
@@ -153,10 +177,13 @@ class FilePublisher:
         return found
 
     def _read(self, epoch: int) -> _Shown | None:
+        name = self._mark(epoch)
         try:
-            return msgspec.json.decode(self._storage.get(self._mark(epoch)), type=_Shown)
+            return msgspec.json.decode(self._storage.get(name), type=_Shown)
         except ObjectMissing:
             return None
+        except msgspec.DecodeError as cause:
+            raise _damaged(self._storage, name, self._uid) from cause
 
     def _show(self, shown: _Shown) -> None:
         """Give the rows that a mark names their name, unless that is done."""
@@ -203,8 +230,17 @@ def _refuse_other_owner(storage: Storage, job: str, uid: str) -> None:
         owner = json.loads(storage.get(_owner_name(uid)))["job"]
     except ObjectMissing:
         return
+    except (ValueError, KeyError, TypeError) as cause:
+        raise _damaged(storage, _owner_name(uid), uid) from cause
     if owner != job:
         raise DefinitionError(
             f"sink {uid!r}: {storage.url} holds output of job {owner!r} under this uid, not of {job!r}; "
             "give the sink another uid or another directory"
         )
+
+
+def _damaged(storage: Storage, name: str, uid: str) -> RestoreError:
+    return RestoreError(
+        f"sink {uid!r}: {name} in {storage.url} is damaged; restore it from a copy, or give the sink another "
+        "directory"
+    )

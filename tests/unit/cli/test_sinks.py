@@ -115,6 +115,18 @@ def test_interrupted_before_the_commit_it_is_done_again(
     assert pq.read_table(tmp_path / "a").num_rows == 20
 
 
+def test_rows_that_another_job_put_aside_are_not_overwritten(
+    checkpoint: LocalStorage, tmp_path: Path
+) -> None:
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    (aside / "stuck-000000000003.parquet").write_bytes(b"of another job")
+    asked = ("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", str(aside), "--yes")
+    assert "holds other rows, of another job or copy" in called(*asked, code=4).stderr
+    assert (aside / "stuck-000000000003.parquet").read_bytes() == b"of another job"
+    assert Chain(checkpoint).load().published_through["stuck"] == 1
+
+
 def test_nothing_is_put_aside_beside_a_running_job(
     checkpoint: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

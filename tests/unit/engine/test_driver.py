@@ -43,6 +43,7 @@ class Graph:
 class Compiled:
     graph = Graph
     forms: ClassVar[dict[str, Any]] = {}
+    sinks: ClassVar[dict[str, str]] = {}
 
 
 class Elsewhere(Graph):

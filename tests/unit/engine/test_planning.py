@@ -97,6 +97,15 @@ def test_a_part_skipped_on_purpose_is_skipped_in_a_replay_too(
     assert [(found.epoch, found.attempt) for found in job.recorded()] == [(2, 2), (3, 1)]
 
 
+def test_giving_up_a_part_of_another_plan_than_the_committed_one_is_refused(tmp_path: Path) -> None:
+    """A late leader planned epoch 3 once more, in other steps, and a part of that was given up."""
+    job = Rewound(tmp_path)
+    part = replace(plan(3, 2, 27).slices["rows"], skipped=True, rows=0)
+    job.plans.write(replace(plan(3, 2, 27), slices={"rows": part}))
+    with pytest.raises(RestoreError, match="plans/000000000003/000002 gives up a part of another plan"):
+        job.recorded()
+
+
 class Lost:
     """Epoch 1 was committed. So was epoch 2, and sinks show it, but its commit record is lost."""
 

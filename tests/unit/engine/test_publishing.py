@@ -57,8 +57,15 @@ def staged(epoch: int, stream: str, *sinks: str, rows: int = 10) -> StagedFile:
     return StagedFile(stream=stream, epoch=epoch, part=0, extent=extent, rows=rows, sinks=sinks, input="i")
 
 
-def view(*files: StagedFile, last: int = 2, **published: int) -> CheckpointView:
-    return CheckpointView(number=9, last_epoch=last, staged=Prefix(files), published_through=published)
+def view(*files: StagedFile, last: int = 2, rows: int = 0, **published: int) -> CheckpointView:
+    """`rows`: the newest epoch of which each sink has shown rows."""
+    return CheckpointView(
+        number=9,
+        last_epoch=last,
+        staged=Prefix(files),
+        published_through=published,
+        rows_through=dict.fromkeys(published, rows),
+    )
 
 
 def opened(view: CheckpointView, said: list[str] | None = None, **sinks: tuple[Plain, str]) -> Publishing:
@@ -139,6 +146,28 @@ def test_a_sink_without_a_trace_is_refused_when_it_may_have_shown_what_waits_for
         opened(view(staged(2, "totals", "out"), out=1), out=(sink, "totals"))
     assert sink.closed
     assert sink.begun is None, "the next start must find no trace either"
+
+
+def test_a_mark_that_lacks_rows_which_were_shown_is_no_trace() -> None:
+    """The sink wrote here, then elsewhere, was killed there, and is let write here again."""
+    waiting = staged(4, "totals", "out")
+    with pytest.raises(RestoreError, match=r"whether epochs 4 to 4 \(10 rows, committed\) were shown"):
+        opened(view(waiting, last=4, rows=3, out=3), out=(Remembering(Mark(2, "i")), "totals"))
+    empty_since = view(waiting, last=4, rows=2, out=3)
+    assert opened(empty_since, out=(Remembering(Mark(2, "i")), "totals")).through == {"out": 3}
+
+
+def test_the_newest_epoch_with_rows_is_kept_for_each_sink() -> None:
+    before = view(staged(1, "s", "out"), staged(2, "s", "out", rows=0), out=0)
+    publishing = opened(before, out=(Remembering(Mark(0)), "s"))
+    recovered(publishing, before)
+    assert (publishing.through, publishing.rows_through) == ({"out": 2}, {"out": 1})
+
+
+def test_sinks_that_are_written_before_the_commit_decide_nothing_about_plans() -> None:
+    repeating = Remembering(Mark(5, "x"))
+    repeating.exactly_once = False
+    assert opened(view(out=1), out=(repeating, "totals")).shown == {}
 
 
 def test_a_sink_that_is_not_known_to_have_shown_anything_needs_a_trace_as_well() -> None:

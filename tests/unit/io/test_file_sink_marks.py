@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import RestoreError
+from holdfast.errors import RestoreError, RetryableError
 from holdfast.io.contract import Mark, RememberingPublisher, StagedPart
 from holdfast.io.file_sink import FilePublisher, FileSink
 from holdfast.storage.local import LocalStorage
@@ -91,7 +91,6 @@ def test_a_directory_that_a_sink_began_with_later_remembers_what_it_is_not_to_sh
     assert directory.opened(through=3).mark() == Mark(4, "i")
     assert directory.opened(through=6).mark() == Mark(6)
     assert len(directory.seen()) == 1
-
 
 
 def test_files_that_a_consumer_took_away_are_not_shown_again(directory: Directory) -> None:
@@ -178,6 +177,24 @@ def test_a_publisher_that_slept_at_any_step_shows_nothing_again(
     assert directory.opened().mark() == Mark(others, "i")
 
 
+def test_another_copy_that_is_ahead_is_not_taken_for_ourselves(directory: Directory) -> None:
+    ahead, behind = directory.opened(), directory.opened()
+    for epoch in (1, 2, 3):
+        ahead.publish(epoch, rows(epoch))
+    with pytest.raises(RetryableError, match=r"another run has shown epoch 3 .* about to show epoch 2"):
+        behind.publish(2, rows(2, "other"))
+    ahead.publish(2, rows(2))
+    assert directory.seen() == shown(1, 2, 3)
+
+
+@pytest.mark.parametrize("name", ["_holdfast/out/000000000001", "_holdfast-out"])
+def test_a_damaged_mark_or_owner_is_named(directory: Directory, name: str) -> None:
+    directory.opened().publish(1, rows(1))
+    (directory.root / name).write_bytes(b"")
+    with pytest.raises(RestoreError, match=rf"{name} in .* is damaged; restore it"):
+        directory.opened().mark()
+
+
 def test_an_epoch_made_of_other_rows_is_refused_not_taken_for_shown(directory: Directory) -> None:
     directory.opened().publish(1, rows(1, "these"))
     with pytest.raises(RestoreError, match="shows epoch 1 made of other rows than this checkpoint has"):
@@ -227,3 +244,39 @@ def test_in_a_bucket_files_below_the_mark_may_be_taken_away(directory: Directory
     again.publish(1, rows(1))
     again.publish(3, rows(3))
     assert directory.seen() == shown(1, 2, 3)
+
+
+def bucket(directory: Directory, format: str = "csv") -> FilePublisher:
+    storage: Any = Bucket(LocalStorage(directory.root))
+    return FilePublisher(storage, "job", "out", format)
+
+
+def test_in_a_bucket_a_publisher_that_slept_takes_back_what_others_are_past(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, awake = LocalStorage.put_new, list[bool]()
+
+    def sleepy(self: LocalStorage, name: str, data: bytes) -> Any:
+        if not awake and name.startswith("out-"):
+            awake.append(True)
+            successor = bucket(directory)
+            for epoch in (1, 2, 3):
+                successor.publish(epoch, rows(epoch))
+            directory.take()
+        return real(self, name, data)
+
+    sleeper = bucket(directory)
+    monkeypatch.setattr(LocalStorage, "put_new", sleepy)
+    sleeper.publish(1, rows(1))
+    assert directory.seen() == shown(1, 2, 3)
+
+
+def test_in_a_bucket_an_epoch_is_not_shown_again_in_another_format(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        dies_at(patch, "put_new", nth=2)
+        with pytest.raises(Died):
+            bucket(directory).publish(1, rows(1))
+    bucket(directory, "json").publish(1, rows(1))
+    assert directory.seen() == shown(1)
