@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.checkpoint.commits import Chain
+from holdfast.errors import RestoreError
 from holdfast.storage.places import open_storage
 from tests.spark.jobs import (
     ROWS,
@@ -113,6 +114,22 @@ class Tag(hf.KeyedFunction):
         if row.total > 1_000:
             ctx.emit_to("big", (row.user, row.total))
         yield row.user, self.n.value
+
+
+def test_saved_state_is_given_up_for_good_by_a_run_that_saves_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def go(rows: int, **options: Any) -> list[int]:
+        sink = hf.MemorySink()
+        run(sequence_job([("u", n) for n in range(rows)], sink), spark, tmp_path / "ck", **options)
+        return sorted(seq for _, seq, _ in sink.rows())
+
+    assert go(2) == [1, 2]
+    with pytest.raises(RestoreError, match="holds state of operator 'sequence', and at-most-once saves none"):
+        go(4, guarantee="at-most-once")
+    assert go(4, guarantee="at-most-once", allow_dropped_state=True) == [1, 2]
+    assert go(6) == [1, 2], "neither the state from before, nor the one that was not saved"
+
 
 
 def test_operators_sinks_unions_and_side_outputs_work_together(spark: SparkSession, tmp_path: Path) -> None:
