@@ -118,14 +118,15 @@ class PoisonEpoch(HoldfastError):
 
     exit_code = 6
 
-    def __init__(self, epoch: int, cause: str) -> None:
-        super().__init__(epoch, cause)
-        self.epoch, self.cause = epoch, cause
+    def __init__(self, epoch: int, cause: str, checkpoint: str) -> None:
+        super().__init__(epoch, cause, checkpoint)
+        self.epoch, self.cause, self.checkpoint = epoch, cause, checkpoint
 
     def __str__(self) -> str:
         return (
             f"epoch {self.epoch} fails in the same way every time and is not tried again: {self.cause}; "
-            f"mend the cause, or give up its input with `holdfast skip --epoch {self.epoch}`"
+            f"correct the cause, or give up its input with `holdfast skip --epoch {self.epoch} --checkpoint "
+            f"{self.checkpoint}` (with --file NAME only one file of it)"
         )
 
 

@@ -137,7 +137,7 @@ def test_one_file_is_given_up_and_the_rest_of_its_epoch_is_read(
             (source / "1.json").unlink()
 
     monkeypatch.setattr(stretch, "reached", lose_a_file)
-    with pytest.raises(hf.InputVanished, match=r"`holdfast skip --file 1\.json`"):
+    with pytest.raises(hf.InputVanished, match=r"`holdfast skip --file 1\.json --checkpoint"):
         run(job(), spark, tmp_path / "ck")
     monkeypatch.undo()
     done = CliRunner().invoke(app, ["skip", "--checkpoint", f"{tmp_path}/ck", "--file", "1.json", "--yes"])

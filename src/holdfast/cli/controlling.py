@@ -17,7 +17,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from holdfast.checkpoint.endings import ending_of
+from holdfast.checkpoint.endings import ending_of, newest_ending
 from holdfast.checkpoint.identity import read_job
 from holdfast.checkpoint.requests import NOBODY, Asked, State, read_asked
 from holdfast.checkpoint.terms import newest_term
@@ -99,6 +99,8 @@ def _ask(
 ) -> None:
     clock, seconds = SystemClock(), duration_ms(timeout) / 1_000
     storage = _storage_of(checkpoint)
+    if newest_ending(storage) is not None:
+        raise RetryableError(f"{verb} was not asked: {_last_leader(storage)}")
     id = ask_leader(storage, verb, arguments, clock, by=asker(f"holdfast {verb}")).id
     if not wait:
         print(json_module.dumps({"request": id}) if as_json else id)

@@ -158,7 +158,7 @@ class Driver:
         """Refuse code that what is stored does not fit, while a leader that it does fit can still go on."""
         stored = stored_view(self._storage, self._graph.name, self._settings)
         operator_schemas(program, stored.operators, self._settings.allow_dropped_state)
-        for refusal in left_behind(stored, program.sinks):
+        for refusal in left_behind(stored, program.sinks, self._storage.url):
             raise RestoreError(refusal)
         refuse_unsaved(stored, self._settings)
 

@@ -121,6 +121,7 @@ class _Replayed:
                 other = names.plan(epoch, newest.attempt)
                 raise self.refusal(epoch, f"{other} gives up a part of another plan: remove it")
             # A user decided since then to give up a part of it.
+            self._say(f"GIVEN UP: a part of epoch {epoch}; sinks that show it keep it, state lacks it")
             return newest
         for uid, mark in self._shown.items():
             if plan is not None and mark.epoch == epoch and mark.input not in ("", input_of(plan)):

@@ -97,7 +97,7 @@ class Publishing:
                 f"sink {uid!r} has shown epochs up to {recorded} and has no trace of it where it writes now: "
                 f"whether epochs {recorded + 1} to {last} ({rows} rows, committed) were shown where it wrote "
                 "before cannot be told; start once with the former place, or put these rows aside with "
-                f"`holdfast sinks set-aside {uid}`"
+                f"`{set_aside_command(uid, self._storage_url)}`"
             )
         self._say(
             f"sink {uid!r} has shown epochs up to {recorded} and has no trace of it where it writes now "
@@ -119,13 +119,14 @@ class Publishing:
 
     def _refuse_removed(self, view: CheckpointView) -> None:
         """Refuse to leave rows behind that were committed for a sink which the job does not have now."""
-        for refusal in left_behind(view, self._streams):
+        for refusal in left_behind(view, self._streams, self._storage_url):
             raise RestoreError(refusal)
         # Format 2 names streams instead of sinks: one that no sink reads any more.
         through = min(view.published_through.values(), default=0)
         for file in view.staged:
             if not file.sinks and file.rows and file.epoch > through and not self._recipients(file):
-                raise RestoreError(_left_behind(f"stream {file.stream!r}", [file], "UID"))
+                what = f"stream {file.stream!r}"
+                raise RestoreError(_left_behind(what, [file], "UID", self._storage_url))
 
     def _recipients(self, file: StagedFile) -> tuple[str, ...]:
         return file.sinks or tuple(uid for uid, name in self._streams.items() if name == file.stream)
@@ -147,7 +148,7 @@ class Publishing:
             for epoch in range(max(first, self.through[uid] + 1), last + 1):
                 files = sorted(by_sink.get((uid, epoch), ()), key=lambda file: file.part)
                 parts = [StagedPart(file.part, file.rows, self._loader(file), file.input) for file in files]
-                with _named(uid, epoch):
+                with _named(uid, epoch, self._storage_url):
                     publisher.publish(epoch, parts)
                 with self._lock:
                     self.through = {**self.through, uid: epoch}
@@ -166,14 +167,14 @@ class Publishing:
 
 
 @contextlib.contextmanager
-def _named(uid: str, epoch: int) -> Iterator[None]:
+def _named(uid: str, epoch: int, url: str) -> Iterator[None]:
     """Errors of a sink's own say which sink it was, and the way out if they come again and again."""
     try:
         yield
     except DefinitionError as refused:
         raise DefinitionError(
             f"sink {uid!r} cannot show epoch {epoch}, which is committed: {refused}; or, to go on without "
-            f"showing it there, put its rows aside with `holdfast sinks set-aside {uid}`"
+            f"showing it there, put its rows aside with `{set_aside_command(uid, url)}`"
         ) from refused
     except (HoldfastError, AssertionError):
         raise
@@ -181,11 +182,11 @@ def _named(uid: str, epoch: int) -> Iterator[None]:
         raise SinkFailed(
             f"sink {uid!r} did not show epoch {epoch} ({type(cause).__name__}: {first_line(cause)}); the "
             "epoch is committed and is tried again; if the sink can never show it, stop the job and put its "
-            f"rows aside with `holdfast sinks set-aside {uid}`"
+            f"rows aside with `{set_aside_command(uid, url)}`"
         ) from cause
 
 
-def left_behind(view: CheckpointView, sinks: Collection[str]) -> list[str]:
+def left_behind(view: CheckpointView, sinks: Collection[str], url: str) -> list[str]:
     """For each sink that is not among `sinks` and that committed rows wait for: what is wrong, and the ways
     out."""
     found = []
@@ -193,14 +194,19 @@ def left_behind(view: CheckpointView, sinks: Collection[str]) -> list[str]:
         shown = view.published_through[uid]
         waiting = [file for file in view.staged if file.rows and file.epoch > shown and uid in file.sinks]
         if waiting:
-            found.append(_left_behind(f"sink {uid!r}", waiting, uid))
+            found.append(_left_behind(f"sink {uid!r}", waiting, uid, url))
     return sorted(found)
 
 
-def _left_behind(what: str, waiting: list[StagedFile], uid: str) -> str:
+def _left_behind(what: str, waiting: list[StagedFile], uid: str, url: str) -> str:
     rows, first, last = sum(file.rows for file in waiting), waiting[0].epoch, waiting[-1].epoch
     return (
         f"{rows} rows of epochs {first} to {last} were committed for {what} and are not known to be shown, "
         "and the job no longer has it; start the former job once and stop it, which shows them, or put them "
-        f"aside with `holdfast sinks set-aside {uid}`"
+        f"aside with `{set_aside_command(uid, url)}`"
     )
+
+
+def set_aside_command(uid: str, url: str) -> str:
+    """What a user types to put aside what waits for a sink."""
+    return f"holdfast sinks set-aside {uid} --checkpoint {url} --to DIRECTORY"

@@ -100,7 +100,7 @@ def rehearse(
         job=graph.name,
         epoch=view.last_epoch,
         findings=(*_sources(graph, view), *operators, *findings, *_sinks(graph, view), *settings),
-        problems=(*more, *problems, *left_behind(view, [node.uid for node in graph.sinks])),
+        problems=(*more, *problems, *left_behind(view, [node.uid for node in graph.sinks], storage.url)),
     )
 
 

@@ -92,7 +92,11 @@ class Restarts:
         """Wait until it is time to try again. Raises when the run ends instead; returns early when told to
         stop. `epoch`: the one that was being run, or NO_EPOCH.
         """
-        if not isinstance(failure, Exception) or isinstance(failure, FINAL):
+        if not isinstance(failure, Exception) or isinstance(failure, FencedOut | SeatLost):
+            raise failure
+        if isinstance(failure, FINAL):
+            record = self._record(failure, epoch)
+            self._write(replace(record, decision="give-up", reason="waiting does not make it better"))
             raise failure
         if isinstance(failure, UserCodeError):
             epoch = failure.epoch
@@ -137,7 +141,7 @@ class Restarts:
         self._say(f"GIVING UP: {decision.reason}")
         if decision.poison is None or isinstance(failure, UserCodeError):
             raise failure
-        raise PoisonEpoch(epoch, str(failure)) from failure
+        raise PoisonEpoch(epoch, str(failure), self._storage.url) from failure
 
     def _known(self) -> list[FailureRecord]:
         """The history; read once, since only the leader adds to it."""

@@ -13,6 +13,7 @@ import os
 import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
@@ -231,7 +232,7 @@ class FileReader:
             now = self._directory.find(was.name)
             if now is None or not was.is_same(now):
                 what = "is gone" if now is None else f"was changed ({_difference(was, now)})"
-                give_up = f"holdfast skip --file {shlex.quote(was.name)}"
+                give_up = f"holdfast skip --file {shlex.quote(was.name)} --checkpoint ..."
                 raise InputVanished(
                     f"file {was.name!r} of source path {self._source.path} {what} after it was planned; "
                     f"restore the file, or give it up on purpose with `{give_up}`"
@@ -243,6 +244,12 @@ class FileReader:
 def _difference(then: Found, now: Found) -> str:
     if then.size != now.size:
         return f"size {then.size} then, {now.size} now"
-    if then.mtime_ns != now.mtime_ns:
-        return f"modified at {then.mtime_ns} ns then, {now.mtime_ns} ns now"
+    if then.mtime_ns is not None and now.mtime_ns is not None and then.mtime_ns != now.mtime_ns:
+        return f"modified at {_moment(then.mtime_ns)} then, {_moment(now.mtime_ns)} now"
     return "another file of the same size is in its place"
+
+
+def _moment(ns: int) -> str:
+    """A time of a file, to the nanosecond: two may differ by little."""
+    seconds, rest = divmod(ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest:09d} UTC"

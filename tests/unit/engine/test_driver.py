@@ -125,7 +125,7 @@ def test_the_epoch_that_failed_is_the_one_that_is_named(
         stretch.running = 51
         raise EpochFailed("out of memory; nothing of it became visible")
 
-    with pytest.raises(PoisonEpoch, match=r"epoch 51 fails .* `holdfast skip --epoch 51`"):
+    with pytest.raises(PoisonEpoch, match=r"epoch 51 fails .* `holdfast skip --epoch 51 --checkpoint "):
         Run(tmp_path, monkeypatch, [fail, fail, fail]).run()
 
 

@@ -435,3 +435,14 @@ def test_every_mistake_of_a_declaration_is_found() -> None:
 
     assert len(mistakes(Empty())) == 3
     assert mistakes(Total()) == []
+
+
+@pytest.mark.parametrize("on_error", ["fail", "dead-letter"])
+def test_a_value_that_python_has_no_object_for_names_its_column(on_error: str) -> None:
+    """A timestamp of the year 10000: no row can hold it, so it is no dead letter either."""
+    rows = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+    job = Harness(Total(), rows, ["k"], on_error=on_error)
+    with pytest.raises(
+        UserCodeError, match=r"column 'at' holds a value of type timestamp.* transform before"
+    ):
+        job.compute([(1, 2, 253_402_300_800_000_000)])

@@ -108,7 +108,7 @@ def test_rows_of_a_sink_that_the_job_no_longer_has_are_not_dropped() -> None:
     before = view(staged(2, "totals", "gone"), gone=1, kept=1)
     kept = Plain()
     with pytest.raises(
-        RestoreError, match=r"10 rows of epochs 2 to 2 .* sink 'gone' .* `holdfast sinks set-aside gone`"
+        RestoreError, match=r"10 rows of epochs 2 to 2 .* sink 'gone' .* `holdfast sinks set-aside gone --ch"
     ):
         opened(before, kept=(kept, "totals"))
 
@@ -208,7 +208,7 @@ def test_an_error_of_a_sink_names_the_sink_the_epoch_and_the_way_out() -> None:
         SinkFailed, match=r"'out' did not show epoch 2 \(ValueError: no column for 2\)"
     ) as told:
         recovered(publishing, before)
-    assert "`holdfast sinks set-aside out`" in str(told.value)
+    assert "`holdfast sinks set-aside out --checkpoint url --to DIRECTORY`" in str(told.value)
     assert publishing.through == {"out": 1}
 
 

@@ -167,7 +167,7 @@ def test_an_end_is_what_is_there_now_and_the_same_end_in_another_run(tmp_path: P
 def test_a_file_that_changes_after_spark_was_given_it_is_found_before_the_commit(tmp_path: Path) -> None:
     changes: dict[str, Callable[[Path], object]] = {
         "size 9 then, 18 now": lambda path: path.write_text('{"n": 1}\n{"n": 2}\n'),
-        "modified at 1 ns then": lambda path: os.utime(path, ns=(7, 7)),
+        "000000001 UTC then": lambda path: os.utime(path, ns=(7, 7)),
         "is gone": lambda path: path.unlink(),
         "another file of the same size is in its place": lambda path: replaced(path, '{"n": 2}\n'),
     }
@@ -226,7 +226,7 @@ def test_parquet_files_are_counted_by_their_footer(tmp_path: Path) -> None:
     [
         (lambda path: path.unlink(), "is gone"),
         (lambda path: path.write_text("longer than before"), "size 9 then, 18 now"),
-        (lambda path: os.utime(path, ns=(7, 7)), "modified at 1 ns then, 7 ns now"),
+        (lambda path: os.utime(path, ns=(7, 7)), "000000001 UTC then, 1970-01-01 00:00:00.000000007 UTC now"),
     ],
 )
 def test_a_planned_file_that_changed_is_an_error_before_spark_is_asked(
@@ -240,7 +240,7 @@ def test_a_planned_file_that_changed_is_an_error_before_spark_is_asked(
         reader.frame(NO_SPARK, slice)
     assert wrong in str(error.value)
     assert f"'a.json' of source path {tmp_path}" in str(error.value)
-    assert "`holdfast skip --file a.json`" in str(error.value)
+    assert "`holdfast skip --file a.json --checkpoint ...`" in str(error.value)
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ class RowsRun:
         except Exception as error:
             raise user_error(ctx, "(none yet)", "(none yet: open failed)", cause_of(error)) from error
         self.cells = bind(self.function)
-        columns = [objects_of(column) for column in keyed.keys]
+        columns = [_objects(column, "of the key", ctx) for column in keyed.keys]
         self.keys: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         self.counts: list[int] = np.bincount(keyed.index, minlength=keyed.key_count).tolist()
         self.ends: dict[str, list[int]] = {name: [] for name in self.schemas}
@@ -105,7 +105,7 @@ class RowsRun:
         process, context = self.function.process, self.row_context
         cells, made, sides = self.cells, self.made[MAIN], len(self.made) > 1
         extend, ended = made.extend, self.ends[MAIN].append
-        rows = _row_objects(self.keyed, self.keys)
+        rows = _row_objects(self.keyed, self.ctx)
         row = output = None
         try:
             for number, (key, count) in enumerate(zip(self.keys, self.counts, strict=True)):
@@ -129,7 +129,7 @@ class RowsRun:
 
     def _set_failures_aside(self) -> None:
         """Every row; one that fails, or makes what does not fit, becomes a dead letter and is undone."""
-        rows = _row_objects(self.keyed, self.keys)
+        rows = _row_objects(self.keyed, self.ctx)
         for number, (key, count) in enumerate(zip(self.keys, self.counts, strict=True)):
             self.row_context._key = key
             for cell in self.cells:
@@ -199,12 +199,24 @@ class RowsRun:
         return changes
 
 
-def _row_objects(keyed: KeyedSlice, keys: list[Any]) -> Iterator[Any]:
+def _row_objects(keyed: KeyedSlice, ctx: EpochContext) -> Iterator[Any]:
     """The rows as Python objects, key by key."""
     order = by_key(keyed.index, keyed.key_count)
     rows = keyed.rows.take(pa.array(order))
-    columns = [objects_of(column) for column in rows.columns]
+    columns = [_objects(rows.column(name), repr(name), ctx) for name in rows.column_names]
     return map(tuple.__new__, repeat(row_class(tuple(rows.column_names))), zip(*columns, strict=True))
+
+
+def _objects(column: pa.Array, name: str, ctx: EpochContext) -> list[Any]:
+    """A column as Python objects. UserCodeError: it holds a value that Python has no object for."""
+    try:
+        return objects_of(column)
+    except (OverflowError, ValueError) as error:
+        cause = (
+            f"column {name} holds a value of type {column.type} that Python has no object for ({error}); "
+            "keep such rows away with a transform before key_by(...): no dead letter can hold them"
+        )
+        raise user_error(ctx, "(not known)", "(not known)", cause) from error
 
 
 def _of_output(output: object) -> TypeError | None:
