@@ -72,7 +72,9 @@ def roots(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """Where shards keep working state: for "memory" really in memory, where there is such a file system."""
     memory = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=MEMORY_DIR if MEMORY_DIR.is_dir() else None))
     yield lambda backend: memory if backend == "memory" else tmp_path
-    shutil.rmtree(memory)
+    # A shard may still be finishing a copy in the background.
+    while memory.exists():
+        shutil.rmtree(memory, ignore_errors=True)
 
 
 @pytest.fixture
