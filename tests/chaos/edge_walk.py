@@ -159,7 +159,7 @@ class Walk:
 
     def _obey(self, refusal: str, remedies: int) -> None:
         """Do what the refusal says."""
-        aside = re.search(r"set-aside (\S+?)`", refusal)
+        aside = re.search(r"set-aside (\S+) --", refusal)
         if "a newer copy of the checkpoint" in refusal:
             self._expect([] if self._newest else ["there is no newer copy"])
             assert self._newest is not None
