@@ -215,7 +215,9 @@ def _package(module: str) -> str:
 
 
 def _named(value: types.FunctionType | type) -> str:
-    return _digest("named", value.__module__ or "", value.__qualname__)
+    module = value.__module__ or ""
+    # Where Holdfast keeps its own classes is no part of the job: another release may move them.
+    return _digest("named", "holdfast" if _package(module) == "holdfast" else module, value.__qualname__)
 
 
 def _is_plain(value: object) -> bool:

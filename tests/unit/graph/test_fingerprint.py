@@ -13,6 +13,7 @@ from holdfast.graph.fingerprint import fingerprint_parts
 from holdfast.graph.functions import KeyedFunction
 from holdfast.graph.streams import Declaration
 from holdfast.io.file_source import FileSource
+from holdfast.io.memory import MemorySink
 
 SRC = Path(__file__).resolve().parents[3] / "src"
 
@@ -198,3 +199,23 @@ def test_code_that_was_sent_to_workers_is_still_the_same_code() -> None:
     before = fingerprint_parts(job.graph())
     copy.copy(Doubling())
     assert fingerprint_parts(job.graph()) == before
+
+
+def test_where_holdfast_keeps_its_own_classes_is_no_part_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fingerprint_parts(_declared())
+
+    monkeypatch.setattr(FileSource, "__module__", "holdfast.elsewhere.source")
+    monkeypatch.setattr(KeyedFunction, "__module__", "holdfast.elsewhere.functions")
+
+    assert fingerprint_parts(_declared()) == before
+
+
+def _declared() -> Any:
+    job = Declaration("job")
+    rows = job.source(FileSource("in/", format="json", schema="user string"), uid="in")
+    rows.key_by("user").process(_Totals(), uid="totals").sink(MemorySink(), uid="out")
+    return job.graph()
+
+
+class _Totals(KeyedFunction):
+    output = "user string"
