@@ -40,7 +40,7 @@ from holdfast.checkpoint import names
 from holdfast.checkpoint.failovers import read_failovers
 from holdfast.checkpoint.records import FailoverRecord
 from holdfast.engine.zookeeper_server import TICK_MS, ZooKeeperServer, free_port
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 KINDS = ("cold", "warm", "hot")
 PHASES = ("detect", "take over", "restore", "replay")

@@ -40,7 +40,7 @@ from holdfast.state.rows import changes_of, row_schema
 from holdfast.state.types import parse_type
 from holdfast.state.working import EMPTY, DeltaStep, StateTarget, Version, open_state
 from holdfast.storage.checksums import checksum
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 
 GROUPS = 128
 LAYOUT = StateLayout(

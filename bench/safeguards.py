@@ -35,7 +35,7 @@ from holdfast.state.keys import routing_hash
 from holdfast.state.routing import key_groups_of
 from holdfast.state.working import EMPTY, DeltaStep, ShardState, StateTarget, Version, open_state
 from holdfast.storage.checksums import checksum
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 
 ROWS, KEYS, TURNS, GROUPS = 125_000, 50_000, 9, 64
 SCHEMA = pa.schema([("k", pa.int64()), ("value", pa.int64())])

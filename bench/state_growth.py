@@ -28,7 +28,7 @@ import holdfast as hf
 from bench.holdfast_runs import CommitTimes
 from bench.spark_baselines import session
 from holdfast.checkpoint.commits import Chain
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 ROWS = 250_000
 TOUCHED = 50_000

@@ -3,7 +3,7 @@ import sqlite3
 from dataclasses import dataclass
 
 import holdfast as hf
-from holdfast.storage.state_storage import superseded
+from holdfast.storage.key_saves.contract import superseded
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,10 @@ from holdfast.io.memory import CRASH, MemorySink, MemorySource
 from holdfast.protection.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from holdfast.state.handles import AggregatingState, ListState, MapState, ReducingState, ValueState
 from holdfast.state.structs import Row
-from holdfast.storage.state_files import FileStateStorage
-from holdfast.storage.state_postgres import PostgresStateStorage
-from holdfast.storage.state_redis import RedisStateStorage
-from holdfast.storage.state_storage import StateId, StateStorage
+from holdfast.storage.key_saves.contract import StateId, StateStorage
+from holdfast.storage.key_saves.files import FileStateStorage
+from holdfast.storage.key_saves.postgres import PostgresStateStorage
+from holdfast.storage.key_saves.redis import RedisStateStorage
 
 __all__ = [
     "CRASH",

@@ -21,7 +21,7 @@ from holdfast.chaos import folding
 from holdfast.chaos.checker import Verdict
 from holdfast.checkpoint.history import History
 from holdfast.errors import HoldfastError
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.chaos.apps import BUCKETS, LEDGER, Place, Shape
 
 REASONS_MAX = 8

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.clock import SystemClock
 from holdfast.engine.asking import ask_leader, wait_for_end
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.chaos.harness import DEADLINE_SECONDS, Scenario
 
 

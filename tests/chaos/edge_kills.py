@@ -17,8 +17,8 @@ import pytest
 from holdfast.checkpoint import commits, retention
 from holdfast.engine import committing, driver, publishing, runner, stretch, unkeyed_task
 from holdfast.errors import StorageError
-from holdfast.storage import places
-from holdfast.storage.local import LocalStorage
+from holdfast.storage import urls
+from holdfast.storage.local_directory import LocalStorage
 
 WRITES = ("put", "put_new", "move", "delete")
 STEPPING = (commits, driver, publishing, retention, runner, stretch, unkeyed_task)
@@ -114,7 +114,7 @@ class Turn:
 
 def install(patch: pytest.MonkeyPatch, moments: Moments) -> None:
     """Let the process that is about to run pass through `moments`. It has opened no storage yet."""
-    places._opened.clear()
+    urls._opened.clear()
     for module in STEPPING:
         patch.setattr(module, "reached", lambda step: moments.passing(str(step)))
     for name in WRITES:

@@ -22,7 +22,7 @@ from holdfast.chaos.tightening import tightened
 from holdfast.clock import SystemClock
 from holdfast.engine.set_aside import set_aside
 from holdfast.engine.wishes import Wishes
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from tests.chaos import edge_kills, tables_for_spark
 from tests.chaos.edge_kills import Killed, Moments
 from tests.chaos.edges import CHANGES, STAYING, Books, Layout

@@ -27,7 +27,7 @@ from holdfast.checkpoint.history import History
 from holdfast.checkpoint.records import CommitRecord
 from holdfast.errors import CorruptionError
 from holdfast.io.contract import Slice
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 
 JOB, SOURCE, OPERATOR = "edges", "numbers", "count"
 MAIN = "main"

@@ -27,7 +27,7 @@ from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
 from holdfast.ids import CommitNumber
 from holdfast.steps import Step
 from holdfast.storage.contract import Storage
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.chaos import nemesis, recorded_storage
 from tests.chaos.apps import Place, Shape
 from tests.chaos.checker import Verdict, check

@@ -1,6 +1,6 @@
 """Storage that writes down every write and what became of it, in the driver and in every Python worker.
 
-`holdfast.storage.places` passes each storage that a process opens through `recorded`, if the environment says
+`holdfast.storage.urls` passes each storage that a process opens through `recorded`, if the environment says
 so (`environment`). All processes of a node add to one file, a line per call that has returned.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.storage.contract import Entry, Put, Storage
-from holdfast.storage.places import WRAPPER_VARIABLE
+from holdfast.storage.urls import WRAPPER_VARIABLE
 
 WRITES_VARIABLE = "CHAOS_WRITES"
 DONE, CREATED, EXISTS = "done", Put.CREATED.value, Put.EXISTS.value

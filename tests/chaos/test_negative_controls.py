@@ -23,7 +23,7 @@ from holdfast.checkpoint import history, names, plans
 from holdfast.checkpoint.records import Record
 from holdfast.engine import planning, runner, staged
 from holdfast.storage.contract import Storage
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.chaos import apps, doubles, victims
 from tests.chaos.apps import LEDGER, Place, Shape
 from tests.chaos.checker import Finding, Verdict, check

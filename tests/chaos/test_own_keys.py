@@ -23,7 +23,7 @@ from holdfast.ids import shard_ranges
 from holdfast.state.keys import KeyCodec
 from holdfast.state.routing import key_groups_of, routing_hash
 from holdfast.state.saved import unpack
-from holdfast.storage.state_storage import all_saves
+from holdfast.storage.key_saves.contract import all_saves
 from tests.chaos.apps import Place, Shape
 from tests.chaos.cluster import Cluster
 from tests.chaos.control import asked

@@ -10,7 +10,7 @@ from holdfast.checkpoint import names
 from holdfast.checkpoint.commits import Chain
 from holdfast.checkpoint.records import CommitRecord, Extent, StagedFile
 from holdfast.checkpoint.view import EMPTY
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from tests.chaos.recorded_storage import RecordedStorage, Write, read_writes
 from tests.chaos.zombies import Account, Fate, account_of, waking_of
 

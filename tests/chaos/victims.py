@@ -10,7 +10,7 @@ from holdfast.checkpoint import names
 from holdfast.checkpoint.history import History, brings_manifest
 from holdfast.checkpoint.records import Extent
 from holdfast.checkpoint.view import CheckpointView
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.chaos.apps import LEDGER, Place
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast.state.saved import ENTRIES, SavedKey
-from holdfast.storage.state_storage import SaveSuperseded, StateId, StateStorage
+from holdfast.storage.key_saves.contract import SaveSuperseded, StateId, StateStorage
 
 ANN = StateId("op", b"\x01\x00\x00\x00\x03ann")
 AWKWARD = [b"", b"\x00", b"\xff" * 33, b"*?[a]\\:%", b"/../x", b"a:b", bytes(range(256)), b"k" * 403]

@@ -12,9 +12,9 @@ from holdfast.checkpoint.savepoints import dispose_savepoint, list_savepoints, v
 from holdfast.checkpoint.seeding import open_seeded, seed_checkpoint
 from holdfast.checkpoint.view import to_manifest
 from holdfast.storage.contract import Storage
-from holdfast.storage.local import LocalStorage
-from holdfast.storage.objects import ObjectStorage
-from holdfast.storage.places import open_storage
+from holdfast.storage.local_directory import LocalStorage
+from holdfast.storage.object_store import ObjectStorage
+from holdfast.storage.urls import open_storage
 from holdfast.testing.clocks import ManualClock
 from tests.contract.test_storage import bucket  # noqa: F401
 from tests.unit.checkpoint.kept import GROUPS

@@ -15,9 +15,9 @@ import pytest
 
 from examples.saved_keys import SqliteStates
 from holdfast.errors import CorruptionError, StorageError
-from holdfast.storage import state_files
-from holdfast.storage.state_files import FileStateStorage
-from holdfast.storage.state_storage import StateStorage, all_saves
+from holdfast.storage.key_saves import files
+from holdfast.storage.key_saves.contract import StateStorage, all_saves
+from holdfast.storage.key_saves.files import FileStateStorage
 from tests.contract.state_storage_suite import ANN, StateStorageContract, save_of
 
 
@@ -78,7 +78,7 @@ def test_a_file_that_finds_no_room_does_not_take_the_place_of_the_one_before(tmp
 KILLED = """
 import sys
 from holdfast.storage import state_files
-from holdfast.storage.state_files import FileStateStorage
+from holdfast.storage.key_saves.files import FileStateStorage
 from tests.contract.state_storage_suite import ANN, save_of
 storage = FileStateStorage(sys.argv[1])
 for epoch in range(1, 1_000_000):
@@ -134,7 +134,7 @@ def test_what_a_killed_process_left_half_written_is_removed_and_never_read(
     left = Path(storage._path(ANN)).with_name(f"{socket.gethostname()}-{dead.pid}-token0.draft")
     left.write_bytes(b"half")
     assert list(storage.keys("op")) == [ANN]
-    monkeypatch.setattr(state_files, "_swept", set())
+    monkeypatch.setattr(files, "_swept", set())
     storage.save(ANN, save_of(2))
     assert not left.exists()
     assert storage.fetch(ANN) == save_of(2)

@@ -15,9 +15,9 @@ import pytest
 
 from holdfast.errors import CorruptionError, DefinitionError, ObjectMissing
 from holdfast.storage.contract import Entry, Put, Storage
-from holdfast.storage.local import LocalStorage
-from holdfast.storage.objects import PART_BYTES, ObjectStorage
-from holdfast.storage.places import open_storage
+from holdfast.storage.local_directory import LocalStorage
+from holdfast.storage.object_store import PART_BYTES, ObjectStorage
+from holdfast.storage.urls import open_storage
 from holdfast.testing.faulty_storage import FaultyStorage
 from holdfast.testing.page_cache import PageCacheStorage
 from tests.services.object_store import ObjectStore
@@ -26,7 +26,7 @@ KINDS = ("local", "s3", "faulty-without-faults", "page-cache")
 
 RACER = """
 import sys
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 storage = open_storage(sys.argv[1])
 sys.stdin.readline()
 for number in range(int(sys.argv[3])):

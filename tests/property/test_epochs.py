@@ -38,7 +38,7 @@ from holdfast.ids import shard_ranges
 from holdfast.state.conversion import Lineage
 from holdfast.state.keys import GROUP_COLUMN, key_groups_of, routing_hash
 from holdfast.storage.checksums import read_extent
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 EXAMPLES = int(os.environ.get("HOLDFAST_EPOCH_EXAMPLES", "25"))
 GROUPS, SHARDS_MAX, KEYS = 16, 5, 9

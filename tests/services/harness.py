@@ -30,7 +30,7 @@ from holdfast.engine.settings import RunOptions
 from holdfast.engine.watched_storage import WatchedStorage
 from holdfast.engine.wishes import Wishes
 from holdfast.errors import FencedOut
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 DEADLINE_SECONDS = 30.0
 SESSION_SECONDS = 2.0

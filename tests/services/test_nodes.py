@@ -21,7 +21,7 @@ from holdfast.engine import node, sitting
 from holdfast.engine.clusters import cluster_standing, hand_over, visit
 from holdfast.engine.zookeeper_server import ZooKeeperServer
 from holdfast.errors import DefinitionError, InputVanished, MachineError
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.services.cable import Cable
 from tests.services.harness import (
     DEADLINE_SECONDS,

@@ -16,8 +16,8 @@ import pytest
 from holdfast.engine.uncoordinated import workshop
 from holdfast.protection.bypass import Standing
 from holdfast.state.saved import unpack
-from holdfast.storage.state_redis import RedisStateStorage
-from holdfast.storage.state_storage import all_saves
+from holdfast.storage.key_saves.contract import all_saves
+from holdfast.storage.key_saves.redis import RedisStateStorage
 from tests.services.cable import Cable
 from tests.services.servers import Server, redis_server
 from tests.unit.engine.own_keys_kit import Shard, protection

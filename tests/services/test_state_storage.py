@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.engine.uncoordinated import workshop
 from holdfast.errors import DefinitionError, StorageError
-from holdfast.storage.state_postgres import PostgresStateStorage
-from holdfast.storage.state_redis import RedisStateStorage
-from holdfast.storage.state_storage import StateId, StateStorage
+from holdfast.storage.key_saves.contract import StateId, StateStorage
+from holdfast.storage.key_saves.postgres import PostgresStateStorage
+from holdfast.storage.key_saves.redis import RedisStateStorage
 from tests.contract.state_storage_suite import ANN, StateStorageContract, save_of
 from tests.services.servers import Server, free_port, postgres_server, redis_server
 from tests.unit.engine.own_keys_kit import Shard, protection

@@ -9,7 +9,7 @@ import pytest
 from holdfast.checkpoint import names
 from holdfast.checkpoint.terms import newest_term
 from holdfast.engine.zookeeper_server import ZooKeeperServer
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.services.cable import Cable
 from tests.services.harness import nodes_of, wait_until
 from tests.services.object_store import ObjectStore

@@ -18,7 +18,7 @@ from holdfast.cli.main import app
 from holdfast.engine import stretch
 from holdfast.errors import StorageError
 from holdfast.steps import Step
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.spark.jobs import ROWS, SCHEMA, check_sequences, expected_totals, run, sequence_job
 
 

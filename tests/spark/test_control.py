@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.checkpoint.requests import Requests, State, ask, read_asked
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 
 APP = """
 import holdfast as hf

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 import holdfast as hf
 from holdfast.checkpoint.history import History
 from holdfast.engine import runner
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.spark.jobs import SCHEMA, Sequence, run
 
 ROWS = [(f"u{i % 3}", i) for i in range(60)]

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.checkpoint.commits import Chain
 from holdfast.errors import RestoreError
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.spark.jobs import (
     ROWS,
     SCHEMA,
@@ -129,7 +129,6 @@ def test_saved_state_is_given_up_for_good_by_a_run_that_saves_none(
         go(4, guarantee="at-most-once")
     assert go(4, guarantee="at-most-once", allow_dropped_state=True) == [1, 2]
     assert go(6) == [1, 2], "neither the state from before, nor the one that was not saved"
-
 
 
 def test_operators_sinks_unions_and_side_outputs_work_together(spark: SparkSession, tmp_path: Path) -> None:

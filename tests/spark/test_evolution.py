@@ -15,7 +15,7 @@ from holdfast.checkpoint.identity import open_checkpoint, read_job
 from holdfast.checkpoint.saving import take_savepoint
 from holdfast.engine import snapshots
 from holdfast.errors import RestoreError
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from holdfast.testing.clocks import ManualClock
 from tests.fixtures.everything import FROZEN_EPOCHS, NAME, ROWS_PER_EPOCH, USERS
 from tests.fixtures.everything import job as first_job

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.checkpoint.commits import Chain
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.fixtures.everything import FROZEN_EPOCHS, ROWS_PER_EPOCH, TOTAL_EPOCHS, expected, job
 
 FROZEN = sorted(

@@ -27,7 +27,7 @@ from holdfast.engine import sitting, snapshots
 from holdfast.engine.clusters import cluster_standing
 from holdfast.engine.follower import Follower
 from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.services.harness import Running, expire, nodes_of
 from tests.services.harness import wait_until as wait_for
 from tests.spark.jobs import SCHEMA, Sequence, check_sequences, expected_totals

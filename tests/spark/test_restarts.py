@@ -17,7 +17,7 @@ from pyspark.sql.functions import udf
 import holdfast as hf
 from holdfast.checkpoint.failures import read_failures
 from holdfast.protection.restarts import POISON_FAILURES
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.spark.jobs import run
 
 DEADLINE_SECONDS = 120

@@ -146,7 +146,7 @@ def _saved(place: Path) -> Savepoint:
     from holdfast.checkpoint.identity import open_checkpoint, read_job
     from holdfast.checkpoint.saving import take_savepoint
     from holdfast.clock import SystemClock
-    from holdfast.storage.places import open_storage
+    from holdfast.storage.urls import open_storage
 
     storage, clock = open_storage(str(place / "ck")), SystemClock()
     job = read_job(storage)

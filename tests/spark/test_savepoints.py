@@ -18,7 +18,7 @@ import holdfast as hf
 from holdfast.checkpoint.savepoints import read_savepoint, verify_savepoint
 from holdfast.clock import SystemClock
 from holdfast.engine.asking import ask_leader, wait_for_end
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 DEADLINE_SECONDS = 120
 KEYS = 53

@@ -21,7 +21,7 @@ from holdfast.io.contract import Slice, SourceReader
 from holdfast.io.file_source import FileSource
 from holdfast.io.generator import GeneratorSource
 from holdfast.io.memory import MemorySource
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 # A task's error comes as either, depending on how deep it lies.
 SPARK_ERRORS = (PySparkException, Py4JJavaError)

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.errors import RestoreError
 from holdfast.state.saved import unpack
-from holdfast.storage.state_files import FileStateStorage
-from holdfast.storage.state_storage import all_saves
+from holdfast.storage.key_saves.contract import all_saves
+from holdfast.storage.key_saves.files import FileStateStorage
 from tests.services.servers import redis_server
 from tests.spark.jobs import ROWS, SCHEMA, Sequence, check_sequences, expected_totals, run
 

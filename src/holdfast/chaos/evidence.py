@@ -18,7 +18,7 @@ from holdfast.checkpoint.history import History
 from holdfast.errors import HoldfastError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.nodes import Graph, Node, OperatorNode, SinkNode, parents_of
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 
 def sink_shapes(graph: Graph) -> list[SinkShape]:

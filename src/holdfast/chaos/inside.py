@@ -1,6 +1,6 @@
 """Faults inside the job's own processes: storage that obeys orders, and a clock that jumps.
 
-`HOLDFAST_CHAOS` names the directory of a round; `holdfast.storage.places` passes every storage that a process
+`HOLDFAST_CHAOS` names the directory of a round; `holdfast.storage.urls` passes every storage that a process
 opens through `disturbed`, in the driver and in every Python worker. Only the round's checkpoint is disturbed:
 sources and sinks are the user's.
 """

@@ -25,7 +25,7 @@ from holdfast.chaos.processes import Process
 from holdfast.chaos.rounds import Round
 from holdfast.checkpoint.history import History as CheckpointHistory
 from holdfast.errors import HoldfastError
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 STEP_SECONDS = 30.0
 """How long a process is waited for at a step; some steps are passed only every few epochs."""

@@ -25,7 +25,7 @@ from holdfast.chaos.orders import Orders
 from holdfast.checkpoint import names
 from holdfast.errors import FencedOut, RetryableError
 from holdfast.steps import Step
-from holdfast.storage.places import WRAPPER_VARIABLE
+from holdfast.storage.urls import WRAPPER_VARIABLE
 
 POLL_SECONDS = 0.05
 STALLED_SECONDS = 180.0

@@ -16,7 +16,7 @@ from holdfast.cli.telling import AppFile, AsJson, JobName, Verbose, one_line_err
 from holdfast.engine.rehearsal import Rehearsal, rehearse
 from holdfast.engine.session import open_session
 from holdfast.errors import RestoreError
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 _STYLES = {"added": "green", "converted": "cyan", "renamed": "cyan", "changed": "cyan", "dropped": "red"}
 

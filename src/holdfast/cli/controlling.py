@@ -28,7 +28,7 @@ from holdfast.engine.asking import TAKEN_SECONDS, ask_leader, asker, wait_for_en
 from holdfast.engine.describing import asked_plainly
 from holdfast.errors import DefinitionError, HoldfastError, RetryableError
 from holdfast.storage.contract import Storage
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 Checkpoint = Annotated[str, typer.Option(help="Where the job's checkpoint is.")]
 Timeout = Annotated[str, typer.Option(help="How long to wait for the end, such as 30s or 10m.")]

@@ -25,7 +25,7 @@ from holdfast.engine.pruning import Pruned, prune
 from holdfast.engine.recovery import Inspector
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.storage.contract import Storage
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 checkpoints = typer.Typer(
     no_args_is_help=True, help="Look at the commits of a checkpoint, check them, give up old ones."

@@ -27,7 +27,7 @@ from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.cli.wording import size
 from holdfast.clock import SystemClock
 from holdfast.errors import CorruptionError
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 savepoints = typer.Typer(no_args_is_help=True, help="Look at savepoints, check them, remove them.")
 

@@ -24,7 +24,7 @@ from holdfast.engine.clusters import cluster_standing, visit
 from holdfast.engine.describing import standing
 from holdfast.engine.progress import Progress
 from holdfast.errors import DefinitionError
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 ANSWER_SECONDS = 2.0
 WATCH_SECONDS = 2.0

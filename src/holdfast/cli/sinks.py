@@ -17,7 +17,7 @@ from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.clock import SystemClock
 from holdfast.engine.set_aside import set_aside, standings
 from holdfast.errors import DefinitionError
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 sinks = typer.Typer(
     no_args_is_help=True, help="See what sinks have shown; put aside rows that one cannot show."

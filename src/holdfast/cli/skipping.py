@@ -19,7 +19,7 @@ from holdfast.clock import SystemClock
 from holdfast.engine.asking import asker, status_of_leader
 from holdfast.errors import DefinitionError, RestoreError
 from holdfast.storage.contract import Storage
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 ANSWER_SECONDS = 2.0
 FILES_SHOWN = 50

@@ -24,7 +24,7 @@ from holdfast.engine.standby import rehearse
 from holdfast.errors import SessionLost
 from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.nodes import Graph
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

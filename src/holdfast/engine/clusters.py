@@ -20,7 +20,7 @@ from holdfast.cluster.seating import ClusterSeen, heir, is_able
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
 from holdfast.engine.asking import asker
 from holdfast.errors import DefinitionError, HoldfastError, RetryableError
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 LOOK_SECONDS = 0.2
 

@@ -25,7 +25,7 @@ from holdfast.errors import DefinitionError, ObjectMissing, RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.rows import row_schema
 from holdfast.storage.contract import Storage
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 NAME = "holdfast-state"
 READERS = "readers/"

@@ -23,7 +23,7 @@ from holdfast.graph.guarantees import check_guarantee
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check, check_sources
 from holdfast.storage.contract import Storage
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

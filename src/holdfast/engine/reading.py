@@ -41,7 +41,7 @@ from holdfast.state.rows import Item, rows_of
 from holdfast.state.working import SnapshotSource, Version
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.contract import Storage
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 RUN_ENTRIES = 50_000
 """Entries that are handed on together; a few more where a key has many."""

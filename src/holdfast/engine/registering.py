@@ -24,7 +24,7 @@ from holdfast.engine.node_settings import NodeSettings
 from holdfast.engine.progress import Message
 from holdfast.engine.tenant import Tenant
 from holdfast.errors import DefinitionError
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 LAG_SECONDS = 1.0
 """How often, at most, a node tells how far behind it is."""

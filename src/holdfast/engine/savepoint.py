@@ -32,7 +32,7 @@ from holdfast.graph.validate import check
 from holdfast.state.keys import KEY_GROUPS_MAX
 from holdfast.state.rows import row_schema
 from holdfast.storage.contract import Storage
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -30,7 +30,7 @@ from holdfast.engine.session import run_in_background
 from holdfast.engine.settings import RunSettings
 from holdfast.errors import DefinitionError, HoldfastError, RestoreError, RetryableError
 from holdfast.storage.contract import Storage
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -40,7 +40,7 @@ from holdfast.state.working import (
 from holdfast.steps import Step, reached
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.contract import Storage
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 
 class Kept(Enum):

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from holdfast.engine.progress import Listener, Progress
 from holdfast.storage.contract import Storage
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 STANDING_BY = "standing-by"
 """The phase of a job that another node leads, or no node does yet."""

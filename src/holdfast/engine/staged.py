@@ -15,7 +15,7 @@ from holdfast.checkpoint.records import Extent
 from holdfast.engine.work import Payload
 from holdfast.errors import CorruptionError
 from holdfast.storage.checksums import read_extent
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 

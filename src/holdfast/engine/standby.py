@@ -26,7 +26,7 @@ from holdfast.ids import shard_ranges
 from holdfast.io.contract import Json, Slice
 from holdfast.state.backends import backend_named
 from holdfast.state.types import parse_schema
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -29,7 +29,7 @@ from holdfast.state.keys import key_groups_of, routing_hash
 from holdfast.state.layout import LONG_KEY_ID, StateLayout
 from holdfast.state.rows import Item, changes_from, changes_of
 from holdfast.storage.checksums import checksum
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 FILE_ROWS = 250_000
 """Rows after which a task begins the next file, at the next key group."""

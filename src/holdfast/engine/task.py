@@ -36,7 +36,7 @@ from holdfast.state.keys import GROUP_COLUMN
 from holdfast.state.working import ShardState, StaleWorkingState
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
     from holdfast.engine.uncoordinated.shard import OwnKeys

@@ -46,7 +46,7 @@ from holdfast.engine.takeover import Predecessor, Takeover
 from holdfast.engine.wishes import Wishes
 from holdfast.errors import HoldfastError
 from holdfast.graph.fingerprint import fingerprint_parts
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 LOOK_SECONDS = 0.2
 FINISH_SECONDS = 2.0

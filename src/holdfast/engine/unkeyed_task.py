@@ -23,7 +23,7 @@ from holdfast.state.redistribute import ShardList
 from holdfast.steps import Step, reached
 from holdfast.storage.checksums import checksum, read_extent
 from holdfast.storage.contract import Storage
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 
 def run_unkeyed(task: UnkeyedTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.engine.progress import Progress
 from holdfast.errors import DefinitionError
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 SavepointFormat = Literal["native", "canonical"]
 SAVEPOINT_FORMATS: tuple[str, ...] = get_args(SavepointFormat)

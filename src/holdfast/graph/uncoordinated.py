@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from holdfast.clock import duration_ms
 from holdfast.errors import DefinitionError
 from holdfast.state.books import Schedule
-from holdfast.storage.state_storage import StateStorage
+from holdfast.storage.key_saves.contract import StateStorage
 
 
 @dataclass(frozen=True, kw_only=True)

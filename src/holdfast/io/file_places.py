@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.errors import DefinitionError
 from holdfast.io.file_names import RAW_LOCAL_FILES, is_text
 from holdfast.storage.contract import check_name
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
     from holdfast.storage.contract import Storage

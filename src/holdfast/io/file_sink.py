@@ -32,10 +32,10 @@ import msgspec
 from holdfast.errors import DefinitionError, ObjectMissing, RestoreError, RetryableError
 from holdfast.io.contract import Mark, StagedPart
 from holdfast.io.file_formats import FORMATS, check_columns, encode
-from holdfast.storage import drafts
+from holdfast.storage import draft_names
 from holdfast.storage.contract import Put
-from holdfast.storage.local import LocalStorage
-from holdfast.storage.places import open_storage
+from holdfast.storage.local_directory import LocalStorage
+from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,7 +126,7 @@ class FilePublisher:
         pass
 
     def _decide(self, storage: LocalStorage, shown: _Shown, data: bytes) -> None:
-        aside = f"{self._mark(shown.epoch)}-{drafts.new_name()}"
+        aside = f"{self._mark(shown.epoch)}-{draft_names.new_name()}"
         storage.put(aside, data)
         ours = msgspec.structs.replace(shown, aside=aside)
         decided = self._put(ours)

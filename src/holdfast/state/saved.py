@@ -29,7 +29,7 @@ from holdfast.state.rows import changes_of, column_names, row_schema, rows_of
 from holdfast.state.settling import Misfit
 from holdfast.state.values import column_of, objects_of
 from holdfast.state.working import ShardState
-from holdfast.storage.state_storage import ORDER_BYTES, StateId
+from holdfast.storage.key_saves.contract import ORDER_BYTES, StateId
 
 Item = tuple[bytes, bytes]
 """An entry: its key and its value."""

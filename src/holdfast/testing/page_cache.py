@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.storage.contract import RESERVED_DIRECTORY
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 
 
 class SyncOf(StrEnum):

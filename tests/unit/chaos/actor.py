@@ -19,7 +19,7 @@ from holdfast.chaos.child import PARKED
 from holdfast.chaos.inside import CHECKPOINT, JumpingClock, become_driver
 from holdfast.errors import FencedOut, StorageError, UnknownOutcome
 from holdfast.steps import Step, reached
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from holdfast.chaos.inside import ARM, CHECKPOINT, ROUND_VARIABLE, WRAPPER, Jump
 from holdfast.chaos.orders import Order, Orders
 from holdfast.clock import SystemClock
 from holdfast.errors import StorageError, UnknownOutcome
-from holdfast.storage import places
+from holdfast.storage import urls
 from holdfast.storage.contract import Storage
 
 
@@ -26,9 +26,9 @@ def orders(tmp_path: Path) -> Orders:
 @pytest.fixture
 def storage(tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch) -> Storage:
     monkeypatch.setenv(ROUND_VARIABLE, str(tmp_path))
-    monkeypatch.setenv(places.WRAPPER_VARIABLE, WRAPPER)
+    monkeypatch.setenv(urls.WRAPPER_VARIABLE, WRAPPER)
     monkeypatch.setattr(inside, "_here", "task")
-    return places.open_storage(str(tmp_path / CHECKPOINT))
+    return urls.open_storage(str(tmp_path / CHECKPOINT))
 
 
 def test_an_order_is_suffered_once(storage: Storage, orders: Orders) -> None:
@@ -91,13 +91,15 @@ def test_only_the_checkpoint_of_the_round_is_disturbed(
     storage: Storage, orders: Orders, tmp_path: Path
 ) -> None:
     orders.give(Order(id="f1", action="fail"))
-    places.open_storage(str(tmp_path / "sink")).put("a", b"1")
+    urls.open_storage(str(tmp_path / "sink")).put("a", b"1")
     assert not orders.taken("f1")
 
 
 def test_without_the_variable_storage_is_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(places.WRAPPER_VARIABLE, raising=False)
-    assert type(places.open_storage(str(tmp_path / CHECKPOINT))).__module__ == "holdfast.storage.local"
+    monkeypatch.delenv(urls.WRAPPER_VARIABLE, raising=False)
+    assert (
+        type(urls.open_storage(str(tmp_path / CHECKPOINT))).__module__ == "holdfast.storage.local_directory"
+    )
 
 
 def test_a_jump_of_the_clock_is_seen_and_undone(

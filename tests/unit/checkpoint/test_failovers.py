@@ -11,7 +11,7 @@ from holdfast.checkpoint import failovers
 from holdfast.checkpoint.failovers import cluster_of, hold_by_cluster, read_failovers, record_failover
 from holdfast.checkpoint.records import ClusterRecord, FailoverRecord
 from holdfast.errors import RestoreError
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 
 FIRST = FailoverRecord(
     at_ms=1, node="a", host="h", standby="warm", term=1, before="", reason="nobody held it"

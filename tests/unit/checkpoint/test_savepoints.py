@@ -18,7 +18,7 @@ from holdfast.checkpoint.savepoints import (
     verify_savepoint,
 )
 from holdfast.errors import CorruptionError, HoldfastError, RestoreError
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
 from tests.unit.checkpoint.kept import MemoryStorage
 from tests.unit.checkpoint.saved import contents, grown, new_checkpoint, take

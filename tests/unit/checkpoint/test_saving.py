@@ -15,7 +15,7 @@ from holdfast.checkpoint.savepoints import dispose_savepoint, read_savepoint, ve
 from holdfast.checkpoint.saving import PIN_PREFIX, savepoint_manifest, take_savepoint
 from holdfast.checkpoint.view import to_manifest
 from holdfast.errors import CorruptionError, HoldfastError, RestoreError, UnknownOutcome
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
 from tests.unit.checkpoint.kept import MemoryStorage

@@ -21,7 +21,7 @@ from holdfast.checkpoint.view import CheckpointView, from_manifest, to_manifest
 from holdfast.errors import CorruptionError, FencedOut, HoldfastError, RestoreError
 from holdfast.ids import CommitNumber, EpochId
 from holdfast.storage.contract import Put, Storage
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
 from tests.unit.checkpoint.kept import GROUPS, MemoryStorage

@@ -11,7 +11,7 @@ from holdfast.checkpoint.skipping import choose, give_up
 from holdfast.errors import RestoreError
 from holdfast.ids import EpochId
 from holdfast.io.file_source import FileSource
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 
 A, B, C = ["a.json", 10, 1], ["b.json", 20, 2], ["c.json", 30, 3]
 FILES = Slice(start=None, end=3, detail=[A, B, C], notes=("a.json", "b.json", "c.json"))

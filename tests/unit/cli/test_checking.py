@@ -18,7 +18,7 @@ from holdfast.engine import rehearsal
 from holdfast.engine.rehearsal import rehearse
 from holdfast.engine.schemas import file_schema, lineage_of, record_of
 from holdfast.io.memory import MemorySink
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.fixtures import evolved
 from tests.fixtures.everything import job as first_job
 

@@ -24,7 +24,7 @@ from holdfast.clock import SystemClock
 from holdfast.engine import describing
 from holdfast.engine.control import Control
 from holdfast.errors import DefinitionError, StorageError
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from tests.unit.checkpoint.kept import draft
 from tests.unit.engine.control_kit import FakeJob
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli import main
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from tests.unit.checkpoint.saved import grown, new_checkpoint, take
 
 

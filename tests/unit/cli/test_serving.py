@@ -16,7 +16,7 @@ from holdfast.engine.job import Job
 from holdfast.engine.progress import Progress
 from holdfast.engine.sighting import Sighting
 from holdfast.errors import DefinitionError
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from tests.unit.engine.control_kit import FakeJob
 
 

@@ -23,7 +23,7 @@ from holdfast.engine import caretaking
 from holdfast.engine import set_aside as module
 from holdfast.engine.staged import pack_rows
 from holdfast.storage.checksums import checksum
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from holdfast.cli.main import app
 from holdfast.clock import SystemClock
 from holdfast.engine.control import Control
 from holdfast.ids import EpochId
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from tests.unit.checkpoint.test_skipping import planned
 from tests.unit.engine.control_kit import FakeJob
 

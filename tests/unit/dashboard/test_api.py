@@ -26,7 +26,7 @@ from holdfast.dashboard.serving import Server, listen, serve
 from holdfast.engine.control import Control
 from holdfast.errors import DefinitionError
 from holdfast.storage.contract import Storage
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from tests.unit.checkpoint.kept import draft
 from tests.unit.engine.control_kit import FakeJob, wait_until
 

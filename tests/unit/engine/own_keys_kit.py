@@ -24,7 +24,7 @@ from holdfast.state.handles import state_fields
 from holdfast.state.keys import GROUP_COLUMN
 from holdfast.state.layout import StateLayout
 from holdfast.state.saved import unpack
-from holdfast.storage.state_storage import StateId, StateStorage, is_later, superseded
+from holdfast.storage.key_saves.contract import StateId, StateStorage, is_later, superseded
 
 GROUPS = KeyGroupRange(KeyGroup(0), KeyGroup(4))
 DEADLINE = 20.0

@@ -35,7 +35,7 @@ from holdfast.state.types import parse_type
 from holdfast.state.values import column_of
 from holdfast.state.working import DeltaStep, StateTarget, Version, open_state
 from holdfast.storage.checksums import checksum
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 
 Values = dict[str, Any]
 Keys = dict[tuple[Any, ...], Values]

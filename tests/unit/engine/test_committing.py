@@ -29,7 +29,7 @@ from holdfast.engine.publishing import Publishing, Recipients
 from holdfast.engine.runner import EpochOutcome
 from holdfast.errors import SeatLost, StorageError
 from holdfast.io.contract import StagedPart
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 
 
 class Shown:

@@ -14,7 +14,7 @@ from holdfast.engine.planning import Planner
 from holdfast.graph.nodes import Place, SourceNode
 from holdfast.io.contract import Slice
 from holdfast.io.generator import GeneratorSource
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 
 UID = "rows"

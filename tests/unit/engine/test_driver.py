@@ -33,7 +33,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.protection.restarts import ExponentialDelay
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 
 class Graph:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.checkpoint.records import SnapshotFile, VersionRecord
 from holdfast.engine.shards import _fetch_missing, _fetched, forget_fetched
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 
 
 class Bucket(LocalStorage):

@@ -11,7 +11,7 @@ from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine.lines import EMPTY_VERSION
 from holdfast.engine.recovery import Inspector
 from holdfast.storage.checksums import checksum
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 
 
 def delta(storage: LocalStorage, first: int, end: int, epoch: int) -> DeltaFile:

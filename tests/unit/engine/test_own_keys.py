@@ -15,7 +15,7 @@ import holdfast as hf
 from holdfast.engine.uncoordinated import workshop
 from holdfast.protection.bypass import Standing
 from holdfast.state.saved import unpack
-from holdfast.storage.state_storage import StateId
+from holdfast.storage.key_saves.contract import StateId
 from holdfast.testing.clocks import ManualClock
 from tests.unit.engine.own_keys_kit import Count, MemoryStates, Shard, protection
 

@@ -20,7 +20,7 @@ from holdfast.engine.uncoordinated.workshop import Flight, Workshop
 from holdfast.protection.bypass import Bypass, Standing
 from holdfast.state.books import BOOK_SUFFIX, SEEN_PREFIX, Book
 from holdfast.state.saved import read_keys
-from holdfast.storage import state_files, state_storage
+from holdfast.storage.key_saves import contract, files
 from tests.contract.test_state_storage import (
     test_a_file_is_complete_and_durable_before_it_takes_the_place_of_the_one_before as safe_files,
 )
@@ -67,7 +67,7 @@ def test_s4_3_delete_then_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             Path(path).unlink(missing_ok=True)
             Path(path).write_bytes(stored)
 
-    monkeypatch.setattr(state_files, "_replace", careless)
+    monkeypatch.setattr(files, "_replace", careless)
     fails(safe_files, tmp_path, monkeypatch)
 
 
@@ -121,7 +121,7 @@ def test_all_events_clean_with_any_save(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_storage_that_takes_any_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_keys_kit, "is_later", lambda data, than: False)
-    assert state_storage.is_later(b"b", b"a"), "only the storage of the story is careless"
+    assert contract.is_later(b"b", b"a"), "only the storage of the story is careless"
     fails(stories.test_a_superseded_copy_cannot_overwrite_later_saves, tmp_path)
 
 

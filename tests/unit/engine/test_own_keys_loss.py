@@ -21,8 +21,8 @@ from holdfast.engine.uncoordinated import workshop
 from holdfast.state.conversion import Generation, Lineage
 from holdfast.state.layout import StateField, StateKind, StateLayout
 from holdfast.state.saved import unpack
-from holdfast.storage.state_files import FileStateStorage
-from holdfast.storage.state_storage import all_saves
+from holdfast.storage.key_saves.contract import all_saves
+from holdfast.storage.key_saves.files import FileStateStorage
 from tests.unit.engine.own_keys_kit import Count, MemoryStates, Shard, protection
 
 CHECKOUT = Path(__file__).parents[3]
@@ -38,7 +38,7 @@ def _own_threads() -> Iterator[None]:
 CHILD = """
 import json, random, sys
 from pathlib import Path
-from holdfast.storage.state_files import FileStateStorage
+from holdfast.storage.key_saves.files import FileStateStorage
 from tests.unit.engine.own_keys_kit import Shard, protection
 root, seed = Path(sys.argv[1]), int(sys.argv[2])
 chance = random.Random(seed)

@@ -23,7 +23,7 @@ from holdfast.engine.watched_storage import WatchedStorage
 from holdfast.engine.wishes import Wishes
 from holdfast.errors import SeatLost
 from holdfast.storage.contract import Entry, Storage
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.faulty_storage import FaultyStorage
 

@@ -23,7 +23,7 @@ from holdfast.graph.nodes import Place, SourceNode
 from holdfast.ids import CommitNumber, EpochId, PlanAttempt
 from holdfast.io.contract import Mark
 from holdfast.io.memory import MemoryReader, MemorySource
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 
 

@@ -12,7 +12,7 @@ from holdfast.checkpoint import names
 from holdfast.engine import query
 from holdfast.engine.query import StateReader
 from holdfast.errors import CorruptionError, DefinitionError, ObjectMissing, RestoreError
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from tests.unit.engine.stored import Keys, MadeCheckpoint
 

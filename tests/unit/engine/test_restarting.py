@@ -26,7 +26,7 @@ from holdfast.errors import (
 )
 from holdfast.protection.restarts import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 from holdfast.storage.contract import Storage
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from holdfast.testing.clocks import ManualClock
 
 GONE = EpochFailed("executor 3 is gone; nothing became visible")

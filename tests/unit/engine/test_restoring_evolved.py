@@ -22,7 +22,7 @@ from holdfast.ids import shard_ranges
 from holdfast.state.conversion import Lineage
 from holdfast.state.layout import StateKind
 from holdfast.state.working import ShardState
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.fixtures.everything import FROZEN_EPOCHS, USERS, expected
 from tests.fixtures.evolved import Second, Third, job
 

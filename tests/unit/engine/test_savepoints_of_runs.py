@@ -14,7 +14,7 @@ from holdfast.engine import savepoints
 from holdfast.engine.savepoints import ClaimEnd, save, sibling
 from holdfast.engine.settings import check_settings
 from holdfast.errors import StorageError
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 from tests.unit.engine.stored import MadeCheckpoint
 
 CLOCK = SystemClock()

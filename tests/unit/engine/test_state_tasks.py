@@ -17,7 +17,7 @@ from holdfast.state.delta import read_delta, to_entries
 from holdfast.state.keys import key_groups_of, routing_hash
 from holdfast.state.layout import StateField, StateKind, StateLayout
 from holdfast.state.rows import Item, row_schema, rows_of
-from holdfast.storage.places import open_storage
+from holdfast.storage.urls import open_storage
 
 LAYOUT = StateLayout(
     "op", pa.schema([("k", pa.string())]), (StateField(0, "n", StateKind.VALUE, pa.int64()),)

@@ -32,7 +32,7 @@ from holdfast.graph.streams import Declaration
 from holdfast.io.memory import MemorySource
 from holdfast.state.handles import ListState
 from holdfast.state.types import parse_schema, type_ddl
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from tests.unit.checkpoint.kept import draft
 
 ROWS = parse_schema("word string")

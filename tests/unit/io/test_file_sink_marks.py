@@ -13,7 +13,7 @@ import pytest
 from holdfast.errors import RestoreError, RetryableError
 from holdfast.io.contract import Mark, RememberingPublisher, StagedPart
 from holdfast.io.file_sink import FilePublisher, FileSink
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 
 
 class Died(BaseException):

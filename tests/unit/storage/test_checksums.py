@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import CorruptionError, ObjectMissing
 from holdfast.storage.checksums import checksum, read_extent, stream_extent
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.faulty_storage import FaultyStorage
 
 

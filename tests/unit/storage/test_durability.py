@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import ObjectMissing, StorageError, UnknownOutcome
 from holdfast.storage.contract import Put
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.page_cache import PageCacheStorage, SyncOf
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.errors import StorageError, UnknownOutcome
 from holdfast.storage.contract import Put
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
 

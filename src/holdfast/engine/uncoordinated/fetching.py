@@ -17,7 +17,7 @@ from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.protection.bypass import Bypass, Standing
 from holdfast.state.layout import StateLayout
 from holdfast.state.saved import state_id
-from holdfast.storage.state_storage import StateId
+from holdfast.storage.key_saves.contract import StateId
 
 
 class Unanswered:

@@ -36,7 +36,7 @@ from holdfast.state.saved import (
     state_id,
     unpack,
 )
-from holdfast.storage.state_storage import SaveSuperseded, StateId
+from holdfast.storage.key_saves.contract import SaveSuperseded, StateId
 
 GIVE_WAY_SECONDS = 1.0
 """How long a request to serialise or store waits for the rows to be processed: longer than most epochs take,

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ObjectMissing, StorageError
-from holdfast.storage import drafts
+from holdfast.storage import draft_names
 from holdfast.storage.contract import Put
-from holdfast.storage.local import OPEN_DIRECTORIES_MAX, LocalStorage
+from holdfast.storage.local_directory import OPEN_DIRECTORIES_MAX, LocalStorage
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 KILLED_WHILE_WRITING = """
 import os, signal, sys
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 storage = LocalStorage(sys.argv[1])
 storage.put_new("a/before", b"1")
 real = getattr(os, sys.argv[2])
@@ -60,9 +60,9 @@ def test_only_drafts_of_this_hosts_dead_processes_are_swept(tmp_path: Path) -> N
     dead.wait()
     shed = tmp_path / ".tmp"
     shed.mkdir()
-    host, _, _ = drafts.new_name().rsplit("-", 2)
+    host, _, _ = draft_names.new_name().rsplit("-", 2)
     kept = {
-        drafts.new_name(),
+        draft_names.new_name(),
         f"{host}-{os.getppid()}-1",
         f"elsewhere-{dead.pid}-1",
         "what is this",
@@ -192,7 +192,7 @@ NOBODY = 65_534
 AS_NOBODY = """
 import os, sys
 from holdfast.errors import StorageError
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 os.setgid(int(sys.argv[2]))
 os.setuid(int(sys.argv[2]))
 storage = LocalStorage(sys.argv[1])

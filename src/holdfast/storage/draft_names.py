@@ -14,7 +14,7 @@ import uuid
 from itertools import count
 from pathlib import Path
 
-from holdfast.storage.refusals import refusal
+from holdfast.storage.os_errors import refusal
 
 _HOST = socket.gethostname().replace("/", "_")
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import CorruptionError
-from holdfast.storage import drafts
-from holdfast.storage.refusals import refusal
-from holdfast.storage.state_storage import StateId, StateStorage, is_later, superseded
+from holdfast.storage import draft_names
+from holdfast.storage.key_saves.contract import StateId, StateStorage, is_later, superseded
+from holdfast.storage.os_errors import refusal
 
 TOGETHER_MAX = 100
 """Files that are open at a time."""
@@ -96,7 +96,7 @@ def _digest(id: StateId) -> str:
 
 def _replace(files: dict[str, bytes]) -> None:
     """Write files under other names, make them durable, and let them take their places."""
-    drafted = {path: f"{os.path.dirname(path)}/{drafts.new_name()}{_DRAFT_SUFFIX}" for path in files}
+    drafted = {path: f"{os.path.dirname(path)}/{draft_names.new_name()}{_DRAFT_SUFFIX}" for path in files}
     with ExitStack() as opened:
         try:
             written = []
@@ -144,7 +144,7 @@ def _sweep_once(directory: str) -> None:
     """Remove what killed processes left half written."""
     if directory not in _swept:
         _swept.add(directory)
-        drafts.sweep(Path(directory))
+        draft_names.sweep(Path(directory))
 
 
 def _make_directory(directory: str) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.errors import DefinitionError
 from holdfast.storage.contract import Storage
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local_directory import LocalStorage
 
 OBJECT_STORE_SCHEMES = ("s3", "gs", "az")
 WRAPPER_VARIABLE = "HOLDFAST_STORAGE_WRAPPER"
@@ -64,7 +64,7 @@ def _open(url: str) -> Storage:
         return _open_file_url(url)
     if scheme in OBJECT_STORE_SCHEMES:
         # Imported here: a worker on local storage should not load the object store client.
-        from holdfast.storage.objects import ObjectStorage
+        from holdfast.storage.object_store import ObjectStorage
 
         return ObjectStorage(url)
     raise DefinitionError(

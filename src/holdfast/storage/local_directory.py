@@ -20,9 +20,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from holdfast.errors import ObjectMissing, StorageError, UnknownOutcome
-from holdfast.storage import drafts
+from holdfast.storage import draft_names
 from holdfast.storage.contract import RESERVED_DIRECTORY, Entry, Put, check_name, check_prefix
-from holdfast.storage.refusals import refusal
+from holdfast.storage.os_errors import refusal
 
 OPEN_DIRECTORIES_MAX = 64
 COPY_BYTES = 1 << 20
@@ -67,7 +67,7 @@ class LocalStorage:
         self._fsync = fsync
         self._open: OrderedDict[str, _Directory] = OrderedDict()
         self._lock = threading.Lock()
-        drafts.sweep(self.root / RESERVED_DIRECTORY)
+        draft_names.sweep(self.root / RESERVED_DIRECTORY)
 
     def __repr__(self) -> str:
         return f"LocalStorage({self.url!r})"
@@ -185,7 +185,7 @@ class LocalStorage:
         for tries_left in reversed(range(PUT_TRIES)):
             try:
                 into, shed = self._directory(parent), self._directory(RESERVED_DIRECTORY)
-                draft = drafts.new_name()
+                draft = draft_names.new_name()
                 try:
                     fill(draft, shed.fd)
                     placed = place(draft, shed.fd, leaf, into.fd)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import DefinitionError, MachineError, StorageError
-from holdfast.storage.state_storage import ORDER_BYTES, StateId, StateStorage, superseded
+from holdfast.storage.key_saves.contract import ORDER_BYTES, StateId, StateStorage, superseded
 
 _open = threading.local()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import MachineError, StorageError
-from holdfast.storage.state_storage import ORDER_BYTES, StateId, StateStorage, superseded
+from holdfast.storage.key_saves.contract import ORDER_BYTES, StateId, StateStorage, superseded
 
 _SAVE_UNLESS_LATER = f"""
 local there = redis.call('GETRANGE', KEYS[1], 0, {ORDER_BYTES - 1})

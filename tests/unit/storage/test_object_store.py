@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import DefinitionError, ObjectMissing, StorageError, UnknownOutcome
 from holdfast.storage.contract import Put
-from holdfast.storage.objects import ObjectStorage
+from holdfast.storage.object_store import ObjectStorage
 
 Answer = Callable[[socket.socket], None]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import DefinitionError
-from holdfast.storage.local import LocalStorage
-from holdfast.storage.places import OPEN_MAX, open_storage
+from holdfast.storage.local_directory import LocalStorage
+from holdfast.storage.urls import OPEN_MAX, open_storage
 
 
 def test_a_path_and_its_file_url_are_the_same_place(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_forked_child_opens_its_own(tmp_path: Path) -> None:
 
 def test_local_storage_does_not_load_the_object_store_client(tmp_path: Path) -> None:
     program = (
-        "import sys; from holdfast.storage.places import open_storage;"
+        "import sys; from holdfast.storage.urls import open_storage;"
         "open_storage(sys.argv[1]).put('a', b'1');"
         "print('obstore' in sys.modules)"
     )
