@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from holdfast.state.backends import MEMORY_DIR, backend_named
-from holdfast.state.working import (
+from holdfast.state.contract import (
     EMPTY,
     DeltaStep,
     Entries,
@@ -25,6 +24,7 @@ from holdfast.state.working import (
     Version,
     open_state,
 )
+from holdfast.state.local.backends import MEMORY_DIR, backend_named
 
 BACKENDS = ("lmdb", "memory", "rocksdb")
 ENTRIES, TOUCHED, EPOCHS, VALUE_BYTES, GROUPS = 500_000, 50_000, 9, 40, 64

@@ -24,10 +24,10 @@ from holdfast.engine.operators.result import EpochContext, OperatorResult
 from holdfast.engine.operators.rows import run_rows
 from holdfast.graph import aggregates
 from holdfast.graph.functions import BatchFunction, KeyedFunction
-from holdfast.state.delta import to_entries
-from holdfast.state.handles import ListState, MapState, ValueState, state_fields
-from holdfast.state.keys import key_groups_of, routing_hash
-from holdfast.state.layout import StateLayout
+from holdfast.state.cells.declarations import ListState, MapState, ValueState, state_fields
+from holdfast.state.encoding.keys import key_groups_of, routing_hash
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.files.delta import to_entries
 
 ROWS, KEYS, KEY_GROUPS, REPEATS = 125_000, 46_000, 128, 7
 

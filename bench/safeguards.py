@@ -30,10 +30,10 @@ from holdfast.engine.operators.dispatch import run_function, state_layout
 from holdfast.engine.operators.result import EpochContext
 from holdfast.engine.staged import pack_rows
 from holdfast.graph.aggregates import Aggregation
-from holdfast.state.delta import to_entries, write_delta
-from holdfast.state.keys import routing_hash
-from holdfast.state.routing import key_groups_of
-from holdfast.state.working import EMPTY, DeltaStep, ShardState, StateTarget, Version, open_state
+from holdfast.state.contract import EMPTY, DeltaStep, ShardState, StateTarget, Version, open_state
+from holdfast.state.encoding.keys import routing_hash
+from holdfast.state.encoding.routing import key_groups_of
+from holdfast.state.files.delta import to_entries, write_delta
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
 

@@ -43,8 +43,8 @@ from holdfast.io.file_source import FileSource
 from holdfast.io.generator import GeneratorSource
 from holdfast.io.memory import CRASH, MemorySink, MemorySource
 from holdfast.protection.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart
-from holdfast.state.handles import AggregatingState, ListState, MapState, ReducingState, ValueState
-from holdfast.state.structs import Row
+from holdfast.state.cells.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
+from holdfast.state.encoding.structs import Row
 from holdfast.storage.key_saves.contract import StateId, StateStorage
 from holdfast.storage.key_saves.files import FileStateStorage
 from holdfast.storage.key_saves.postgres import PostgresStateStorage

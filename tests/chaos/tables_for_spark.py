@@ -15,7 +15,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from holdfast.state.types import parse_schema, type_ddl
+from holdfast.state.encoding.types import parse_schema, type_ddl
 
 
 class TableFrame(DataFrame):

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pytest
 
 from holdfast.ids import shard_ranges
-from holdfast.state.keys import KeyCodec
-from holdfast.state.routing import key_groups_of, routing_hash
-from holdfast.state.saved import unpack
+from holdfast.state.encoding.keys import KeyCodec
+from holdfast.state.encoding.routing import key_groups_of, routing_hash
+from holdfast.state.files.saved_key import unpack
 from holdfast.storage.key_saves.contract import all_saves
 from tests.chaos.apps import Place, Shape
 from tests.chaos.cluster import Cluster

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from holdfast.engine import shards
-from holdfast.state import delta
+from holdfast.state.files import delta
 from holdfast.storage.contract import Storage
 from tests.chaos.apps import Ledger
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast.state.saved import ENTRIES, SavedKey
+from holdfast.state.files.saved_key import ENTRIES, SavedKey
 from holdfast.storage.key_saves.contract import SaveSuperseded, StateId, StateStorage
 
 ANN = StateId("op", b"\x01\x00\x00\x00\x03ann")

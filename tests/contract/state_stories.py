@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 
-from holdfast.state.working import (
+from holdfast.state.contract import (
     EMPTY,
     DeltaStep,
     Entries,

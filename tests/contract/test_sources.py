@@ -14,7 +14,7 @@ from holdfast.io.contract import EndingReader, Json, Slice, Source, SourceReader
 from holdfast.io.file_source import FileSource
 from holdfast.io.generator import GeneratorSource
 from holdfast.io.memory import MemorySource
-from holdfast.state.types import parse_schema
+from holdfast.state.encoding.types import parse_schema
 
 ROWS = 12
 NOW_MS = 1_700_000_000_000

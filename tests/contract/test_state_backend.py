@@ -14,10 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import CorruptionError, DefinitionError, ObjectMissing, RestoreError, StorageError
-from holdfast.state import generations, marker
-from holdfast.state.backends import MEMORY_DIR, backend_named
-from holdfast.state.portable import look_up, read_snapshot
-from holdfast.state.working import (
+from holdfast.state.contract import (
     EMPTY,
     DeltaStep,
     Entries,
@@ -31,6 +28,9 @@ from holdfast.state.working import (
     open_state,
     remove_others,
 )
+from holdfast.state.local import directories, marker
+from holdfast.state.local.backends import MEMORY_DIR, backend_named
+from holdfast.state.local.snapshot_reader import look_up, read_snapshot
 
 BACKENDS = ["lmdb", "memory", "rocksdb"]
 GROUPS = 8
@@ -481,7 +481,7 @@ def test_a_full_disk_is_refused_before_anything_is_written(
 ) -> None:
     state = opened()
     state.apply(EMPTY, v(1), puts(1), 0)
-    monkeypatch.setattr(generations, "DISK_RESERVE_BYTES", 1 << 60)
+    monkeypatch.setattr(directories, "DISK_RESERVE_BYTES", 1 << 60)
     with pytest.raises(StorageError, match=r"disk full: .* nothing was written; .* use backend='lmdb'"):
         state.apply(v(1), v(2), puts(2), 0)
     assert (state.version, entries_of(state)) == (v(1), {key(1): b"x"})

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.state import home
-from holdfast.state.backends import MEMORY_DIR
-from holdfast.state.working import EMPTY, ShardState, StaleWorkingState, attach_state
+from holdfast.state.contract import EMPTY, ShardState, StaleWorkingState, attach_state
+from holdfast.state.local import database
+from holdfast.state.local.backends import MEMORY_DIR
 from tests.contract.state_stories import (
     DEADLINE_S,
     KEYS,
@@ -178,7 +178,7 @@ def test_without_the_marker_check_a_late_handle_overwrites_its_successor(
     with pytest.raises(StaleWorkingState):
         late.apply(v(1), v(2, "late"), [(KEYS[0], b"late")], 0)
     assert values(successor) == expected(3)
-    monkeypatch.setattr(home, "check_parent", lambda tx, at, parent: at)
+    monkeypatch.setattr(database, "check_parent", lambda tx, at, parent: at)
     late.apply(v(1), v(2, "late"), [(KEYS[0], b"late")], 0)
     assert values(late) == {b"3", b"late"}, "a state that no history has"
 
@@ -193,5 +193,5 @@ def test_without_undo_a_dead_attempt_stays_in_the_state(
         return opened(backend, directory, target(1)).get(b"\x00\x00dead")
 
     assert story(tmp_path / "whole") is None
-    monkeypatch.setattr(home, "unpack_undo", lambda data: [])
+    monkeypatch.setattr(database, "unpack_undo", lambda data: [])
     assert story(tmp_path / "broken") == b"1"

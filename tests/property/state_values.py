@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from holdfast.state.delta import Changes, EntryChange, ValueChange
-from holdfast.state.keys import key_groups_of, routing_hash
-from holdfast.state.layout import StateField, StateKind, StateLayout
-from holdfast.state.types import parse_type, type_ddl
+from holdfast.state.encoding.keys import key_groups_of, routing_hash
+from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
+from holdfast.state.encoding.types import parse_type, type_ddl
+from holdfast.state.files.delta import Changes, EntryChange, ValueChange
 
 _LONGEST = dt.timedelta(microseconds=2**63 - 1)
 _FIRST, _LAST = dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.state.backends import MEMORY_DIR, backend_named
-from holdfast.state.working import (
+from holdfast.state.contract import (
     EMPTY,
     DeltaStep,
     Entries,
@@ -21,6 +20,7 @@ from holdfast.state.working import (
     Version,
     open_state,
 )
+from holdfast.state.local.backends import MEMORY_DIR, backend_named
 
 BACKENDS = ["lmdb", "memory", "rocksdb"]
 GROUPS = 4

@@ -35,8 +35,8 @@ from holdfast.engine.staged import unpack_rows
 from holdfast.engine.task import _operator_result
 from holdfast.engine.work import OperatorTask, TaskResult, WorkPlace, decode_result
 from holdfast.ids import shard_ranges
-from holdfast.state.conversion import Lineage
-from holdfast.state.keys import GROUP_COLUMN, key_groups_of, routing_hash
+from holdfast.state.encoding.keys import GROUP_COLUMN, key_groups_of, routing_hash
+from holdfast.state.files.conversion import Lineage
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.urls import open_storage
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from holdfast.state import conversion
-from holdfast.state.conversion import Lineage, delta_entries
-from holdfast.state.delta import Changes, EntryChange, ValueChange, to_entries, write_delta
-from holdfast.state.evolution import Declared, evolve
-from holdfast.state.layout import LONG_KEY_ID, StateField, StateKind, StateLayout
-from holdfast.state.types import is_variant, parse_type, type_ddl
+from holdfast.state.encoding.layout import LONG_KEY_ID, StateField, StateKind, StateLayout
+from holdfast.state.encoding.types import is_variant, parse_type, type_ddl
+from holdfast.state.files import conversion
+from holdfast.state.files.conversion import Lineage, delta_entries
+from holdfast.state.files.delta import Changes, EntryChange, ValueChange, to_entries, write_delta
+from holdfast.state.files.evolution import Declared, evolve
 from tests.property.state_values import exact, layouts_and_changes, present, types, values
 
 _calm = settings(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import DefinitionError
 from holdfast.io.file_formats import FORMATS, check_columns, encode
-from holdfast.state.types import parse_type
+from holdfast.state.encoding.types import parse_type
 from tests.property.state_values import exact, present, types
 
 _SECOND, _DAY = 10**6, 86_400 * 10**6

@@ -8,7 +8,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.state.redistribute import ShardList, redistributed
+from holdfast.state.cells.redistribution import ShardList, redistributed
 
 SHARDS = st.integers(1, 7)
 CHANGES = st.lists(st.tuples(SHARDS, st.lists(st.integers(0, 6), max_size=5)), min_size=1, max_size=6)

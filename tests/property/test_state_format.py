@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from holdfast.errors import CorruptionError
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.state.changes import ordered
-from holdfast.state.codec import ValueCodec
-from holdfast.state.delta import Changes, read_delta, to_entries, write_delta
-from holdfast.state.keys import KEY_BYTES_MAX, KeyCodec, key_groups_of, routing_hash
-from holdfast.state.layout import ENTRY_KEY_BYTES_MAX, LONG_KEY_SUFFIX, StateLayout, is_shortened
-from holdfast.state.types import parse_type, type_ddl
+from holdfast.state.encoding.codec import ValueCodec
+from holdfast.state.encoding.keys import KEY_BYTES_MAX, KeyCodec, key_groups_of, routing_hash
+from holdfast.state.encoding.layout import ENTRY_KEY_BYTES_MAX, LONG_KEY_SUFFIX, StateLayout, is_shortened
+from holdfast.state.encoding.types import parse_type, type_ddl
+from holdfast.state.files.changes import ordered
+from holdfast.state.files.delta import Changes, read_delta, to_entries, write_delta
 from tests.property.state_values import columns, exact, layouts_and_changes, present, types, values
 
 _calm = settings(

@@ -10,9 +10,16 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import DefinitionError
-from holdfast.state.delta import Changes, read_delta, to_entries, write_delta
-from holdfast.state.layout import LONG_KEY_SUFFIX, StateField, StateKind, StateLayout
-from holdfast.state.rows import changes_from, changes_of, column_names, row_schema, rows_of, schema_problems
+from holdfast.state.encoding.layout import LONG_KEY_SUFFIX, StateField, StateKind, StateLayout
+from holdfast.state.files.delta import Changes, read_delta, to_entries, write_delta
+from holdfast.state.files.rows import (
+    changes_from,
+    changes_of,
+    column_names,
+    row_schema,
+    rows_of,
+    schema_problems,
+)
 from tests.property.state_values import columns, exact, layouts_and_changes, present, values
 
 _calm = settings(

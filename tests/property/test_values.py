@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.graph.functions import KeyedFunction
-from holdfast.state.codec import ValueCodec
-from holdfast.state.handles import ListState, MapState, ReducingState, ValueState
-from holdfast.state.settling import settler
-from holdfast.state.structs import as_dicts
-from holdfast.state.types import parse_type
-from holdfast.state.values import column_of, copied, objects_of, unchanged
+from holdfast.state.cells.declarations import ListState, MapState, ReducingState, ValueState
+from holdfast.state.encoding.arrow_values import column_of, copied, objects_of, unchanged
+from holdfast.state.encoding.codec import ValueCodec
+from holdfast.state.encoding.coercion import settler
+from holdfast.state.encoding.structs import as_dicts
+from holdfast.state.encoding.types import parse_type
 from tests.property.state_values import exact, types, values
 from tests.unit.engine.operator_kit import Harness
 

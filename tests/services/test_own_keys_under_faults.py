@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.engine.uncoordinated import workshop
 from holdfast.protection.bypass import Standing
-from holdfast.state.saved import unpack
+from holdfast.state.files.saved_key import unpack
 from holdfast.storage.key_saves.contract import all_saves
 from holdfast.storage.key_saves.redis import RedisStateStorage
 from tests.services.cable import Cable

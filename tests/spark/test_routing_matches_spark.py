@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.state.keys import group_expression, key_groups_of, routing_expression, routing_hash
-from holdfast.state.types import schema_ddl
-from tests.unit.state.routing_cases import CASES, golden_hashes
+from holdfast.state.encoding.keys import group_expression, key_groups_of, routing_expression, routing_hash
+from holdfast.state.encoding.types import schema_ddl
+from tests.unit.state.encoding.routing_cases import CASES, golden_hashes
 
 
 @pytest.mark.parametrize("ansi", ["true", "false"])

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.errors import RestoreError
-from holdfast.state.saved import unpack
+from holdfast.state.files.saved_key import unpack
 from holdfast.storage.key_saves.contract import all_saves
 from holdfast.storage.key_saves.files import FileStateStorage
 from tests.services.servers import redis_server

@@ -14,10 +14,10 @@ from holdfast.checkpoint.history import History
 from holdfast.checkpoint.records import DeltaFile, OperatorSchema, SnapshotFile, VersionRecord
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.errors import HoldfastError, ObjectMissing
-from holdfast.state.delta import read_delta, to_entries
-from holdfast.state.layout import StateField, StateKind, StateLayout, is_shortened, map_entries
-from holdfast.state.portable import read_snapshot
-from holdfast.state.working import SnapshotSource, Version
+from holdfast.state.contract import SnapshotSource, Version
+from holdfast.state.encoding.layout import StateField, StateKind, StateLayout, is_shortened, map_entries
+from holdfast.state.files.delta import read_delta, to_entries
+from holdfast.state.local.snapshot_reader import read_snapshot
 from holdfast.storage.checksums import checksum, read_extent
 from holdfast.storage.contract import Storage
 

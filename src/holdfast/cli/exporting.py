@@ -21,7 +21,7 @@ import pyarrow.parquet
 from holdfast.engine.listing import lists_of_operator, unkeyed_operators
 from holdfast.engine.reading import StoredState, state_tables
 from holdfast.errors import DefinitionError
-from holdfast.state.rows import row_schema
+from holdfast.state.files.rows import row_schema
 
 FORMATS = ("parquet", "csv", "json")
 

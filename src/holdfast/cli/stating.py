@@ -27,9 +27,9 @@ from holdfast.engine.listing import lists_of_operator, unkeyed_operators
 from holdfast.engine.query import StateReader
 from holdfast.engine.reading import StoredState, open_stored, pinned, state_entries, state_tables
 from holdfast.errors import DefinitionError
-from holdfast.state.layout import StateLayout
-from holdfast.state.rows import rows_of
-from holdfast.state.types import type_ddl
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.encoding.types import type_ddl
+from holdfast.state.files.rows import rows_of
 
 DIFFERENT = 1
 """Exit code of `diff` where the two differ."""

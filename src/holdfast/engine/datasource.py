@@ -23,7 +23,7 @@ from holdfast.engine.program import schema_ddl
 from holdfast.engine.reading import PIN_MS, StoredState, open_stored, pieces, pin_for, state_tables
 from holdfast.errors import DefinitionError, ObjectMissing, RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.state.rows import row_schema
+from holdfast.state.files.rows import row_schema
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 

@@ -20,9 +20,9 @@ from holdfast.engine.query import KeyLookup
 from holdfast.engine.reading import StoredState, state_entries
 from holdfast.errors import RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.state.delta import open_delta
-from holdfast.state.layout import LONG_KEY_SUFFIX, StateLayout
-from holdfast.state.rows import Item, column_names, rows_of
+from holdfast.state.encoding.layout import LONG_KEY_SUFFIX, StateLayout
+from holdfast.state.files.delta import open_delta
+from holdfast.state.files.rows import Item, column_names, rows_of
 from holdfast.storage.checksums import read_extent
 
 KEYS_MAX = 50_000

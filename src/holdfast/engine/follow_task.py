@@ -19,8 +19,8 @@ from holdfast.engine.shards import Kept, leave_former_shards, open_shard
 from holdfast.engine.work import Failure, ShardPlan, TaskResult, WorkPlace, as_batch
 from holdfast.errors import HoldfastError
 from holdfast.ids import KeyGroupRange
-from holdfast.state.conversion import Lineage
-from holdfast.state.working import Arrival
+from holdfast.state.contract import Arrival
+from holdfast.state.files.conversion import Lineage
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from holdfast.engine.settings import RunSettings
 from holdfast.engine.work import RESULT_SCHEMA, TaskResult, decode_result
 from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.ids import shard_ranges
-from holdfast.state.conversion import Lineage
+from holdfast.state.files.conversion import Lineage
 from holdfast.storage.contract import Storage
 
 if TYPE_CHECKING:

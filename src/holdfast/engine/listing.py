@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.engine.reading import StoredState
-from holdfast.state.layout import StateField, StateKind
-from holdfast.state.lists import unpack_list
-from holdfast.state.types import parse_type
+from holdfast.state.cells.shard_list import unpack_list
+from holdfast.state.encoding.layout import StateField, StateKind
+from holdfast.state.encoding.types import parse_type
 from holdfast.storage.checksums import read_extent
 
 

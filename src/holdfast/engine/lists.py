@@ -18,10 +18,10 @@ from holdfast.engine.program import Program
 from holdfast.engine.unkeyed_task import packed, unpacked
 from holdfast.engine.work import HeldList, Payload, TaskResult
 from holdfast.graph.functions import OperatorFunction
-from holdfast.state.handles import ListState, declared_states
-from holdfast.state.layout import StateField, StateKind
-from holdfast.state.redistribute import Redistribute, ShardList, redistributed
-from holdfast.state.types import parse_type
+from holdfast.state.cells.declarations import ListState, declared_states
+from holdfast.state.cells.redistribution import Redistribute, ShardList, redistributed
+from holdfast.state.encoding.layout import StateField, StateKind
+from holdfast.state.encoding.types import parse_type
 from holdfast.storage.contract import Storage
 
 ShardLists = dict[str, HeldList]

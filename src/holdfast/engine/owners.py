@@ -12,8 +12,8 @@ import socket
 from pathlib import Path
 
 from holdfast.errors import MachineError
-from holdfast.state.directories import private_directory
-from holdfast.state.generations import Lock
+from holdfast.state.local.directories import Lock
+from holdfast.state.local.private_directory import private_directory
 
 OWNERS_MAX = 1_000
 

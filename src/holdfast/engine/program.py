@@ -31,10 +31,10 @@ from holdfast.graph.nodes import (
     parents_of,
 )
 from holdfast.graph.schemas import sink_refusals
-from holdfast.state.conversion import Lineage
-from holdfast.state.keys import routing_expression
-from holdfast.state.layout import StateLayout
-from holdfast.state.types import parse_schema, parse_type, type_ddl
+from holdfast.state.encoding.keys import routing_expression
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.encoding.types import parse_schema, parse_type, type_ddl
+from holdfast.state.files.conversion import Lineage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

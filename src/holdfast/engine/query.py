@@ -28,15 +28,15 @@ from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock, SystemClock
 from holdfast.engine.reading import StoredState, open_stored, snapshot_source
 from holdfast.errors import DefinitionError, ObjectMissing
-from holdfast.state.conversion import Lineage
-from holdfast.state.delta import Entry, OpenDelta, open_delta, to_entries
-from holdfast.state.keys import key_groups_of, routing_hash
-from holdfast.state.layout import StateKind, StateLayout
-from holdfast.state.portable import OpenSnapshot
-from holdfast.state.rows import column_names, rows_of
-from holdfast.state.settling import Misfit
-from holdfast.state.types import type_ddl
-from holdfast.state.values import column_of
+from holdfast.state.encoding.arrow_values import column_of
+from holdfast.state.encoding.coercion import Misfit
+from holdfast.state.encoding.keys import key_groups_of, routing_hash
+from holdfast.state.encoding.layout import StateKind, StateLayout
+from holdfast.state.encoding.types import type_ddl
+from holdfast.state.files.conversion import Lineage
+from holdfast.state.files.delta import Entry, OpenDelta, open_delta, to_entries
+from holdfast.state.files.rows import column_names, rows_of
+from holdfast.state.local.snapshot_reader import OpenSnapshot
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.contract import Storage
 

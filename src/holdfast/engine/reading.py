@@ -33,12 +33,12 @@ from holdfast.engine.lines import line_of
 from holdfast.engine.schemas import lineage_of
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.state.conversion import Lineage
-from holdfast.state.delta import Entry, open_delta, to_entries
-from holdfast.state.layout import StateLayout
-from holdfast.state.portable import read_snapshot
-from holdfast.state.rows import Item, rows_of
-from holdfast.state.working import SnapshotSource, Version
+from holdfast.state.contract import SnapshotSource, Version
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.files.conversion import Lineage
+from holdfast.state.files.delta import Entry, open_delta, to_entries
+from holdfast.state.files.rows import Item, rows_of
+from holdfast.state.local.snapshot_reader import read_snapshot
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage

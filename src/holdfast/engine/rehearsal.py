@@ -1,7 +1,7 @@
 """An upgrade, rehearsed: whether this code can go on from that state, and what would change.
 
 Always true: it reads records and nothing else, writes nothing, opens no source and no sink.
-Never here: what fits what (see state.evolution); showing it (see cli.checking).
+Never here: what fits what (see state.files.evolution); showing it (see cli.checking).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from holdfast.graph.nodes import Graph
 from holdfast.graph.schemas import known_schema
 from holdfast.graph.validate import check
 from holdfast.ids import EpochId
-from holdfast.state.layout import StateLayout
-from holdfast.state.types import relaxed
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.encoding.types import relaxed
 from holdfast.storage.contract import Storage
 
 if TYPE_CHECKING:

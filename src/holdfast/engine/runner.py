@@ -41,7 +41,7 @@ from holdfast.engine.work import (
 from holdfast.errors import EpochFailed, EpochInterrupted
 from holdfast.graph.nodes import OperatorNode, UnkeyedNode
 from holdfast.io.contract import SourceReader, VerifyingReader
-from holdfast.state.keys import GROUP_COLUMN
+from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
 

@@ -29,8 +29,8 @@ from holdfast.engine.session import default_parallelism, open_session, register_
 from holdfast.errors import DefinitionError
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check
-from holdfast.state.keys import KEY_GROUPS_MAX
-from holdfast.state.rows import row_schema
+from holdfast.state.encoding.keys import KEY_GROUPS_MAX
+from holdfast.state.files.rows import row_schema
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 

@@ -17,10 +17,10 @@ from holdfast.engine.state_tasks import ENTRY_SCHEMA, RegroupTask, WriteTask, de
 from holdfast.engine.work import RESULT_SCHEMA
 from holdfast.errors import DefinitionError
 from holdfast.ids import shard_ranges
-from holdfast.state.keys import group_expression
-from holdfast.state.layout import StateLayout
-from holdfast.state.rows import column_names, row_schema, schema_problems
-from holdfast.state.types import type_ddl
+from holdfast.state.encoding.keys import group_expression
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.encoding.types import type_ddl
+from holdfast.state.files.rows import column_names, row_schema, schema_problems
 from holdfast.storage.contract import Storage
 
 if TYPE_CHECKING:

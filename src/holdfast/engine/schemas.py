@@ -1,7 +1,7 @@
 """The state schemas in force: what a checkpoint holds, brought together with what this code declares.
 
 Always true: nothing is touched; what does not fit is told, all of it at once, before anything runs.
-Never here: what fits what (see state.evolution).
+Never here: what fits what (see state.files.evolution).
 """
 
 from __future__ import annotations
@@ -19,10 +19,18 @@ from holdfast.errors import RestoreError
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregation
 from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.nodes import OperatorNode
-from holdfast.state.conversion import Generation, Lineage
-from holdfast.state.evolution import Declared, Evolution, StateChange, What, evolve, lost_operators, shown
-from holdfast.state.handles import ValueState, declared_states
-from holdfast.state.layout import StateLayout
+from holdfast.state.cells.declarations import ValueState, declared_states
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.files.conversion import Generation, Lineage
+from holdfast.state.files.evolution import (
+    Declared,
+    Evolution,
+    StateChange,
+    What,
+    evolve,
+    lost_operators,
+    shown,
+)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from holdfast.clock import duration_ms
 from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import Guarantee
 from holdfast.protection.restarts import ExponentialDelay, RestartStrategy
-from holdfast.state.backends import backend_named
-from holdfast.state.directories import default_working_dir
+from holdfast.state.local.backends import backend_named
+from holdfast.state.local.private_directory import default_working_dir
 
 EPOCH_TARGET_SECONDS = 1.0
 """What the adaptive epoch size aims at: small enough to be prompt, large enough to drown the fixed cost."""

@@ -1,7 +1,7 @@
 """A shard's working state on the machine of a task: where it is, and how it gets there from the checkpoint.
 
 Always true: what is here is only a copy; what is asked for is a version, and that exactly is opened.
-Never here: how a version is reached (see state.opening), and what is done with it (see task).
+Never here: how a version is reached (see state.local.opening), and what is done with it (see task).
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ from holdfast import errors
 from holdfast.checkpoint.records import DeltaFile, OperatorSchema, SnapshotFile, VersionRecord
 from holdfast.engine.work import ShardPlan, TaskResult, WorkPlace, as_batch
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.state.backends import backend_named
-from holdfast.state.conversion import Lineage, delta_entries
-from holdfast.state.directories import default_working_dir, private_directory
-from holdfast.state.working import (
+from holdfast.state.contract import (
     EMPTY,
     DeltaStep,
     Entries,
@@ -37,6 +34,9 @@ from holdfast.state.working import (
     open_state,
     remove_others,
 )
+from holdfast.state.files.conversion import Lineage, delta_entries
+from holdfast.state.local.backends import backend_named
+from holdfast.state.local.private_directory import default_working_dir, private_directory
 from holdfast.steps import Step, reached
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.contract import Storage

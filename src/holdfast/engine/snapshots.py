@@ -26,7 +26,7 @@ from holdfast.engine.session import interrupt_jobs, run_in_background
 from holdfast.engine.shards import snapshot_shard
 from holdfast.engine.work import RESULT_SCHEMA, WorkPlace, decode_result
 from holdfast.ids import KeyGroupRange
-from holdfast.state.conversion import Lineage
+from holdfast.state.files.conversion import Lineage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,8 +24,8 @@ from holdfast.engine.session import default_parallelism
 from holdfast.engine.settings import RunSettings
 from holdfast.ids import shard_ranges
 from holdfast.io.contract import Json, Slice
-from holdfast.state.backends import backend_named
-from holdfast.state.types import parse_schema
+from holdfast.state.encoding.types import parse_schema
+from holdfast.state.local.backends import backend_named
 from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:

@@ -23,11 +23,11 @@ from holdfast.engine.reading import open_stored, state_entries
 from holdfast.engine.work import RESULT_SCHEMA, Failure
 from holdfast.errors import HoldfastError, RetryableError
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.state.changes import Changes
-from holdfast.state.delta import to_entries, write_delta
-from holdfast.state.keys import key_groups_of, routing_hash
-from holdfast.state.layout import LONG_KEY_ID, StateLayout
-from holdfast.state.rows import Item, changes_from, changes_of
+from holdfast.state.encoding.keys import key_groups_of, routing_hash
+from holdfast.state.encoding.layout import LONG_KEY_ID, StateLayout
+from holdfast.state.files.changes import Changes
+from holdfast.state.files.delta import to_entries, write_delta
+from holdfast.state.files.rows import Item, changes_from, changes_of
 from holdfast.storage.checksums import checksum
 from holdfast.storage.urls import open_storage
 

@@ -31,9 +31,9 @@ from holdfast.engine.shards import (
 )
 from holdfast.engine.task_files import TaskWriter, Watch
 from holdfast.engine.work import Failure, OperatorTask, ShardPlan, StageTask, TaskResult, as_batch
-from holdfast.state.delta import to_entries, write_delta
-from holdfast.state.keys import GROUP_COLUMN
-from holdfast.state.working import ShardState, StaleWorkingState
+from holdfast.state.contract import ShardState, StaleWorkingState
+from holdfast.state.encoding.keys import GROUP_COLUMN
+from holdfast.state.files.delta import to_entries, write_delta
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage

@@ -17,9 +17,9 @@ from holdfast.engine.operators.result import EpochContext
 from holdfast.engine.operators.unkeyed import run_unkeyed_rows
 from holdfast.engine.task_files import TaskWriter, Watch
 from holdfast.engine.work import Failure, HeldList, Payload, TaskResult, UnkeyedTask, as_batch
-from holdfast.state.layout import StateField
-from holdfast.state.lists import pack_list, unpack_list
-from holdfast.state.redistribute import ShardList
+from holdfast.state.cells.redistribution import ShardList
+from holdfast.state.cells.shard_list import pack_list, unpack_list
+from holdfast.state.encoding.layout import StateField
 from holdfast.steps import Step, reached
 from holdfast.storage.checksums import checksum, read_extent
 from holdfast.storage.contract import Storage

@@ -18,8 +18,8 @@ from holdfast.ids import KeyGroupRange
 
 if TYPE_CHECKING:
     from holdfast.graph.uncoordinated import Uncoordinated
-    from holdfast.state.conversion import Lineage
-    from holdfast.state.layout import StateLayout
+    from holdfast.state.encoding.layout import StateLayout
+    from holdfast.state.files.conversion import Lineage
 
 OnError = Literal["fail", "dead-letter"]
 INLINE_BYTES = 32 * 1024
@@ -120,7 +120,7 @@ class Payload(msgspec.Struct, frozen=True):
 
 
 class HeldList(msgspec.Struct, frozen=True):
-    """A shard's list, packed (see state.lists); its first `inherited` items came by union."""
+    """A shard's list, packed (see state.cells.shard_list); its first `inherited` items came by union."""
 
     payload: Payload
     items: int
@@ -205,7 +205,7 @@ class TaskResult(msgspec.Struct, frozen=True):
     snapshot: SnapshotFile | None = None
     timings_ms: dict[str, float] = {}
     arrival: str = ""
-    """How the shard's working state came to its version, as state.working.Arrival names it."""
+    """How the shard's working state came to its version, as state.contract.Arrival names it."""
     failure: Failure | None = None
     lists: dict[str, HeldList] = {}
     """Of an operator without keys: the lists that changed, by state."""

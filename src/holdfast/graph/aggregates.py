@@ -15,8 +15,8 @@ from enum import StrEnum
 import pyarrow as pa
 
 from holdfast.errors import DefinitionError
-from holdfast.state.layout import StateField, StateKind
-from holdfast.state.types import DECIMAL_DIGITS_MAX, type_ddl
+from holdfast.state.encoding.layout import StateField, StateKind
+from holdfast.state.encoding.types import DECIMAL_DIGITS_MAX, type_ddl
 
 ACCUMULATOR = "accumulator"
 COLLECT_LIMIT = 1_000

@@ -26,7 +26,7 @@ from holdfast.graph.nodes import (
     describe,
 )
 from holdfast.io.contract import SelectiveSink
-from holdfast.state.types import parse_schema
+from holdfast.state.encoding.types import parse_schema
 
 DEAD_LETTER_SCHEMA = pa.schema(
     [("row", pa.string()), ("key", pa.string()), ("error", pa.string()), ("epoch", pa.int64())]

@@ -35,8 +35,8 @@ from holdfast.graph.nodes import (
 from holdfast.graph.schemas import known_schema, sink_refusals
 from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.io.contract import CheckedSource, Sink, Source
-from holdfast.state.routing import check_hashable
-from holdfast.state.types import parse_schema, schema_ddl
+from holdfast.state.encoding.routing import check_hashable
+from holdfast.state.encoding.types import parse_schema, schema_ddl
 
 UID_LENGTH_MAX = 100
 ON_ERROR: tuple[object, ...] = get_args(OnError)

@@ -21,9 +21,9 @@ from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check
 from holdfast.io.contract import Sink, Source, StagedPart
 from holdfast.io.memory import MemorySink
-from holdfast.state.settling import Misfit, settler
-from holdfast.state.types import parse_schema, parse_type
-from holdfast.state.values import column_of, objects_of
+from holdfast.state.encoding.arrow_values import column_of, objects_of
+from holdfast.state.encoding.coercion import Misfit, settler
+from holdfast.state.encoding.types import parse_schema, parse_type
 from tests.unit.engine.operator_kit import Harness
 
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"

@@ -20,8 +20,8 @@ from holdfast.checkpoint.records import EndedRecord
 from holdfast.cli.main import app
 from holdfast.cli.stating import key_of, key_written
 from holdfast.engine import caretaking
-from holdfast.state.layout import StateLayout
-from holdfast.state.types import parse_type
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.encoding.types import parse_type
 from tests.unit.engine.stored import MadeCheckpoint
 
 

@@ -13,10 +13,10 @@ from holdfast.engine.operators.result import EpochContext, OperatorResult
 from holdfast.engine.operators.rows import run_rows
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import BatchFunction
-from holdfast.state.delta import to_entries
-from holdfast.state.handles import state_fields
-from holdfast.state.keys import key_groups_of, routing_hash
-from holdfast.state.layout import StateLayout
+from holdfast.state.cells.declarations import state_fields
+from holdfast.state.encoding.keys import key_groups_of, routing_hash
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.files.delta import to_entries
 
 
 class DictState:

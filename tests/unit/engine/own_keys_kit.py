@@ -19,11 +19,11 @@ from holdfast.engine.uncoordinated import workshop
 from holdfast.engine.work import OperatorTask, OwnKeysResult, ShardPlan, TaskResult, WorkPlace
 from holdfast.errors import StorageError
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.state.conversion import Lineage
-from holdfast.state.handles import state_fields
-from holdfast.state.keys import GROUP_COLUMN
-from holdfast.state.layout import StateLayout
-from holdfast.state.saved import unpack
+from holdfast.state.cells.declarations import state_fields
+from holdfast.state.encoding.keys import GROUP_COLUMN
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.files.conversion import Lineage
+from holdfast.state.files.saved_key import unpack
 from holdfast.storage.key_saves.contract import StateId, StateStorage, is_later, superseded
 
 GROUPS = KeyGroupRange(KeyGroup(0), KeyGroup(4))

@@ -14,7 +14,7 @@ import pytest
 from holdfast.errors import DefinitionError, UserCodeError
 from holdfast.graph import aggregates as hf
 from holdfast.graph.aggregates import Aggregate, AggregateKind, Aggregation
-from holdfast.state.types import parse_type
+from holdfast.state.encoding.types import parse_type
 from tests.unit.engine.operator_kit import Harness
 
 UTC = dt.UTC

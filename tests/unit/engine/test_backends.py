@@ -12,8 +12,8 @@ from holdfast.engine.schemas import file_schema, record_of
 from holdfast.engine.shards import Kept, open_shard, snapshot_shard
 from holdfast.engine.work import ShardPlan, WorkPlace, decode_result
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.state.conversion import Lineage
-from holdfast.state.working import EMPTY, Entries, Version
+from holdfast.state.contract import EMPTY, Entries, Version
+from holdfast.state.files.conversion import Lineage
 from tests.unit.engine.stored import LAYOUT
 
 GROUPS = KeyGroupRange(KeyGroup(0), KeyGroup(4))

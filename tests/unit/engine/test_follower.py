@@ -32,8 +32,8 @@ from holdfast.engine.shards import Kept, open_shard
 from holdfast.engine.work import TaskResult, WorkPlace
 from holdfast.errors import RetryableError
 from holdfast.ids import CommitNumber, shard_ranges
-from holdfast.state.conversion import Lineage
-from holdfast.state.working import Arrival
+from holdfast.state.contract import Arrival
+from holdfast.state.files.conversion import Lineage
 from holdfast.testing.clocks import ManualClock
 from tests.unit.engine.stored import MadeCheckpoint
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import UserCodeError
 from holdfast.graph.functions import BatchFunction, mistakes
-from holdfast.state.handles import ListState, ValueState
+from holdfast.state.cells.declarations import ListState, ValueState
 from tests.unit.engine.operator_kit import Harness
 
 ROWS = pa.schema([("k", pa.string()), ("v", pa.int64())])

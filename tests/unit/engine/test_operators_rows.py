@@ -9,9 +9,9 @@ import pytest
 
 from holdfast.errors import RetryableError, UserCodeError
 from holdfast.graph.functions import KeyedFunction, mistakes
-from holdfast.state.handles import ListState, MapState, ValueState
-from holdfast.state.structs import row_class
-from holdfast.state.types import parse_schema
+from holdfast.state.cells.declarations import ListState, MapState, ValueState
+from holdfast.state.encoding.structs import row_class
+from holdfast.state.encoding.types import parse_schema
 from tests.unit.engine.operator_kit import Harness
 
 ROWS = pa.schema([("k", pa.int64()), ("v", pa.int64())])

@@ -14,7 +14,7 @@ import pytest
 import holdfast as hf
 from holdfast.engine.uncoordinated import workshop
 from holdfast.protection.bypass import Standing
-from holdfast.state.saved import unpack
+from holdfast.state.files.saved_key import unpack
 from holdfast.storage.key_saves.contract import StateId
 from holdfast.testing.clocks import ManualClock
 from tests.unit.engine.own_keys_kit import Count, MemoryStates, Shard, protection

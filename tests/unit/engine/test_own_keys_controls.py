@@ -18,8 +18,8 @@ from holdfast.engine.uncoordinated.saving import until
 from holdfast.engine.uncoordinated.shard import OwnKeys
 from holdfast.engine.uncoordinated.workshop import Flight, Workshop
 from holdfast.protection.bypass import Bypass, Standing
-from holdfast.state.books import BOOK_SUFFIX, SEEN_PREFIX, Book
-from holdfast.state.saved import read_keys
+from holdfast.state.files.save_books import BOOK_SUFFIX, SEEN_PREFIX, Book
+from holdfast.state.files.saved_key import read_keys
 from holdfast.storage.key_saves import contract, files
 from tests.contract.test_state_storage import (
     test_a_file_is_complete_and_durable_before_it_takes_the_place_of_the_one_before as safe_files,

@@ -18,9 +18,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.engine.uncoordinated import workshop
-from holdfast.state.conversion import Generation, Lineage
-from holdfast.state.layout import StateField, StateKind, StateLayout
-from holdfast.state.saved import unpack
+from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
+from holdfast.state.files.conversion import Generation, Lineage
+from holdfast.state.files.saved_key import unpack
 from holdfast.storage.key_saves.contract import all_saves
 from holdfast.storage.key_saves.files import FileStateStorage
 from tests.unit.engine.own_keys_kit import Count, MemoryStates, Shard, protection

@@ -13,7 +13,7 @@ from holdfast.engine.uncoordinated import workshop
 from holdfast.engine.uncoordinated.passes import PassTask
 from holdfast.engine.uncoordinated.workshop import Flight
 from holdfast.engine.work import OwnKeysResult, decode_result
-from holdfast.state.working import Version
+from holdfast.state.contract import Version
 from tests.unit.engine.own_keys_kit import GROUPS, MemoryStates, Shard, protection
 
 

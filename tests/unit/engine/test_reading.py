@@ -18,9 +18,9 @@ from holdfast.engine.query import StateReader
 from holdfast.engine.reading import open_stored, pieces, pinned, state_tables
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.state.evolution import Declared, evolve
-from holdfast.state.layout import StateField, StateKind, StateLayout
-from holdfast.state.types import parse_type
+from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
+from holdfast.state.encoding.types import parse_type
+from holdfast.state.files.evolution import Declared, evolve
 from tests.unit.engine.stored import LAYOUT, Keys, MadeCheckpoint
 
 LONG = "x" * 500

@@ -19,9 +19,9 @@ from holdfast.engine.schemas import InForce, declaration, examine
 from holdfast.engine.shards import Kept, open_shard, snapshot_shard
 from holdfast.engine.work import WorkPlace, decode_result
 from holdfast.ids import shard_ranges
-from holdfast.state.conversion import Lineage
-from holdfast.state.layout import StateKind
-from holdfast.state.working import ShardState
+from holdfast.state.contract import ShardState
+from holdfast.state.encoding.layout import StateKind
+from holdfast.state.files.conversion import Lineage
 from holdfast.storage.urls import open_storage
 from tests.fixtures.everything import FROZEN_EPOCHS, USERS, expected
 from tests.fixtures.evolved import Second, Third, job

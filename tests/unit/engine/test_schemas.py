@@ -13,7 +13,7 @@ from holdfast.engine.operators.dispatch import state_layout
 from holdfast.engine.schemas import examine, lineage_of, record_of
 from holdfast.graph import aggregates as hf
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregate, Aggregation
-from holdfast.state.evolution import Declared
+from holdfast.state.files.evolution import Declared
 
 ROWS = pa.schema([("k", pa.string()), ("a", pa.int64()), ("b", pa.int64())])
 

@@ -14,8 +14,8 @@ from holdfast.engine.lines import Line
 from holdfast.engine.schemas import InForce, record_of
 from holdfast.engine.snapshots import DELTAS_MIN, Lines, SnapshotTask, Snapshotter
 from holdfast.ids import shard_ranges
-from holdfast.state.conversion import Lineage
-from holdfast.state.layout import StateLayout
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.files.conversion import Lineage
 
 
 def line(shard: int, epochs: int) -> Line:

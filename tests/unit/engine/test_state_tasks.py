@@ -13,10 +13,10 @@ from holdfast.engine import state_tasks
 from holdfast.engine.state_tasks import WriteTask, regrouped
 from holdfast.errors import DefinitionError
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.state.delta import read_delta, to_entries
-from holdfast.state.keys import key_groups_of, routing_hash
-from holdfast.state.layout import StateField, StateKind, StateLayout
-from holdfast.state.rows import Item, row_schema, rows_of
+from holdfast.state.encoding.keys import key_groups_of, routing_hash
+from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
+from holdfast.state.files.delta import read_delta, to_entries
+from holdfast.state.files.rows import Item, row_schema, rows_of
 from holdfast.storage.urls import open_storage
 
 LAYOUT = StateLayout(

@@ -30,8 +30,8 @@ from holdfast.engine.work import (
 from holdfast.graph.functions import OperatorFunction
 from holdfast.graph.streams import Declaration
 from holdfast.io.memory import MemorySource
-from holdfast.state.handles import ListState
-from holdfast.state.types import parse_schema, type_ddl
+from holdfast.state.cells.declarations import ListState
+from holdfast.state.encoding.types import parse_schema, type_ddl
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.checkpoint.kept import draft
 

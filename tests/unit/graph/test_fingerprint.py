@@ -25,7 +25,7 @@ from holdfast.graph.functions import KeyedFunction
 from holdfast.graph.streams import Declaration
 from holdfast.io.file_source import FileSource
 from holdfast.io.memory import MemorySink
-from holdfast.state.handles import ReducingState, ValueState
+from holdfast.state.cells.declarations import ReducingState, ValueState
 
 LIMIT = 10
 
@@ -145,7 +145,7 @@ from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.functions import OperatorFunction
 from holdfast.graph.streams import Declaration
 from holdfast.io.memory import MemorySink, MemorySource
-from holdfast.state.handles import ListState
+from holdfast.state.cells.declarations import ListState
 
 class Seen(OperatorFunction):
     output = "user string"

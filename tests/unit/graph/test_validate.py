@@ -13,7 +13,7 @@ from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunct
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check, mistakes
 from holdfast.io.memory import MemorySink, MemorySource
-from holdfast.state.handles import ListState, ValueState
+from holdfast.state.cells.declarations import ListState, ValueState
 
 
 class Totals(KeyedFunction):

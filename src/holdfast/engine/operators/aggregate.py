@@ -13,11 +13,11 @@ from holdfast.engine.operators.folding import Overflow, fold
 from holdfast.engine.operators.result import MAIN, EpochContext, OperatorResult, user_error
 from holdfast.engine.operators.slices import KeyedSlice, cut
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregation
-from holdfast.state.cells import read_column
-from holdfast.state.delta import Changes, ValueChange
-from holdfast.state.layout import StateLayout
-from holdfast.state.types import relaxed, type_ddl
-from holdfast.state.working import ShardState
+from holdfast.state.cells.value_cells import read_column
+from holdfast.state.contract import ShardState
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.encoding.types import relaxed, type_ddl
+from holdfast.state.files.delta import Changes, ValueChange
 
 
 def run_aggregate(

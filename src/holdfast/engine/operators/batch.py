@@ -26,12 +26,12 @@ from holdfast.engine.operators.slices import KeyedSlice, cut
 from holdfast.errors import HoldfastError
 from holdfast.graph.contexts import BatchContext
 from holdfast.graph.functions import BatchFunction, output_schema
-from holdfast.state.cells import read_column
-from holdfast.state.delta import Changes, ValueChange
-from holdfast.state.handles import ValueState, declared_states
-from holdfast.state.layout import StateField, StateLayout
-from holdfast.state.types import type_ddl
-from holdfast.state.working import ShardState
+from holdfast.state.cells.declarations import ValueState, declared_states
+from holdfast.state.cells.value_cells import read_column
+from holdfast.state.contract import ShardState
+from holdfast.state.encoding.layout import StateField, StateLayout
+from holdfast.state.encoding.types import type_ddl
+from holdfast.state.files.delta import Changes, ValueChange
 
 _ALL_ROWS = "(the whole slice)"
 

@@ -15,9 +15,9 @@ from holdfast.engine.operators.rows import run_rows
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import BatchFunction, output_schema, side_schemas
 from holdfast.graph.schemas import DEAD_LETTER_SCHEMA
-from holdfast.state.handles import state_fields
-from holdfast.state.layout import StateLayout
-from holdfast.state.working import ShardState
+from holdfast.state.cells.declarations import state_fields
+from holdfast.state.contract import ShardState
+from holdfast.state.encoding.layout import StateLayout
 
 if TYPE_CHECKING:
     from holdfast.graph.nodes import StatefulFunction

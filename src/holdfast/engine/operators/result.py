@@ -18,13 +18,13 @@ import pyarrow as pa
 from holdfast.errors import UserCodeError
 from holdfast.graph.functions import Declaring
 from holdfast.graph.schemas import DEAD_LETTER_SCHEMA
-from holdfast.state.cells import Cell, uses_of
-from holdfast.state.delta import Changes
-from holdfast.state.handles import declared_states
-from holdfast.state.settling import Misfit, checker, short
-from holdfast.state.structs import as_dicts, names_of
-from holdfast.state.types import type_ddl
-from holdfast.state.values import column_of
+from holdfast.state.cells.declarations import declared_states
+from holdfast.state.cells.value_cells import Cell, uses_of
+from holdfast.state.encoding.arrow_values import column_of
+from holdfast.state.encoding.coercion import Misfit, checker, short
+from holdfast.state.encoding.structs import as_dicts, names_of
+from holdfast.state.encoding.types import type_ddl
+from holdfast.state.files.delta import Changes
 
 MAIN = ""
 DEAD = "!dead"

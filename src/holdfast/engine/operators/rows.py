@@ -33,14 +33,14 @@ from holdfast.engine.operators.slices import KeyedSlice, by_key, cut
 from holdfast.errors import HoldfastError
 from holdfast.graph.contexts import Context, FunctionContext
 from holdfast.graph.functions import KeyedFunction, output_schema, side_schemas
-from holdfast.state.binding import bind
-from holdfast.state.cells import Cell, StateMisfit
-from holdfast.state.delta import Changes
-from holdfast.state.layout import StateLayout
-from holdfast.state.settling import short
-from holdfast.state.structs import Row, row_class
-from holdfast.state.values import objects_of
-from holdfast.state.working import ShardState
+from holdfast.state.cells.binding import bind
+from holdfast.state.cells.value_cells import Cell, StateMisfit
+from holdfast.state.contract import ShardState
+from holdfast.state.encoding.arrow_values import objects_of
+from holdfast.state.encoding.coercion import short
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.encoding.structs import Row, row_class
+from holdfast.state.files.delta import Changes
 
 
 def run_rows(

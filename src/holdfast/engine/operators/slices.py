@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.state.keys import GROUP_COLUMN, KeyCodec
-from holdfast.state.layout import StateLayout
+from holdfast.state.encoding.keys import GROUP_COLUMN, KeyCodec
+from holdfast.state.encoding.layout import StateLayout
 
 Index = npt.NDArray[np.int32]
 _DIGIT_BITS = 16

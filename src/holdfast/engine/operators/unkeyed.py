@@ -18,9 +18,9 @@ from holdfast.engine.operators.rows import RowsRun
 from holdfast.engine.operators.slices import KeyedSlice
 from holdfast.graph.contexts import ShardContext
 from holdfast.graph.functions import OperatorFunction
-from holdfast.state.layout import StateLayout
-from holdfast.state.lists import OperatorListCell
-from holdfast.state.redistribute import ShardList
+from holdfast.state.cells.redistribution import ShardList
+from holdfast.state.cells.shard_list import OperatorListCell
+from holdfast.state.encoding.layout import StateLayout
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.state.books import Flags
-from holdfast.state.cells import Cell
-from holdfast.state.delta import Changes
-from holdfast.state.saved import Item
-from holdfast.state.working import ShardState
+from holdfast.state.cells.value_cells import Cell
+from holdfast.state.contract import ShardState
+from holdfast.state.files.delta import Changes
+from holdfast.state.files.save_books import Flags
+from holdfast.state.files.saved_key import Item
 
 
 class Hooks(Cell):

@@ -15,8 +15,8 @@ from holdfast.clock import Clock, SystemClock, duration_ms
 from holdfast.engine.uncoordinated.pool import pool_of
 from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.protection.bypass import Bypass, Standing
-from holdfast.state.layout import StateLayout
-from holdfast.state.saved import state_id
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.files.saved_key import state_id
 from holdfast.storage.key_saves.contract import StateId
 
 

@@ -37,9 +37,9 @@ from holdfast.engine.work import (
 )
 from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.ids import KeyGroupRange
-from holdfast.state.books import SHARD_KEY, ShardBook
-from holdfast.state.conversion import Lineage
-from holdfast.state.working import ShardState, Version, attach_state
+from holdfast.state.contract import ShardState, Version, attach_state
+from holdfast.state.files.conversion import Lineage
+from holdfast.state.files.save_books import SHARD_KEY, ShardBook
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

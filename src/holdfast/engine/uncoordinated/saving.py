@@ -17,7 +17,9 @@ from holdfast.engine.uncoordinated.acks import Ack, AckLog
 from holdfast.engine.uncoordinated.workshop import SaveJob, Taken, Workshop
 from holdfast.engine.work import OwnKeysResult
 from holdfast.protection.bypass import Standing
-from holdfast.state.books import (
+from holdfast.state.contract import ShardState
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.files.save_books import (
     BOOK_SUFFIX,
     CLEAN,
     DUE_PREFIX,
@@ -33,9 +35,7 @@ from holdfast.state.books import (
     version_key,
     version_tag,
 )
-from holdfast.state.layout import StateLayout
-from holdfast.state.saved import read_keys
-from holdfast.state.working import ShardState
+from holdfast.state.files.saved_key import read_keys
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,10 @@ from holdfast.engine.uncoordinated.workshop import Workshop, workshop_of
 from holdfast.engine.work import OperatorTask, OwnKeysResult
 from holdfast.errors import HoldfastError
 from holdfast.graph.functions import overrides
-from holdfast.state.binding import bind
-from holdfast.state.books import (
+from holdfast.state.cells.binding import bind
+from holdfast.state.cells.value_cells import Cell
+from holdfast.state.contract import Entries, ShardState
+from holdfast.state.files.save_books import (
     BOOK_SUFFIX,
     CLEAN,
     DUE_PREFIX,
@@ -63,8 +65,7 @@ from holdfast.state.books import (
     unsaved,
     version_key,
 )
-from holdfast.state.cells import Cell
-from holdfast.state.saved import (
+from holdfast.state.files.saved_key import (
     CUSTOM,
     check_layout,
     from_objects,
@@ -73,7 +74,6 @@ from holdfast.state.saved import (
     unpack,
     unpack_entries,
 )
-from holdfast.state.working import Entries, ShardState
 
 EVICTED_MAX = 1_000
 """Keys that one epoch evicts at most: the rest has time."""

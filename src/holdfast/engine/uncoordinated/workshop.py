@@ -25,8 +25,8 @@ from holdfast.engine.work import SaveCounts
 from holdfast.errors import CorruptionError
 from holdfast.graph.functions import overrides
 from holdfast.graph.uncoordinated import Uncoordinated
-from holdfast.state.layout import StateLayout
-from holdfast.state.saved import (
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.files.saved_key import (
     CUSTOM,
     ENTRIES,
     Item,

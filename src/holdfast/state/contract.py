@@ -1,0 +1,258 @@
+"""Working state: a shard's state on the local disk of the machine that runs it.
+
+Working state is disposable. What counts is in checkpoint storage; this copy only saves reading it again.
+It knows bytes alone: entries are (key, value) pairs sorted by key, a value of None is a deletion.
+
+Always true: the marker (whose state, at which version) changes in the same transaction as the entries, so it
+never lies, whoever is killed, stopped or wakes up late. What is not exactly what a task needs is undone,
+caught up by deltas, or thrown away and rebuilt, never trusted.
+Never here: types and layouts of keys and values (see layout), databases (see backends), choosing a version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import RetryableError
+
+Entries = list[tuple[bytes, bytes | None]]
+"""Changes, sorted by key, each key once; None deletes. An empty value is a value."""
+
+Convert = Callable[[Entries], Entries]
+"""From the entries of a snapshot, a run of them in key order, to those that the state is to have, also in key
+order. Runs follow one another and may end anywhere, so each entry is converted by itself."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """After which epoch, by which plan attempt and which task result. Equal versions, equal state."""
+
+    epoch: int
+    attempt: int
+    result: str
+
+    def __str__(self) -> str:
+        return f"{self.epoch}/{self.attempt}/{self.result or '-'}"
+
+
+EMPTY = Version(0, 0, "")
+"""The state before the first epoch: no entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaStep:
+    """One epoch's changes to this shard's groups. `load` may be called any number of times, or never."""
+
+    version: Version
+    parent: Version
+    load: Callable[[], Entries]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSource:
+    """A snapshot file, of which the key groups from `first_group` (in) to `end_group` (out) are meant.
+
+    `backend` names the format of the file. A backend opens a file of its own format as it is, unless there is
+    something to `convert`; from any other the state is built anew, entry by entry. Never written to.
+    """
+
+    version: Version
+    first_group: int
+    end_group: int
+    path: Path
+    length: int
+    chunk_bytes: int
+    chunks: tuple[str, ...]
+    backend: str = "lmdb"
+    convert: Convert | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateTarget:
+    """The version that a task needs, and how to get there from nothing.
+
+    `snapshots` together cover the shard's groups, or are empty (start from EMPTY). `deltas` follow them in
+    epoch order, each the parent of the next, and end at `version`. Where the snapshots are of different
+    epochs, a delta older than one of them lacks the groups which that one covers: only epochs from the
+    newest snapshot on are whole. Epochs up to `committed` can never be undone.
+    """
+
+    version: Version
+    first_group: int
+    end_group: int
+    snapshots: tuple[SnapshotSource, ...] = ()
+    deltas: tuple[DeltaStep, ...] = ()
+    committed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    """What a snapshot file is: `chunks` holds one checksum per `chunk_bytes` of its `length` bytes."""
+
+    version: Version
+    length: int
+    chunk_bytes: int
+    chunks: tuple[str, ...]
+
+
+class StaleWorkingState(RetryableError):
+    """The working state is not at the version that the task holds. `open_state` brings it there again."""
+
+
+class Arrival(StrEnum):
+    """How working state came to its version when it was opened."""
+
+    THERE = "there"
+    """It was there already: nothing was read from storage."""
+    MOVED = "moved"
+    """By undo, by deltas, or both."""
+    REBUILT = "rebuilt"
+    """From snapshots and all deltas since."""
+
+
+class ShardState(Protocol):
+    """A shard's entries at `version`. One thread at a time; other processes may use the directory meanwhile,
+    or begin the next generation when they cannot.
+
+    Every read checks the marker in its own read transaction and raises StaleWorkingState when someone (a
+    twin of this task, a zombie) has moved the state away from `version`: no read ever mixes two versions.
+    """
+
+    arrival: Arrival
+
+    @property
+    def version(self) -> Version:
+        """The version that reads see."""
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of `keys`, aligned, in one read transaction. Any order; sorted is fastest."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """One value. For many keys use `get_many`."""
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All entries whose key begins with `prefix`, in key order. Nothing stays pinned between items."""
+
+    def apply(
+        self, parent: Version, version: Version, entries: Entries, committed: int, undo: bool = True
+    ) -> None:
+        """Move the state from `parent` to `version`: entries and marker in one transaction.
+
+        A state that is at `version` already is left alone; one at another child of `parent` (the result of a
+        twin or of a dead attempt) is undone first, in the same transaction; at any other version:
+        StaleWorkingState, nothing changed. `undo=False` keeps nothing to go back with: only for epochs that
+        are committed. Undo of epochs up to `committed` is dropped. StorageError when the disk is full.
+        """
+
+    def entry_count(self) -> int:
+        """How many entries there are. May look at each of them: not for every epoch."""
+
+    def size_bytes(self) -> int:
+        """Bytes on disk in use, those of a base not copied yet included."""
+
+    def snapshot(self, to: Path) -> SnapshotInfo:
+        """Write the whole state to the new file `to`, from one view; epochs may be applied meanwhile.
+
+        The result says which version that view was of: not this handle's, if the state has moved on.
+        The caller makes it durable. A lazy restore is finished first, which blocks for a copy of the base.
+        """
+
+    def verify_base(self) -> None:
+        """Block until every chunk of a lazily opened snapshot was checked. Results from it count only then.
+
+        CorruptionError names file and chunk; the working state over it is given up and never used again.
+        """
+
+    def close(self) -> None:
+        """Stop using this handle. Until then no other process may be able to use the directory (RocksDB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How to get from a marker to the target: undo back to `back_to`, then apply `deltas`."""
+
+    back_to: Version
+    deltas: tuple[DeltaStep, ...]
+
+
+def route(ancestry: Sequence[Version], target: StateTarget) -> Route | None:
+    """Decide how existing state gets to the target. Touches nothing.
+
+    `ancestry`: the marker's version, then those that undo can reach, newest first. None: it has to be
+    rebuilt.
+    """
+    whole_from = max((source.version.epoch for source in target.snapshots), default=0)
+    starts = {target.version: len(target.deltas)}
+    for index, step in enumerate(target.deltas):
+        if step.parent.epoch >= whole_from:
+            starts[step.parent] = index
+    for version in ancestry:
+        if version in starts:
+            return Route(version, target.deltas[starts[version] :])
+    return None
+
+
+def check_target(target: StateTarget) -> None:
+    """Refuse a target that leads nowhere: a hole in the chain would go unnoticed until results are wrong."""
+    parents = [step.parent for step in target.deltas[1:]]
+    versions = [step.version for step in target.deltas]
+    assert versions[:-1] == parents, f"the deltas to {target.version} are not a chain: {versions}"
+    assert versions[-1:] in ([], [target.version]), f"the deltas end at {versions[-1]}, not {target.version}"
+    if not target.snapshots:
+        start = target.deltas[0].parent if target.deltas else target.version
+        assert start == EMPTY, f"nothing leads from the empty state to {start}"
+
+
+def open_state(
+    directory: Path,
+    identity: str,
+    target: StateTarget,
+    *,
+    backend: str = "lmdb",
+    lock_timeout_s: float = 10.0,
+    clock: Clock | None = None,
+) -> ShardState:
+    """Open a shard's working state at exactly `target.version`, by the cheapest way that is safe.
+
+    `directory` belongs to this shard on this machine, and is created. `identity` names job, operator and
+    group range: state of another identity is thrown away. Someone who does not let go of the lock within
+    `lock_timeout_s` (a stopped process) keeps the old files; new ones are begun. CorruptionError: a snapshot
+    was found damaged.
+    """
+    from holdfast.state.local.backends import backend_named
+    from holdfast.state.local.opening import open_shard
+
+    check_target(target)
+    database = backend_named(backend).database()
+    return open_shard(database, directory, identity, target, lock_timeout_s, clock or SystemClock())
+
+
+def remove_others(parent: Path, keep: Collection[str]) -> None:
+    """Remove the working state of all shards below `parent` but those named: what a rescaling has left.
+
+    State that a process still has open stays until every such process has called this.
+    """
+    from holdfast.state.local.opening import vacate
+
+    vacate(parent, keep)
+
+
+def attach_state(
+    directory: Path,
+    identity: str,
+    *,
+    backend: str = "lmdb",
+    lock_timeout_s: float = 10.0,
+    clock: Clock | None = None,
+) -> ShardState | None:
+    """Open what is here, at whatever version it is. None: nothing of this identity that can be used."""
+    from holdfast.state.local.backends import backend_named
+    from holdfast.state.local.opening import attach_shard
+
+    database = backend_named(backend).database()
+    return attach_shard(database, directory, identity, lock_timeout_s, clock or SystemClock())

@@ -1,0 +1,190 @@
+"""What an operator's stored state looks like: its key, its states, and the entry keys they are stored under.
+
+    VALUE         base | id                              the value
+    LIST header   base | id                              next sequence number (8, big-endian)
+    LIST item     base | id | sequence (8, big-endian)   the item
+    MAP entry     base | id | map-key bytes              the value; before it the real map key, if shortened
+    long key      base | 0xFF                            the real key bytes, where the base was shortened
+
+Key-major on purpose: all states of a key are neighbours, and a key group is one range.
+Always true: an entry key is at most `ENTRY_KEY_BYTES_MAX` long; a state's id never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from operator import add
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.errors import DefinitionError
+from holdfast.state.encoding.codec import ValueCodec
+from holdfast.state.encoding.key_forms import encode_column
+from holdfast.state.encoding.keys import BASE_BYTES_MAX, LONG_KEY_TAG, PREFIX_BYTES, KeyCodec, shortened
+from holdfast.state.encoding.types import parse_type, type_ddl
+
+LONG_KEY_ID = 0xFF
+STATE_ID_MAX = 0xFE
+MAP_KEY_BYTES_MAX = 100
+ENTRY_KEY_BYTES_MAX = BASE_BYTES_MAX + 1 + MAP_KEY_BYTES_MAX
+"""LMDB stores keys of up to 511 bytes."""
+LONG_KEY_SUFFIX = bytes([LONG_KEY_ID])
+
+
+class StateKind(StrEnum):
+    """How a state is stored. Reducing and aggregating states are stored as VALUE."""
+
+    VALUE = "value"
+    LIST = "list"
+    MAP = "map"
+
+
+@dataclass(frozen=True)
+class StateField:
+    """One declared state. `type` is the value's, the list item's, or `pa.map_` of a map's key and value."""
+
+    id: int
+    name: str
+    kind: StateKind
+    type: pa.DataType
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.id <= STATE_ID_MAX:
+            raise DefinitionError(f"state {self.name!r} has id {self.id}; ids go from 0 to {STATE_ID_MAX}")
+        if self.kind is StateKind.MAP and not pa.types.is_map(self.type):
+            raise DefinitionError(f"map state {self.name!r} needs a map type, not {type_ddl(self.type)}")
+
+    def __reduce__(self) -> Any:
+        return StateField, (self.id, self.name, self.kind, self.type)
+
+    @property
+    def suffix(self) -> bytes:
+        """What follows the base in this state's entry keys."""
+        return bytes([self.id])
+
+    @property
+    def value_type(self) -> pa.DataType:
+        """The type of what one entry holds: the value, the item, or the map's value."""
+        return self.type.item_type if self.kind is StateKind.MAP else self.type
+
+    @cached_property
+    def codec(self) -> ValueCodec:
+        """Reads and writes `value_type`."""
+        return ValueCodec(self.value_type)
+
+    @cached_property
+    def map_keys(self) -> KeyCodec:
+        """Reads and writes a map's keys (their bytes only: bases belong to operator keys)."""
+        return KeyCodec(pa.schema([("key", self.type.key_type)]))
+
+
+@dataclass(frozen=True)
+class StateLayout:
+    """The key and the states of one operator. Crosses to workers: a frozen value that pickles small."""
+
+    operator: str
+    key: pa.Schema
+    fields: tuple[StateField, ...]
+    generation: int = 0
+    """How often the layout was changed since the operator first had state (see conversion)."""
+
+    def __post_init__(self) -> None:
+        for what in ("id", "name"):
+            seen = [getattr(field, what) for field in self.fields]
+            if len(set(seen)) != len(seen):
+                raise DefinitionError(f"operator {self.operator!r} declares a state {what} twice: {seen}")
+
+    def __reduce__(self) -> Any:
+        return StateLayout, (self.operator, self.key, self.fields, self.generation)
+
+    @cached_property
+    def keys(self) -> KeyCodec:
+        return KeyCodec(self.key)
+
+    @cached_property
+    def by_name(self) -> dict[str, StateField]:
+        return {field.name: field for field in self.fields}
+
+    def field(self, name: str) -> StateField:
+        return self.by_name[name]
+
+    def schema_rows(self) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[int, str, str, str], ...]]:
+        """The layout as plain data: key columns as (name, type), states as (id, name, kind, type)."""
+        key = tuple((column.name, type_ddl(column.type)) for column in self.key)
+        return key, tuple((f.id, f.name, f.kind.value, type_ddl(f.type)) for f in self.fields)
+
+    @staticmethod
+    def of_rows(
+        operator: str,
+        key: Iterable[tuple[str, str]],
+        states: Iterable[tuple[int, str, str, str]],
+        generation: int = 0,
+    ) -> StateLayout:
+        """The inverse of `schema_rows`."""
+        schema = pa.schema([(name, parse_type(ddl)) for name, ddl in key])
+        fields = tuple(
+            StateField(id, name, StateKind(kind), parse_type(ddl)) for id, name, kind, ddl in states
+        )
+        return StateLayout(operator, schema, fields, generation)
+
+
+def state_keys(field: StateField, bases: Iterable[bytes]) -> list[bytes]:
+    """Entry keys of VALUE states and LIST headers; also the prefix of a list's items and a map's entries."""
+    suffix = field.suffix
+    return [base + suffix for base in bases]
+
+
+def item_keys(field: StateField, bases: Iterable[bytes], sequence: npt.NDArray[np.int64]) -> list[bytes]:
+    """Entry keys of LIST items."""
+    tails = np.empty(len(sequence), np.dtype([("id", "u1"), ("sequence", ">i8")]))
+    tails["id"] = field.id
+    tails["sequence"] = sequence
+    return list(map(add, bases, tails.view("V9").tolist()))
+
+
+def map_tails(field: StateField, entry: pa.Array) -> tuple[list[bytes], list[bytes]]:
+    """What follows `base | id` in MAP entry keys, and what precedes the values: nothing or the real key."""
+    column = entry if entry.type == field.type.key_type else entry.cast(field.type.key_type)
+    keys = encode_column(column)
+    if max(map(len, keys), default=0) <= MAP_KEY_BYTES_MAX:
+        return keys, [b""] * len(keys)
+    long = [len(key) > MAP_KEY_BYTES_MAX for key in keys]
+    tails = [shortened(key) if over else key for key, over in zip(keys, long, strict=True)]
+    heads = [len(key).to_bytes(4, "big") + key if over else b"" for key, over in zip(keys, long, strict=True)]
+    return tails, heads
+
+
+def map_entries(field: StateField, entries: Sequence[tuple[bytes, bytes]]) -> tuple[pa.Array, list[bytes]]:
+    """The map keys and value bytes of MAP entries, given as (what follows `base | id`, stored value)."""
+    keys, values = [], []
+    for tail, stored in entries:
+        if tail[0] == LONG_KEY_TAG:
+            end = 4 + int.from_bytes(stored[:4], "big")
+            keys.append(stored[4:end])
+            values.append(stored[end:])
+        else:
+            keys.append(tail)
+            values.append(stored)
+    return field.map_keys.decode_key_bytes(keys)[0], values
+
+
+def encode_headers(next_sequence: npt.NDArray[np.int64]) -> list[bytes]:
+    """Values of LIST headers."""
+    encoded: list[bytes] = next_sequence.astype(">i8").view("V8").tolist()
+    return encoded
+
+
+def decode_header(stored: bytes | None) -> int:
+    """The next sequence number of a list; 0 for a list that was never written."""
+    return int.from_bytes(stored, "big") if stored else 0
+
+
+def is_shortened(base: bytes) -> bool:
+    """Whether a base stands in for a key that was too long."""
+    return base[PREFIX_BYTES] == LONG_KEY_TAG
