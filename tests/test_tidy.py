@@ -27,7 +27,7 @@ LINE_LENGTH_MAX = 110
 TEXT_BYTES_MAX = 1_000_000
 
 # Packages that get time and chance passed in, so that a test can hold them in its hand.
-PURE_PACKAGES = ("state", "io", "graph", "checkpoint", "cluster", "epoch")
+PURE_PACKAGES = ("state", "connectors", "graph", "checkpoint", "cluster", "epoch")
 BANNED_CALLS = {
     "time.time": "take a Clock and call now_ms()",
     "time.time_ns": "take a Clock and call now_ms()",
@@ -46,9 +46,9 @@ VENDOR_DOORS = {
     "obstore": ("storage/object_store.py",),
     "prometheus_client": ("dashboard/",),
     "psycopg": ("storage/key_saves/postgres.py",),
-    "pyspark": ("engine/", "io/"),
+    "pyspark": ("engine/", "connectors/"),
     "redis": ("storage/key_saves/redis.py",),
-    "rich": ("cli/", "io/console.py"),
+    "rich": ("cli/", "connectors/console.py"),
     "rocksdict": ("state/local/rocksdb_store.py",),
     "starlette": ("dashboard/",),
     "typer": ("cli/",),
@@ -56,7 +56,7 @@ VENDOR_DOORS = {
 }
 
 GRAB_BAGS = {"utils", "util", "helpers", "helper", "common", "misc", "tools"}
-PRINTING_ALLOWED = ("cli/", "io/console.py")
+PRINTING_ALLOWED = ("cli/", "connectors/console.py")
 PUBLIC_INIT = "__init__.py"
 
 # Spelled in pieces where this very file would otherwise be its own finding.
@@ -217,8 +217,8 @@ def closed_doors(source: Source) -> Iterator[str]:
 
 
 def early_spark(source: Source) -> Iterator[str]:
-    """Declaring and checking a job must work with no Spark started, so io imports it late."""
-    if not source.below("io/"):
+    """Declaring and checking a job must work with no Spark started, so connectors import it late."""
+    if not source.below("connectors/"):
         return
     for node in source.tree.body:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -327,7 +327,7 @@ def test_what_workers_import_starts_neither_spark_nor_the_terminal() -> None:
         (grab_bags, "helpers/words.py", ""),
         (banned_calls, "state/a.py", "import time\ntime.time()\n"),
         (banned_calls, "epoch/a.py", "from time import sleep\n"),
-        (banned_calls, "io/a.py", "import random\n"),
+        (banned_calls, "connectors/a.py", "import random\n"),
         (banned_calls, "graph/a.py", "import datetime\ndatetime.datetime.now()\n"),
         (banned_calls, "checkpoint/a.py", "import uuid\nuuid.uuid4()\n"),
         (pickles, "state/a.py", "def f():\n    import pickle\n"),
@@ -335,10 +335,10 @@ def test_what_workers_import_starts_neither_spark_nor_the_terminal() -> None:
         (prints, "state/a.py", "print(1)\n"),
         (code_in_init, "state/__init__.py", "from holdfast.ids import Term\n"),
         (closed_doors, "state/files/delta.py", "import lmdb\n"),
-        (closed_doors, "io/files.py", "import obstore\n"),
+        (closed_doors, "connectors/files.py", "import obstore\n"),
         (closed_doors, "graph/nodes.py", "from pyspark.sql import DataFrame\n"),
         (closed_doors, "graph/a.py", "if not TYPE_CHECKING:\n    from pyspark.sql import DataFrame\n"),
-        (early_spark, "io/files.py", "from pyspark.sql import DataFrame\n"),
+        (early_spark, "connectors/files.py", "from pyspark.sql import DataFrame\n"),
         (private_spark, "engine/a.py", "frame._" + "jdf\n"),
         (unfinished, "a.md", "TO" + "DO: later"),
         (machine_paths, "a.md", "see /wo" + "rk/notes"),
@@ -361,9 +361,9 @@ def test_rule_finds(rule: Rule, name: str, bad: str) -> None:
         (code_in_init, "__init__.py", "from holdfast.ids import Term\n"),
         (code_in_init, "state/__init__.py", '"""State."""\n'),
         (closed_doors, "state/local/lmdb_store.py", "import lmdb\n"),
-        (closed_doors, "io/files.py", "def f():\n    from pyspark.sql import DataFrame\n"),
+        (closed_doors, "connectors/files.py", "def f():\n    from pyspark.sql import DataFrame\n"),
         (closed_doors, "graph/a.py", "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame\n"),
-        (early_spark, "io/files.py", "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame\n"),
+        (early_spark, "connectors/files.py", "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame\n"),
         (machine_paths, "a.md", "a/work/b, ./home/c, network/root/d"),
     ],
 )

@@ -1,5 +1,22 @@
 """Fault-tolerant, highly available stateful stream processing for PySpark."""
 
+from holdfast.connectors.console import ConsoleSink
+from holdfast.connectors.contract import (
+    Mark,
+    Publisher,
+    RememberingPublisher,
+    SelectiveSink,
+    Sink,
+    Slice,
+    Source,
+    SourceReader,
+    StagedPart,
+    Waiting,
+)
+from holdfast.connectors.files.sink import FileSink
+from holdfast.connectors.files.source import FileSource
+from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 from holdfast.engine.job import Job, JobHandle
 from holdfast.engine.progress import Progress
 from holdfast.engine.query import KeyState, StateReader
@@ -25,23 +42,6 @@ from holdfast.graph.aggregates import collect, count, first, last, max, mean, mi
 from holdfast.graph.contexts import BatchContext, Context, ShardContext
 from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
-from holdfast.io.console import ConsoleSink
-from holdfast.io.contract import (
-    Mark,
-    Publisher,
-    RememberingPublisher,
-    SelectiveSink,
-    Sink,
-    Slice,
-    Source,
-    SourceReader,
-    StagedPart,
-    Waiting,
-)
-from holdfast.io.file_sink import FileSink
-from holdfast.io.file_source import FileSource
-from holdfast.io.generator import GeneratorSource
-from holdfast.io.memory import CRASH, MemorySink, MemorySource
 from holdfast.protection.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from holdfast.state.cells.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
 from holdfast.state.encoding.structs import Row

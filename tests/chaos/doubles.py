@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     import holdfast as hf
-    from holdfast.io.contract import StagedPart
+    from holdfast.connectors.contract import StagedPart
 
 GATE_SECONDS = 120.0
 RESULTS_KEPT = "registered"

@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 import holdfast as hf
 from holdfast.checkpoint.history import History
 from holdfast.checkpoint.records import CommitRecord
+from holdfast.connectors.contract import Slice
 from holdfast.errors import CorruptionError
-from holdfast.io.contract import Slice
 from holdfast.storage.local_directory import LocalStorage
 
 JOB, SOURCE, OPERATOR = "edges", "numbers", "count"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.connectors.files.sink import FilePublisher
 from holdfast.errors import HoldfastError
-from holdfast.io.file_sink import FilePublisher
 from tests.chaos import apps
 from tests.chaos.apps import Place, Shape
 from tests.chaos.harness import DEADLINE_SECONDS

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.connectors.contract import Mark
+from holdfast.connectors.files.sink import FilePublisher
 from holdfast.engine import planning, stretch
 from holdfast.engine.committing import Committer
 from holdfast.engine.publishing import Publishing
-from holdfast.io.contract import Mark
-from holdfast.io.file_sink import FilePublisher
 from tests.chaos.apps import Place
 from tests.chaos.edge_lives import LivesWalk
 from tests.chaos.edge_walk import Found, Walk

@@ -14,11 +14,11 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast.connectors.console import ConsoleSink
+from holdfast.connectors.contract import SelectiveSink, Sink, StagedPart
+from holdfast.connectors.files.sink import FileSink
+from holdfast.connectors.memory import MemorySink
 from holdfast.errors import DefinitionError
-from holdfast.io.console import ConsoleSink
-from holdfast.io.contract import SelectiveSink, Sink, StagedPart
-from holdfast.io.file_sink import FileSink
-from holdfast.io.memory import MemorySink
 
 Row = tuple[str, int]
 

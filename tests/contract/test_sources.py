@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.io.contract import EndingReader, Json, Slice, Source, SourceReader
-from holdfast.io.file_source import FileSource
-from holdfast.io.generator import GeneratorSource
-from holdfast.io.memory import MemorySource
+from holdfast.connectors.contract import EndingReader, Json, Slice, Source, SourceReader
+from holdfast.connectors.files.source import FileSource
+from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.memory import MemorySource
 from holdfast.state.encoding.types import parse_schema
 
 ROWS = 12

@@ -22,11 +22,11 @@ from holdfast.checkpoint.history import History
 from holdfast.checkpoint.records import CommitRecord, Parent, PinRecord
 from holdfast.checkpoint.retention import Retention, Retired
 from holdfast.checkpoint.view import EMPTY, CheckpointView, Head, fold
+from holdfast.connectors.contract import Mark
 from holdfast.engine.committing import Committer
 from holdfast.engine.planning import recorded_plans
 from holdfast.errors import FencedOut, UnknownOutcome
 from holdfast.ids import CommitNumber
-from holdfast.io.contract import Mark
 from holdfast.storage.contract import Put, Storage
 from tests.sim import leaders
 from tests.sim.leaders import Parts

@@ -29,6 +29,7 @@ from holdfast.checkpoint.records import (
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.terms import claim, newest_term
 from holdfast.checkpoint.view import EMPTY, CheckpointView
+from holdfast.connectors.contract import Mark, Slice, StagedPart
 from holdfast.engine.committing import AdoptedOther, Committer, PublishOrder
 from holdfast.engine.lines import line_of
 from holdfast.engine.planning import Planner, recorded_plans
@@ -44,7 +45,6 @@ from holdfast.errors import (
     UnknownOutcome,
 )
 from holdfast.ids import CommitNumber, shard_ranges
-from holdfast.io.contract import Mark, Slice, StagedPart
 from holdfast.storage.checksums import checksum, read_extent
 from tests.sim.scheduler import Crashed, Executor, Process
 from tests.sim.storage import SimStorage

@@ -24,9 +24,9 @@ from holdfast.checkpoint.envelope import unseal
 from holdfast.checkpoint.records import CommitRecord, DeltaFile, PlanRecord, VersionRecord
 from holdfast.checkpoint.retention import record_objects
 from holdfast.checkpoint.view import EMPTY, CheckpointView, fold, rewound
+from holdfast.connectors.contract import Mark
 from holdfast.engine.lines import EMPTY_VERSION
 from holdfast.errors import HoldfastError
-from holdfast.io.contract import Mark
 from holdfast.storage.checksums import checksum
 from holdfast.storage.contract import Put
 from tests.sim.scheduler import Scheduler

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.io.memory import SimulatedCrash
+from holdfast.connectors.memory import SimulatedCrash
 
 
 class Sequence(hf.KeyedFunction):

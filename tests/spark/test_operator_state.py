@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.checkpoint.commits import Chain
-from holdfast.io.memory import SimulatedCrash
+from holdfast.connectors.memory import SimulatedCrash
 from holdfast.storage.urls import open_storage
 from tests.spark.jobs import run, run_through_crashes
 

@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.checkpoint.commits import Chain
+from holdfast.connectors.contract import Slice, SourceReader
+from holdfast.connectors.files.source import FileSource
+from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.memory import MemorySource
 from holdfast.errors import DefinitionError
-from holdfast.io.contract import Slice, SourceReader
-from holdfast.io.file_source import FileSource
-from holdfast.io.generator import GeneratorSource
-from holdfast.io.memory import MemorySource
 from holdfast.storage.urls import open_storage
 
 # A task's error comes as either, depending on how deep it lies.

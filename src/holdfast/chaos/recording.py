@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from holdfast.connectors.contract import Publisher, Sink, StagedPart
+from holdfast.connectors.files.sink import FileSink
 from holdfast.engine.job import Job
 from holdfast.graph.nodes import Graph, Node, SinkNode
-from holdfast.io.contract import Publisher, Sink, StagedPart
-from holdfast.io.file_sink import FileSink
 
 SINKS, FILES, CALLS = "sinks", "files", "calls.jsonl"
 

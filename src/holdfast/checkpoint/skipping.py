@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from holdfast.checkpoint.commits import Chain
 from holdfast.checkpoint.plans import Plans, PlanTaken, committed_attempts, gives_up
 from holdfast.checkpoint.records import Json, PlanRecord, Slice
+from holdfast.connectors.files.slices import PlannedFile, planned_files, without
 from holdfast.errors import RestoreError
 from holdfast.ids import EpochId, PlanAttempt
-from holdfast.io.file_slices import PlannedFile, planned_files, without
 from holdfast.storage.contract import Storage
 
 

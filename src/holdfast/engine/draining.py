@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.checkpoint.records import Json, Slice
-from holdfast.io.contract import EndingReader, SourceReader
+from holdfast.connectors.contract import EndingReader, SourceReader
 
 
 class Ends:

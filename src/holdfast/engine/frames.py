@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.records import PlanRecord
 from holdfast.checkpoint.records import Slice as PlannedSlice
+from holdfast.connectors.contract import Slice, SourceReader
 from holdfast.engine.program import Program, apply_transform, schema_ddl, union_frames
 from holdfast.engine.staged import StagedReader
 from holdfast.engine.work import Payload
 from holdfast.graph.nodes import SourceNode, StreamNode, TransformNode, UnionNode
-from holdfast.io.contract import Slice, SourceReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,13 +24,13 @@ from holdfast.checkpoint.plans import (
 from holdfast.checkpoint.records import Json, PlanRecord, Slice
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock
+from holdfast.connectors.contract import Mark, SourceReader, TellingReader, Waiting, WaitingReader
 from holdfast.engine.committing import AdoptedOther
 from holdfast.engine.draining import Ends
 from holdfast.engine.plan_clock import PlanClock
 from holdfast.errors import CorruptionError, FencedOut, HoldfastError, ObjectMissing, RestoreError
 from holdfast.graph.nodes import SourceNode
 from holdfast.ids import EpochId, PlanAttempt
-from holdfast.io.contract import Mark, SourceReader, TellingReader, Waiting, WaitingReader
 
 PLANS_AHEAD_MAX = 1_000
 """How many recorded plans a recovery follows at most, beyond those that a rewind has to replay."""

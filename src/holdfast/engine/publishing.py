@@ -15,10 +15,10 @@ from functools import partial
 
 from holdfast.checkpoint.records import StagedFile
 from holdfast.checkpoint.view import CheckpointView
+from holdfast.connectors.contract import Mark, Publisher, RememberingPublisher, StagedPart
 from holdfast.engine.program import Program, first_line
 from holdfast.engine.staged import load_extent
 from holdfast.errors import DefinitionError, HoldfastError, RestoreError, SinkFailed
-from holdfast.io.contract import Mark, Publisher, RememberingPublisher, StagedPart
 from holdfast.steps import Step, reached
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from holdfast import errors
 from holdfast.checkpoint.plans import input_of
 from holdfast.checkpoint.records import DeltaFile, OwnKeysShard, PlanRecord, StagedFile, VersionRecord
+from holdfast.connectors.contract import SourceReader, VerifyingReader
 from holdfast.engine.bundle import Bundle
 from holdfast.engine.frames import EpochFrames, slice_of
 from holdfast.engine.lines import Line
@@ -40,7 +41,6 @@ from holdfast.engine.work import (
 )
 from holdfast.errors import EpochFailed, EpochInterrupted
 from holdfast.graph.nodes import OperatorNode, UnkeyedNode
-from holdfast.io.contract import SourceReader, VerifyingReader
 from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage

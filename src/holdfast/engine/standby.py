@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.records import PlanRecord
 from holdfast.checkpoint.records import Slice as PlannedSlice
+from holdfast.connectors.contract import Json, Slice
 from holdfast.engine.lines import EMPTY_VERSION, Line
 from holdfast.engine.lists import OperatorLists
 from holdfast.engine.placement import Placement, work_place
@@ -23,7 +24,6 @@ from holdfast.engine.runner import EpochRunner, Lines
 from holdfast.engine.session import default_parallelism
 from holdfast.engine.settings import RunSettings
 from holdfast.ids import shard_ranges
-from holdfast.io.contract import Json, Slice
 from holdfast.state.encoding.types import parse_schema
 from holdfast.state.local.backends import backend_named
 from holdfast.storage.urls import open_storage

@@ -20,6 +20,7 @@ from holdfast.checkpoint.identity import Checkpoint
 from holdfast.checkpoint.records import PlanRecord
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock
+from holdfast.connectors.contract import Mark
 from holdfast.engine.committing import Committer, PublishOrder
 from holdfast.engine.lines import EMPTY_VERSION, Line, line_of
 from holdfast.engine.lists import lists_of
@@ -43,7 +44,6 @@ from holdfast.errors import RestoreError
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.guarantees import Guarantee
 from holdfast.ids import KeyGroupRange, shard_ranges
-from holdfast.io.contract import Mark
 from holdfast.steps import Step, reached
 
 if TYPE_CHECKING:

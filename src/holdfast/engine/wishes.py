@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 
 from holdfast.clock import SystemClock
+from holdfast.connectors.contract import Json
 from holdfast.engine.permit import Permit
 from holdfast.errors import DefinitionError
-from holdfast.io.contract import Json
 
 
 class Wishes:

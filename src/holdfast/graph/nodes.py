@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from holdfast.connectors.contract import Sink, Source
     from holdfast.graph.aggregates import Aggregation
     from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
     from holdfast.graph.uncoordinated import Uncoordinated
-    from holdfast.io.contract import Sink, Source
 
     StatefulFunction = KeyedFunction | BatchFunction | Aggregation | OperatorFunction
     Transform = Callable[[DataFrame], DataFrame]

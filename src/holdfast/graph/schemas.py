@@ -10,6 +10,7 @@ from typing import assert_never
 
 import pyarrow as pa
 
+from holdfast.connectors.contract import SelectiveSink
 from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import output_schema, side_schemas
@@ -25,7 +26,6 @@ from holdfast.graph.nodes import (
     UnionNode,
     describe,
 )
-from holdfast.io.contract import SelectiveSink
 from holdfast.state.encoding.types import parse_schema
 
 DEAD_LETTER_SCHEMA = pa.schema(

@@ -28,11 +28,11 @@ from holdfast.graph.nodes import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.connectors.contract import Sink, Source
     from holdfast.graph.aggregates import Aggregate
     from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
     from holdfast.graph.nodes import OnError, StatefulFunction, Transform
     from holdfast.graph.uncoordinated import Uncoordinated
-    from holdfast.io.contract import Sink, Source
 
 N = TypeVar("N", bound=Node)
 

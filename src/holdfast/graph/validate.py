@@ -12,6 +12,7 @@ from typing import get_args
 
 import pyarrow as pa
 
+from holdfast.connectors.contract import CheckedSource, Sink, Source
 from holdfast.errors import DefinitionError
 from holdfast.graph import functions
 from holdfast.graph.aggregates import Aggregate, Aggregation
@@ -34,7 +35,6 @@ from holdfast.graph.nodes import (
 )
 from holdfast.graph.schemas import known_schema, sink_refusals
 from holdfast.graph.uncoordinated import Uncoordinated
-from holdfast.io.contract import CheckedSource, Sink, Source
 from holdfast.state.encoding.routing import check_hashable
 from holdfast.state.encoding.types import parse_schema, schema_ddl
 

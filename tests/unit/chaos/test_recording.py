@@ -11,7 +11,7 @@ import pyarrow as pa
 import holdfast as hf
 from holdfast.chaos.evidence import sink_left, sink_shapes
 from holdfast.chaos.recording import RecordedJob, RecordingSink, read_calls
-from holdfast.io.contract import StagedPart
+from holdfast.connectors.contract import StagedPart
 
 
 def part(*events: int) -> StagedPart:

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from holdfast.checkpoint.plans import Plans
 from holdfast.checkpoint.records import PlanRecord, Slice
 from holdfast.checkpoint.skipping import choose, give_up
+from holdfast.connectors.files.source import FileSource
 from holdfast.errors import RestoreError
 from holdfast.ids import EpochId
-from holdfast.io.file_source import FileSource
 from holdfast.storage.local_directory import LocalStorage
 
 A, B, C = ["a.json", 10, 1], ["b.json", 20, 2], ["c.json", 30, 3]

@@ -14,10 +14,10 @@ from typer.testing import CliRunner, Result
 from holdfast.checkpoint.commits import Chain
 from holdfast.checkpoint.view import from_manifest, to_manifest
 from holdfast.cli.main import app
+from holdfast.connectors.memory import MemorySink
 from holdfast.engine import rehearsal
 from holdfast.engine.rehearsal import rehearse
 from holdfast.engine.schemas import file_schema, lineage_of, record_of
-from holdfast.io.memory import MemorySink
 from holdfast.storage.urls import open_storage
 from tests.fixtures import evolved
 from tests.fixtures.everything import job as first_job

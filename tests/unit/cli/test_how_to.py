@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 import holdfast as hf
 from holdfast import errors
 from holdfast.cli import main, telling
+from holdfast.connectors.contract import Sink, Source, StagedPart
+from holdfast.connectors.memory import MemorySink
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check
-from holdfast.io.contract import Sink, Source, StagedPart
-from holdfast.io.memory import MemorySink
 from holdfast.state.encoding.arrow_values import column_of, objects_of
 from holdfast.state.encoding.coercion import Misfit, settler
 from holdfast.state.encoding.types import parse_schema, parse_type

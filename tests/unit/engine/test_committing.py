@@ -23,12 +23,12 @@ from holdfast.checkpoint.records import (
 )
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import SystemClock
+from holdfast.connectors.contract import StagedPart
 from holdfast.engine.committing import Committer, PublishOrder
 from holdfast.engine.permit import Permit
 from holdfast.engine.publishing import Publishing, Recipients
 from holdfast.engine.runner import EpochOutcome
 from holdfast.errors import SeatLost, StorageError
-from holdfast.io.contract import StagedPart
 from holdfast.storage.local_directory import LocalStorage
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.checkpoint.plans import Plans
 from holdfast.checkpoint.view import CheckpointView
+from holdfast.connectors.contract import Slice
+from holdfast.connectors.generator import GeneratorSource
 from holdfast.engine.planning import Planner
 from holdfast.graph.nodes import Place, SourceNode
-from holdfast.io.contract import Slice
-from holdfast.io.generator import GeneratorSource
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 

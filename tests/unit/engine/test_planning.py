@@ -17,12 +17,12 @@ from holdfast.checkpoint.prefix import Prefix
 from holdfast.checkpoint.records import CommitRecord, PlanRecord, Slice
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import Clock, SystemClock
+from holdfast.connectors.contract import Mark
+from holdfast.connectors.memory import MemoryReader, MemorySource
 from holdfast.engine.planning import Planner, Recorded, recorded_plans
 from holdfast.errors import FencedOut, RestoreError
 from holdfast.graph.nodes import Place, SourceNode
 from holdfast.ids import CommitNumber, EpochId, PlanAttempt
-from holdfast.io.contract import Mark
-from holdfast.io.memory import MemoryReader, MemorySource
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 

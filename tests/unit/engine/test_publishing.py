@@ -10,9 +10,9 @@ import pytest
 from holdfast.checkpoint.prefix import Prefix
 from holdfast.checkpoint.records import Extent, StagedFile
 from holdfast.checkpoint.view import CheckpointView
+from holdfast.connectors.contract import Mark, StagedPart
 from holdfast.engine.publishing import Publishing, Recipients
 from holdfast.errors import RestoreError, SinkFailed
-from holdfast.io.contract import Mark, StagedPart
 
 
 class Plain:

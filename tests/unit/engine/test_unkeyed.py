@@ -13,6 +13,7 @@ from msgspec.structs import replace as changed
 
 from holdfast.checkpoint.records import OperatorSchema, Parent, StateSchema
 from holdfast.checkpoint.view import EMPTY, fold, from_manifest, to_manifest
+from holdfast.connectors.memory import MemorySource
 from holdfast.engine.bundle import Bundle
 from holdfast.engine.lists import Lists, TakenLists, lists_of, take_lists
 from holdfast.engine.operators.dispatch import state_layout
@@ -29,7 +30,6 @@ from holdfast.engine.work import (
 )
 from holdfast.graph.functions import OperatorFunction
 from holdfast.graph.streams import Declaration
-from holdfast.io.memory import MemorySource
 from holdfast.state.cells.declarations import ListState
 from holdfast.state.encoding.types import parse_schema, type_ddl
 from holdfast.storage.local_directory import LocalStorage

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.connectors.files.source import FileSource
+from holdfast.connectors.memory import MemorySink
 from holdfast.graph.fingerprint import fingerprint_parts
 from holdfast.graph.functions import KeyedFunction
 from holdfast.graph.streams import Declaration
-from holdfast.io.file_source import FileSource
-from holdfast.io.memory import MemorySink
 
 SRC = Path(__file__).resolve().parents[3] / "src"
 
@@ -23,8 +23,8 @@ from holdfast.graph import aggregates as hf
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.functions import KeyedFunction
 from holdfast.graph.streams import Declaration
-from holdfast.io.file_source import FileSource
-from holdfast.io.memory import MemorySink
+from holdfast.connectors.files.source import FileSource
+from holdfast.connectors.memory import MemorySink
 from holdfast.state.cells.declarations import ReducingState, ValueState
 
 LIMIT = 10
@@ -126,9 +126,9 @@ def test_any_change_of_meaning_gives_another(before: str, after: str) -> None:
 
 
 def test_a_source_that_crashed_on_purpose_keeps_its_fingerprint() -> None:
+    from holdfast.connectors.memory import CRASH, MemorySink, MemorySource, SimulatedCrash
     from holdfast.graph.fingerprint import fingerprint
     from holdfast.graph.streams import Declaration
-    from holdfast.io.memory import CRASH, MemorySink, MemorySource, SimulatedCrash
 
     job, source = Declaration("job"), MemorySource([CRASH, 1])
     job.source(source, uid="in").sink(MemorySink(), uid="out")
@@ -144,7 +144,7 @@ from typing import Any
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.functions import OperatorFunction
 from holdfast.graph.streams import Declaration
-from holdfast.io.memory import MemorySink, MemorySource
+from holdfast.connectors.memory import MemorySink, MemorySource
 from holdfast.state.cells.declarations import ListState
 
 class Seen(OperatorFunction):

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.connectors.console import ConsoleSink
+from holdfast.connectors.contract import Sink
+from holdfast.connectors.memory import MemorySink, MemorySource
 from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import Guarantee, check_guarantee, statements
 from holdfast.graph.nodes import Graph
 from holdfast.graph.streams import Declaration
-from holdfast.io.console import ConsoleSink
-from holdfast.io.contract import Sink
-from holdfast.io.memory import MemorySink, MemorySource
 
 
 class OnceOnlySource(MemorySource):

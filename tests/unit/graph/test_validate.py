@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 
 import holdfast
+from holdfast.connectors.memory import MemorySink, MemorySource
 from holdfast.errors import DefinitionError
 from holdfast.graph import aggregates as hf
 from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check, mistakes
-from holdfast.io.memory import MemorySink, MemorySource
 from holdfast.state.cells.declarations import ListState, ValueState
 
 

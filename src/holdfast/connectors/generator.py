@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from holdfast.connectors.contract import Json, Slice
 from holdfast.errors import DefinitionError
-from holdfast.io.contract import Json, Slice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,9 +6,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from holdfast.connectors.files.locations import ObjectDirectory
+from holdfast.connectors.files.source import FileReader, FileSource
 from holdfast.errors import InputVanished
-from holdfast.io.file_places import ObjectDirectory
-from holdfast.io.file_source import FileReader, FileSource
 from holdfast.storage.contract import Entry
 from tests.unit.checkpoint.kept import MemoryStorage
 

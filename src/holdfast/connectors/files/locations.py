@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.connectors.files.names import RAW_LOCAL_FILES, is_text
 from holdfast.errors import DefinitionError
-from holdfast.io.file_names import RAW_LOCAL_FILES, is_text
 from holdfast.storage.contract import check_name
 from holdfast.storage.urls import open_storage
 

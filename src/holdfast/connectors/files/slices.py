@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from holdfast.io.contract import Json
+from holdfast.connectors.contract import Json
 
 
 @dataclass(frozen=True, slots=True)

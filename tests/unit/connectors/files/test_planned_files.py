@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.io import file_memory
-from holdfast.io.file_memory import FORGET_AFTER_MS
-from holdfast.io.file_places import Found, Listing, Wanted
-from holdfast.io.file_source import FileReader, FileSource
+from holdfast.connectors.files import planned_files
+from holdfast.connectors.files.locations import Found, Listing, Wanted
+from holdfast.connectors.files.planned_files import FORGET_AFTER_MS
+from holdfast.connectors.files.source import FileReader, FileSource
 
 SOURCE = FileSource("in", format="json", schema="n long")
 
@@ -60,7 +60,7 @@ class Checkpoint:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_memory, "FORGET_MIN", 20)
+    monkeypatch.setattr(planned_files, "FORGET_MIN", 20)
 
 
 def test_what_is_remembered_follows_the_files_that_are_there_not_those_that_passed() -> None:

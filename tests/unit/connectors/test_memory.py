@@ -3,9 +3,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from holdfast.connectors.contract import StagedPart
+from holdfast.connectors.memory import CRASH, MemorySink, MemorySource, SimulatedCrash
 from holdfast.errors import DefinitionError
-from holdfast.io.contract import StagedPart
-from holdfast.io.memory import CRASH, MemorySink, MemorySource, SimulatedCrash
 
 
 def test_a_crash_in_the_input_comes_after_the_rows_before_it_and_once() -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.connectors.generator import SLICE_ROWS_MAX, GeneratorSource
 from holdfast.errors import DefinitionError
-from holdfast.io.generator import SLICE_ROWS_MAX, GeneratorSource
 
 START_MS = 1_000_000
 

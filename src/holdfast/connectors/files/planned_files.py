@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from holdfast.io.contract import Json
+from holdfast.connectors.contract import Json
 
 TAIL_MAX = 20_000
 """How many files planning can go back by: many more than one slice, which is what it goes back by."""

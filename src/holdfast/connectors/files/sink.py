@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast.connectors.contract import Mark, StagedPart
+from holdfast.connectors.files.formats import FORMATS, check_columns, encode
 from holdfast.errors import DefinitionError, ObjectMissing, RestoreError, RetryableError
-from holdfast.io.contract import Mark, StagedPart
-from holdfast.io.file_formats import FORMATS, check_columns, encode
 from holdfast.storage import draft_names
 from holdfast.storage.contract import Put
 from holdfast.storage.local_directory import LocalStorage

@@ -8,8 +8,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from holdfast.io.column_texts import plain_texts
-from holdfast.io.contract import StagedPart
+from holdfast.connectors.contract import StagedPart
+from holdfast.connectors.files.text_columns import plain_texts
 
 _CELL_WIDTH_MAX = 40
 

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from holdfast.connectors.contract import Mark, RememberingPublisher, StagedPart
+from holdfast.connectors.files.sink import FilePublisher, FileSink
 from holdfast.errors import RestoreError, RetryableError
-from holdfast.io.contract import Mark, RememberingPublisher, StagedPart
-from holdfast.io.file_sink import FilePublisher, FileSink
 from holdfast.storage.local_directory import LocalStorage
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.io.file_names import some_of
-from holdfast.io.file_places import Listing
+from holdfast.connectors.files.locations import Listing
+from holdfast.connectors.files.names import some_of
 
 CROWDED = 100_000
 """How many files that were read make a place slow to look at."""

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from holdfast.connectors.files.text_columns import TEXT, joined, json_objects, plain_texts, utf8
 from holdfast.errors import DefinitionError
-from holdfast.io.column_texts import TEXT, joined, json_objects, plain_texts, utf8
 
 _BATCH_ROWS = 65_536
 _SHOWN_CHARS_MAX = 80

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast.connectors.contract import Slice, Waiting
+from holdfast.connectors.files.source import LOOK_MS, FileReader, FileSource
 from holdfast.errors import DefinitionError, InputVanished
-from holdfast.io.contract import Slice, Waiting
-from holdfast.io.file_source import LOOK_MS, FileReader, FileSource
 
 NO_SPARK: Any = None
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast.connectors.files.formats import FORMATS, check_columns, encode
 from holdfast.errors import DefinitionError
-from holdfast.io.file_formats import FORMATS, check_columns, encode
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 

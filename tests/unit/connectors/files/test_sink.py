@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast.connectors.contract import StagedPart
+from holdfast.connectors.files.sink import FileSink
 from holdfast.errors import DefinitionError
-from holdfast.io.contract import StagedPart
-from holdfast.io.file_sink import FileSink
 
 
 def staged(table: pa.Table, part: int = 0) -> StagedPart:

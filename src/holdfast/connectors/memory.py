@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from holdfast.connectors.contract import Json, Slice, StagedPart
 from holdfast.errors import DefinitionError
-from holdfast.io.contract import Json, Slice, StagedPart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.connectors.contract import Json, Slice, Waiting
+from holdfast.connectors.files.locations import Directory, Found, open_directory
+from holdfast.connectors.files.names import is_final, literal
+from holdfast.connectors.files.notices import FileNews
+from holdfast.connectors.files.planned_files import ReadNames
 from holdfast.errors import DefinitionError, InputVanished
-from holdfast.io.contract import Json, Slice, Waiting
-from holdfast.io.file_memory import ReadNames
-from holdfast.io.file_names import is_final, literal
-from holdfast.io.file_news import FileNews
-from holdfast.io.file_places import Directory, Found, open_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
