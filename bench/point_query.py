@@ -26,11 +26,11 @@ import pyarrow as pa
 from holdfast.checkpoint.commits import Chain, Committed
 from holdfast.checkpoint.identity import open_checkpoint
 from holdfast.checkpoint.records import CommitRecord, DeltaFile, Extent, SnapshotFile, VersionRecord
+from holdfast.checkpoint.stored_schemas import file_schema, record_of
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import SystemClock
 from holdfast.engine.lines import EMPTY_VERSION
 from holdfast.engine.query import StateReader
-from holdfast.engine.schemas import file_schema, record_of
 from holdfast.ids import KeyGroupRange, shard_ranges
 from holdfast.state.contract import EMPTY, DeltaStep, StateTarget, Version, open_state
 from holdfast.state.encoding.keys import key_groups_of, routing_hash

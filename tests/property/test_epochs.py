@@ -24,12 +24,12 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast.checkpoint.commits import Chain, Committed
 from holdfast.checkpoint.records import CommitRecord, PlanRecord, SnapshotFile
+from holdfast.checkpoint.stored_schemas import file_schema, record_of
 from holdfast.checkpoint.view import EMPTY
 from holdfast.engine.bundle import Bundle
 from holdfast.engine.lines import line_of
 from holdfast.engine.operators.dispatch import state_layout
 from holdfast.engine.runner import EpochOutcome, _take_state
-from holdfast.engine.schemas import file_schema, record_of
 from holdfast.engine.shards import Kept, open_shard, snapshot_shard
 from holdfast.engine.staged import unpack_rows
 from holdfast.engine.task import _operator_result
@@ -138,7 +138,7 @@ class World:
         task = OperatorTask(
             place=place, uid="op", epoch=self.view.last_epoch + 1, attempt=self._attempts, run="r",
             clock_ms=0, committed=self.view.last_epoch, function=self._function, lineage=self._lineage,
-            key=("key",), order_by=self._order_by, on_error="fail", shards=tuple(lines["op", shard].plan()
+            key=("key",), order_by=self._order_by, on_error="fail", shards=tuple(lines["op", shard]
             for shard in range(shards)), outputs=("",), saves_state=True,
         )  # fmt: skip
         results = []
@@ -191,7 +191,7 @@ class World:
         """All entries, restored by a new machine with one shard."""
         place = WorkPlace("reader", self._storage.url, str(self._root / "reader"), "lmdb")
         line = line_of(self.view, "op", shard_ranges(GROUPS, 1)[0])
-        state = open_shard(place, "op", self._lineage, line.plan(), self.view.last_epoch, Kept.IN_CHECKPOINT)
+        state = open_shard(place, "op", self._lineage, line, self.view.last_epoch, Kept.IN_CHECKPOINT)
         state.verify_base()
         entries = dict(state.scan(b""))
         state.close()

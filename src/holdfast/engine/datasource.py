@@ -19,10 +19,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from holdfast.checkpoint.pins import read_pins, unpin
 from holdfast.clock import SystemClock, duration_ms
-from holdfast.engine.program import schema_ddl
 from holdfast.engine.reading import PIN_MS, StoredState, open_stored, pieces, pin_for, state_tables
 from holdfast.errors import DefinitionError, ObjectMissing, RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
+from holdfast.state.encoding.types import frame_ddl
 from holdfast.state.files.rows import row_schema
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
@@ -60,7 +60,7 @@ class StateDataSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        return schema_ddl(row_schema(self._asked.open().layout(self._asked.uid)))
+        return frame_ddl(row_schema(self._asked.open().layout(self._asked.uid)))
 
     def reader(self, schema: Any) -> StateDataReader:
         return StateDataReader(self._asked)

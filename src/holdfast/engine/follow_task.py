@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from msgspec.structs import replace
 
+from holdfast.engine.lines import Line
 from holdfast.engine.shards import Kept, leave_former_shards, open_shard
-from holdfast.engine.work import Failure, ShardPlan, TaskResult, WorkPlace, as_batch
+from holdfast.engine.work import Failure, TaskResult, WorkPlace, as_batch
 from holdfast.errors import HoldfastError
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import Arrival
@@ -29,7 +30,7 @@ class FollowedOperator:
 
     uid: str
     lineage: Lineage
-    shards: dict[int, ShardPlan]
+    shards: dict[int, Line]
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class FollowTask:
             return replace(result, failure=Failure(type(error).__name__, (str(error),)))
         return replace(result, arrival=max(found, key=list(Arrival).index))
 
-    def _bring(self, operator: FollowedOperator, plan: ShardPlan) -> Arrival:
+    def _bring(self, operator: FollowedOperator, plan: Line) -> Arrival:
         opened = open_shard(
             self.place, operator.uid, operator.lineage, plan, self.committed, Kept.IN_CHECKPOINT
         )

@@ -153,7 +153,7 @@ class Follower:
             FollowedOperator(
                 uid,
                 self._lineages[uid],
-                {shard: lines[key, shard].plan() for key, shard in wanted if key == uid},
+                {shard: lines[key, shard] for key, shard in wanted if key == uid},
             )
             for uid in dict.fromkeys(uid for uid, _ in wanted)
         )

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from holdfast.checkpoint.records import PlanRecord
 from holdfast.checkpoint.records import Slice as PlannedSlice
 from holdfast.connectors.contract import Slice, SourceReader
-from holdfast.engine.program import Program, apply_transform, schema_ddl, union_frames
+from holdfast.engine.program import Program, apply_transform, union_frames
 from holdfast.engine.staged import StagedReader
 from holdfast.engine.work import Payload
 from holdfast.graph.nodes import SourceNode, StreamNode, TransformNode, UnionNode
+from holdfast.state.encoding.types import frame_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,7 +68,7 @@ class EpochFrames:
     def _staged_frame(self, stream: str) -> DataFrame:
         schema = self._program.schemas[stream]
         payloads = tuple(self._staged.get(stream, ()))
-        ddl = schema_ddl(schema)
+        ddl = frame_ddl(schema)
         if not payloads:
             return self._spark.createDataFrame([], ddl)
         reader = StagedReader(self._storage_url, payloads, schema)

@@ -15,7 +15,6 @@ from msgspec.structs import replace as replace_record
 
 from holdfast.checkpoint.records import DeltaFile, SnapshotFile, VersionRecord
 from holdfast.checkpoint.view import CheckpointView
-from holdfast.engine.work import ShardPlan
 from holdfast.ids import KeyGroupRange
 
 EMPTY_VERSION = VersionRecord(epoch=0, attempt=0, result="")
@@ -23,15 +22,12 @@ EMPTY_VERSION = VersionRecord(epoch=0, attempt=0, result="")
 
 @dataclass(frozen=True)
 class Line:
-    """One shard of one operator."""
+    """One shard of one operator: its key groups, its version, and the files that its state comes from."""
 
     groups: KeyGroupRange
     version: VersionRecord
     snapshots: tuple[SnapshotFile, ...] = ()
     deltas: tuple[DeltaFile, ...] = ()
-
-    def plan(self) -> ShardPlan:
-        return ShardPlan(self.groups, self.version, self.snapshots, self.deltas)
 
     def extended(self, delta: DeltaFile) -> Line:
         """The line after an epoch that changed this shard."""

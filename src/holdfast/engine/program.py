@@ -33,7 +33,7 @@ from holdfast.graph.nodes import (
 from holdfast.graph.schemas import sink_refusals
 from holdfast.state.encoding.keys import routing_expression
 from holdfast.state.encoding.layout import StateLayout
-from holdfast.state.encoding.types import parse_schema, parse_type, type_ddl
+from holdfast.state.encoding.types import frame_ddl, parse_schema, parse_type
 from holdfast.state.files.conversion import Lineage
 
 if TYPE_CHECKING:
@@ -158,10 +158,6 @@ def frame_schema(frame: DataFrame) -> pa.Schema:
     )
 
 
-def schema_ddl(schema: pa.Schema) -> str:
-    return ", ".join(f"`{field.name}` {type_ddl(field.type)}" for field in schema)
-
-
 class _Typing:
     """Finds the columns of every stream, before a row is read."""
 
@@ -207,7 +203,7 @@ class _Typing:
         return self._forms[node.uid]
 
     def _empty(self, schema: pa.Schema) -> DataFrame:
-        return self._spark.createDataFrame([], schema_ddl(schema))
+        return self._spark.createDataFrame([], frame_ddl(schema))
 
 
 def apply_transform(node: TransformNode, frame: DataFrame) -> DataFrame:

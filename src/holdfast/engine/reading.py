@@ -27,10 +27,10 @@ from holdfast.checkpoint.identity import read_job
 from holdfast.checkpoint.pins import pin, read_pins, unpin
 from holdfast.checkpoint.records import DeltaFile, SnapshotFile
 from holdfast.checkpoint.savepoints import read_savepoint
+from holdfast.checkpoint.stored_schemas import lineage_of
 from holdfast.checkpoint.view import CheckpointView, from_manifest
 from holdfast.clock import Clock, SystemClock
 from holdfast.engine.lines import line_of
-from holdfast.engine.schemas import lineage_of
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.contract import SnapshotSource, Version

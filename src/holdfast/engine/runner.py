@@ -216,7 +216,7 @@ class EpochRunner:
             key=node.key,
             order_by=node.order_by,
             on_error=node.on_error,
-            shards=tuple(lines[node.uid, shard].plan() for shard in range(plan.parallelism)),
+            shards=tuple(lines[node.uid, shard] for shard in range(plan.parallelism)),
             outputs=tuple(stage.outputs),
             saves_state=self._saves_state,
             protection=node.protection,

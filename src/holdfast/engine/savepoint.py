@@ -19,17 +19,19 @@ from msgspec.structs import replace
 from holdfast.checkpoint.copying import copy_all, repacked
 from holdfast.checkpoint.records import Json, SavepointRecord
 from holdfast.checkpoint.savepoints import dispose_savepoint, read_savepoint, verify_savepoint
+from holdfast.checkpoint.stored_schemas import record_of
 from holdfast.clock import SystemClock
-from holdfast.engine.program import compile_graph, schema_ddl
+from holdfast.engine.program import compile_graph
 from holdfast.engine.reading import StoredState, open_stored
 from holdfast.engine.savepoint_drafts import beginning, drafted, finished, renewed, without
 from holdfast.engine.savepoint_rows import refuse_columns, regroup, write_rows
-from holdfast.engine.schemas import declaration, record_of
+from holdfast.engine.schemas import declaration
 from holdfast.engine.session import default_parallelism, open_session, register_data_sources
 from holdfast.errors import DefinitionError
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check
 from holdfast.state.encoding.keys import KEY_GROUPS_MAX
+from holdfast.state.encoding.types import frame_ddl
 from holdfast.state.files.rows import row_schema
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
@@ -84,7 +86,7 @@ class Savepoint:
     def operators(self) -> dict[str, str]:
         """Uid of each keyed operator with state -> the columns of that state as rows."""
         stored = self._stored()
-        return {uid: schema_ddl(row_schema(line.layout)) for uid, line in stored.lineages.items()}
+        return {uid: frame_ddl(row_schema(line.layout)) for uid, line in stored.lineages.items()}
 
     def read(self, spark: SparkSession, uid: str) -> DataFrame:
         """An operator's state as a DataFrame, one row per key. Nothing is read until Spark runs it."""

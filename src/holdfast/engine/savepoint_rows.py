@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from holdfast import errors
 from holdfast.checkpoint.composing import WholeState, whole_state_delta
 from holdfast.checkpoint.records import DeltaFile, SavepointRecord
-from holdfast.engine.program import frame_schema, schema_ddl
+from holdfast.engine.program import frame_schema
 from holdfast.engine.reading import StoredState, pieces
 from holdfast.engine.state_tasks import ENTRY_SCHEMA, RegroupTask, WriteTask, decode_written
 from holdfast.engine.work import RESULT_SCHEMA
@@ -19,7 +19,7 @@ from holdfast.errors import DefinitionError
 from holdfast.ids import shard_ranges
 from holdfast.state.encoding.keys import group_expression
 from holdfast.state.encoding.layout import StateLayout
-from holdfast.state.encoding.types import type_ddl
+from holdfast.state.encoding.types import frame_ddl, type_ddl
 from holdfast.state.files.rows import column_names, row_schema, schema_problems
 from holdfast.storage.contract import Storage
 
@@ -35,7 +35,7 @@ def refuse_columns(frames: Mapping[str, tuple[StateLayout, DataFrame]]) -> None:
             f"the rows for operator {uid!r}: {p}" for p in schema_problems(layout, frame_schema(frame))
         ]
     if problems:
-        wanted = [f"{uid!r} has {schema_ddl(row_schema(layout))}" for uid, (layout, _) in frames.items()]
+        wanted = [f"{uid!r} has {frame_ddl(row_schema(layout))}" for uid, (layout, _) in frames.items()]
         raise DefinitionError("\n".join([*problems, f"columns wanted: {'; '.join(wanted)}"]))
 
 

@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from holdfast import errors
 from holdfast.checkpoint.records import DeltaFile, OperatorSchema, SnapshotFile, VersionRecord
-from holdfast.engine.work import ShardPlan, TaskResult, WorkPlace, as_batch
+from holdfast.engine.lines import Line
+from holdfast.engine.work import TaskResult, WorkPlace, as_batch
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.contract import (
     EMPTY,
@@ -54,7 +55,7 @@ class Kept(Enum):
 
 
 def open_shard(
-    place: WorkPlace, uid: str, lineage: Lineage, plan: ShardPlan, committed: int, kept: Kept
+    place: WorkPlace, uid: str, lineage: Lineage, plan: Line, committed: int, kept: Kept
 ) -> ShardState:
     """Working state of one shard, at the version that the plan asks for, in the layout in force."""
     storage = open_storage(place.storage_url)
@@ -143,7 +144,7 @@ def state_identity(place: WorkPlace, uid: str, groups: KeyGroupRange, lineage: L
     return f"{place.identity}/{uid}/{groups}/{lineage.fingerprint}{kept.value}"
 
 
-def _delta_step(storage: Storage, lineage: Lineage, plan: ShardPlan, delta: DeltaFile) -> DeltaStep:
+def _delta_step(storage: Storage, lineage: Lineage, plan: Line, delta: DeltaFile) -> DeltaStep:
     def load() -> Entries:
         data = read_extent(storage, delta.extent)
         first, end = max(delta.first_group, plan.groups.first), min(delta.end_group, plan.groups.end)

@@ -19,12 +19,12 @@ from holdfast.connectors.contract import Json, Slice
 from holdfast.engine.lines import EMPTY_VERSION, Line
 from holdfast.engine.lists import OperatorLists
 from holdfast.engine.placement import Placement, work_place
-from holdfast.engine.program import Program, schema_ddl
+from holdfast.engine.program import Program
 from holdfast.engine.runner import EpochRunner, Lines
 from holdfast.engine.session import default_parallelism
 from holdfast.engine.settings import RunSettings
 from holdfast.ids import shard_ranges
-from holdfast.state.encoding.types import parse_schema
+from holdfast.state.encoding.types import frame_ddl, parse_schema
 from holdfast.state.local.backends import backend_named
 from holdfast.storage.urls import open_storage
 
@@ -47,7 +47,7 @@ def rehearse(spark: SparkSession, program: Program, settings: RunSettings, shard
         program,
         work_place(spark, settings, REHEARSAL, storage, REHEARSAL),
         storage,
-        {node.uid: _NoRows(schema_ddl(parse_schema(node.source.schema))) for node in program.graph.sources},
+        {node.uid: _NoRows(frame_ddl(parse_schema(node.source.schema))) for node in program.graph.sources},
         settings.key_groups,
         True,
         Placement(spark),

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from holdfast import errors
 from holdfast.checkpoint.records import VersionRecord
+from holdfast.engine.lines import Line
 from holdfast.engine.operators.dispatch import run_function
 from holdfast.engine.operators.result import EpochContext
 from holdfast.engine.shards import (
@@ -30,7 +31,7 @@ from holdfast.engine.shards import (
     version_of,
 )
 from holdfast.engine.task_files import TaskWriter, Watch
-from holdfast.engine.work import Failure, OperatorTask, ShardPlan, StageTask, TaskResult, as_batch
+from holdfast.engine.work import Failure, OperatorTask, StageTask, TaskResult, as_batch
 from holdfast.state.contract import ShardState, StaleWorkingState
 from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.files.delta import to_entries, write_delta
@@ -127,7 +128,7 @@ def _run_on(
     state: ShardState,
     task: OperatorTask,
     shard: int,
-    plan: ShardPlan,
+    plan: Line,
     table: pa.Table,
     storage: Storage,
     watch: Watch,
@@ -185,7 +186,7 @@ def _kept(task: OperatorTask) -> Kept:
     return Kept.IN_CHECKPOINT if task.saves_state else Kept.NOWHERE
 
 
-def _own_keys(task: OperatorTask, plan: ShardPlan, state: ShardState) -> OwnKeys | None:
+def _own_keys(task: OperatorTask, plan: Line, state: ShardState) -> OwnKeys | None:
     """What saves the shard's keys on their own, if they are."""
     if task.protection is None:
         return None

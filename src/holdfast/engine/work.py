@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import pyarrow as pa
 
-from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
-from holdfast.ids import KeyGroupRange
+from holdfast.checkpoint.records import Extent, SnapshotFile, VersionRecord
+from holdfast.engine.lines import Line
 
 if TYPE_CHECKING:
     from holdfast.graph.uncoordinated import Uncoordinated
@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 OnError = Literal["fail", "dead-letter"]
 INLINE_BYTES = 32 * 1024
 """Payloads up to this size travel in the result row; the driver writes all of an epoch's into one object."""
-
-
-@dataclass(frozen=True)
-class ShardPlan:
-    """One shard before an epoch: which key groups, which state, and how to come by that state."""
-
-    groups: KeyGroupRange
-    version: VersionRecord
-    snapshots: tuple[SnapshotFile, ...]
-    deltas: tuple[DeltaFile, ...]
 
 
 @dataclass(frozen=True)
@@ -68,7 +58,7 @@ class OperatorTask:
     key: tuple[str, ...]
     order_by: tuple[str, ...]
     on_error: OnError
-    shards: tuple[ShardPlan, ...]
+    shards: tuple[Line, ...]
     outputs: tuple[str, ...]
     saves_state: bool
     protection: Uncoordinated | None = None

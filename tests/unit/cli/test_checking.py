@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from holdfast.checkpoint.commits import Chain
+from holdfast.checkpoint.stored_schemas import file_schema, lineage_of, record_of
 from holdfast.checkpoint.view import from_manifest, to_manifest
 from holdfast.cli.main import app
 from holdfast.connectors.memory import MemorySink
 from holdfast.engine import rehearsal
 from holdfast.engine.rehearsal import rehearse
-from holdfast.engine.schemas import file_schema, lineage_of, record_of
 from holdfast.storage.urls import open_storage
 from tests.fixtures import evolved
 from tests.fixtures.everything import job as first_job

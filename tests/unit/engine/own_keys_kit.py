@@ -14,9 +14,10 @@ import pyarrow as pa
 
 import holdfast as hf
 from holdfast.checkpoint.records import VersionRecord
+from holdfast.engine.lines import Line
 from holdfast.engine.task import _operator_result
 from holdfast.engine.uncoordinated import workshop
-from holdfast.engine.work import OperatorTask, OwnKeysResult, ShardPlan, TaskResult, WorkPlace
+from holdfast.engine.work import OperatorTask, OwnKeysResult, TaskResult, WorkPlace
 from holdfast.errors import StorageError
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.cells.declarations import state_fields
@@ -139,7 +140,7 @@ class Shard:
             key=("user",),
             order_by=(),
             on_error="fail",
-            shards=(ShardPlan(GROUPS, self.version, (), ()),),
+            shards=(Line(GROUPS, self.version, (), ()),),
             outputs=("",),
             saves_state=True,
             protection=self.protection,

@@ -20,11 +20,11 @@ from holdfast.checkpoint.records import (
     StateSchema,
     VersionRecord,
 )
+from holdfast.checkpoint.stored_schemas import file_schema, record_of
 from holdfast.checkpoint.terms import claim
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import SystemClock
 from holdfast.engine.lines import EMPTY_VERSION
-from holdfast.engine.schemas import file_schema, record_of
 from holdfast.ids import KeyGroupRange, shard_ranges
 from holdfast.state.cells.shard_list import pack_list
 from holdfast.state.contract import DeltaStep, StateTarget, Version, open_state

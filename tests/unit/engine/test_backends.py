@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint.records import SnapshotFile, VersionRecord
-from holdfast.engine.lines import EMPTY_VERSION
-from holdfast.engine.schemas import file_schema, record_of
+from holdfast.checkpoint.stored_schemas import file_schema, record_of
+from holdfast.engine.lines import EMPTY_VERSION, Line
 from holdfast.engine.shards import Kept, open_shard, snapshot_shard
-from holdfast.engine.work import ShardPlan, WorkPlace, decode_result
+from holdfast.engine.work import WorkPlace, decode_result
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.contract import EMPTY, Entries, Version
 from holdfast.state.files.conversion import Lineage
@@ -28,7 +28,7 @@ def place(root: Path, disk: str, backend: str) -> WorkPlace:
 def written(root: Path, backend: str) -> SnapshotFile:
     """A shard's snapshot, as its task writes it."""
     here = place(root, "disk", backend)
-    plan = ShardPlan(GROUPS, EMPTY_VERSION, (), ())
+    plan = Line(GROUPS, EMPTY_VERSION, (), ())
     state = open_shard(here, "totals", LINEAGE, plan, committed=0, kept=Kept.IN_CHECKPOINT)
     state.apply(EMPTY, Version(1, 1, "r"), ENTRIES, 1)
     state.close()
@@ -52,13 +52,13 @@ def test_the_state_of_a_shard_comes_along(
     # Another machine: nothing but the checkpoint is there.
     monkeypatch.setenv("HOLDFAST_MEMORY_DIR", str(tmp_path))
     here = place(tmp_path, "another disk", after)
-    plan = ShardPlan(GROUPS, VersionRecord(epoch=1, attempt=1, result="r"), (file,), ())
+    plan = Line(GROUPS, VersionRecord(epoch=1, attempt=1, result="r"), (file,), ())
     state = open_shard(here, "totals", LINEAGE, plan, committed=1, kept=Kept.IN_CHECKPOINT)
     state.verify_base()
     assert list(state.scan(b"")) == ENTRIES
     state.close()
     narrow = KeyGroupRange(KeyGroup(1), KeyGroup(3))
-    plan = ShardPlan(narrow, plan.version, (file,), ())
+    plan = Line(narrow, plan.version, (file,), ())
     state = open_shard(here, "totals", LINEAGE, plan, committed=1, kept=Kept.IN_CHECKPOINT)
     assert list(state.scan(b"")) == ENTRIES[1:3]
     state.close()

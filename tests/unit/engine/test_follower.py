@@ -88,7 +88,7 @@ class Standby:
         view = view or History(self.made.storage).load()
         found = set()
         for groups in shard_ranges(self.made.key_groups, view.parallelism):
-            plan = line_of(view, "totals", groups).plan()
+            plan = line_of(view, "totals", groups)
             lineage = Lineage.begin(LAYOUT)
             with closing(
                 open_shard(self.place, "totals", lineage, plan, view.last_epoch, Kept.IN_CHECKPOINT)
@@ -205,7 +205,7 @@ def test_leader_and_standby_with_one_working_directory_do_not_share_a_shard(
     standby.step()
     leader = replace(standby.place, owner="here-1")
     for groups in made.shards:
-        plan = line_of(made.view, "totals", groups).plan()
+        plan = line_of(made.view, "totals", groups)
         with closing(
             open_shard(leader, "totals", Lineage.begin(LAYOUT), plan, 1, Kept.IN_CHECKPOINT)
         ) as state:
@@ -217,7 +217,7 @@ def contents(place: WorkPlace, view: CheckpointView, key_groups: int) -> list[tu
     """All that a leader would find in the shards."""
     found: list[tuple[bytes, bytes]] = []
     for groups in shard_ranges(key_groups, view.parallelism):
-        plan = line_of(view, "totals", groups).plan()
+        plan = line_of(view, "totals", groups)
         opened = open_shard(place, "totals", Lineage.begin(LAYOUT), plan, view.last_epoch, Kept.IN_CHECKPOINT)
         with closing(opened) as state:
             found += state.scan(b"")

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
+from holdfast.checkpoint.stored_schemas import file_schema, record_of
 from holdfast.checkpoint.view import CheckpointView
 from holdfast.engine import shards
-from holdfast.engine.lines import EMPTY_VERSION, line_of
-from holdfast.engine.schemas import file_schema, record_of
+from holdfast.engine.lines import EMPTY_VERSION, Line, line_of
 from holdfast.engine.shards import Kept, open_shard, snapshot_shard
-from holdfast.engine.work import ShardPlan, WorkPlace, decode_result
+from holdfast.engine.work import WorkPlace, decode_result
 from holdfast.ids import KeyGroup, KeyGroupRange
 from tests.unit.engine.stored import MadeCheckpoint
 
@@ -79,7 +79,7 @@ def test_a_snapshot_of_state_on_its_way_through_the_deltas_of_other_shards_is_no
     whole = KeyGroupRange(KeyGroup(0), KeyGroup(made.key_groups))
     # With one shard a task opened the state and its function failed; then there were two; now one again.
     open_shard(
-        place, "totals", made.lineage, ShardPlan(whole, EMPTY_VERSION, (), ()), 0, Kept.IN_CHECKPOINT
+        place, "totals", made.lineage, Line(whole, EMPTY_VERSION, (), ()), 0, Kept.IN_CHECKPOINT
     ).close()
     for number in range(3):
         made.commit({(f"u{number}", number): {"total": number}})
@@ -91,7 +91,7 @@ def test_a_snapshot_of_state_on_its_way_through_the_deltas_of_other_shards_is_no
 
     monkeypatch.setattr(shards, "delta_entries", until_killed)
     with pytest.raises(StopIteration):
-        open_shard(place, "totals", made.lineage, line.plan(), 3, Kept.IN_CHECKPOINT)
+        open_shard(place, "totals", made.lineage, line, 3, Kept.IN_CHECKPOINT)
     schema = file_schema(record_of(made.lineage))
     batch = snapshot_shard(place, made.lineage, schema, shard=0, groups=whole, epoch=4)
     half = decode_result(batch.column("result")[0].as_py()).snapshot
@@ -109,7 +109,7 @@ def test_state_that_no_checkpoint_holds_is_not_taken_for_what_one_does(
     made = MadeCheckpoint(tmp_path, parallelism=1)
     made.commit({("anna", 1): {"total": 7}}, snapshots=snapshots)
     made.commit({("otto", 1): {"total": 8}})
-    plan = line_of(made.view, "totals", made.shards[0]).plan()
+    plan = line_of(made.view, "totals", made.shards[0])
     # Another machine, whose working state is begun by such a run; it fails before its first result.
     place = WorkPlace("i", made.url, str(tmp_path / "elsewhere"), "lmdb")
     with closing(open_shard(place, "totals", made.lineage, plan, 2, other)) as state:

@@ -62,7 +62,7 @@ def open_all(
             place(checkpoint, working, backend),
             UID,
             lineage,
-            line_of(view, UID, groups).plan(),
+            line_of(view, UID, groups),
             0,
             Kept.IN_CHECKPOINT,
         )
@@ -141,7 +141,7 @@ def test_a_snapshot_says_which_schema_it_was_written_under(checkpoint: Path, tmp
     groups = shard_ranges(128, 2)[0]
     working = place(checkpoint, tmp_path / "working")
     line = line_of(view, UID, groups)
-    with closing(open_shard(working, UID, lineage, line.plan(), 0, Kept.IN_CHECKPOINT)) as state:
+    with closing(open_shard(working, UID, lineage, line, 0, Kept.IN_CHECKPOINT)) as state:
         before = contents([state], lineage)
 
     def snapshot(lineage: Lineage) -> SnapshotFile | None:
@@ -155,6 +155,6 @@ def test_a_snapshot_says_which_schema_it_was_written_under(checkpoint: Path, tmp
     assert file.schema == schema
     assert (file.schema.generation, file.schema.before) == (1, None)
     elsewhere = place(checkpoint, tmp_path / "elsewhere")
-    plan = line.rebased(file).plan()
+    plan = line.rebased(file)
     with closing(open_shard(elsewhere, UID, lineage, plan, 0, Kept.IN_CHECKPOINT)) as state:
         assert contents([state], lineage) == before

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from holdfast.checkpoint.records import OperatorSchema, StateSchema
+from holdfast.checkpoint.stored_schemas import lineage_of, record_of
 from holdfast.engine.operators.dispatch import state_layout
-from holdfast.engine.schemas import examine, lineage_of, record_of
+from holdfast.engine.schemas import examine
 from holdfast.graph import aggregates as hf
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregate, Aggregation
 from holdfast.state.files.evolution import Declared

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
+from holdfast.checkpoint.stored_schemas import record_of
 from holdfast.engine import snapshots
 from holdfast.engine.lines import Line
-from holdfast.engine.schemas import InForce, record_of
+from holdfast.engine.schemas import InForce
 from holdfast.engine.snapshots import DELTAS_MIN, Lines, SnapshotTask, Snapshotter
 from holdfast.ids import shard_ranges
 from holdfast.state.encoding.layout import StateLayout

@@ -144,6 +144,11 @@ def schema_ddl(schema: pa.Schema) -> str:
     return ", ".join(_field_ddl(field, " ") for field in schema)
 
 
+def frame_ddl(schema: pa.Schema) -> str:
+    """The columns of a schema for Spark: every name quoted, every column nullable."""
+    return ", ".join(f"`{field.name}` {type_ddl(field.type)}" for field in schema)
+
+
 def _field_ddl(field: pa.Field, separator: str) -> str:
     name = field.name if _PLAIN_NAME.fullmatch(field.name) else "`" + field.name.replace("`", "``") + "`"
     return f"{name}{separator}{type_ddl(field.type)}{'' if field.nullable else ' not null'}"
