@@ -36,9 +36,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.recovery import ROWS, percentiles
-from holdfast.checkpoint import names
-from holdfast.checkpoint.failovers import read_failovers
-from holdfast.checkpoint.records import FailoverRecord
+from holdfast.checkpoint.log.failovers import read_failovers
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import FailoverRecord
 from holdfast.engine.zookeeper_server import TICK_MS, ZooKeeperServer, free_port
 from holdfast.storage.urls import open_storage
 

@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.checkpoint.commits import Chain, Committed
-from holdfast.checkpoint.identity import open_checkpoint
-from holdfast.checkpoint.records import CommitRecord, DeltaFile, Extent, SnapshotFile, VersionRecord
-from holdfast.checkpoint.stored_schemas import file_schema, record_of
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
+from holdfast.checkpoint.chain.commits import Chain, Committed
+from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Extent, SnapshotFile, VersionRecord
+from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.clock import SystemClock
-from holdfast.engine.lines import EMPTY_VERSION
 from holdfast.engine.query import StateReader
 from holdfast.ids import KeyGroupRange, shard_ranges
 from holdfast.state.contract import EMPTY, DeltaStep, StateTarget, Version, open_state

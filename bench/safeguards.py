@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 import holdfast as hf
-from holdfast.checkpoint.identity import open_checkpoint
-from holdfast.checkpoint.records import CommitRecord, DeltaFile, Extent, VersionRecord
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
+from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Extent, VersionRecord
 from holdfast.clock import SystemClock
 from holdfast.engine.operators.dispatch import run_function, state_layout
 from holdfast.engine.operators.result import EpochContext

@@ -27,7 +27,7 @@ from typing import Any
 import holdfast as hf
 from bench.holdfast_runs import CommitTimes
 from bench.spark_baselines import session
-from holdfast.checkpoint.commits import Chain
+from holdfast.checkpoint.chain.commits import Chain
 from holdfast.storage.urls import open_storage
 
 ROWS = 250_000

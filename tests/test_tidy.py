@@ -336,7 +336,7 @@ def test_what_workers_import_starts_neither_spark_nor_the_terminal() -> None:
         (code_in_init, "state/__init__.py", "from holdfast.ids import Term\n"),
         (closed_doors, "state/files/delta.py", "import lmdb\n"),
         (closed_doors, "connectors/files.py", "import obstore\n"),
-        (closed_doors, "graph/nodes.py", "from pyspark.sql import DataFrame\n"),
+        (closed_doors, "graph/job_graph.py", "from pyspark.sql import DataFrame\n"),
         (closed_doors, "graph/a.py", "if not TYPE_CHECKING:\n    from pyspark.sql import DataFrame\n"),
         (early_spark, "connectors/files.py", "from pyspark.sql import DataFrame\n"),
         (private_spark, "engine/a.py", "frame._" + "jdf\n"),

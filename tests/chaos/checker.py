@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from holdfast.chaos import folding
 from holdfast.chaos.checker import Verdict
-from holdfast.checkpoint.history import History
+from holdfast.checkpoint.chain.history import History
 from holdfast.errors import HoldfastError
 from holdfast.storage.urls import open_storage
 from tests.chaos.apps import BUCKETS, LEDGER, Place, Shape

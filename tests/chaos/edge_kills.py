@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint import commits, retention
+from holdfast.checkpoint.chain import commits, retention
 from holdfast.engine import committing, driver, publishing, runner, stretch, unkeyed_task
 from holdfast.errors import StorageError
 from holdfast.storage import urls

@@ -23,8 +23,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import holdfast as hf
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.records import CommitRecord
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.store.records import CommitRecord
 from holdfast.connectors.contract import Slice
 from holdfast.errors import CorruptionError
 from holdfast.storage.local_directory import LocalStorage

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.chaos.history import History
-from holdfast.checkpoint import names
+from holdfast.checkpoint.store import names
 from tests.chaos import nemesis
 from tests.chaos.apps import Place, Shape
 from tests.chaos.checker import Verdict, check

@@ -19,10 +19,10 @@ from typing import Any, Self
 
 from holdfast.chaos.cluster import arguments as spark_arguments
 from holdfast.chaos.history import History as Story
-from holdfast.checkpoint import names
-from holdfast.checkpoint.failovers import read_failovers
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.records import CommitRecord, FailoverRecord
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.log.failovers import read_failovers
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import CommitRecord, FailoverRecord
 from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
 from holdfast.ids import CommitNumber
 from holdfast.steps import Step

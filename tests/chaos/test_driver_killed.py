@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint import names
+from holdfast.checkpoint.store import names
 from holdfast.steps import Step
 from tests.chaos.apps import Place, Shape
 from tests.chaos.harness import Scenario, wait_until

@@ -19,8 +19,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.chaos.tightening import tightened
-from holdfast.checkpoint import history, names, plans
-from holdfast.checkpoint.records import Record
+from holdfast.checkpoint.chain import history, plans
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import Record
 from holdfast.engine import planning, runner, staged
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint import names
+from holdfast.checkpoint.store import names
 from holdfast.steps import Step
 from tests.chaos.apps import Shape
 from tests.chaos.harness import show

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.commits import Chain
-from holdfast.checkpoint.records import CommitRecord, Extent, StagedFile
-from holdfast.checkpoint.view import EMPTY
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.view import EMPTY
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import CommitRecord, Extent, StagedFile
 from holdfast.storage.local_directory import LocalStorage
 from tests.chaos.recorded_storage import RecordedStorage, Write, read_writes
 from tests.chaos.zombies import Account, Fate, account_of, waking_of

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.history import History, brings_manifest
-from holdfast.checkpoint.records import Extent
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.history import History, brings_manifest
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import Extent
 from holdfast.storage.urls import open_storage
 from tests.chaos.apps import LEDGER, Place
 

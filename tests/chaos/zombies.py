@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.records import CommitRecord
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import CommitRecord
 from holdfast.storage.contract import Storage
 from tests.chaos.recorded_storage import CREATED, DONE, Write
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.commits import Chain
-from holdfast.checkpoint.savepoints import dispose_savepoint, list_savepoints, verify_savepoint
-from holdfast.checkpoint.seeding import open_seeded, seed_checkpoint
-from holdfast.checkpoint.view import to_manifest
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.view import to_manifest
+from holdfast.checkpoint.savepoints.layout import dispose_savepoint, list_savepoints, verify_savepoint
+from holdfast.checkpoint.savepoints.start_from import open_seeded, seed_checkpoint
 from holdfast.storage.contract import Storage
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.storage.object_store import ObjectStorage

@@ -22,12 +22,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.checkpoint.commits import Chain, Committed
-from holdfast.checkpoint.records import CommitRecord, PlanRecord, SnapshotFile
-from holdfast.checkpoint.stored_schemas import file_schema, record_of
-from holdfast.checkpoint.view import EMPTY
+from holdfast.checkpoint.chain.commits import Chain, Committed
+from holdfast.checkpoint.chain.shard_lines import line_of
+from holdfast.checkpoint.chain.view import EMPTY
+from holdfast.checkpoint.store.records import CommitRecord, PlanRecord, SnapshotFile
+from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.engine.bundle import Bundle
-from holdfast.engine.lines import line_of
 from holdfast.engine.operators.dispatch import state_layout
 from holdfast.engine.runner import EpochOutcome, _take_state
 from holdfast.engine.shards import Kept, open_shard, snapshot_shard

@@ -12,7 +12,7 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.requests import EXPIRES_MS, KEPT_MS, State, ask, read_asked, take_back
+from holdfast.checkpoint.log.requests import EXPIRES_MS, KEPT_MS, State, ask, read_asked, take_back
 from holdfast.engine.control import Control
 from holdfast.errors import HoldfastError, RestoreError, RetryableError
 from holdfast.storage.contract import Put

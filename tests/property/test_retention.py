@@ -12,17 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
-from holdfast.checkpoint import names, retention, saving
-from holdfast.checkpoint.commits import Chain
-from holdfast.checkpoint.identity import Checkpoint
-from holdfast.checkpoint.pins import Pins, pin, unpin
-from holdfast.checkpoint.plans import Plans
-from holdfast.checkpoint.records import CommitRecord, JobRecord, ListFile
-from holdfast.checkpoint.retention import Needed, Retention, Retired
-from holdfast.checkpoint.savepoints import verify_savepoint
-from holdfast.checkpoint.saving import take_savepoint
-from holdfast.checkpoint.seeding import open_seeded, seed_checkpoint
-from holdfast.checkpoint.view import EMPTY, CheckpointView
+from holdfast.checkpoint.chain import retention
+from holdfast.checkpoint.chain.checkpoint import Checkpoint
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.pins import Pins, pin, unpin
+from holdfast.checkpoint.chain.plans import Plans
+from holdfast.checkpoint.chain.retention import Needed, Retention, Retired
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
+from holdfast.checkpoint.savepoints import take as take_module
+from holdfast.checkpoint.savepoints.layout import verify_savepoint
+from holdfast.checkpoint.savepoints.start_from import open_seeded, seed_checkpoint
+from holdfast.checkpoint.savepoints.take import take_savepoint
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import CommitRecord, JobRecord, ListFile
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import CommitNumber
 from holdfast.storage.checksums import checksum
@@ -252,7 +254,7 @@ def test_ignoring_pins_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_savepoint_that_pins_nothing_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving, "pin", lambda *_: None)
+    monkeypatch.setattr(take_module, "pin", lambda *_: None)
     assert found_out(Retention)
 
 

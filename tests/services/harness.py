@@ -16,9 +16,9 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
 import holdfast as hf
-from holdfast.checkpoint.identity import open_checkpoint
-from holdfast.checkpoint.records import CommitRecord
-from holdfast.checkpoint.terms import claim, newest_term
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
+from holdfast.checkpoint.chain.terms import claim, newest_term
+from holdfast.checkpoint.store.records import CommitRecord
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.engine.job import Job

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.failovers import cluster_of, read_failovers
-from holdfast.checkpoint.history import History
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.log.failovers import cluster_of, read_failovers
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.engine import node, sitting

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.terms import newest_term
+from holdfast.checkpoint.chain.terms import newest_term
+from holdfast.checkpoint.store import names
 from holdfast.engine.zookeeper_server import ZooKeeperServer
 from holdfast.storage.urls import open_storage
 from tests.services.cable import Cable

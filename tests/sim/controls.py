@@ -14,14 +14,15 @@ from unittest.mock import patch
 
 import msgspec
 
-from holdfast.checkpoint import commits, names, once, pins, retention
-from holdfast.checkpoint import view as view_module
-from holdfast.checkpoint.commits import Adopted, Chain, Committed
-from holdfast.checkpoint.envelope import seal, unseal
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.records import CommitRecord, Parent, PinRecord
-from holdfast.checkpoint.retention import Retention, Retired
-from holdfast.checkpoint.view import EMPTY, CheckpointView, Head, fold
+from holdfast.checkpoint.chain import commits, pins, retention
+from holdfast.checkpoint.chain import view as view_module
+from holdfast.checkpoint.chain.commits import Adopted, Chain, Committed
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.retention import Retention, Retired
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, Head, fold
+from holdfast.checkpoint.store import names, write_once
+from holdfast.checkpoint.store.envelope import seal, unseal
+from holdfast.checkpoint.store.records import CommitRecord, Parent, PinRecord
 from holdfast.connectors.contract import Mark
 from holdfast.engine.committing import Committer
 from holdfast.engine.planning import recorded_plans
@@ -103,7 +104,7 @@ class _LastEpochOnly(Committer):
 
 def _pinned_unseen(history: History, name: str, commit: int, holder: str, now_ms: int) -> PinRecord:
     record = PinRecord(name=name, commit=commit, holder=holder, pinned_ms=now_ms)
-    once.write_once(history.storage, names.pin(name), seal("pin", record))
+    write_once.write_once(history.storage, names.pin(name), seal("pin", record))
     return record
 
 
@@ -127,7 +128,7 @@ class _NumberedByEpoch(Chain):
         parent = Parent(number=view.number, checksum="")
         record = msgspec.structs.replace(record, number=number, parent=parent)
         data = seal("commit", record)
-        if once.write_once(self.storage, names.commit(number), data) != data or self._overtaken(number):
+        if write_once.write_once(self.storage, names.commit(number), data) != data or self._overtaken(number):
             return self._give_way(record.term, record.run)
         return Committed(self._folded(view, record))
 

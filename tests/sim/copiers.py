@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint import pins
-from holdfast.checkpoint.history import History
+from holdfast.checkpoint.chain import pins
+from holdfast.checkpoint.chain.history import History
 from holdfast.errors import CorruptionError, ObjectMissing, RestoreError, RetryableError
 from tests.sim.scheduler import Crashed, Process
 from tests.sim.storage import SimStorage

@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.commits import Adopted, Chain, DamagedChain
-from holdfast.checkpoint.identity import Checkpoint
-from holdfast.checkpoint.plans import Plans, input_of
-from holdfast.checkpoint.records import (
+from holdfast.checkpoint.chain.checkpoint import Checkpoint
+from holdfast.checkpoint.chain.commits import Adopted, Chain, DamagedChain
+from holdfast.checkpoint.chain.plans import Plans, input_of
+from holdfast.checkpoint.chain.retention import Retention
+from holdfast.checkpoint.chain.shard_lines import line_of
+from holdfast.checkpoint.chain.terms import claim, newest_term
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import (
     DeltaFile,
     Extent,
     JobRecord,
@@ -26,12 +30,8 @@ from holdfast.checkpoint.records import (
     StagedFile,
     VersionRecord,
 )
-from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.terms import claim, newest_term
-from holdfast.checkpoint.view import EMPTY, CheckpointView
 from holdfast.connectors.contract import Mark, Slice, StagedPart
 from holdfast.engine.committing import AdoptedOther, Committer, PublishOrder
-from holdfast.engine.lines import line_of
 from holdfast.engine.planning import Planner, recorded_plans
 from holdfast.engine.publishing import Publishing
 from holdfast.engine.runner import EpochOutcome

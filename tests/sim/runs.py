@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from holdfast.checkpoint.history import History
+from holdfast.checkpoint.chain.history import History
 from holdfast.engine import committing, publishing
 from holdfast.errors import HoldfastError
 from tests.sim.controls import CONTROLS, SOUND, Control

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from holdfast.checkpoint import names
+from holdfast.checkpoint.store import names
 from holdfast.errors import ObjectMissing, StorageError, UnknownOutcome
 from holdfast.storage.contract import Entry, Put
 from tests.sim.world import World

@@ -19,13 +19,13 @@ import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.envelope import unseal
-from holdfast.checkpoint.records import CommitRecord, DeltaFile, PlanRecord, VersionRecord
-from holdfast.checkpoint.retention import record_objects
-from holdfast.checkpoint.view import EMPTY, CheckpointView, fold, rewound
+from holdfast.checkpoint.chain.retention import record_objects
+from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, fold, rewound
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.envelope import unseal
+from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, PlanRecord, VersionRecord
 from holdfast.connectors.contract import Mark
-from holdfast.engine.lines import EMPTY_VERSION
 from holdfast.errors import HoldfastError
 from holdfast.storage.checksums import checksum
 from holdfast.storage.contract import Put

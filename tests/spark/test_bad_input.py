@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import holdfast as hf
-from holdfast.checkpoint.skipping import choose, give_up
+from holdfast.checkpoint.chain.skip import choose, give_up
 from holdfast.cli.main import app
 from holdfast.engine import stretch
 from holdfast.errors import StorageError

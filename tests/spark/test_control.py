@@ -16,7 +16,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.checkpoint.requests import Requests, State, ask, read_asked
+from holdfast.checkpoint.log.requests import Requests, State, ask, read_asked
 from holdfast.storage.local_directory import LocalStorage
 
 APP = """

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
-from holdfast.checkpoint.history import History
+from holdfast.checkpoint.chain.history import History
 from holdfast.engine import runner
 from holdfast.storage.urls import open_storage
 from tests.spark.jobs import SCHEMA, Sequence, run

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.checkpoint.commits import Chain
+from holdfast.checkpoint.chain.commits import Chain
 from holdfast.errors import RestoreError
 from holdfast.storage.urls import open_storage
 from tests.spark.jobs import (

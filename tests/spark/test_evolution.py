@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.checkpoint.commits import Chain
-from holdfast.checkpoint.identity import open_checkpoint, read_job
-from holdfast.checkpoint.saving import take_savepoint
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint, read_job
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.savepoints.take import take_savepoint
 from holdfast.engine import snapshots
 from holdfast.errors import RestoreError
 from holdfast.storage.urls import open_storage

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.checkpoint.commits import Chain
+from holdfast.checkpoint.chain.commits import Chain
 from holdfast.storage.urls import open_storage
 from tests.fixtures.everything import FROZEN_EPOCHS, ROWS_PER_EPOCH, TOTAL_EPOCHS, expected, job
 

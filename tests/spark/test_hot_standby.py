@@ -17,10 +17,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.checkpoint import names
-from holdfast.checkpoint.failovers import read_failovers
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.records import FailoverRecord
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.log.failovers import read_failovers
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import FailoverRecord
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
 from holdfast.engine import sitting, snapshots

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
 import holdfast as hf
-from holdfast.checkpoint.failures import read_failures
+from holdfast.checkpoint.log.failures import read_failures
 from holdfast.protection.restarts import POISON_FAILURES
 from holdfast.storage.urls import open_storage
 from tests.spark.jobs import run

@@ -143,8 +143,8 @@ def baskets(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sa
 
 
 def _saved(place: Path) -> Savepoint:
-    from holdfast.checkpoint.identity import open_checkpoint, read_job
-    from holdfast.checkpoint.saving import take_savepoint
+    from holdfast.checkpoint.chain.checkpoint import open_checkpoint, read_job
+    from holdfast.checkpoint.savepoints.take import take_savepoint
     from holdfast.clock import SystemClock
     from holdfast.storage.urls import open_storage
 

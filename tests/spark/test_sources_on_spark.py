@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.checkpoint.commits import Chain
+from holdfast.checkpoint.chain.commits import Chain
 from holdfast.connectors.contract import Slice, SourceReader
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource

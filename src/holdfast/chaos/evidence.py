@@ -14,10 +14,10 @@ from holdfast.chaos.checker import Left, Row, SinkLeft, SinkShape
 from holdfast.chaos.folding import State, operator_state
 from holdfast.chaos.inside import CHECKPOINT
 from holdfast.chaos.recording import FILES, SINKS, read_calls, read_shown
-from holdfast.checkpoint.history import History
+from holdfast.checkpoint.chain.history import History
 from holdfast.errors import HoldfastError
 from holdfast.graph.aggregates import Aggregation
-from holdfast.graph.nodes import Graph, Node, OperatorNode, SinkNode, parents_of
+from holdfast.graph.job_graph import Graph, Node, OperatorNode, SinkNode, parents_of
 from holdfast.storage.urls import open_storage
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.records import DeltaFile, OperatorSchema, SnapshotFile, VersionRecord
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import DeltaFile, OperatorSchema, SnapshotFile, VersionRecord
 from holdfast.errors import HoldfastError, ObjectMissing
 from holdfast.state.contract import SnapshotSource, Version
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout, is_shortened, map_entries

@@ -23,7 +23,7 @@ from holdfast.chaos.inside import ARM, CHECKPOINT
 from holdfast.chaos.orders import Order
 from holdfast.chaos.processes import Process
 from holdfast.chaos.rounds import Round
-from holdfast.checkpoint.history import History as CheckpointHistory
+from holdfast.checkpoint.chain.history import History as CheckpointHistory
 from holdfast.errors import HoldfastError
 from holdfast.storage.urls import open_storage
 

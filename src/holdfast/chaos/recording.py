@@ -24,7 +24,7 @@ import pyarrow as pa
 from holdfast.connectors.contract import Publisher, Sink, StagedPart
 from holdfast.connectors.files.sink import FileSink
 from holdfast.engine.job import Job
-from holdfast.graph.nodes import Graph, Node, SinkNode
+from holdfast.graph.job_graph import Graph, Node, SinkNode
 
 SINKS, FILES, CALLS = "sinks", "files", "calls.jsonl"
 

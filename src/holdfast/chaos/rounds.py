@@ -22,7 +22,7 @@ from holdfast.chaos.history import Event, History
 from holdfast.chaos.inside import CHECKPOINT, ROUND_VARIABLE, WRAPPER
 from holdfast.chaos.life import Life
 from holdfast.chaos.orders import Orders
-from holdfast.checkpoint import names
+from holdfast.checkpoint.store import names
 from holdfast.errors import FencedOut, RetryableError
 from holdfast.steps import Step
 from holdfast.storage.urls import WRAPPER_VARIABLE

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from holdfast.checkpoint import commits, identity, retention
+from holdfast.checkpoint.chain import checkpoint, commits, retention
 from holdfast.engine import snapshots
 
 MANIFEST_EVERY = 3
@@ -22,8 +22,8 @@ DELTAS_MIN = 3
 def tightened() -> Iterator[None]:
     """While this lasts, in this process."""
     often: list[tuple[Any, str, Any]] = [
-        (identity, "Chain", partial(commits.Chain, manifest_every=MANIFEST_EVERY)),
-        (identity, "Retention", partial(retention.Retention, sweep_every=SWEEP_EVERY)),
+        (checkpoint, "Chain", partial(commits.Chain, manifest_every=MANIFEST_EVERY)),
+        (checkpoint, "Retention", partial(retention.Retention, sweep_every=SWEEP_EVERY)),
         (snapshots, "DELTAS_MIN", DELTAS_MIN),
     ]
     usual = [(module, name, getattr(module, name)) for module, name, _ in often]

@@ -17,10 +17,10 @@ import msgspec
 import typer
 from rich.console import Console
 
-from holdfast.checkpoint.endings import ending_of, newest_ending
-from holdfast.checkpoint.identity import read_job
-from holdfast.checkpoint.requests import NOBODY, Asked, State, read_asked
-from holdfast.checkpoint.terms import newest_term
+from holdfast.checkpoint.chain.checkpoint import read_job
+from holdfast.checkpoint.chain.endings import ending_of, newest_ending
+from holdfast.checkpoint.chain.terms import newest_term
+from holdfast.checkpoint.log.requests import NOBODY, Asked, State, read_asked
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.cli.wording import age, ending
 from holdfast.clock import SystemClock, duration_ms

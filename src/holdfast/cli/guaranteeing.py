@@ -10,7 +10,7 @@ from rich.table import Table
 
 from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import Guarantee, Statement, statements
-from holdfast.graph.nodes import Graph, SourceNode
+from holdfast.graph.job_graph import Graph, SourceNode
 from holdfast.graph.validate import check
 
 

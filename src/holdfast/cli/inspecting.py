@@ -11,13 +11,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.checkpoint.copying import Copy, chunks_of, damage_in
-from holdfast.checkpoint.damage import verify as damaged_records
-from holdfast.checkpoint.history import DamagedChain, History, brings_manifest
-from holdfast.checkpoint.identity import read_job
-from holdfast.checkpoint.pins import read_pins
-from holdfast.checkpoint.records import CommitRecord, Extent
-from holdfast.checkpoint.view import CheckpointView, to_manifest
+from holdfast.checkpoint.chain.checkpoint import read_job
+from holdfast.checkpoint.chain.damage import verify as damaged_records
+from holdfast.checkpoint.chain.history import DamagedChain, History, brings_manifest
+from holdfast.checkpoint.chain.pins import read_pins
+from holdfast.checkpoint.chain.view import CheckpointView, to_manifest
+from holdfast.checkpoint.savepoints.copy import Copy, chunks_of, damage_in
+from holdfast.checkpoint.store.records import CommitRecord, Extent
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.cli.wording import moment, size
 from holdfast.clock import SystemClock, duration_ms

@@ -12,8 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.checkpoint.records import SavepointRecord
-from holdfast.checkpoint.savepoints import (
+from holdfast.checkpoint.savepoints.layout import (
     FoundSavepoint,
     dispose_savepoint,
     find_claim,
@@ -23,6 +22,7 @@ from holdfast.checkpoint.savepoints import (
     size_of,
     verify_savepoint,
 )
+from holdfast.checkpoint.store.records import SavepointRecord
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.cli.wording import size
 from holdfast.clock import SystemClock

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.identity import read_job
+from holdfast.checkpoint.chain.checkpoint import read_job
+from holdfast.checkpoint.chain.history import History
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.clock import SystemClock
 from holdfast.engine.set_aside import set_aside, standings

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from holdfast.checkpoint.endings import newest_ending
-from holdfast.checkpoint.identity import read_job
-from holdfast.checkpoint.records import PlanRecord
-from holdfast.checkpoint.skipping import Choice, GivenUp, choose, give_up
+from holdfast.checkpoint.chain.checkpoint import read_job
+from holdfast.checkpoint.chain.endings import newest_ending
+from holdfast.checkpoint.chain.skip import Choice, GivenUp, choose, give_up
+from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.cli.wording import rows, size
 from holdfast.clock import SystemClock

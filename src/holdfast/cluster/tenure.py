@@ -22,7 +22,7 @@ than that, so its own count ends later still.
 When the session is lost: the seat is gone, the run is told to stop, and the node stands by again under its
 next session. When the connection is suspended: nothing yet; see PAUSED.
 Always true: a run is never begun while an earlier one has not ended. Stopping in time is for peace, not for
-safety: a commit that comes too late is refused by the chain (see checkpoint.commits).
+safety: a commit that comes too late is refused by the chain (see checkpoint.chain.commits).
 Never here: the coordinator, threads, a clock.
 """
 

@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from holdfast.connectors.contract import StagedPart
-from holdfast.connectors.files.text_columns import plain_texts
+from holdfast.connectors.text_columns import plain_texts
 
 _CELL_WIDTH_MAX = 40
 

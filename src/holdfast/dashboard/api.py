@@ -26,12 +26,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.checkpoint.failures import read_failures
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.identity import read_job
-from holdfast.checkpoint.records import RequestRecord
-from holdfast.checkpoint.requests import read_asked
-from holdfast.checkpoint.terms import newest_term
+from holdfast.checkpoint.chain.checkpoint import read_job
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.terms import newest_term
+from holdfast.checkpoint.log.failures import read_failures
+from holdfast.checkpoint.log.requests import read_asked
+from holdfast.checkpoint.store.records import RequestRecord
 from holdfast.clock import Clock
 from holdfast.dashboard.metrics import CONTENT_TYPE, Metrics
 from holdfast.engine.asking import ask_leader, asker

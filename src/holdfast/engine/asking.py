@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.checkpoint.records import RequestRecord
-from holdfast.checkpoint.requests import Asked, State, ask, forget, read_asked, take_back
+from holdfast.checkpoint.log.requests import Asked, State, ask, forget, read_asked, take_back
+from holdfast.checkpoint.store.records import RequestRecord
 from holdfast.clock import Clock
 from holdfast.engine.verbs import checked
 from holdfast.errors import RestoreError

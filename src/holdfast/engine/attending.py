@@ -23,7 +23,7 @@ from holdfast.engine.settings import RunSettings
 from holdfast.engine.standby import rehearse
 from holdfast.errors import SessionLost
 from holdfast.graph.guarantees import Guarantee
-from holdfast.graph.nodes import Graph
+from holdfast.graph.job_graph import Graph
 from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ shard and stream.
 
 from __future__ import annotations
 
-from holdfast.checkpoint.records import Extent
+from holdfast.checkpoint.store.records import Extent
 from holdfast.engine.work import Payload
 from holdfast.storage.contract import Storage
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.endings import ending_of, record_ending
-from holdfast.checkpoint.records import EndedRecord, TermRecord
-from holdfast.checkpoint.terms import claim_after, newest_term
+from holdfast.checkpoint.chain.endings import ending_of, record_ending
+from holdfast.checkpoint.chain.terms import claim_after, newest_term
+from holdfast.checkpoint.store.records import EndedRecord, TermRecord
 from holdfast.clock import Clock
 from holdfast.engine.asking import asker, status_of_leader
 from holdfast.errors import RetryableError

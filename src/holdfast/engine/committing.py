@@ -2,7 +2,7 @@
 
 Always true: commits are attempted in order by one thread; after the first that does not succeed none is
 attempted.
-Never here: choosing results (see runner) or what a commit means (see checkpoint.commits).
+Never here: choosing results (see runner) or what a commit means (see checkpoint.chain.commits).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from enum import Enum
 
-from holdfast.checkpoint.commits import Adopted
-from holdfast.checkpoint.identity import Checkpoint
-from holdfast.checkpoint.live_files import with_lists
-from holdfast.checkpoint.records import CommitRecord, OperatorSchema, OwnKeysShard, SnapshotFile
-from holdfast.checkpoint.view import CheckpointView, news
+from holdfast.checkpoint.chain.checkpoint import Checkpoint
+from holdfast.checkpoint.chain.commits import Adopted
+from holdfast.checkpoint.chain.live_files import with_lists
+from holdfast.checkpoint.chain.view import CheckpointView, news
+from holdfast.checkpoint.store.records import CommitRecord, OperatorSchema, OwnKeysShard, SnapshotFile
 from holdfast.clock import SystemClock
 from holdfast.engine.permit import Permit
 from holdfast.engine.publishing import Publishing, Recipients

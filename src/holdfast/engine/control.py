@@ -4,8 +4,8 @@
         ...                     # lead
 
 Always true: a request is claimed before anything of it is done, and nothing is done that another leader has
-claimed (see checkpoint.requests). Whatever a request asks for, the thread goes on. When the run ends, what
-is in hand is answered: a stop as done if the run ended in good order, the rest as failed.
+claimed (see checkpoint.log.requests). Whatever a request asks for, the thread goes on. When the run ends,
+what is in hand is answered: a stop as done if the run ended in good order, the rest as failed.
 Never here: what a savepoint or a rescaling is; `Controls` does it.
 """
 
@@ -19,9 +19,9 @@ from typing import Any, Self
 
 import msgspec
 
-from holdfast.checkpoint.records import RequestRecord
-from holdfast.checkpoint.requests import NOBODY, Open, Requests, State, Step
-from holdfast.checkpoint.terms import newest_term
+from holdfast.checkpoint.chain.terms import newest_term
+from holdfast.checkpoint.log.requests import NOBODY, Open, Requests, State, Step
+from holdfast.checkpoint.store.records import RequestRecord
 from holdfast.clock import Clock
 from holdfast.engine.verbs import (
     SHORT_VERBS,

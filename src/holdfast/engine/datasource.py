@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from holdfast.checkpoint.pins import read_pins, unpin
+from holdfast.checkpoint.chain.pins import read_pins, unpin
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.engine.reading import PIN_MS, StoredState, open_stored, pieces, pin_for, state_tables
 from holdfast.errors import DefinitionError, ObjectMissing, RestoreError

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.checkpoint.endings import ending_of
-from holdfast.checkpoint.failures import read_failures
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.identity import read_job
-from holdfast.checkpoint.requests import Asked
-from holdfast.checkpoint.terms import newest_term
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.checkpoint import read_job
+from holdfast.checkpoint.chain.endings import ending_of
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.terms import newest_term
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.log.failures import read_failures
+from holdfast.checkpoint.log.requests import Asked
 from holdfast.clock import Clock
 from holdfast.engine.asking import asker, status_of_leader
 from holdfast.errors import CorruptionError

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, cast
 
-from holdfast.engine.lines import line_of
+from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.engine.listing import lists_of_operator, unkeyed_operators
 from holdfast.engine.query import KeyLookup
 from holdfast.engine.reading import StoredState, state_entries

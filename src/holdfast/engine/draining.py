@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.checkpoint.records import Json, Slice
+from holdfast.checkpoint.store.records import Json, Slice
 from holdfast.connectors.contract import EndingReader, SourceReader
 
 

@@ -16,13 +16,13 @@ import random
 import socket
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.commits import DamagedChain
-from holdfast.checkpoint.endings import record_ending
-from holdfast.checkpoint.pins import release
-from holdfast.checkpoint.records import EndedRecord, SavepointRecord
-from holdfast.checkpoint.saving import PIN_PREFIX
-from holdfast.checkpoint.terms import claim, newest_term
-from holdfast.checkpoint.view import EMPTY, CheckpointView
+from holdfast.checkpoint.chain.commits import DamagedChain
+from holdfast.checkpoint.chain.endings import record_ending
+from holdfast.checkpoint.chain.pins import release
+from holdfast.checkpoint.chain.terms import claim, newest_term
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
+from holdfast.checkpoint.savepoints.take import PIN_PREFIX
+from holdfast.checkpoint.store.records import EndedRecord, SavepointRecord
 from holdfast.clock import Clock
 from holdfast.engine.committing import AdoptedOther
 from holdfast.engine.control import Control
@@ -50,7 +50,7 @@ from holdfast.errors import (
     SeatLost,
     StorageError,
 )
-from holdfast.graph.nodes import Graph
+from holdfast.graph.job_graph import Graph
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from msgspec.structs import replace
 
-from holdfast.engine.lines import Line
+from holdfast.checkpoint.chain.shard_lines import Line
 from holdfast.engine.shards import Kept, leave_former_shards, open_shard
 from holdfast.engine.work import Failure, TaskResult, WorkPlace, as_batch
 from holdfast.errors import HoldfastError

@@ -14,11 +14,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.identity import find_job
-from holdfast.checkpoint.records import CommitRecord, JobRecord
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.checkpoint import find_job
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import CommitRecord, JobRecord
 from holdfast.clock import Clock
 from holdfast.engine.follow_task import FollowedOperator, FollowTask
 from holdfast.engine.following import Followed, Lag, Sight, settled

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from holdfast.checkpoint.records import CommitRecord, DeltaFile
-from holdfast.checkpoint.view import EMPTY, CheckpointView
-from holdfast.engine.lines import EMPTY_VERSION, line_of
+from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, line_of
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
+from holdfast.checkpoint.store.records import CommitRecord, DeltaFile
 from holdfast.engine.runner import Lines
 from holdfast.ids import shard_ranges
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.records import PlanRecord
-from holdfast.checkpoint.records import Slice as PlannedSlice
+from holdfast.checkpoint.store.records import PlanRecord
+from holdfast.checkpoint.store.records import Slice as PlannedSlice
 from holdfast.connectors.contract import Slice, SourceReader
 from holdfast.engine.program import Program, apply_transform, union_frames
 from holdfast.engine.staged import StagedReader
 from holdfast.engine.work import Payload
-from holdfast.graph.nodes import SourceNode, StreamNode, TransformNode, UnionNode
+from holdfast.graph.job_graph import SourceNode, StreamNode, TransformNode, UnionNode
 from holdfast.state.encoding.types import frame_ddl
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from holdfast.checkpoint.records import SavepointRecord
+from holdfast.checkpoint.store.records import SavepointRecord
 from holdfast.clock import SystemClock
 from holdfast.engine.driver import Driver
 from holdfast.engine.prepared import NOTHING, Prepared

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.checkpoint.records import Extent, ListFile, OperatorSchema, StateSchema
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import Extent, ListFile, OperatorSchema, StateSchema
 from holdfast.engine.bundle import Bundle
 from holdfast.engine.program import Program
 from holdfast.engine.unkeyed_task import packed, unpacked

@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.commits import Chain
-from holdfast.checkpoint.plans import (
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.plans import (
     Plans,
     PlanTaken,
     committed_attempts,
@@ -21,15 +20,16 @@ from holdfast.checkpoint.plans import (
     may_follow,
     same_range,
 )
-from holdfast.checkpoint.records import Json, PlanRecord, Slice
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import Json, PlanRecord, Slice
 from holdfast.clock import Clock
 from holdfast.connectors.contract import Mark, SourceReader, TellingReader, Waiting, WaitingReader
 from holdfast.engine.committing import AdoptedOther
 from holdfast.engine.draining import Ends
 from holdfast.engine.plan_clock import PlanClock
 from holdfast.errors import CorruptionError, FencedOut, HoldfastError, ObjectMissing, RestoreError
-from holdfast.graph.nodes import SourceNode
+from holdfast.graph.job_graph import SourceNode
 from holdfast.ids import EpochId, PlanAttempt
 
 PLANS_AHEAD_MAX = 1_000

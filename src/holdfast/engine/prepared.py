@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.engine.program import Program
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from holdfast.engine.operators.dispatch import output_schemas, state_layout
 from holdfast.errors import DefinitionError
-from holdfast.graph.nodes import (
+from holdfast.graph.columns import sink_refusals
+from holdfast.graph.job_graph import (
     MAIN_OUTPUT,
     Graph,
     Node,
@@ -30,7 +31,6 @@ from holdfast.graph.nodes import (
     describe,
     parents_of,
 )
-from holdfast.graph.schemas import sink_refusals
 from holdfast.state.encoding.keys import routing_expression
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import frame_ddl, parse_schema, parse_type

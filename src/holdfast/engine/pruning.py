@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.commits import Adopted, Chain
-from holdfast.checkpoint.pins import read_pins, unpin
-from holdfast.checkpoint.records import PinRecord
-from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.view import CheckpointView, news
+from holdfast.checkpoint.chain.commits import Adopted, Chain
+from holdfast.checkpoint.chain.pins import read_pins, unpin
+from holdfast.checkpoint.chain.retention import Retention
+from holdfast.checkpoint.chain.view import CheckpointView, news
+from holdfast.checkpoint.store.records import PinRecord
 from holdfast.clock import Clock
 from holdfast.engine.caretaking import brief_term, look_for_leader
 from holdfast.errors import DefinitionError, RetryableError

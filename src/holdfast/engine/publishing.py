@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum
 from functools import partial
 
-from holdfast.checkpoint.records import StagedFile
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import StagedFile
 from holdfast.connectors.contract import Mark, Publisher, RememberingPublisher, StagedPart
 from holdfast.engine.program import Program, first_line
 from holdfast.engine.staged import load_extent

@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.records import DeltaFile, SnapshotFile
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile
 from holdfast.clock import Clock, SystemClock
 from holdfast.engine.reading import StoredState, open_stored, snapshot_source
 from holdfast.errors import DefinitionError, ObjectMissing

@@ -21,16 +21,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.identity import read_job
-from holdfast.checkpoint.pins import pin, read_pins, unpin
-from holdfast.checkpoint.records import DeltaFile, SnapshotFile
-from holdfast.checkpoint.savepoints import read_savepoint
-from holdfast.checkpoint.stored_schemas import lineage_of
-from holdfast.checkpoint.view import CheckpointView, from_manifest
+from holdfast.checkpoint.chain.checkpoint import read_job
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.pins import pin, read_pins, unpin
+from holdfast.checkpoint.chain.shard_lines import line_of
+from holdfast.checkpoint.chain.view import CheckpointView, from_manifest
+from holdfast.checkpoint.savepoints.layout import read_savepoint
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile
+from holdfast.checkpoint.store.schemas import lineage_of
 from holdfast.clock import Clock, SystemClock
-from holdfast.engine.lines import line_of
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.contract import SnapshotSource, Version

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.checkpoint.commits import Adopted, Chain, DamagedChain
-from holdfast.checkpoint.damage import newest_intact
-from holdfast.checkpoint.live_files import SNAPSHOTS_KEPT
-from holdfast.checkpoint.records import Extent, SnapshotFile
-from holdfast.checkpoint.view import CheckpointView, Head
-from holdfast.engine.lines import line_of
+from holdfast.checkpoint.chain.commits import Adopted, Chain, DamagedChain
+from holdfast.checkpoint.chain.damage import newest_intact
+from holdfast.checkpoint.chain.live_files import SNAPSHOTS_KEPT
+from holdfast.checkpoint.chain.shard_lines import line_of
+from holdfast.checkpoint.chain.view import CheckpointView, Head
+from holdfast.checkpoint.store.records import Extent, SnapshotFile
 from holdfast.errors import CorruptionError, ObjectMissing, RestoreError
 from holdfast.ids import CommitNumber, shard_ranges
 from holdfast.storage.checksums import checksum, read_extent

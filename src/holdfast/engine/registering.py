@@ -11,8 +11,8 @@ import socket
 import uuid
 from collections.abc import Mapping
 
-from holdfast.checkpoint.failovers import cluster_of
-from holdfast.checkpoint.records import ClusterRecord
+from holdfast.checkpoint.log.failovers import cluster_of
+from holdfast.checkpoint.store.records import ClusterRecord
 from holdfast.clock import Clock
 from holdfast.cluster import membership, seats
 from holdfast.cluster.cards import ClusterCard, HolderCard, LagCard, NodeCard, UnfitCard

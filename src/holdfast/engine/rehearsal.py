@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.checkpoint.commits import Chain, DamagedChain
-from holdfast.checkpoint.identity import other_job, read_job
-from holdfast.checkpoint.plans import Plans
-from holdfast.checkpoint.savepoints import find_savepoint, read_savepoint
-from holdfast.checkpoint.view import CheckpointView, from_manifest
+from holdfast.checkpoint.chain.checkpoint import other_job, read_job
+from holdfast.checkpoint.chain.commits import Chain, DamagedChain
+from holdfast.checkpoint.chain.plans import Plans
+from holdfast.checkpoint.chain.view import CheckpointView, from_manifest
+from holdfast.checkpoint.savepoints.layout import find_savepoint, read_savepoint
 from holdfast.engine.operators.dispatch import state_layout
 from holdfast.engine.planning import recorded_plans
 from holdfast.engine.program import compile_graph
 from holdfast.engine.publishing import left_behind
 from holdfast.engine.schemas import declaration, examine
 from holdfast.errors import DefinitionError, RestoreError
+from holdfast.graph.columns import known_schema
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.guarantees import Guarantee, check_guarantee
-from holdfast.graph.nodes import Graph
-from holdfast.graph.schemas import known_schema
+from holdfast.graph.job_graph import Graph
 from holdfast.graph.validate import check
 from holdfast.ids import EpochId
 from holdfast.state.encoding.layout import StateLayout

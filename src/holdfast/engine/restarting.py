@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.failures import counted, read_failures, record_failure, times_retried
-from holdfast.checkpoint.records import FailureRecord
+from holdfast.checkpoint.log.failures import counted, read_failures, record_failure, times_retried
+from holdfast.checkpoint.store.records import FailureRecord
 from holdfast.clock import Clock
 from holdfast.engine.spark_failures import explained
 from holdfast.errors import (

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast import errors
-from holdfast.checkpoint.plans import input_of
-from holdfast.checkpoint.records import DeltaFile, OwnKeysShard, PlanRecord, StagedFile, VersionRecord
+from holdfast.checkpoint.chain.plans import input_of
+from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.store.records import DeltaFile, OwnKeysShard, PlanRecord, StagedFile, VersionRecord
 from holdfast.connectors.contract import SourceReader, VerifyingReader
 from holdfast.engine.bundle import Bundle
 from holdfast.engine.frames import EpochFrames, slice_of
-from holdfast.engine.lines import Line
 from holdfast.engine.lists import Lists, TakenLists, take_lists
 from holdfast.engine.placement import Placement
 from holdfast.engine.program import Program, Stage
@@ -40,7 +40,7 @@ from holdfast.engine.work import (
     decode_result,
 )
 from holdfast.errors import EpochFailed, EpochInterrupted
-from holdfast.graph.nodes import OperatorNode, UnkeyedNode
+from holdfast.graph.job_graph import OperatorNode, UnkeyedNode
 from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.copying import copy_all, repacked
-from holdfast.checkpoint.records import Json, SavepointRecord
-from holdfast.checkpoint.savepoints import dispose_savepoint, read_savepoint, verify_savepoint
-from holdfast.checkpoint.stored_schemas import record_of
+from holdfast.checkpoint.savepoints.copy import copy_all, repacked
+from holdfast.checkpoint.savepoints.layout import dispose_savepoint, read_savepoint, verify_savepoint
+from holdfast.checkpoint.store.records import Json, SavepointRecord
+from holdfast.checkpoint.store.schemas import record_of
 from holdfast.clock import SystemClock
 from holdfast.engine.program import compile_graph
 from holdfast.engine.reading import StoredState, open_stored

@@ -16,9 +16,11 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from holdfast import errors
-from holdfast.checkpoint import names
-from holdfast.checkpoint.identity import written_by
-from holdfast.checkpoint.records import (
+from holdfast.checkpoint.chain.checkpoint import written_by
+from holdfast.checkpoint.savepoints.layout import remove_all
+from holdfast.checkpoint.savepoints.take import begin_savepoint, seal_savepoint
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import (
     DeltaFile,
     Manifest,
     OperatorSchema,
@@ -26,8 +28,6 @@ from holdfast.checkpoint.records import (
     SavepointRecord,
     UnfinishedRecord,
 )
-from holdfast.checkpoint.savepoints import remove_all
-from holdfast.checkpoint.saving import begin_savepoint, seal_savepoint
 from holdfast.clock import SystemClock
 from holdfast.storage.contract import Storage
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from holdfast import errors
-from holdfast.checkpoint.composing import WholeState, whole_state_delta
-from holdfast.checkpoint.records import DeltaFile, SavepointRecord
+from holdfast.checkpoint.savepoints.canonical import WholeState, whole_state_delta
+from holdfast.checkpoint.store.records import DeltaFile, SavepointRecord
 from holdfast.engine.program import frame_schema
 from holdfast.engine.reading import StoredState, pieces
 from holdfast.engine.state_tasks import ENTRY_SCHEMA, RegroupTask, WriteTask, decode_written

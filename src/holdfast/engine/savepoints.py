@@ -1,7 +1,8 @@
 """Savepoints of a running job, and the start from one.
 
 Always true: the job goes on while one is taken; what it is taken of is committed.
-Never here: what a savepoint consists of (see checkpoint.saving), reading and making them (see savepoint).
+Never here: what a savepoint consists of (see checkpoint.savepoints.take), reading and making them
+(see savepoint).
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.commits import Chain, DamagedChain
-from holdfast.checkpoint.identity import (
+from holdfast.checkpoint.chain.checkpoint import (
     Checkpoint,
     find_job,
     has_begun,
     open_checkpoint,
     refuse_other_job,
 )
-from holdfast.checkpoint.records import SavepointRecord
-from holdfast.checkpoint.savepoints import read_savepoint
-from holdfast.checkpoint.saving import take_savepoint
-from holdfast.checkpoint.seeding import finish_claim, open_seeded, seed_checkpoint
-from holdfast.checkpoint.view import EMPTY, CheckpointView, from_manifest
+from holdfast.checkpoint.chain.commits import Chain, DamagedChain
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, from_manifest
+from holdfast.checkpoint.savepoints.layout import read_savepoint
+from holdfast.checkpoint.savepoints.start_from import finish_claim, open_seeded, seed_checkpoint
+from holdfast.checkpoint.savepoints.take import take_savepoint
+from holdfast.checkpoint.store.records import SavepointRecord
 from holdfast.clock import Clock
 from holdfast.engine.progress import Monitor
 from holdfast.engine.savepoint import Savepoint

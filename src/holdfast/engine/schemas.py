@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from holdfast.checkpoint.records import OperatorSchema
-from holdfast.checkpoint.stored_schemas import file_schema, lineage_of, record_of
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import OperatorSchema
+from holdfast.checkpoint.store.schemas import file_schema, lineage_of, record_of
 from holdfast.engine.program import Program
 from holdfast.engine.settings import RunSettings
 from holdfast.errors import RestoreError
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregation
 from holdfast.graph.guarantees import Guarantee
-from holdfast.graph.nodes import OperatorNode
+from holdfast.graph.job_graph import OperatorNode
 from holdfast.state.cells.declarations import ValueState, declared_states
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.conversion import Lineage

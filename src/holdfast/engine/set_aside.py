@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.checkpoint.commits import Adopted, Chain
-from holdfast.checkpoint.records import StagedFile
-from holdfast.checkpoint.view import CheckpointView, news
+from holdfast.checkpoint.chain.commits import Adopted, Chain
+from holdfast.checkpoint.chain.view import CheckpointView, news
+from holdfast.checkpoint.store.records import StagedFile
 from holdfast.clock import Clock
 from holdfast.engine.caretaking import brief_term, look_for_leader
 from holdfast.engine.staged import load_extent

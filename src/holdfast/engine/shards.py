@@ -19,8 +19,8 @@ import msgspec
 import pyarrow as pa
 
 from holdfast import errors
-from holdfast.checkpoint.records import DeltaFile, OperatorSchema, SnapshotFile, VersionRecord
-from holdfast.engine.lines import Line
+from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.store.records import DeltaFile, OperatorSchema, SnapshotFile, VersionRecord
 from holdfast.engine.work import TaskResult, WorkPlace, as_batch
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.contract import (

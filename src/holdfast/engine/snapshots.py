@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.checkpoint.records import OperatorSchema, SnapshotFile, VersionRecord
-from holdfast.engine.lines import Line
+from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.store.records import OperatorSchema, SnapshotFile, VersionRecord
 from holdfast.engine.placement import Placement
 from holdfast.engine.program import first_line
 from holdfast.engine.schemas import InForce

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.checkpoint.records import Extent
+from holdfast.checkpoint.store.records import Extent
 from holdfast.engine.work import Payload
 from holdfast.errors import CorruptionError
 from holdfast.storage.checksums import read_extent

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.records import PlanRecord
-from holdfast.checkpoint.records import Slice as PlannedSlice
+from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line
+from holdfast.checkpoint.store.records import PlanRecord
+from holdfast.checkpoint.store.records import Slice as PlannedSlice
 from holdfast.connectors.contract import Json, Slice
-from holdfast.engine.lines import EMPTY_VERSION, Line
 from holdfast.engine.lists import OperatorLists
 from holdfast.engine.placement import Placement, work_place
 from holdfast.engine.program import Program

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.records import Extent
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import Extent
 from holdfast.engine.reading import open_stored, state_entries
 from holdfast.engine.work import RESULT_SCHEMA, Failure
 from holdfast.errors import HoldfastError, RetryableError

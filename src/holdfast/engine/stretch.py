@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.identity import Checkpoint
-from holdfast.checkpoint.records import PlanRecord
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.checkpoint import Checkpoint
+from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line, line_of
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.clock import Clock
 from holdfast.connectors.contract import Mark
 from holdfast.engine.committing import Committer, PublishOrder
-from holdfast.engine.lines import EMPTY_VERSION, Line, line_of
 from holdfast.engine.lists import lists_of
 from holdfast.engine.placement import Placement, work_place
 from holdfast.engine.plan_clock import strange_clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
-from holdfast.checkpoint.records import FailoverRecord
+from holdfast.checkpoint.store.records import FailoverRecord
 from holdfast.engine.progress import Progress
 
 

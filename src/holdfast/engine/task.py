@@ -17,8 +17,8 @@ import msgspec
 import pyarrow as pa
 
 from holdfast import errors
-from holdfast.checkpoint.records import VersionRecord
-from holdfast.engine.lines import Line
+from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.store.records import VersionRecord
 from holdfast.engine.operators.dispatch import run_function
 from holdfast.engine.operators.result import EpochContext
 from holdfast.engine.shards import (

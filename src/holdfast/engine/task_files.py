@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 
-from holdfast.checkpoint.records import Extent
+from holdfast.checkpoint.store.records import Extent
 from holdfast.engine.staged import pack_rows
 from holdfast.engine.work import INLINE_BYTES, Output, Payload
 from holdfast.storage.checksums import checksum

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from holdfast.checkpoint.failovers import hold_by_cluster, record_failover
-from holdfast.checkpoint.identity import find_job, refuse_if_occupied
-from holdfast.checkpoint.records import ClusterRecord
+from holdfast.checkpoint.chain.checkpoint import find_job, refuse_if_occupied
+from holdfast.checkpoint.log.failovers import hold_by_cluster, record_failover
+from holdfast.checkpoint.store.records import ClusterRecord
 from holdfast.clock import Clock
 from holdfast.cluster.tenure import (
     Action,

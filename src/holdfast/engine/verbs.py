@@ -2,7 +2,7 @@
 
 Always true: a verb or an argument that is not known here is refused in one line, by whoever asks and again
 by the leader, before anything is touched.
-Never here: carrying a verb out (see control) or how a request travels (see checkpoint.requests).
+Never here: carrying a verb out (see control) or how a request travels (see checkpoint.log.requests).
 """
 
 from __future__ import annotations

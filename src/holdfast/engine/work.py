@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import pyarrow as pa
 
-from holdfast.checkpoint.records import Extent, SnapshotFile, VersionRecord
-from holdfast.engine.lines import Line
+from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.store.records import Extent, SnapshotFile, VersionRecord
 
 if TYPE_CHECKING:
     from holdfast.graph.uncoordinated import Uncoordinated

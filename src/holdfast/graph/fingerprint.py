@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.graph.nodes import (
+from holdfast.graph.job_graph import (
     Graph,
     Node,
     OperatorNode,

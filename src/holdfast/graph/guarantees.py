@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from holdfast.errors import DefinitionError
-from holdfast.graph.nodes import (
+from holdfast.graph.job_graph import (
     Graph,
     Mistake,
     Node,

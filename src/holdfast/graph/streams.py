@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.graph.aggregates import Aggregation
-from holdfast.graph.nodes import (
+from holdfast.graph.job_graph import (
     DEAD_LETTERS,
     Graph,
     Mistake,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.connectors.contract import Sink, Source
     from holdfast.graph.aggregates import Aggregate
     from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
-    from holdfast.graph.nodes import OnError, StatefulFunction, Transform
+    from holdfast.graph.job_graph import OnError, StatefulFunction, Transform
     from holdfast.graph.uncoordinated import Uncoordinated
 
 N = TypeVar("N", bound=Node)

@@ -16,8 +16,9 @@ from holdfast.connectors.contract import CheckedSource, Sink, Source
 from holdfast.errors import DefinitionError
 from holdfast.graph import functions
 from holdfast.graph.aggregates import Aggregate, Aggregation
+from holdfast.graph.columns import known_schema, sink_refusals
 from holdfast.graph.functions import BatchFunction, DeclaringFunction, KeyedFunction, OperatorFunction
-from holdfast.graph.nodes import (
+from holdfast.graph.job_graph import (
     DEAD_LETTERS,
     Graph,
     Mistake,
@@ -33,7 +34,6 @@ from holdfast.graph.nodes import (
     UnkeyedNode,
     describe,
 )
-from holdfast.graph.schemas import known_schema, sink_refusals
 from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.state.encoding.routing import check_hashable
 from holdfast.state.encoding.types import parse_schema, schema_ddl

@@ -17,7 +17,7 @@ PART_BYTES = 4 << 20
 
 
 class ExtentLike(Protocol):
-    """Some bytes of an object, with their checksum; `checkpoint.records.Extent` is one."""
+    """Some bytes of an object, with their checksum; `checkpoint.store.records.Extent` is one."""
 
     @property
     def object(self) -> str: ...

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.commits import Chain, Committed
-from holdfast.checkpoint.records import (
+from holdfast.checkpoint.chain.commits import Chain, Committed
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import (
     CommitRecord,
     DeltaFile,
     Extent,
@@ -15,7 +16,6 @@ from holdfast.checkpoint.records import (
     StagedFile,
     VersionRecord,
 )
-from holdfast.checkpoint.view import CheckpointView
 from holdfast.errors import ObjectMissing
 from holdfast.storage.contract import Entry, Put
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.commits import Chain, Committed
-from holdfast.checkpoint.identity import Checkpoint, open_checkpoint
-from holdfast.checkpoint.records import (
+from holdfast.checkpoint.chain.checkpoint import Checkpoint, open_checkpoint
+from holdfast.checkpoint.chain.commits import Chain, Committed
+from holdfast.checkpoint.chain.terms import claim
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.savepoints.take import take_savepoint
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import (
     DeltaFile,
     Extent,
     ListFile,
@@ -18,9 +21,6 @@ from holdfast.checkpoint.records import (
     StagedFile,
     StateSchema,
 )
-from holdfast.checkpoint.saving import take_savepoint
-from holdfast.checkpoint.terms import claim
-from holdfast.checkpoint.view import CheckpointView
 from holdfast.storage.checksums import checksum, read_extent
 from holdfast.storage.contract import Storage
 from holdfast.testing.clocks import ManualClock

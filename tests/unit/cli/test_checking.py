@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from holdfast.checkpoint.commits import Chain
-from holdfast.checkpoint.stored_schemas import file_schema, lineage_of, record_of
-from holdfast.checkpoint.view import from_manifest, to_manifest
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.view import from_manifest, to_manifest
+from holdfast.checkpoint.store.schemas import file_schema, lineage_of, record_of
 from holdfast.cli.main import app
 from holdfast.connectors.memory import MemorySink
 from holdfast.engine import rehearsal
@@ -163,7 +163,7 @@ def test_plans_left_behind_are_followed_or_made_anew(checkpoint: Path, tmp_path:
 def test_a_savepoint_is_checked_like_a_checkpoint(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.checkpoint.records import SavepointRecord
+    from holdfast.checkpoint.store.records import SavepointRecord
 
     manifest = to_manifest(Chain(open_storage(str(checkpoint))).load())
     record = SavepointRecord(

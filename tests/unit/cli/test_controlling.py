@@ -13,12 +13,12 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from holdfast.checkpoint.endings import EndedRecord, record_ending
-from holdfast.checkpoint.failures import record_failure
-from holdfast.checkpoint.identity import open_checkpoint
-from holdfast.checkpoint.records import FailureRecord
-from holdfast.checkpoint.requests import Requests, State, read_asked
-from holdfast.checkpoint.terms import claim
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
+from holdfast.checkpoint.chain.endings import EndedRecord, record_ending
+from holdfast.checkpoint.chain.terms import claim
+from holdfast.checkpoint.log.failures import record_failure
+from holdfast.checkpoint.log.requests import Requests, State, read_asked
+from holdfast.checkpoint.store.records import FailureRecord
 from holdfast.cli import controlling, main, showing
 from holdfast.clock import SystemClock
 from holdfast.engine import describing

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.checkpoint.endings import record_ending
-from holdfast.checkpoint.pins import read_pins
-from holdfast.checkpoint.records import EndedRecord
+from holdfast.checkpoint.chain.endings import record_ending
+from holdfast.checkpoint.chain.pins import read_pins
+from holdfast.checkpoint.store.records import EndedRecord
 from holdfast.cli.main import app
 from holdfast.cli.stating import key_of, key_written
 from holdfast.engine import caretaking

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.commits import Chain, Committed
-from holdfast.checkpoint.endings import newest_ending, record_ending
-from holdfast.checkpoint.identity import open_checkpoint
-from holdfast.checkpoint.records import CommitRecord, EndedRecord, Extent, StagedFile
-from holdfast.checkpoint.terms import claim
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
+from holdfast.checkpoint.chain.commits import Chain, Committed
+from holdfast.checkpoint.chain.endings import newest_ending, record_ending
+from holdfast.checkpoint.chain.terms import claim
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import CommitRecord, EndedRecord, Extent, StagedFile
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
 from holdfast.engine import caretaking

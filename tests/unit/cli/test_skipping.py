@@ -9,16 +9,16 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from holdfast.checkpoint.identity import open_checkpoint
-from holdfast.checkpoint.plans import Plans
-from holdfast.checkpoint.terms import claim
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
+from holdfast.checkpoint.chain.plans import Plans
+from holdfast.checkpoint.chain.terms import claim
 from holdfast.cli import skipping
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
 from holdfast.engine.control import Control
 from holdfast.ids import EpochId
 from holdfast.storage.local_directory import LocalStorage
-from tests.unit.checkpoint.test_skipping import planned
+from tests.unit.checkpoint.chain.test_skip import planned
 from tests.unit.engine.control_kit import FakeJob
 
 

@@ -15,10 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.datastructures import URL
 from starlette.requests import Request
 
-from holdfast.checkpoint.failures import record_failure
-from holdfast.checkpoint.identity import open_checkpoint
-from holdfast.checkpoint.records import FailureRecord
-from holdfast.checkpoint.terms import claim
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
+from holdfast.checkpoint.chain.terms import claim
+from holdfast.checkpoint.log.failures import record_failure
+from holdfast.checkpoint.store.records import FailureRecord
 from holdfast.clock import SystemClock
 from holdfast.dashboard.api import BODY_BYTES_MAX, Api, Gate, application, is_loopback
 from holdfast.dashboard.metrics import Metrics

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 import holdfast as hf
-from holdfast.checkpoint.records import VersionRecord
-from holdfast.engine.lines import Line
+from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.store.records import VersionRecord
 from holdfast.engine.task import _operator_result
 from holdfast.engine.uncoordinated import workshop
 from holdfast.engine.work import OperatorTask, OwnKeysResult, TaskResult, WorkPlace

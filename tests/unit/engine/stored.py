@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.checkpoint.commits import Chain, Committed
-from holdfast.checkpoint.identity import open_checkpoint
-from holdfast.checkpoint.records import (
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
+from holdfast.checkpoint.chain.commits import Chain, Committed
+from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION
+from holdfast.checkpoint.chain.terms import claim
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import (
     CommitRecord,
     DeltaFile,
     Extent,
@@ -20,11 +23,8 @@ from holdfast.checkpoint.records import (
     StateSchema,
     VersionRecord,
 )
-from holdfast.checkpoint.stored_schemas import file_schema, record_of
-from holdfast.checkpoint.terms import claim
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.clock import SystemClock
-from holdfast.engine.lines import EMPTY_VERSION
 from holdfast.ids import KeyGroupRange, shard_ranges
 from holdfast.state.cells.shard_list import pack_list
 from holdfast.state.contract import DeltaStep, StateTarget, Version, open_state

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.requests import Asked, Requests, State
+from holdfast.checkpoint.log.requests import Asked, Requests, State
 from holdfast.engine.asking import ask_leader, asker, status_of_leader, wait_for_end
 from holdfast.errors import DefinitionError
 from holdfast.testing.clocks import ManualClock

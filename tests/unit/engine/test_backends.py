@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.records import SnapshotFile, VersionRecord
-from holdfast.checkpoint.stored_schemas import file_schema, record_of
-from holdfast.engine.lines import EMPTY_VERSION, Line
+from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line
+from holdfast.checkpoint.store.records import SnapshotFile, VersionRecord
+from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.engine.shards import Kept, open_shard, snapshot_shard
 from holdfast.engine.work import WorkPlace, decode_result
 from holdfast.ids import KeyGroup, KeyGroupRange

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.checkpoint.commits import Chain
-from holdfast.checkpoint.identity import open_checkpoint
-from holdfast.checkpoint.records import (
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import (
     Extent,
     OwnKeysShard,
     PlanRecord,
@@ -21,7 +22,6 @@ from holdfast.checkpoint.records import (
     StagedFile,
     VersionRecord,
 )
-from holdfast.checkpoint.view import CheckpointView
 from holdfast.clock import SystemClock
 from holdfast.connectors.contract import StagedPart
 from holdfast.engine.committing import Committer, PublishOrder

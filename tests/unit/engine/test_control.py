@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.records import AnswerRecord
-from holdfast.checkpoint.requests import EXPIRES_MS, KEPT_MS, Requests, State, ask, read_asked, take_back
-from holdfast.checkpoint.terms import claim
+from holdfast.checkpoint.chain.terms import claim
+from holdfast.checkpoint.log.requests import EXPIRES_MS, KEPT_MS, Requests, State, ask, read_asked, take_back
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import AnswerRecord
 from holdfast.engine.control import IN_HAND_MAX, SWEEP_SECONDS, Control, plain_fields
 from holdfast.errors import DefinitionError, FencedOut, RestoreError, StorageError
 from holdfast.testing.clocks import ManualClock

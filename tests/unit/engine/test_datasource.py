@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.pins import pin, read_pins
-from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.pins import pin, read_pins
+from holdfast.checkpoint.chain.retention import Retention
 from holdfast.clock import SystemClock
 from holdfast.engine.datasource import READERS, StateDataSource, StatePartition
 from holdfast.errors import DefinitionError, RestoreError

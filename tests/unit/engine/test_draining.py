@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.plans import Plans
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.plans import Plans
+from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.connectors.contract import Slice
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.engine.planning import Planner
-from holdfast.graph.nodes import Place, SourceNode
+from holdfast.graph.job_graph import Place, SourceNode
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.commits import Chain
-from holdfast.checkpoint.endings import newest_ending
-from holdfast.checkpoint.failures import read_failures
-from holdfast.checkpoint.records import CommitRecord, OperatorSchema
-from holdfast.checkpoint.terms import claim
-from holdfast.checkpoint.view import EMPTY, CheckpointView
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.endings import newest_ending
+from holdfast.checkpoint.chain.terms import claim
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
+from holdfast.checkpoint.log.failures import read_failures
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import CommitRecord, OperatorSchema
 from holdfast.clock import SystemClock
 from holdfast.engine import driver as module
 from holdfast.engine import recovery

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.checkpoint.records import SnapshotFile, VersionRecord
+from holdfast.checkpoint.store.records import SnapshotFile, VersionRecord
 from holdfast.engine.shards import _fetch_missing, _fetched, forget_fetched
 from holdfast.storage.local_directory import LocalStorage
 

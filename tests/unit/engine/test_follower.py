@@ -16,15 +16,15 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint import names
-from holdfast.checkpoint.commits import Committed
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.commits import Committed
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.shard_lines import line_of
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store import names
 from holdfast.engine import follower
 from holdfast.engine.follow_task import FollowTask
 from holdfast.engine.follower import LIST_SECONDS, Follower
 from holdfast.engine.following import Lag
-from holdfast.engine.lines import line_of
 from holdfast.engine.operators.dispatch import state_layout
 from holdfast.engine.program import OperatorForm, Program
 from holdfast.engine.settings import check_settings

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.records import DeltaFile, Extent, ListFile, SnapshotFile, VersionRecord
-from holdfast.checkpoint.view import CheckpointView
-from holdfast.engine.lines import EMPTY_VERSION
+from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import DeltaFile, Extent, ListFile, SnapshotFile, VersionRecord
 from holdfast.engine.recovery import Inspector
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint.records import OwnKeysShard, VersionRecord
+from holdfast.checkpoint.store.records import OwnKeysShard, VersionRecord
 from holdfast.engine.uncoordinated.ledger import Ledger
 from holdfast.engine.work import OwnKeysResult, SaveCounts
 from holdfast.ids import shard_ranges

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.terms import newest_term
+from holdfast.checkpoint.chain.terms import newest_term
 from holdfast.engine import driver as driver_module
 from holdfast.engine.driver import Driver
 from holdfast.engine.permit import Permit

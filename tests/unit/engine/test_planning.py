@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.commits import Chain, Committed
-from holdfast.checkpoint.plans import Plans, input_of
-from holdfast.checkpoint.prefix import Prefix
-from holdfast.checkpoint.records import CommitRecord, PlanRecord, Slice
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.append_only import Prefix
+from holdfast.checkpoint.chain.commits import Chain, Committed
+from holdfast.checkpoint.chain.plans import Plans, input_of
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import CommitRecord, PlanRecord, Slice
 from holdfast.clock import Clock, SystemClock
 from holdfast.connectors.contract import Mark
 from holdfast.connectors.memory import MemoryReader, MemorySource
 from holdfast.engine.planning import Planner, Recorded, recorded_plans
 from holdfast.errors import FencedOut, RestoreError
-from holdfast.graph.nodes import Place, SourceNode
+from holdfast.graph.job_graph import Place, SourceNode
 from holdfast.ids import CommitNumber, EpochId, PlanAttempt
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock

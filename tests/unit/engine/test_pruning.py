@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.commits import Chain
-from holdfast.checkpoint.endings import record_ending
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.pins import pin, read_pins
-from holdfast.checkpoint.records import EndedRecord
-from holdfast.checkpoint.terms import claim, newest_term
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.endings import record_ending
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.pins import pin, read_pins
+from holdfast.checkpoint.chain.terms import claim, newest_term
+from holdfast.checkpoint.store.records import EndedRecord
 from holdfast.clock import SystemClock
 from holdfast.engine import caretaking
 from holdfast.engine.pruning import prune

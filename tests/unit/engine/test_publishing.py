@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.prefix import Prefix
-from holdfast.checkpoint.records import Extent, StagedFile
-from holdfast.checkpoint.view import CheckpointView
+from holdfast.checkpoint.chain.append_only import Prefix
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import Extent, StagedFile
 from holdfast.connectors.contract import Mark, StagedPart
 from holdfast.engine.publishing import Publishing, Recipients
 from holdfast.errors import RestoreError, SinkFailed

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint import names
+from holdfast.checkpoint.store import names
 from holdfast.engine import query
 from holdfast.engine.query import StateReader
 from holdfast.errors import CorruptionError, DefinitionError, ObjectMissing, RestoreError

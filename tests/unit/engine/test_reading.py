@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.pins import read_pins
+from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.clock import SystemClock
 from holdfast.engine import reading
 from holdfast.engine.query import StateReader

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from holdfast.checkpoint.failures import FAILURES_KEPT, counted, read_failures
-from holdfast.checkpoint.records import FailureRecord
+from holdfast.checkpoint.log.failures import FAILURES_KEPT, counted, read_failures
+from holdfast.checkpoint.store.records import FailureRecord
 from holdfast.engine.restarting import Restarts, cause_of
 from holdfast.errors import (
     CorruptionError,

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.commits import Chain
-from holdfast.checkpoint.records import SnapshotFile
-from holdfast.checkpoint.view import CheckpointView
-from holdfast.engine.lines import line_of
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.shard_lines import line_of
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import SnapshotFile
 from holdfast.engine.rehearsal import _layouts
 from holdfast.engine.schemas import InForce, declaration, examine
 from holdfast.engine.shards import Kept, open_shard, snapshot_shard

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint import names
-from holdfast.checkpoint.identity import open_checkpoint
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
+from holdfast.checkpoint.store import names
 from holdfast.clock import SystemClock
 from holdfast.engine import savepoints
 from holdfast.engine.savepoints import ClaimEnd, save, sibling

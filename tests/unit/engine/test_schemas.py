@@ -8,8 +8,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from holdfast.checkpoint.records import OperatorSchema, StateSchema
-from holdfast.checkpoint.stored_schemas import lineage_of, record_of
+from holdfast.checkpoint.store.records import OperatorSchema, StateSchema
+from holdfast.checkpoint.store.schemas import lineage_of, record_of
 from holdfast.engine.operators.dispatch import state_layout
 from holdfast.engine.schemas import examine
 from holdfast.graph import aggregates as hf

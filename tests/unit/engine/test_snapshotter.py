@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.checkpoint.records import DeltaFile, Extent, SnapshotFile, VersionRecord
-from holdfast.checkpoint.stored_schemas import record_of
+from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.store.records import DeltaFile, Extent, SnapshotFile, VersionRecord
+from holdfast.checkpoint.store.schemas import record_of
 from holdfast.engine import snapshots
-from holdfast.engine.lines import Line
 from holdfast.engine.schemas import InForce
 from holdfast.engine.snapshots import DELTAS_MIN, Lines, SnapshotTask, Snapshotter
 from holdfast.ids import shard_ranges

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace as changed
 
-from holdfast.checkpoint.records import OperatorSchema, Parent, StateSchema
-from holdfast.checkpoint.view import EMPTY, fold, from_manifest, to_manifest
+from holdfast.checkpoint.chain.view import EMPTY, fold, from_manifest, to_manifest
+from holdfast.checkpoint.store.records import OperatorSchema, Parent, StateSchema
 from holdfast.connectors.memory import MemorySource
 from holdfast.engine.bundle import Bundle
 from holdfast.engine.lists import Lists, TakenLists, lists_of, take_lists

@@ -7,7 +7,7 @@ from holdfast.connectors.contract import Sink
 from holdfast.connectors.memory import MemorySink, MemorySource
 from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import Guarantee, check_guarantee, statements
-from holdfast.graph.nodes import Graph
+from holdfast.graph.job_graph import Graph
 from holdfast.graph.streams import Declaration
 
 

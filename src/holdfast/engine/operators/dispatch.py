@@ -13,14 +13,14 @@ from holdfast.engine.operators.batch import run_batch
 from holdfast.engine.operators.result import DEAD, MAIN, EpochContext, OperatorResult
 from holdfast.engine.operators.rows import run_rows
 from holdfast.graph.aggregates import Aggregation
+from holdfast.graph.columns import DEAD_LETTER_SCHEMA
 from holdfast.graph.functions import BatchFunction, output_schema, side_schemas
-from holdfast.graph.schemas import DEAD_LETTER_SCHEMA
 from holdfast.state.cells.declarations import state_fields
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateLayout
 
 if TYPE_CHECKING:
-    from holdfast.graph.nodes import StatefulFunction
+    from holdfast.graph.job_graph import StatefulFunction
 
 
 def state_layout(uid: str, function: StatefulFunction, rows: pa.Schema, key: tuple[str, ...]) -> StateLayout:

@@ -16,8 +16,8 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import UserCodeError
+from holdfast.graph.columns import DEAD_LETTER_SCHEMA
 from holdfast.graph.functions import Declaring
-from holdfast.graph.schemas import DEAD_LETTER_SCHEMA
 from holdfast.state.cells.declarations import declared_states
 from holdfast.state.cells.value_cells import Cell, uses_of
 from holdfast.state.encoding.arrow_values import column_of

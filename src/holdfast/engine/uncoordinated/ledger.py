@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import convert
 from msgspec.structs import replace
 
-from holdfast.checkpoint.records import OwnKeysShard, VersionRecord
+from holdfast.checkpoint.store.records import OwnKeysShard, VersionRecord
 from holdfast.engine.work import COUNTED, OwnKeysResult, SaveCounts
 from holdfast.ids import KeyGroupRange
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from holdfast.checkpoint.chain.shard_lines import Line
 from holdfast.clock import Clock
-from holdfast.engine.lines import Line
 from holdfast.engine.placement import Placement
 from holdfast.engine.program import Program, first_line
 from holdfast.engine.session import describe_jobs

@@ -1,0 +1,163 @@
+"""The commit chain: the only commit point.
+
+Always true: commits are numbered densely, each names its parent and the parent's checksum, and a number
+is decided once, by put-if-absent. A name once used is never free again (see floor). Nobody builds on a
+record of a higher term.
+Never here: deciding when to commit (see epoch), making anything visible outside (see engine), deleting
+(see retention).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from holdfast.checkpoint.chain.floor import read_floor
+from holdfast.checkpoint.chain.history import DamagedChain, History
+from holdfast.checkpoint.chain.view import CheckpointView, Head, fold, rewound, to_manifest
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.envelope import seal
+from holdfast.checkpoint.store.records import CommitRecord, Parent
+from holdfast.checkpoint.store.write_once import write_once
+from holdfast.errors import CorruptionError, FencedOut, RestoreError, StorageError, UnknownOutcome
+from holdfast.ids import CommitNumber
+from holdfast.steps import Step, reached
+from holdfast.storage.checksums import checksum
+from holdfast.storage.contract import Storage
+
+__all__ = ["MANIFEST_EVERY", "RETAIN", "Adopted", "Chain", "Committed", "DamagedChain"]
+
+MANIFEST_EVERY = 64
+"""Commits between full manifests: reading walks at most this many records."""
+
+RETAIN = 10
+"""Commits that can be gone back to, the newest included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The record is in the chain and nobody has superseded us: publish, and go on from `view`."""
+
+    view: CheckpointView
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """Another record, of a lower term or our own of an earlier try, has the number. It counts, ours does not.
+
+    Throw away everything in flight and go on from `view`, which includes that record.
+    """
+
+    view: CheckpointView
+
+
+class Chain(History):
+    """The chain of one checkpoint. One committing thread at a time."""
+
+    def __init__(
+        self, storage: Storage, *, retain: int = RETAIN, manifest_every: int = MANIFEST_EVERY
+    ) -> None:
+        assert retain >= 1
+        assert manifest_every >= 1
+        super().__init__(storage)
+        self._retain = retain
+        self._manifest_every = manifest_every
+
+    def commit(self, view: CheckpointView, record: CommitRecord) -> Committed | Adopted:
+        """Append `record` to the chain whose end is `view`. Number, parent, manifest and retention are
+        filled in here.
+
+        FencedOut: a newer leader exists; stop. UnknownOutcome: load again, the record may or may not be
+        there. StorageError: nothing was written; try again.
+        """
+        _refuse_if_superseded(view.head, record.term, record.run)
+        manifest = view.manifest
+        if view.number + 1 - (names.number_of(manifest) or 0) >= self._manifest_every:
+            manifest = self._write_manifest(view)
+        return self._append(view, replace(record, manifest=manifest))
+
+    def rewind(self, head: Head, to: CommitNumber, *, term: int, run: str) -> Committed | Adopted:
+        """Append a record that makes the state and positions of commit `to` hold again.
+
+        `head` is that of a view, or of a DamagedChain. What was published stays published.
+        RestoreError: `to` is not retained. CorruptionError: `to` itself cannot be read.
+        """
+        _refuse_if_superseded(head, term, run)
+        if not head.retained_from <= to <= head.number:
+            raise RestoreError(
+                f"commit {to} cannot be gone back to; choose one from {head.retained_from} to {head.number}"
+            )
+        try:
+            base = rewound(head, self.view_at(to))
+        except CorruptionError:
+            if self._overtaken(head.number):
+                return self._give_way(term, run)
+            raise
+        record = CommitRecord(
+            term=term,
+            run=run,
+            first_epoch=base.last_epoch + 1,
+            last_epoch=base.last_epoch,
+            attempts={},
+            clock_ms=base.clock_ms,
+            parallelism=base.parallelism,
+            fingerprint=base.fingerprint,
+            positions=base.positions,
+            published_through=base.published_through,
+            rows_through=base.rows_through,
+            manifest=self._write_manifest(base),
+            rewind_to=to,
+        )
+        return self._append(base, record)
+
+    def _append(self, base: CheckpointView, draft: CommitRecord) -> Committed | Adopted:
+        number = base.number + 1
+        record = replace(
+            draft,
+            number=number,
+            parent=Parent(number=base.number, checksum=base.checksum),
+            retained_from=max(base.retained_from, draft.retained_from, number - self._retain + 1),
+        )
+        data = seal("commit", record)
+        view = fold(base, record, checksum(data))
+        reached(Step.BEFORE_COMMIT)
+        found = write_once(self.storage, names.commit(number), data)
+        if found == data:
+            reached(Step.COMMIT_WRITTEN)
+        try:
+            if found != data or self._overtaken(number):
+                return self._give_way(record.term, record.run)
+        except StorageError as cause:
+            raise UnknownOutcome(
+                f"commit {number} may be written, but not whether it counts; "
+                "load the checkpoint again and go on from there"
+            ) from cause
+        self.remember(view, record)
+        return Committed(view)
+
+    def _overtaken(self, number: int) -> bool:
+        """Whether the chain went on without us: a name that we created is then one that retention had freed.
+
+        Looked at after every put and before anyone is told of a commit.
+        """
+        floor = read_floor(self.storage)
+        return number <= floor or max(self.numbers(), default=number) > number
+
+    def _give_way(self, term: int, run: str) -> Adopted:
+        """Stop for a newer leader; go on from the record of an older one, which has lost its seat to us."""
+        theirs = self.load()
+        _refuse_if_superseded(theirs.head, term, run)
+        return Adopted(theirs)
+
+    def _write_manifest(self, base: CheckpointView) -> str:
+        data = seal("manifest", to_manifest(base))
+        name = names.manifest(base.number + 1, checksum(data))
+        write_once(self.storage, name, data)
+        reached(Step.MANIFEST_WRITTEN)
+        return name
+
+
+def _refuse_if_superseded(head: Head, term: int, run: str) -> None:
+    if head.term > term or (head.term == term and head.run != run):
+        raise FencedOut(term, head.term, f"it wrote {names.commit(head.number)}")

@@ -1,0 +1,132 @@
+"""Which of a checkpoint's files are live; everything else may be retired.
+
+- snapshots: the newest two that cover some key group;
+- deltas: unless every key group of theirs is covered by two kept snapshots, the older at or after the
+  delta's epoch, so that a damaged newest snapshot never costs state;
+- staged output: epochs above what every sink named in the record has published;
+- lists of operators without keys: of each operator, shard and state the newest. All of an operator's are of
+  one number of shards: those of another one are replaced as a set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from holdfast.checkpoint.chain.append_only import Prefix
+from holdfast.checkpoint.store.records import (
+    DeltaFile,
+    ListFile,
+    OperatorSchema,
+    OwnKeysShard,
+    SnapshotFile,
+    StagedFile,
+)
+
+SNAPSHOTS_KEPT = 2
+
+Range = tuple[int, int]
+DeltasByRange = dict[Range, Prefix[DeltaFile]]
+
+
+def with_deltas(deltas: dict[str, DeltasByRange], more: tuple[DeltaFile, ...]) -> dict[str, DeltasByRange]:
+    """The deltas after `more`; neither is changed."""
+    if not more:
+        return deltas
+    deltas = dict(deltas)
+    copied: set[str] = set()
+    for delta in sorted(more, key=lambda delta: delta.version.epoch):
+        if delta.operator not in copied:
+            deltas[delta.operator] = dict(deltas.get(delta.operator, {}))
+            copied.add(delta.operator)
+        ranges, key = deltas[delta.operator], (delta.first_group, delta.end_group)
+        ranges[key] = ranges.get(key, Prefix()).appended([delta])
+    return deltas
+
+
+def kept_snapshots(files: list[SnapshotFile]) -> tuple[tuple[SnapshotFile, ...], dict[int, int]]:
+    """The newest two per key group, oldest first; and per key group with two, the epoch of the older."""
+    newest_first = sorted(files, key=lambda file: file.version.epoch, reverse=True)
+    count: dict[int, int] = {}
+    covered: dict[int, int] = {}
+    kept: list[SnapshotFile] = []
+    for file in newest_first:
+        groups = [g for g in range(file.first_group, file.end_group) if count.get(g, 0) < SNAPSHOTS_KEPT]
+        for group in groups:
+            count[group] = count.get(group, 0) + 1
+            if count[group] == SNAPSHOTS_KEPT:
+                covered[group] = file.version.epoch
+        if groups:
+            kept.append(file)
+    return tuple(reversed(kept)), covered
+
+
+def uncovered(ranges: DeltasByRange, covered: dict[int, int]) -> DeltasByRange:
+    """Drop the deltas that two snapshots have made needless."""
+    live: DeltasByRange = {}
+    for (first, end), deltas in ranges.items():
+        through = min(covered.get(group, 0) for group in range(first, end))
+        count = 0
+        while count < len(deltas) and deltas[count].version.epoch <= through:
+            count += 1
+        if count < len(deltas):
+            live[first, end] = deltas.without_first(count)
+    return live
+
+
+def with_lists(
+    lists: dict[str, tuple[ListFile, ...]], more: Sequence[ListFile]
+) -> dict[str, tuple[ListFile, ...]]:
+    """The newest lists after `more`, which are in the order of their epochs."""
+    lists = dict(lists)
+    for operator in dict.fromkeys(file.operator for file in more):
+        newest = {(file.shards, file.shard, file.state): file for file in lists.get(operator, ())}
+        shards = 0
+        for file in more:
+            if file.operator == operator:
+                shards = file.shards
+                newest[file.shards, file.shard, file.state] = file
+        of_one = [file for file in newest.values() if file.shards == shards]
+        lists[operator] = tuple(sorted(of_one, key=lambda file: (file.shard, file.state)))
+    return lists
+
+
+def with_own_keys(
+    shards: dict[str, tuple[OwnKeysShard, ...]], more: Sequence[OwnKeysShard]
+) -> dict[str, tuple[OwnKeysShard, ...]]:
+    """The newest of each shard; those of another number of shards go when one of the new number comes."""
+    shards = dict(shards)
+    for mark in more:
+        others = [
+            each
+            for each in shards.get(mark.operator, ())
+            if each.shards == mark.shards and each.first_group != mark.first_group
+        ]
+        shards[mark.operator] = tuple(sorted([*others, mark], key=lambda each: each.first_group))
+    return shards
+
+
+def stamped(
+    snapshots: dict[str, tuple[SnapshotFile, ...]],
+    before: tuple[OperatorSchema, ...],
+    now: tuple[OperatorSchema, ...],
+) -> dict[str, tuple[SnapshotFile, ...]]:
+    """Snapshots that do not say their schema, marked with the one in force until now where that changes."""
+    ending = {schema.uid: replace(schema, before=None) for schema in before if schema not in now}
+    return {
+        uid: tuple(
+            replace(file, schema=ending[uid]) if uid in ending and file.schema is None else file
+            for file in files
+        )
+        for uid, files in snapshots.items()
+    }
+
+
+def unpublished(staged: Prefix[StagedFile], published: dict[str, int]) -> Prefix[StagedFile]:
+    """Without the epochs that every sink has shown."""
+    through = min(published.values(), default=0)
+    count = 0
+    while count < len(staged) and staged[count].epoch <= through:
+        count += 1
+    return staged.without_first(count)

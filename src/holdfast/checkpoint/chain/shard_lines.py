@@ -1,0 +1,165 @@
+"""Each shard's line of state: from which files its state can be had, and at which version it stands.
+
+The line runs ahead of the commits: an epoch's chosen results are added at once, so that the next epoch can
+start while
+the first is being committed. When a commit fails, the lines are made anew from the last committed view.
+Always true: a line's deltas are a chain that ends at its version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from msgspec.structs import replace as replace_record
+
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile, VersionRecord
+from holdfast.ids import KeyGroupRange
+
+EMPTY_VERSION = VersionRecord(epoch=0, attempt=0, result="")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One shard of one operator: its key groups, its version, and the files that its state comes from."""
+
+    groups: KeyGroupRange
+    version: VersionRecord
+    snapshots: tuple[SnapshotFile, ...] = ()
+    deltas: tuple[DeltaFile, ...] = ()
+
+    def extended(self, delta: DeltaFile) -> Line:
+        """The line after an epoch that changed this shard."""
+        assert delta.parent == self.version, f"{delta.version} does not follow {self.version}"
+        return replace(self, version=delta.version, deltas=(*self.deltas, delta))
+
+    def advanced(self, version: VersionRecord) -> Line:
+        """The line after an epoch whose state is not saved."""
+        return replace(self, version=version)
+
+    def went_through(self, version: VersionRecord) -> bool:
+        """Whether the state was at `version` after an epoch, with all that the epoch changed.
+
+        Between deltas that were numbered as one chain (see `_relabelled`) it was not: working state may be
+        caught there, and what names a version's epoch is taken to have all of it.
+        """
+        passed = [delta.version for delta in self.deltas]
+        if version not in passed:
+            return False
+        return all(later.epoch > version.epoch for later in passed[passed.index(version) + 1 :])
+
+    def rebased(self, snapshot: SnapshotFile) -> Line:
+        """The same state, from a newer snapshot, of a version that the line went through."""
+        rest = tuple(delta for delta in self.deltas if delta.version.epoch > snapshot.version.epoch)
+        return replace(self, snapshots=(snapshot,), deltas=rest)
+
+
+def line_of(
+    view: CheckpointView, operator: str, groups: KeyGroupRange, without: frozenset[str] = frozenset()
+) -> Line:
+    """A shard's line as the committed view has it. Files of other ranges (the job was rescaled) are cut to
+    this one's.
+
+    `without`: snapshots that are known to be damaged; the one before, and the deltas since, take their place.
+    """
+    snapshots = _newest(
+        [file for file in view.snapshots.get(operator, ()) if file.object not in without], groups
+    )
+    own_range = (groups.first, groups.end)
+    pieces = [
+        _Piece(
+            replace_record(delta, first_group=low, end_group=high), (low, high) == _range(delta) == own_range
+        )
+        for delta in view.live_deltas(operator)
+        for low, high in _uncovered(delta, snapshots, groups)
+    ]
+    pieces.sort(key=lambda piece: (piece.delta.version.epoch, piece.delta.first_group))
+    foreign = max((index + 1 for index, piece in enumerate(pieces) if not piece.own), default=0)
+    merged, own = [piece.delta for piece in pieces[:foreign]], [piece.delta for piece in pieces[foreign:]]
+    if not merged and all(_range(file) == own_range for file in snapshots):
+        start = snapshots[0].version if snapshots else EMPTY_VERSION
+        return Line(groups, own[-1].version if own else start, tuple(snapshots), tuple(own))
+    version = own[0].parent if own else _name_of(view)
+    chain = _relabelled(merged, version, from_nothing=not snapshots)
+    return Line(groups, own[-1].version if own else version, tuple(snapshots), (*chain, *own))
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Of a delta, the key groups that a shard needs. `own`: all of it, written by a shard of the same range.
+
+    A delta of which a newer snapshot has a part is not: its version does not name the state that it leads to.
+    """
+
+    delta: DeltaFile
+    own: bool
+
+
+def _name_of(view: CheckpointView) -> VersionRecord:
+    """A version for state put together from files of other ranges. The same for everybody: the state of some
+    key groups after a commit is one thing only."""
+    # With the checksum: what was restored from a copy may have another commit of this number before long.
+    name = f"commit-{view.number}-{view.checksum}"
+    return VersionRecord(epoch=view.last_epoch, attempt=0, result=name)
+
+
+def _relabelled(deltas: list[DeltaFile], end: VersionRecord, from_nothing: bool) -> list[DeltaFile]:
+    """Deltas that were written under other parallelisms form no chain of their own: number them as one."""
+    parent = EMPTY_VERSION if from_nothing else _renamed(end, f"{end.result}-base")
+    chain: list[DeltaFile] = []
+    for index, delta in enumerate(deltas):
+        version = end if index == len(deltas) - 1 else _renamed(end, f"{end.result}-{index}")
+        chain.append(replace_record(delta, version=version, parent=parent))
+        parent = version
+    return chain
+
+
+def _renamed(version: VersionRecord, result: str) -> VersionRecord:
+    return VersionRecord(epoch=version.epoch, attempt=version.attempt, result=result)
+
+
+def _newest(files: Sequence[SnapshotFile], groups: KeyGroupRange) -> list[SnapshotFile]:
+    """For each key group its newest snapshot; one that a newer file partly replaces is cut."""
+    newest: dict[int, SnapshotFile] = {}
+    for file in sorted(files, key=lambda file: file.version.epoch):
+        for group in range(max(file.first_group, groups.first), min(file.end_group, groups.end)):
+            newest[group] = file
+    chosen: list[SnapshotFile] = []
+    for file in {id(file): file for file in newest.values()}.values():
+        left = [group for group in newest if newest[group] is file]
+        wanted = min(file.end_group, groups.end) - max(file.first_group, groups.first)
+        if len(left) == wanted:
+            chosen.append(file)
+        else:
+            chosen += [replace_record(file, first_group=low, end_group=high) for low, high in _ranges(left)]
+    return sorted(chosen, key=lambda file: file.first_group)
+
+
+def _uncovered(
+    delta: DeltaFile, snapshots: Sequence[SnapshotFile], groups: KeyGroupRange
+) -> list[tuple[int, int]]:
+    """The key groups of a delta, as ranges, that a shard needs and no snapshot has at its epoch or later."""
+    needed = [
+        group
+        for group in range(max(delta.first_group, groups.first), min(delta.end_group, groups.end))
+        if not any(
+            s.first_group <= group < s.end_group and s.version.epoch >= delta.version.epoch for s in snapshots
+        )
+    ]
+    return _ranges(needed)
+
+
+def _ranges(groups: Iterable[int]) -> list[tuple[int, int]]:
+    """Key groups as half-open ranges."""
+    ranges: list[tuple[int, int]] = []
+    for group in sorted(groups):
+        if ranges and ranges[-1][1] == group:
+            ranges[-1] = (ranges[-1][0], group + 1)
+        else:
+            ranges.append((group, group + 1))
+    return ranges
+
+
+def _range(file: DeltaFile | SnapshotFile) -> tuple[int, int]:
+    return file.first_group, file.end_group

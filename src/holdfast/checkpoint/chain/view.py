@@ -1,0 +1,332 @@
+"""What a checkpoint is after each commit: the fold of its records.
+
+Always true: `fold` touches nothing, costs what the record holds and not what the state holds, and refuses
+a record that does not follow. The views of neighbouring commits share almost everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from holdfast.checkpoint.chain.append_only import Prefix
+from holdfast.checkpoint.chain.live_files import (
+    DeltasByRange,
+    kept_snapshots,
+    stamped,
+    uncovered,
+    unpublished,
+    with_deltas,
+    with_lists,
+    with_own_keys,
+)
+from holdfast.checkpoint.store.records import (
+    CommitRecord,
+    DeltaFile,
+    Json,
+    ListFile,
+    Manifest,
+    OperatorSchema,
+    OwnKeysShard,
+    Parent,
+    SnapshotFile,
+    StagedFile,
+)
+from holdfast.errors import CorruptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The end of the chain: what the next record must name as its parent, and what it may not take back."""
+
+    number: int
+    checksum: str
+    term: int
+    run: str
+    clock_ms: int
+    retained_from: int
+    published_through: dict[str, int]
+    rows_through: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointView:
+    """The whole checkpoint after commit `number`. Its dicts are never changed."""
+
+    number: int = 0
+    checksum: str = ""
+    """Of the stored bytes of record `number`."""
+    term: int = 0
+    run: str = ""
+    last_epoch: int = 0
+    positions: dict[str, Json] = field(default_factory=dict)
+    notes: dict[str, Prefix[Json]] = field(default_factory=dict)
+    deltas: dict[str, DeltasByRange] = field(default_factory=dict)
+    """Operator uid -> key-group range -> live deltas in epoch order."""
+    snapshots: dict[str, tuple[SnapshotFile, ...]] = field(default_factory=dict)
+    """Operator uid -> kept snapshots, oldest first."""
+    lists: dict[str, tuple[ListFile, ...]] = field(default_factory=dict)
+    """Operator uid -> the newest list of each shard and state that has one, in the order of the shards."""
+    own_keys: dict[str, tuple[OwnKeysShard, ...]] = field(default_factory=dict)
+    """Operator uid -> its shards, where its keys are saved on their own."""
+    staged: Prefix[StagedFile] = field(default_factory=Prefix)
+    """Output not yet published everywhere, in epoch order."""
+    published_through: dict[str, int] = field(default_factory=dict)
+    rows_through: dict[str, int] = field(default_factory=dict)
+    operators: tuple[OperatorSchema, ...] = ()
+    parallelism: int = 0
+    clock_ms: int = 0
+    fingerprint: str = ""
+    rows: int = 0
+    retained_from: int = 1
+    given_up_below: int = 1
+    """`retained_from` as the commit before this one had it: what only older commits need may be deleted now.
+    """
+    manifest: str = ""
+
+    @property
+    def head(self) -> Head:
+        return Head(
+            self.number,
+            self.checksum,
+            self.term,
+            self.run,
+            self.clock_ms,
+            self.retained_from,
+            self.published_through,
+            self.rows_through,
+        )
+
+    def live_deltas(self, operator: str) -> list[DeltaFile]:
+        """The live deltas of one operator in epoch order."""
+        found = [delta for deltas in self.deltas.get(operator, {}).values() for delta in deltas]
+        return sorted(found, key=lambda delta: delta.version.epoch)
+
+    def objects(self) -> set[str]:
+        """Every object that restoring and publishing from here needs."""
+        needed = {file.extent.object for file in self.staged}
+        needed.update(file.object for files in self.snapshots.values() for file in files)
+        needed.update(file.extent.object for files in self.lists.values() for file in files)
+        for ranges in self.deltas.values():
+            for deltas in ranges.values():
+                needed.update(delta.extent.object for delta in deltas)
+        return needed
+
+
+EMPTY = CheckpointView()
+
+
+def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> CheckpointView:
+    """The view after `record`, whose stored bytes have this checksum.
+
+    For a rewind, `view` is what `rewound` made of the view that history goes back to.
+    CorruptionError: the record does not follow the view.
+    """
+    _refuse_unless_next(view, record)
+    published = _published(view.published_through, record.published_through)
+    in_force = view.operators if record.operators is None else record.operators
+    deltas, snapshots = _fold_state(view, record)
+    return CheckpointView(
+        number=record.number,
+        checksum=checksum,
+        term=record.term,
+        run=record.run,
+        last_epoch=record.last_epoch,
+        positions={**view.positions, **record.positions},
+        notes=_fold_notes(view.notes, record),
+        deltas=deltas,
+        snapshots=snapshots,
+        lists=_fold_lists(view, record),
+        own_keys=_fold_own_keys(view, record),
+        staged=unpublished(
+            view.staged.appended(sorted(record.staged, key=lambda file: file.epoch)), published
+        ),
+        published_through=published,
+        rows_through=_published(view.rows_through, record.rows_through),
+        operators=in_force,
+        parallelism=record.parallelism,
+        clock_ms=record.clock_ms,
+        fingerprint=record.fingerprint,
+        rows=view.rows + record.rows,
+        retained_from=record.retained_from,
+        given_up_below=view.retained_from,
+        manifest=record.manifest,
+    )
+
+
+def news(
+    view: CheckpointView,
+    *,
+    term: int,
+    run: str,
+    published_through: dict[str, int],
+    rows_through: dict[str, int] | None = None,
+    own_keys: tuple[OwnKeysShard, ...] = (),
+) -> CommitRecord:
+    """A record that follows `view` and covers no epoch: it says what has become known since."""
+    return CommitRecord(
+        term=term,
+        run=run,
+        first_epoch=view.last_epoch + 1,
+        last_epoch=view.last_epoch,
+        attempts={},
+        clock_ms=view.clock_ms,
+        parallelism=view.parallelism,
+        fingerprint=view.fingerprint,
+        positions=view.positions,
+        published_through=published_through,
+        rows_through=view.rows_through if rows_through is None else rows_through,
+        own_keys=own_keys,
+    )
+
+
+def rewound(head: Head, to: CheckpointView) -> CheckpointView:
+    """The state and positions of `to` at the end of the chain: what a rewind record is folded onto.
+
+    What sinks have shown cannot be taken back, so `published_through` stays as it is at the head.
+    """
+    published = _published(to.published_through, head.published_through)
+    return replace(
+        to,
+        number=head.number,
+        checksum=head.checksum,
+        term=head.term,
+        run=head.run,
+        clock_ms=max(to.clock_ms, head.clock_ms),
+        retained_from=head.retained_from,
+        published_through=published,
+        rows_through=_published(to.rows_through, head.rows_through),
+        staged=unpublished(to.staged, published),
+    )
+
+
+def to_manifest(view: CheckpointView) -> Manifest:
+    """The full manifest for the commit that follows `view`."""
+    return Manifest(
+        number=view.number + 1,
+        parent=Parent(number=view.number, checksum=view.checksum),
+        term=view.term,
+        run=view.run,
+        positions=view.positions,
+        notes={uid: tuple(notes) for uid, notes in view.notes.items()},
+        last_epoch=view.last_epoch,
+        clock_ms=view.clock_ms,
+        parallelism=view.parallelism,
+        fingerprint=view.fingerprint,
+        rows=view.rows,
+        operators=view.operators,
+        deltas=tuple(delta for operator in view.deltas for delta in view.live_deltas(operator)),
+        snapshots=tuple(file for files in view.snapshots.values() for file in files),
+        staged=tuple(view.staged),
+        published_through=view.published_through,
+        rows_through=view.rows_through,
+        retained_from=view.retained_from,
+        lists=tuple(file for files in view.lists.values() for file in files),
+        own_keys=tuple(shard for shards in view.own_keys.values() for shard in shards),
+    )
+
+
+def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
+    """The inverse of `to_manifest`."""
+    snapshots: dict[str, tuple[SnapshotFile, ...]] = {}
+    for file in manifest.snapshots:
+        snapshots[file.operator] = (*snapshots.get(file.operator, ()), file)
+    return CheckpointView(
+        number=manifest.parent.number,
+        checksum=manifest.parent.checksum,
+        term=manifest.term,
+        run=manifest.run,
+        last_epoch=manifest.last_epoch,
+        positions=manifest.positions,
+        notes={uid: Prefix(notes) for uid, notes in manifest.notes.items()},
+        deltas=with_deltas({}, manifest.deltas),
+        snapshots=snapshots,
+        staged=Prefix(manifest.staged),
+        published_through=manifest.published_through,
+        rows_through=manifest.rows_through,
+        operators=manifest.operators,
+        parallelism=manifest.parallelism,
+        clock_ms=manifest.clock_ms,
+        fingerprint=manifest.fingerprint,
+        rows=manifest.rows,
+        retained_from=manifest.retained_from,
+        given_up_below=manifest.retained_from,
+        manifest=name,
+        lists=with_lists({}, manifest.lists),
+        own_keys=with_own_keys({}, manifest.own_keys),
+    )
+
+
+def _refuse_unless_next(view: CheckpointView, record: CommitRecord) -> None:
+    wrong = None
+    if record.number != view.number + 1:
+        wrong = f"it comes after commit {view.number}"
+    elif record.parent != Parent(number=view.number, checksum=view.checksum):
+        named = record.parent
+        wrong = f"it names parent {named.number} ({named.checksum}), the chain has {view.checksum}"
+    elif record.term < view.term:
+        wrong = f"its term {record.term} is below term {view.term} of commit {view.number}"
+    elif record.first_epoch != view.last_epoch + 1 or record.last_epoch < view.last_epoch:
+        wrong = f"it covers epochs {record.first_epoch} to {record.last_epoch} after epoch {view.last_epoch}"
+    elif record.retained_from < view.retained_from:
+        wrong = f"it takes back commits below {view.retained_from}, which were given up"
+    elif any(file.version.epoch > record.last_epoch for file in record.snapshots):
+        wrong = f"it names a snapshot of a version after its last epoch {record.last_epoch}"
+    if wrong:
+        raise CorruptionError(
+            f"commit {record.number} does not continue the chain: {wrong}; "
+            "restore the storage from a copy, or rewind"
+        )
+
+
+def _published(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    """Sinks of the newest record; what a sink has shown never shrinks.
+
+    An empty record says nothing about sinks.
+    """
+    if not now:
+        return before
+    return {sink: max(epoch, before.get(sink, 0)) for sink, epoch in now.items()}
+
+
+def _fold_notes(notes: dict[str, Prefix[Json]], record: CommitRecord) -> dict[str, Prefix[Json]]:
+    if record.notes_replaced:
+        notes = {uid: before for uid, before in notes.items() if uid not in record.notes_replaced}
+    added = {uid: notes.get(uid, Prefix()).appended(more) for uid, more in record.notes.items()}
+    return {**notes, **added} if added else notes
+
+
+def _fold_state(
+    view: CheckpointView, record: CommitRecord
+) -> tuple[dict[str, DeltasByRange], dict[str, tuple[SnapshotFile, ...]]]:
+    deltas = with_deltas(view.deltas, record.deltas)
+    snapshots = view.snapshots
+    for operator in dict.fromkeys(file.operator for file in record.snapshots):
+        new = [file for file in record.snapshots if file.operator == operator]
+        kept, covered = kept_snapshots([*snapshots.get(operator, ()), *new])
+        snapshots = {**snapshots, operator: kept}
+        deltas = {**deltas, operator: uncovered(deltas.get(operator, {}), covered)}
+    if record.operators is not None:
+        named = {operator.uid for operator in record.operators}
+        deltas = {uid: ranges for uid, ranges in deltas.items() if uid in named}
+        snapshots = {
+            uid: files for uid, files in stamped(snapshots, view.operators, record.operators).items()
+            if uid in named
+        }  # fmt: skip
+    return deltas, snapshots
+
+
+def _fold_lists(view: CheckpointView, record: CommitRecord) -> dict[str, tuple[ListFile, ...]]:
+    lists = with_lists(view.lists, record.lists)
+    if record.operators is None:
+        return lists
+    named = {(operator.uid, state.name) for operator in record.operators for state in operator.states}
+    in_force = {uid: tuple(f for f in files if (uid, f.state) in named) for uid, files in lists.items()}
+    return {uid: files for uid, files in in_force.items() if files}
+
+
+def _fold_own_keys(view: CheckpointView, record: CommitRecord) -> dict[str, tuple[OwnKeysShard, ...]]:
+    shards = with_own_keys(view.own_keys, record.own_keys)
+    if record.operators is None:
+        return shards
+    named = {operator.uid for operator in record.operators}
+    return {uid: marks for uid, marks in shards.items() if uid in named}

@@ -1,0 +1,66 @@
+"""The schemas of operators as a checkpoint stores them, and as the lineages that state is read by.
+
+Always true: `record_of` and `lineage_of` are each other's inverse.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace as changed
+
+from holdfast.checkpoint.store.records import OperatorSchema, StateSchema
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.files.conversion import Generation, Lineage
+
+
+def lineage_of(schema: OperatorSchema) -> Lineage:
+    """Every layout that led to a stored schema, oldest first."""
+    chain: list[OperatorSchema] = []
+    at: OperatorSchema | None = schema
+    while at is not None:
+        chain.append(at)
+        at = at.before
+    return Lineage(tuple(map(_generation, reversed(chain))))
+
+
+def record_of(lineage: Lineage) -> OperatorSchema:
+    """The inverse of `lineage_of`."""
+    record: OperatorSchema | None = None
+    for generation in lineage.generations:
+        record = _record(generation, record)
+    assert record is not None
+    return record
+
+
+def file_schema(schema: OperatorSchema) -> OperatorSchema:
+    """A schema as files carry it: the lineage is in the checkpoint."""
+    return changed(schema, before=None)
+
+
+def _generation(schema: OperatorSchema) -> Generation:
+    rows = [(state.id, state.name, state.kind, state.type) for state in schema.states]
+    layout = StateLayout.of_rows(schema.uid, schema.key, rows, schema.generation)
+    fills = {state.id: bytes.fromhex(state.fill) for state in schema.states if state.fill}
+    aggregates = {state.id: state.aggregates for state in schema.states if state.aggregates}
+    return Generation(layout, fills, aggregates)
+
+
+def _record(generation: Generation, before: OperatorSchema | None) -> OperatorSchema:
+    layout = generation.layout
+    key, states = layout.schema_rows()
+    return OperatorSchema(
+        uid=layout.operator,
+        key=key,
+        states=tuple(
+            StateSchema(
+                id=id,
+                name=name,
+                kind=kind,
+                type=type,
+                fill=generation.fills.get(id, b"").hex(),
+                aggregates=dict(generation.aggregates.get(id, {})),
+            )
+            for id, name, kind, type in states
+        ),
+        generation=layout.generation,
+        before=before,
+    )

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+
+from holdfast.checkpoint.chain.checkpoint import Checkpoint, open_checkpoint, read_job
+from holdfast.checkpoint.store import envelope, names
+from holdfast.errors import CorruptionError, RestoreError
+from holdfast.storage.contract import Put
+from holdfast.testing.clocks import ManualClock
+from tests.unit.checkpoint.kept import MemoryStorage
+
+
+def open_it(
+    storage: MemoryStorage, job: str = "sums", key_groups: int = 128, create: bool = True
+) -> Checkpoint:
+    return open_checkpoint(storage, job, key_groups, ManualClock(5), identity="abc", create=create)
+
+
+def test_a_checkpoint_keeps_its_identity() -> None:
+    storage = MemoryStorage()
+    created = open_it(storage)
+    again = open_checkpoint(storage, "sums", 128, ManualClock(9), identity="other")
+    assert again.job == created.job == read_job(storage)
+    assert (again.job.identity, again.job.created_ms) == ("abc", 5)
+
+
+def test_another_jobs_checkpoint_is_refused_naming_both() -> None:
+    storage = MemoryStorage()
+    open_it(storage)
+    with pytest.raises(RestoreError, match=r"'sums'.*'words'"):
+        open_it(storage, job="words")
+
+
+def test_changed_key_groups_are_refused_with_the_stored_number() -> None:
+    storage = MemoryStorage()
+    open_it(storage)
+    with pytest.raises(RestoreError, match=r"128 key groups.*64.*key_groups=128"):
+        open_it(storage, key_groups=64)
+
+
+def test_a_newer_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = MemoryStorage()
+    job = open_it(MemoryStorage()).job
+    with monkeypatch.context() as newer:
+        newer.setattr(envelope, "FORMAT", 99)
+        storage.put(names.JOB, envelope.seal("job", job))
+    with pytest.raises(RestoreError, match="newer Holdfast"):
+        open_it(storage)
+
+
+def test_a_damaged_job_record_is_an_error() -> None:
+    storage = MemoryStorage()
+    open_it(storage)
+    storage.flip(names.JOB)
+    with pytest.raises(CorruptionError, match="job"):
+        open_it(storage)
+
+
+def test_a_place_that_holds_something_else_is_refused_and_left_alone() -> None:
+    storage = MemoryStorage()
+    storage.put("holiday.jpg", b"")
+    with pytest.raises(RestoreError, match=r"holiday\.jpg"):
+        open_it(storage)
+    assert list(storage.objects) == ["holiday.jpg"]
+
+
+def test_a_lost_job_record_is_not_created_anew() -> None:
+    storage = MemoryStorage()
+    open_it(storage)
+    storage.put(names.commit(1), b"")
+    storage.delete([names.JOB])
+    with pytest.raises(RestoreError, match="lost its 'job' record"):
+        open_it(storage)
+
+
+def test_nothing_is_created_unless_asked() -> None:
+    storage = MemoryStorage()
+    with pytest.raises(RestoreError, match="no checkpoint"):
+        open_it(storage, create=False)
+    assert storage.objects == {}
+
+
+def test_of_two_creators_at_once_both_get_the_same_checkpoint() -> None:
+    class Racing(MemoryStorage):
+        def put_new(self, name: str, data: bytes) -> Put:
+            if not self.objects:
+                self.objects.update(rival.objects)
+            return super().put_new(name, data)
+
+    rival = MemoryStorage()
+    winner = open_checkpoint(rival, "sums", 128, ManualClock(), identity="first")
+    assert open_it(Racing()).job == winner.job
