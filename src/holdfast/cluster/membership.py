@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 
 from holdfast.cluster import paths
-from holdfast.cluster.cards import ClusterCard, NodeCard, read, written
+from holdfast.cluster.node_records import ClusterCard, NodeCard, read, written
 from holdfast.cluster.zookeeper import Watch, ZooKeeper
 from holdfast.errors import DefinitionError, RetryableError
 

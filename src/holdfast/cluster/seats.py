@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.cluster import paths
-from holdfast.cluster.cards import HolderCard, OverCard, PulseCard, WishCard, read, written
-from holdfast.cluster.seating import SeatSeen
+from holdfast.cluster.node_records import HolderCard, OverCard, PulseCard, WishCard, read, written
+from holdfast.cluster.ranking import SeatSeen
 from holdfast.cluster.zookeeper import Watch, ZooKeeper
 from holdfast.errors import RetryableError
 

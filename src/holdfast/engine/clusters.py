@@ -15,8 +15,8 @@ import msgspec
 from holdfast.checkpoint.log.failovers import read_failovers
 from holdfast.clock import Clock
 from holdfast.cluster import membership, paths, seats
-from holdfast.cluster.cards import WishCard
-from holdfast.cluster.seating import ClusterSeen, heir, is_able
+from holdfast.cluster.node_records import WishCard
+from holdfast.cluster.ranking import ClusterSeen, heir, is_able
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
 from holdfast.engine.asking import asker
 from holdfast.errors import DefinitionError, HoldfastError, RetryableError

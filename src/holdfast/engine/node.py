@@ -5,7 +5,7 @@
 One thread, the caller's, talks to ZooKeeper; kazoo's threads only say that something changed. A seat is
 looked at when a watch says so, and now and then.
 When the session is lost: the runs are told to stop, the node registers under its next session and stands by.
-When the connection is suspended: see cluster.tenure. When ZooKeeper has lost its data: the cluster is
+When the connection is suspended: see cluster.seat_lease. When ZooKeeper has lost its data: the cluster is
 registered again under its id, and the seats are taken anew.
 Never here: safety. ZooKeeper elects, storage decides: whoever takes a seat claims a term and commits to the
 chain, where an older leader is refused.
@@ -20,7 +20,7 @@ from functools import partial
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.cluster.paths import checked_name
-from holdfast.cluster.tenure import Give, Limits, Lost, RunEnded, Stage, Suspended, Tick
+from holdfast.cluster.seat_lease import Give, Limits, Lost, RunEnded, Stage, Suspended, Tick
 from holdfast.cluster.zookeeper import Connection, ZooKeeper
 from holdfast.engine.blame import in_short, is_of_the_job, is_replaced
 from holdfast.engine.job import Job

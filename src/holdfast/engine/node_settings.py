@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.cluster.paths import checked_name
-from holdfast.cluster.seating import KINDS
+from holdfast.cluster.ranking import KINDS
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.errors import DefinitionError
 

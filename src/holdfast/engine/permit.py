@@ -3,7 +3,7 @@
 A permit ends by itself when it is not extended, also while the whole process is stopped. A commit that is
 about to begin waits until it is extended again, or is refused when it is revoked.
 Always true: nothing depends on it but peace; a commit that slips through is judged by the chain.
-Never here: why it is extended (see cluster.tenure).
+Never here: why it is extended (see cluster.seat_lease).
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from holdfast.checkpoint.log.failovers import cluster_of
 from holdfast.checkpoint.store.records import ClusterRecord
 from holdfast.clock import Clock
 from holdfast.cluster import membership, seats
-from holdfast.cluster.cards import ClusterCard, HolderCard, LagCard, NodeCard, UnfitCard
 from holdfast.cluster.membership import Founding
-from holdfast.cluster.seating import code_differences
+from holdfast.cluster.node_records import ClusterCard, HolderCard, LagCard, NodeCard, UnfitCard
+from holdfast.cluster.ranking import code_differences
 from holdfast.cluster.zookeeper import ZooKeeper
 from holdfast.engine.following import Lag
 from holdfast.engine.node_settings import NodeSettings

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 from holdfast.clock import Clock
 from holdfast.cluster import membership, seats
-from holdfast.cluster.cards import HolderCard, OverCard, PulseCard, WishCard
-from holdfast.cluster.seating import (
+from holdfast.cluster.node_records import HolderCard, OverCard, PulseCard, WishCard
+from holdfast.cluster.ranking import (
     STEP_SECONDS,
     ClusterSeen,
     SeatSeen,
@@ -21,7 +21,7 @@ from holdfast.cluster.seating import (
     rank,
     to_give_away,
 )
-from holdfast.cluster.tenure import Contact, Give, Lost, Stage, Won
+from holdfast.cluster.seat_lease import Contact, Give, Lost, Stage, Won
 from holdfast.cluster.zookeeper import ZooKeeper
 from holdfast.engine.blame import Unfit
 from holdfast.engine.progress import Message

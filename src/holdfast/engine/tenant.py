@@ -2,7 +2,7 @@
 
 Always true: one run at a time; a seat is held only while a run is under way or being ended. What happens to
 the connection is told to `feed` from any thread; the job itself is run by a thread of its own.
-Never here: ZooKeeper (see node), what an event means (see cluster.tenure).
+Never here: ZooKeeper (see node), what an event means (see cluster.seat_lease).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.checkpoint.chain.checkpoint import find_job, refuse_if_occupied
 from holdfast.checkpoint.log.failovers import hold_by_cluster, record_failover
 from holdfast.checkpoint.store.records import ClusterRecord
 from holdfast.clock import Clock
-from holdfast.cluster.tenure import (
+from holdfast.cluster.seat_lease import (
     Action,
     Begin,
     Event,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cluster.tenure import (
+from holdfast.cluster.seat_lease import (
     Action,
     Begin,
     Contact,

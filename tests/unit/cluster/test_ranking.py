@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.cluster.cards import HolderCard, NodeCard, OverCard, PulseCard, UnfitCard, WishCard
-from holdfast.cluster.seating import (
+from holdfast.cluster.node_records import HolderCard, NodeCard, OverCard, PulseCard, UnfitCard, WishCard
+from holdfast.cluster.ranking import (
     ClusterSeen,
     SeatSeen,
     code_differences,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from holdfast.cluster.cards import HolderCard, NodeCard, OverCard, PulseCard, WishCard
+from holdfast.cluster.node_records import HolderCard, NodeCard, OverCard, PulseCard, WishCard
 
 STEP_SECONDS = 0.4
 """How much longer each next node waits before it takes a free seat."""
