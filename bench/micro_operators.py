@@ -18,16 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.engine.operators.aggregate import run_aggregate
-from holdfast.engine.operators.batch import run_batch
-from holdfast.engine.operators.result import EpochContext, OperatorResult
-from holdfast.engine.operators.rows import run_rows
 from holdfast.graph import aggregates
 from holdfast.graph.functions import BatchFunction, KeyedFunction
 from holdfast.state.cells.declarations import ListState, MapState, ValueState, state_fields
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.delta import to_entries
+from holdfast.tasks.operators.aggregate import run_aggregate
+from holdfast.tasks.operators.batch_function import run_batch
+from holdfast.tasks.operators.result import EpochContext, OperatorResult
+from holdfast.tasks.operators.row_function import run_rows
 
 ROWS, KEYS, KEY_GROUPS, REPEATS = 125_000, 46_000, 128, 7
 

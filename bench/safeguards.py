@@ -26,9 +26,6 @@ import holdfast as hf
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Extent, VersionRecord
 from holdfast.clock import SystemClock
-from holdfast.engine.operators.dispatch import run_function, state_layout
-from holdfast.engine.operators.result import EpochContext
-from holdfast.engine.staged import pack_rows
 from holdfast.graph.aggregates import Aggregation
 from holdfast.state.contract import EMPTY, DeltaStep, ShardState, StateTarget, Version, open_state
 from holdfast.state.encoding.keys import routing_hash
@@ -36,6 +33,9 @@ from holdfast.state.encoding.routing import key_groups_of
 from holdfast.state.files.delta import to_entries, write_delta
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
+from holdfast.tasks.operators.dispatch import run_function, state_layout
+from holdfast.tasks.operators.result import EpochContext
+from holdfast.tasks.staged import pack_rows
 
 ROWS, KEYS, TURNS, GROUPS = 125_000, 50_000, 9, 64
 SCHEMA = pa.schema([("k", pa.int64()), ("value", pa.int64())])

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.engine import task as tasks
-from holdfast.engine.work import OperatorTask, TaskResult, decode_result, encode_result
+from holdfast.tasks import keyed as tasks
+from holdfast.tasks.messages import OperatorTask, TaskResult, decode_result, encode_result
 from tests.chaos.apps import Ledger, Marks, Place, Shape
 from tests.chaos.inprocess import Crash
 

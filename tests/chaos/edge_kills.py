@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.chain import commits, retention
-from holdfast.engine import committing, driver, publishing, runner, stretch, unkeyed_task
+from holdfast.engine import committing, driver, publishing, runner, stretch
 from holdfast.errors import StorageError
 from holdfast.storage import urls
 from holdfast.storage.local_directory import LocalStorage
+from holdfast.tasks import unkeyed
 
 WRITES = ("put", "put_new", "move", "delete")
-STEPPING = (commits, driver, publishing, retention, runner, stretch, unkeyed_task)
+STEPPING = (commits, driver, publishing, retention, runner, stretch, unkeyed)
 
 
 class Killed(BaseException):

@@ -22,9 +22,10 @@ from holdfast.chaos.tightening import tightened
 from holdfast.checkpoint.chain import history, plans
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Record
-from holdfast.engine import planning, runner, staged
+from holdfast.engine import planning, runner
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
+from holdfast.tasks import staged
 from tests.chaos import apps, doubles, victims
 from tests.chaos.apps import LEDGER, Place, Shape
 from tests.chaos.checker import Finding, Verdict, check

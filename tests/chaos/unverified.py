@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from holdfast.engine import shards
 from holdfast.state.files import delta
 from holdfast.storage.contract import Storage
+from holdfast.tasks import working_state
 from tests.chaos.apps import Ledger
 
 
@@ -31,7 +31,7 @@ class _Unverified:
 
 
 for _module, _name, _value in [
-    (shards, "read_extent", _unverified_extent),
+    (working_state, "read_extent", _unverified_extent),
     (delta, "verify", partial(lambda data, name: None)),
     (delta, "pq", _Unverified),
 ]:

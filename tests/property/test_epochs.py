@@ -27,18 +27,18 @@ from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.store.records import CommitRecord, PlanRecord, SnapshotFile
 from holdfast.checkpoint.store.schemas import file_schema, record_of
-from holdfast.engine.bundle import Bundle
-from holdfast.engine.operators.dispatch import state_layout
 from holdfast.engine.runner import EpochOutcome, _take_state
-from holdfast.engine.shards import Kept, open_shard, snapshot_shard
-from holdfast.engine.staged import unpack_rows
-from holdfast.engine.task import _operator_result
-from holdfast.engine.work import OperatorTask, TaskResult, WorkPlace, decode_result
 from holdfast.ids import shard_ranges
 from holdfast.state.encoding.keys import GROUP_COLUMN, key_groups_of, routing_hash
 from holdfast.state.files.conversion import Lineage
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.urls import open_storage
+from holdfast.tasks.bundle import Bundle
+from holdfast.tasks.keyed import _operator_result
+from holdfast.tasks.messages import OperatorTask, TaskResult, WorkPlace, decode_result
+from holdfast.tasks.operators.dispatch import state_layout
+from holdfast.tasks.staged import unpack_rows
+from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
 
 EXAMPLES = int(os.environ.get("HOLDFAST_EPOCH_EXAMPLES", "25"))
 GROUPS, SHARDS_MAX, KEYS = 16, 5, 9

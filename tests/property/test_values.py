@@ -16,7 +16,7 @@ from holdfast.state.encoding.coercion import settler
 from holdfast.state.encoding.structs import as_dicts
 from holdfast.state.encoding.types import parse_type
 from tests.property.state_values import exact, types, values
-from tests.unit.engine.operator_kit import Harness
+from tests.unit.tasks.operators.operator_kit import Harness
 
 _calm = settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

@@ -13,14 +13,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.engine.uncoordinated import workshop
-from holdfast.protection.bypass import Standing
 from holdfast.state.files.saved_key import unpack
 from holdfast.storage.key_saves.contract import all_saves
 from holdfast.storage.key_saves.redis import RedisStateStorage
+from holdfast.tasks.uncoordinated import saver
+from holdfast.tasks.uncoordinated.bypass import Standing
 from tests.services.cable import Cable
 from tests.services.servers import Server, redis_server
-from tests.unit.engine.own_keys_kit import Shard, protection
+from tests.unit.tasks.uncoordinated.kit import Shard, protection
 
 DEADLINE = 30.0
 USERS = [f"u{i}" for i in range(20)]
@@ -28,10 +28,10 @@ USERS = [f"u{i}" for i in range(20)]
 
 @pytest.fixture
 def redis() -> Iterator[Server]:
-    workshop._workshops.clear()
+    saver._workshops.clear()
     with redis_server() as server:
         yield server
-    workshop._workshops.clear()
+    saver._workshops.clear()
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.uncoordinated import workshop
 from holdfast.errors import DefinitionError, StorageError
 from holdfast.storage.key_saves.contract import StateId, StateStorage
 from holdfast.storage.key_saves.postgres import PostgresStateStorage
 from holdfast.storage.key_saves.redis import RedisStateStorage
+from holdfast.tasks.uncoordinated import saver
 from tests.contract.state_storage_suite import ANN, StateStorageContract, save_of
 from tests.services.servers import Server, free_port, postgres_server, redis_server
-from tests.unit.engine.own_keys_kit import Shard, protection
+from tests.unit.tasks.uncoordinated.kit import Shard, protection
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_a_table_name_cannot_carry_more_than_a_name() -> None:
 def test_processing_goes_on_while_a_server_hangs_and_saves_follow_when_it_is_back(
     kind: str, tmp_path: Path
 ) -> None:
-    workshop._workshops.clear()
+    saver._workshops.clear()
     start = redis_server if kind == "redis" else postgres_server
     with start() as server:
         storage = (

@@ -20,7 +20,6 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, JobRecord
 from holdfast.clock import Clock
-from holdfast.engine.follow_task import FollowedOperator, FollowTask
 from holdfast.engine.following import Followed, Lag, Sight, settled
 from holdfast.engine.placement import Placement, work_place
 from holdfast.engine.program import Program
@@ -28,11 +27,12 @@ from holdfast.engine.runner import Lines
 from holdfast.engine.schemas import operator_schemas
 from holdfast.engine.session import describe_jobs
 from holdfast.engine.settings import RunSettings
-from holdfast.engine.work import RESULT_SCHEMA, TaskResult, decode_result
 from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.ids import shard_ranges
 from holdfast.state.files.conversion import Lineage
 from holdfast.storage.contract import Storage
+from holdfast.tasks.follow import FollowedOperator, FollowTask
+from holdfast.tasks.messages import RESULT_SCHEMA, TaskResult, decode_result
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

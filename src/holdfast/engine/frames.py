@@ -11,10 +11,10 @@ from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.checkpoint.store.records import Slice as PlannedSlice
 from holdfast.connectors.contract import Slice, SourceReader
 from holdfast.engine.program import Program, apply_transform, union_frames
-from holdfast.engine.staged import StagedReader
-from holdfast.engine.work import Payload
 from holdfast.graph.job_graph import SourceNode, StreamNode, TransformNode, UnionNode
 from holdfast.state.encoding.types import frame_ddl
+from holdfast.tasks.messages import Payload
+from holdfast.tasks.staged import StagedReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import Extent, ListFile, OperatorSchema, StateSchema
-from holdfast.engine.bundle import Bundle
 from holdfast.engine.program import Program
-from holdfast.engine.unkeyed_task import packed, unpacked
-from holdfast.engine.work import HeldList, Payload, TaskResult
 from holdfast.graph.functions import OperatorFunction
 from holdfast.state.cells.declarations import ListState, declared_states
 from holdfast.state.cells.redistribution import Redistribute, ShardList, redistributed
 from holdfast.state.encoding.layout import StateField, StateKind
 from holdfast.state.encoding.types import parse_type
 from holdfast.storage.contract import Storage
+from holdfast.tasks.bundle import Bundle
+from holdfast.tasks.messages import HeldList, Payload, TaskResult
+from holdfast.tasks.unkeyed import packed, unpacked
 
 ShardLists = dict[str, HeldList]
 """State name -> its list. One that is not there is empty."""

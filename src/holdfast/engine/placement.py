@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from holdfast.engine.session import is_single_executor
 from holdfast.engine.settings import RunSettings
-from holdfast.engine.work import WorkPlace
 from holdfast.storage.contract import Storage
+from holdfast.tasks.messages import WorkPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,9 +17,9 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.connectors.contract import Mark, Publisher, RememberingPublisher, StagedPart
 from holdfast.engine.program import Program, first_line
-from holdfast.engine.staged import load_extent
 from holdfast.errors import DefinitionError, HoldfastError, RestoreError, SinkFailed
 from holdfast.steps import Step, reached
+from holdfast.tasks.staged import load_extent
 
 
 class Recipients(Enum):

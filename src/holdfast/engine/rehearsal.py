@@ -17,7 +17,6 @@ from holdfast.checkpoint.chain.commits import Chain, DamagedChain
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.view import CheckpointView, from_manifest
 from holdfast.checkpoint.savepoints.layout import find_savepoint, read_savepoint
-from holdfast.engine.operators.dispatch import state_layout
 from holdfast.engine.planning import recorded_plans
 from holdfast.engine.program import compile_graph
 from holdfast.engine.publishing import left_behind
@@ -32,6 +31,7 @@ from holdfast.ids import EpochId
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import relaxed
 from holdfast.storage.contract import Storage
+from holdfast.tasks.operators.dispatch import state_layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

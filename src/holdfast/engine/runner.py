@@ -20,16 +20,20 @@ from holdfast.checkpoint.chain.plans import input_of
 from holdfast.checkpoint.chain.shard_lines import Line
 from holdfast.checkpoint.store.records import DeltaFile, OwnKeysShard, PlanRecord, StagedFile, VersionRecord
 from holdfast.connectors.contract import SourceReader, VerifyingReader
-from holdfast.engine.bundle import Bundle
 from holdfast.engine.frames import EpochFrames, slice_of
 from holdfast.engine.lists import Lists, TakenLists, take_lists
 from holdfast.engine.placement import Placement
 from holdfast.engine.program import Program, Stage
 from holdfast.engine.session import describe_jobs
 from holdfast.engine.spark_failures import explained
-from holdfast.engine.task import run_operator, run_operator_grouped, run_stage
-from holdfast.engine.unkeyed_task import run_unkeyed
-from holdfast.engine.work import (
+from holdfast.errors import EpochFailed, EpochInterrupted
+from holdfast.graph.job_graph import OperatorNode, UnkeyedNode
+from holdfast.state.encoding.keys import GROUP_COLUMN
+from holdfast.steps import Step, reached
+from holdfast.storage.contract import Storage
+from holdfast.tasks.bundle import Bundle
+from holdfast.tasks.keyed import run_operator, run_operator_grouped, run_stage
+from holdfast.tasks.messages import (
     RESULT_SCHEMA,
     OperatorTask,
     OwnKeysResult,
@@ -39,11 +43,7 @@ from holdfast.engine.work import (
     WorkPlace,
     decode_result,
 )
-from holdfast.errors import EpochFailed, EpochInterrupted
-from holdfast.graph.job_graph import OperatorNode, UnkeyedNode
-from holdfast.state.encoding.keys import GROUP_COLUMN
-from holdfast.steps import Step, reached
-from holdfast.storage.contract import Storage
+from holdfast.tasks.unkeyed import run_unkeyed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

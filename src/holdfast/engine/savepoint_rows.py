@@ -14,7 +14,6 @@ from holdfast.checkpoint.store.records import DeltaFile, SavepointRecord
 from holdfast.engine.program import frame_schema
 from holdfast.engine.reading import StoredState, pieces
 from holdfast.engine.state_tasks import ENTRY_SCHEMA, RegroupTask, WriteTask, decode_written
-from holdfast.engine.work import RESULT_SCHEMA
 from holdfast.errors import DefinitionError
 from holdfast.ids import shard_ranges
 from holdfast.state.encoding.keys import group_expression
@@ -22,6 +21,7 @@ from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import frame_ddl, type_ddl
 from holdfast.state.files.rows import column_names, row_schema, schema_problems
 from holdfast.storage.contract import Storage
+from holdfast.tasks.messages import RESULT_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,9 +19,9 @@ from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.clock import Clock
 from holdfast.engine.caretaking import brief_term, look_for_leader
-from holdfast.engine.staged import load_extent
 from holdfast.errors import RestoreError, RetryableError
 from holdfast.storage.contract import Put, Storage
+from holdfast.tasks.staged import load_extent
 
 
 @dataclass(frozen=True)

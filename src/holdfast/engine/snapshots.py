@@ -23,10 +23,10 @@ from holdfast.engine.placement import Placement
 from holdfast.engine.program import first_line
 from holdfast.engine.schemas import InForce
 from holdfast.engine.session import interrupt_jobs, run_in_background
-from holdfast.engine.shards import snapshot_shard
-from holdfast.engine.work import RESULT_SCHEMA, WorkPlace, decode_result
 from holdfast.ids import KeyGroupRange
 from holdfast.state.files.conversion import Lineage
+from holdfast.tasks.messages import RESULT_SCHEMA, WorkPlace, decode_result
+from holdfast.tasks.working_state import snapshot_shard
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -103,7 +103,7 @@ def _practise(backend: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
     """Import what the tasks of epochs import, late imports too."""
     import pyarrow.parquet  # noqa: F401
 
-    import holdfast.engine.unkeyed_task  # noqa: F401
+    import holdfast.tasks.unkeyed  # noqa: F401
 
     backend_named(backend).database()
     yield from batches

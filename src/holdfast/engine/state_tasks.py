@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Extent
 from holdfast.engine.reading import open_stored, state_entries
-from holdfast.engine.work import RESULT_SCHEMA, Failure
 from holdfast.errors import HoldfastError, RetryableError
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
@@ -30,6 +29,7 @@ from holdfast.state.files.delta import to_entries, write_delta
 from holdfast.state.files.rows import Item, changes_from, changes_of
 from holdfast.storage.checksums import checksum
 from holdfast.storage.urls import open_storage
+from holdfast.tasks.messages import RESULT_SCHEMA, Failure
 
 FILE_ROWS = 250_000
 """Rows after which a task begins the next file, at the next key group."""

@@ -23,6 +23,7 @@ from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.clock import Clock
 from holdfast.connectors.contract import Mark
 from holdfast.engine.committing import Committer, PublishOrder
+from holdfast.engine.idle_saves import SavingPasses
 from holdfast.engine.lists import lists_of
 from holdfast.engine.placement import Placement, work_place
 from holdfast.engine.plan_clock import strange_clock
@@ -36,8 +37,7 @@ from holdfast.engine.runner import EpochOutcome, EpochRunner, Lines
 from holdfast.engine.schemas import InForce, operator_schemas
 from holdfast.engine.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, RunSettings, Until
 from holdfast.engine.snapshots import Snapshotter
-from holdfast.engine.uncoordinated.ledger import Ledger
-from holdfast.engine.uncoordinated.passes import SavingPasses
+from holdfast.engine.uncoordinated_ledger import Ledger
 from holdfast.engine.wishes import Wishes
 from holdfast.epoch.admission import Admission
 from holdfast.errors import RestoreError

@@ -2,7 +2,7 @@
 
 Nulls are ignored as in SQL: a result is null until a value that is not null was seen; `count()` counts rows.
 The accumulators of all aggregates of an operator are the fields of one struct, kept in one value state.
-Never here: computing them (see engine.operators.aggregate).
+Never here: computing them (see tasks.operators.aggregate).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from holdfast.graph.validate import check
 from holdfast.state.encoding.arrow_values import column_of, objects_of
 from holdfast.state.encoding.coercion import Misfit, settler
 from holdfast.state.encoding.types import parse_schema, parse_type
-from tests.unit.engine.operator_kit import Harness
+from tests.unit.tasks.operators.operator_kit import Harness
 
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"
 

@@ -21,9 +21,9 @@ from holdfast.cli.main import app
 from holdfast.clock import SystemClock
 from holdfast.engine import caretaking
 from holdfast.engine import set_aside as module
-from holdfast.engine.staged import pack_rows
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
+from holdfast.tasks.staged import pack_rows
 
 
 @pytest.fixture(autouse=True)

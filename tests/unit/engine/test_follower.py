@@ -22,18 +22,18 @@ from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.engine import follower
-from holdfast.engine.follow_task import FollowTask
 from holdfast.engine.follower import LIST_SECONDS, Follower
 from holdfast.engine.following import Lag
-from holdfast.engine.operators.dispatch import state_layout
 from holdfast.engine.program import OperatorForm, Program
 from holdfast.engine.settings import check_settings
-from holdfast.engine.shards import Kept, open_shard
-from holdfast.engine.work import TaskResult, WorkPlace
 from holdfast.errors import RetryableError
 from holdfast.ids import CommitNumber, shard_ranges
 from holdfast.state.contract import Arrival
 from holdfast.state.files.conversion import Lineage
+from holdfast.tasks.follow import FollowTask
+from holdfast.tasks.messages import TaskResult, WorkPlace
+from holdfast.tasks.operators.dispatch import state_layout
+from holdfast.tasks.working_state import Kept, open_shard
 from holdfast.testing.clocks import ManualClock
 from tests.unit.engine.stored import MadeCheckpoint
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from holdfast.checkpoint.store.records import OwnKeysShard, VersionRecord
-from holdfast.engine.uncoordinated.ledger import Ledger
-from holdfast.engine.work import OwnKeysResult, SaveCounts
+from holdfast.engine.uncoordinated_ledger import Ledger
 from holdfast.ids import shard_ranges
+from holdfast.tasks.messages import OwnKeysResult, SaveCounts
 
 AT = VersionRecord(epoch=1, attempt=1, result="r")
 

@@ -9,19 +9,19 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.engine.uncoordinated import workshop
-from holdfast.engine.uncoordinated.passes import PassTask
-from holdfast.engine.uncoordinated.workshop import Flight
-from holdfast.engine.work import OwnKeysResult, decode_result
+from holdfast.engine.idle_saves import PassTask
 from holdfast.state.contract import Version
-from tests.unit.engine.own_keys_kit import GROUPS, MemoryStates, Shard, protection
+from holdfast.tasks.messages import OwnKeysResult, decode_result
+from holdfast.tasks.uncoordinated import saver
+from holdfast.tasks.uncoordinated.saver import Flight
+from tests.unit.tasks.uncoordinated.kit import GROUPS, MemoryStates, Shard, protection
 
 
 @pytest.fixture(autouse=True)
 def _own_threads() -> Iterator[None]:
-    workshop._workshops.clear()
+    saver._workshops.clear()
     yield
-    workshop._workshops.clear()
+    saver._workshops.clear()
 
 
 def passed(shard: Shard, after_ms: int = 0, everything: bool = False) -> OwnKeysResult | None:

@@ -13,10 +13,10 @@ from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line, line_of
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import DeltaFile, Extent, SnapshotFile, VersionRecord
 from holdfast.checkpoint.store.schemas import file_schema, record_of
-from holdfast.engine import shards
-from holdfast.engine.shards import Kept, open_shard, snapshot_shard
-from holdfast.engine.work import WorkPlace, decode_result
 from holdfast.ids import KeyGroup, KeyGroupRange
+from holdfast.tasks import working_state
+from holdfast.tasks.messages import WorkPlace, decode_result
+from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
 from tests.unit.engine.stored import MadeCheckpoint
 
 ALL = KeyGroupRange(KeyGroup(0), KeyGroup(4))
@@ -84,12 +84,12 @@ def test_a_snapshot_of_state_on_its_way_through_the_deltas_of_other_shards_is_no
     for number in range(3):
         made.commit({(f"u{number}", number): {"total": number}})
     line = line_of(made.view, "totals", whole)
-    read = iter([shards.delta_entries] * 3)
+    read = iter([working_state.delta_entries] * 3)
 
     def until_killed(*args: Any) -> Any:
         return next(read)(*args)
 
-    monkeypatch.setattr(shards, "delta_entries", until_killed)
+    monkeypatch.setattr(working_state, "delta_entries", until_killed)
     with pytest.raises(StopIteration):
         open_shard(place, "totals", made.lineage, line, 3, Kept.IN_CHECKPOINT)
     schema = file_schema(record_of(made.lineage))

@@ -22,7 +22,7 @@ from holdfast.state.cells.declarations import (
     state_fields,
 )
 from holdfast.state.encoding.layout import StateLayout
-from tests.unit.engine.operator_kit import DictState, Harness
+from tests.unit.tasks.operators.operator_kit import DictState, Harness
 
 ROWS = pa.schema([("k", pa.string()), ("step", pa.string())])
 

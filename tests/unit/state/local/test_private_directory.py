@@ -10,12 +10,12 @@ import pytest
 
 from holdfast.engine.owners import take_owner
 from holdfast.engine.settings import check_settings
-from holdfast.engine.shards import shard_directory
-from holdfast.engine.work import WorkPlace
 from holdfast.errors import HoldfastError, MachineError
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.local.backends import MEMORY_DIR_SETTING
 from holdfast.state.local.private_directory import default_working_dir, private_directory
+from holdfast.tasks.messages import WorkPlace
+from holdfast.tasks.working_state import shard_directory
 
 GROUPS = KeyGroupRange(KeyGroup(0), KeyGroup(8))
 REMEDY = r"; remove it, or choose a place with --working-dir or HOLDFAST_WORKING_DIR$"

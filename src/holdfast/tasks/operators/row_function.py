@@ -1,0 +1,232 @@
+"""Runs a function that sees single rows over a shard's slice: row by row, key after key.
+
+Always true: the rows of a key are handled one after another, in slice order; a row that is set aside as a
+dead letter leaves nothing behind, neither state nor output. Same rows and state, same result.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError
+from holdfast.graph.contexts import Context, FunctionContext
+from holdfast.graph.functions import KeyedFunction, output_schema, side_schemas
+from holdfast.state.cells.binding import bind
+from holdfast.state.cells.value_cells import Cell, StateMisfit
+from holdfast.state.contract import ShardState
+from holdfast.state.encoding.arrow_values import objects_of
+from holdfast.state.encoding.coercion import short
+from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.encoding.structs import Row, row_class
+from holdfast.state.files.delta import Changes
+from holdfast.tasks.operators.keyed_slice import KeyedSlice, by_key, cut
+from holdfast.tasks.operators.result import (
+    DEAD,
+    MAIN,
+    EpochContext,
+    OperatorResult,
+    OutputMisfit,
+    cause_of,
+    dead_letters,
+    json_text,
+    plain_text,
+    row_check,
+    table_of,
+    user_error,
+)
+
+
+def run_rows(
+    function: KeyedFunction,
+    layout: StateLayout,
+    rows: pa.Table,
+    groups: npt.NDArray[Any],
+    key_columns: Sequence[str],
+    order_by: Sequence[str],
+    state: ShardState,
+    ctx: EpochContext,
+) -> OperatorResult:
+    """Run the function over the rows of a shard. UserCodeError where its code fails, or a dead letter."""
+    keyed = cut(layout, rows, groups, key_columns, order_by)
+    run = RowsRun(function, keyed, ctx, lambda own: bind(own, layout, keyed.bases, state))
+    run.run()
+    return OperatorResult(run.outputs(), run.changes(), keyed.rows.num_rows)
+
+
+class RowsRun:
+    """One function over one slice.
+
+    `function` is a KeyedFunction or an OperatorFunction. `bind` puts cells under the declared names of its
+    copy, after its `open`; `row_context` makes what `process` gets as `ctx`.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        keyed: KeyedSlice,
+        ctx: EpochContext,
+        bind: Callable[[object], Sequence[Cell]],
+        row_context: Callable[[int, int, dict[str, list[Any]]], FunctionContext] = Context,
+    ) -> None:
+        self.ctx, self.keyed = ctx, keyed
+        self.schemas = {MAIN: output_schema(function), **side_schemas(function)}
+        self.checks = {name: row_check(schema, name) for name, schema in self.schemas.items()}
+        self.made: dict[str, list[Any]] = {name: [] for name in self.schemas}
+        self.dead: list[tuple[str, str, str, int]] = []
+        self.row_context = row_context(ctx.epoch, ctx.clock_ms, self.made)
+        self.function = copy.copy(function)
+        try:
+            self.function.open(self.row_context)
+        except Exception as error:
+            raise user_error(ctx, "(none yet)", "(none yet: open failed)", cause_of(error)) from error
+        self.cells = bind(self.function)
+        columns = [_objects(column, "of the key", ctx) for column in keyed.keys]
+        self.keys: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        self.counts: list[int] = np.bincount(keyed.index, minlength=keyed.key_count).tolist()
+        self.ends: dict[str, list[int]] = {name: [] for name in self.schemas}
+        """How many rows each output had after each key."""
+
+    def run(self) -> None:
+        """Every row, as `on_error` says."""
+        if self.ctx.on_error == "dead-letter":
+            self._set_failures_aside()
+        else:
+            self._to_the_end()
+
+    def _to_the_end(self) -> None:
+        """Every row; the first failure ends it."""
+        process, context = self.function.process, self.row_context
+        cells, made, sides = self.cells, self.made[MAIN], len(self.made) > 1
+        extend, ended = made.extend, self.ends[MAIN].append
+        rows = _row_objects(self.keyed, self.ctx)
+        row = output = None
+        try:
+            for number, (key, count) in enumerate(zip(self.keys, self.counts, strict=True)):
+                context._key = key
+                for cell in cells:
+                    cell.load(number)
+                for row in islice(rows, count):
+                    output = process(row, context)
+                    if output is not None:
+                        extend(output)
+                for cell in cells:
+                    cell.keep(number)
+                ended(len(made))
+                if sides:
+                    self._ended_in_sides()
+        except HoldfastError:
+            raise
+        except Exception as error:
+            cause = cause_of(_of_output(output) or error)
+            raise user_error(self.ctx, context._key, _named(row), cause) from error
+
+    def _set_failures_aside(self) -> None:
+        """Every row; one that fails, or makes what does not fit, becomes a dead letter and is undone."""
+        rows = _row_objects(self.keyed, self.ctx)
+        for number, (key, count) in enumerate(zip(self.keys, self.counts, strict=True)):
+            self.row_context._key = key
+            for cell in self.cells:
+                cell.load(number)
+            for row in islice(rows, count):
+                marks = [cell.mark() for cell in self.cells]
+                lengths = [len(made) for made in self.made.values()]
+                try:
+                    self._one_checked(row, lengths)
+                except HoldfastError:
+                    raise
+                except Exception as error:
+                    self._set_aside(row, key, error)
+                    for cell, mark in zip(self.cells, marks, strict=True):
+                        cell.undo(mark)
+                    for made, length in zip(self.made.values(), lengths, strict=True):
+                        del made[length:]
+            for cell in self.cells:
+                cell.keep(number)
+            self.ends[MAIN].append(len(self.made[MAIN]))
+            self._ended_in_sides()
+
+    def _ended_in_sides(self) -> None:
+        for name, ends in self.ends.items():
+            if name != MAIN:
+                ends.append(len(self.made[name]))
+
+    def _one_checked(self, row: Any, lengths: Sequence[int]) -> None:
+        output = self.function.process(row, self.row_context)
+        if (wrong := _of_output(output)) is not None:
+            raise wrong
+        if output is not None:
+            self.made[MAIN].extend(output)
+        for cell in self.cells:
+            cell.check()
+        for (name, made), length in zip(self.made.items(), lengths, strict=True):
+            if len(made) > length:
+                for row_made in made[length:]:
+                    self.checks[name](row_made)
+
+    def _set_aside(self, row: Any, key: Any, error: Exception) -> None:
+        cause = str(error) if isinstance(error, OutputMisfit) else cause_of(error)
+        self.dead.append((json_text(_named(row)), plain_text(key), cause, self.ctx.epoch))
+
+    def outputs(self) -> dict[str, pa.Table]:
+        """All that was made, in the declared schemas."""
+        tables = {}
+        for name, made in self.made.items():
+            try:
+                tables[name] = table_of(made, self.schemas[name], name)
+            except OutputMisfit as misfit:
+                key = self.keys[int(np.searchsorted(self.ends[name], misfit.index, side="right"))]
+                raise user_error(self.ctx, key, "(any of this key)", misfit.text) from misfit
+        if self.ctx.on_error == "dead-letter":
+            tables[DEAD] = dead_letters(self.dead)
+        return tables
+
+    def changes(self) -> Changes:
+        """What became of the state."""
+        changes = Changes(list(self.keyed.keys), self.keyed.groups, self.keyed.bases)
+        for cell in self.cells:
+            try:
+                cell.put_into(changes)
+            except StateMisfit as misfit:
+                key = self.keys[misfit.key]
+                raise user_error(self.ctx, key, "(any of this key)", misfit.text) from misfit
+        return changes
+
+
+def _row_objects(keyed: KeyedSlice, ctx: EpochContext) -> Iterator[Any]:
+    """The rows as Python objects, key by key."""
+    order = by_key(keyed.index, keyed.key_count)
+    rows = keyed.rows.take(pa.array(order))
+    columns = [_objects(rows.column(name), repr(name), ctx) for name in rows.column_names]
+    return map(tuple.__new__, repeat(row_class(tuple(rows.column_names))), zip(*columns, strict=True))
+
+
+def _objects(column: pa.Array, name: str, ctx: EpochContext) -> list[Any]:
+    """A column as Python objects. UserCodeError: it holds a value that Python has no object for."""
+    try:
+        return objects_of(column)
+    except (OverflowError, ValueError) as error:
+        cause = (
+            f"column {name} holds a value of type {column.type} that Python has no object for ({error}); "
+            "keep such rows away with a transform before key_by(...): no dead letter can hold them"
+        )
+        raise user_error(ctx, "(not known)", "(not known)", cause) from error
+
+
+def _of_output(output: object) -> TypeError | None:
+    """The error of a process() that gave back what holds no rows."""
+    holds_none = isinstance(output, str | bytes | Mapping | Row) or not isinstance(output, Iterable)
+    if output is None or not holds_none:
+        return None
+    got = f"{short(repr(output))} ({type(output).__name__})"
+    return TypeError(f"process() returned {got}; yield each output row, or return a list of rows")
+
+
+def _named(row: Row | None) -> dict[str, Any] | None:
+    return None if row is None else row._asdict()

@@ -1,0 +1,228 @@
+"""A shard's working state on the machine of a task: where it is, and how it gets there from the checkpoint.
+
+Always true: what is here is only a copy; what is asked for is a version, and that exactly is opened.
+Never here: how a version is reached (see state.local.opening), and what is done with it (see task).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import tempfile
+import uuid
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from holdfast import errors
+from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.store.records import DeltaFile, OperatorSchema, SnapshotFile, VersionRecord
+from holdfast.ids import KeyGroup, KeyGroupRange
+from holdfast.state.contract import (
+    EMPTY,
+    DeltaStep,
+    Entries,
+    ShardState,
+    SnapshotSource,
+    StateTarget,
+    Version,
+    attach_state,
+    open_state,
+    remove_others,
+)
+from holdfast.state.files.conversion import Lineage, delta_entries
+from holdfast.state.local.backends import backend_named
+from holdfast.state.local.private_directory import default_working_dir, private_directory
+from holdfast.steps import Step, reached
+from holdfast.storage.checksums import read_extent
+from holdfast.storage.contract import Storage
+from holdfast.storage.urls import open_storage
+from holdfast.tasks.messages import TaskResult, WorkPlace, as_batch
+
+
+class Kept(Enum):
+    """Where a shard's state is kept besides here, as the end of its identity. Of what is kept otherwise a
+    version may name an emptied copy, which must never pass for what a checkpoint holds.
+    """
+
+    IN_CHECKPOINT = ""
+    BY_KEY = "/by-key"
+    NOWHERE = "/unsaved"
+
+
+def open_shard(
+    place: WorkPlace, uid: str, lineage: Lineage, plan: Line, committed: int, kept: Kept
+) -> ShardState:
+    """Working state of one shard, at the version that the plan asks for, in the layout in force."""
+    storage = open_storage(place.storage_url)
+    directory, fetched = shard_directory(place, uid, plan.groups), disk_directory(place, uid, plan.groups)
+    version = version_of(plan.version)
+    snapshots = plan.snapshots if kept is Kept.IN_CHECKPOINT else ()
+    steps = tuple(_delta_step(storage, lineage, plan, delta) for delta in plan.deltas)
+    if kept is not Kept.IN_CHECKPOINT:
+        # What was lost is lost, or fetched when its key is seen: an empty state takes its place under the
+        # same version.
+        steps = (DeltaStep(version, EMPTY, list),) if version != EMPTY else ()
+    target = StateTarget(
+        version=version,
+        first_group=plan.groups.first,
+        end_group=plan.groups.end,
+        snapshots=tuple(_snapshot_source(storage, fetched, lineage, file) for file in snapshots),
+        deltas=steps,
+        committed=committed,
+    )
+    identity = state_identity(place, uid, plan.groups, lineage, kept)
+    try:
+        return open_state(directory, identity, target, backend=place.backend)
+    except errors.ObjectMissing:
+        # State that was here already needs no snapshot, so one is fetched only now that it was missed.
+        if not _fetch_missing(storage, fetched, snapshots):
+            raise
+        return open_state(directory, identity, target, backend=place.backend)
+
+
+def snapshot_shard(
+    place: WorkPlace, lineage: Lineage, schema: OperatorSchema, shard: int, groups: KeyGroupRange, epoch: int
+) -> pa.RecordBatch:
+    """Write a shard's whole state to checkpoint storage, under `epoch`, at whatever version it is here.
+    Nothing here in the layout in force, which `schema` describes: nothing written.
+    """
+    uid, kind = schema.uid, backend_named(place.backend).snapshots
+    result = TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd())
+    identity = state_identity(place, uid, groups, lineage, Kept.IN_CHECKPOINT)
+    state = attach_state(shard_directory(place, uid, groups), identity, backend=place.backend)
+    if state is None:
+        return as_batch(result)
+    with (
+        contextlib.closing(state),
+        tempfile.TemporaryDirectory(dir=_disk_root(place)) as scratch,
+    ):
+        local = Path(scratch) / "snapshot"
+        info = state.snapshot(local)
+        name = f"snapshots/{epoch:012d}/{uid}-{groups}-{uuid.uuid4().hex}.{kind}"
+        open_storage(place.storage_url).put_file(name, local)
+    reached(Step.SNAPSHOT_WRITTEN)
+    file = SnapshotFile(
+        operator=uid,
+        first_group=groups.first,
+        end_group=groups.end,
+        version=record_of_version(info.version),
+        object=name,
+        length=info.length,
+        chunk_bytes=info.chunk_bytes,
+        chunks=info.chunks,
+        backend=kind,
+        schema=schema,
+    )
+    return as_batch(msgspec.structs.replace(result, snapshot=file))
+
+
+def leave_former_shards(place: WorkPlace, uid: str, ranges: Sequence[KeyGroupRange]) -> None:
+    """Remove what is here of shards from before a rescaling. `ranges`: of all shards that there are."""
+    names = {str(groups) for groups in ranges}
+    for directory in (shard_directory, disk_directory):
+        remove_others(directory(place, uid, ranges[0]).parent, names)
+
+
+def shard_directory(place: WorkPlace, uid: str, groups: KeyGroupRange) -> Path:
+    """Where a shard's working state is."""
+    root = backend_named(place.backend).root(_disk_root(place))
+    return root / place.owner / place.identity / uid / str(groups)
+
+
+def disk_directory(place: WorkPlace, uid: str, groups: KeyGroupRange) -> Path:
+    """Where files go that are too large for memory: on disk, whatever the backend."""
+    return _disk_root(place) / place.owner / place.identity / uid / str(groups)
+
+
+def state_identity(place: WorkPlace, uid: str, groups: KeyGroupRange, lineage: Lineage, kept: Kept) -> str:
+    """With the lineage: working state of other code is thrown away and built anew, never misread."""
+    return f"{place.identity}/{uid}/{groups}/{lineage.fingerprint}{kept.value}"
+
+
+def _delta_step(storage: Storage, lineage: Lineage, plan: Line, delta: DeltaFile) -> DeltaStep:
+    def load() -> Entries:
+        data = read_extent(storage, delta.extent)
+        first, end = max(delta.first_group, plan.groups.first), min(delta.end_group, plan.groups.end)
+        groups = KeyGroupRange(KeyGroup(first), KeyGroup(end))
+        return delta_entries(lineage, data, delta.extent.object, groups)
+
+    return DeltaStep(version_of(delta.version), version_of(delta.parent), load)
+
+
+def _snapshot_source(
+    storage: Storage, directory: Path, lineage: Lineage, file: SnapshotFile
+) -> SnapshotSource:
+    path = storage.local_path(file.object) or _fetched(directory, file)
+    return SnapshotSource(
+        version=version_of(file.version),
+        first_group=file.first_group,
+        end_group=file.end_group,
+        path=path,
+        length=file.length,
+        chunk_bytes=file.chunk_bytes,
+        chunks=file.chunks,
+        convert=lineage.converter(file.schema.generation if file.schema else 0, file.object),
+        backend=file.backend,
+    )
+
+
+def _fetched(directory: Path, file: SnapshotFile) -> Path:
+    """Where the local copy of a snapshot goes that cannot be mapped where it is."""
+    return directory / "fetched" / Path(file.object).name
+
+
+def _fetch_missing(storage: Storage, directory: Path, files: tuple[SnapshotFile, ...]) -> bool:
+    """Copy snapshots here, a chunk at a time; whoever opens them verifies them. Copies of others are removed.
+
+    False: nothing was missing that could be fetched.
+    """
+    missing = [
+        file
+        for file in {file.object: file for file in files}.values()
+        if storage.local_path(file.object) is None and not _fetched(directory, file).exists()
+    ]
+    if missing:
+        forget_fetched(directory, keep=files)
+    for file in missing:
+        fetched = _fetched(directory, file)
+        fetched.parent.mkdir(parents=True, exist_ok=True)
+        part = fetched.with_name(f"{fetched.name}.{uuid.uuid4().hex}")
+        with part.open("xb") as copy:
+            for offset in range(0, file.length, file.chunk_bytes):
+                copy.write(storage.get(file.object, offset, min(file.chunk_bytes, file.length - offset)))
+        part.replace(fetched)
+    return bool(missing)
+
+
+def forget_fetched(directory: Path, keep: tuple[SnapshotFile, ...]) -> None:
+    """Remove local copies of snapshots. Whoever has one mapped keeps it; whoever misses one fetches it."""
+    kept = tuple(Path(file.object).name for file in keep)
+    for path in (directory / "fetched").glob("*"):
+        if not path.name.startswith(kept):
+            path.unlink(missing_ok=True)
+
+
+def _disk_root(place: WorkPlace) -> Path:
+    """The user's choice; or, on a cluster, the executor's scratch directory, which Spark removes with it."""
+    if place.working_root is None:
+        scratch = os.environ.get("SPARK_LOCAL_DIRS")
+        ours = Path(scratch.split(",")[0]) / "holdfast" if scratch else default_working_dir()
+        return private_directory(ours)
+    root = Path(place.working_root)
+    if place.private_root:
+        return private_directory(root)
+    root.mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def version_of(record: VersionRecord) -> Version:
+    return Version(record.epoch, record.attempt, record.result)
+
+
+def record_of_version(version: Version) -> VersionRecord:
+    return VersionRecord(epoch=version.epoch, attempt=version.attempt, result=version.result)
