@@ -30,8 +30,8 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Extent, SnapshotFile, VersionRecord
 from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.clock import SystemClock
-from holdfast.engine.query import StateReader
 from holdfast.ids import KeyGroupRange, shard_ranges
+from holdfast.inspect.point_query import StateReader
 from holdfast.state.contract import EMPTY, DeltaStep, StateTarget, Version, open_state
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout

@@ -19,7 +19,6 @@ from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 from holdfast.engine.job import Job, JobHandle
 from holdfast.engine.progress import Progress
-from holdfast.engine.query import KeyState, StateReader
 from holdfast.engine.savepoint import Savepoint
 from holdfast.engine.session import register_data_sources
 from holdfast.engine.settings import RunOptions
@@ -42,6 +41,7 @@ from holdfast.graph.aggregates import collect, count, first, last, max, mean, mi
 from holdfast.graph.contexts import BatchContext, Context, ShardContext
 from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
+from holdfast.inspect.point_query import KeyState, StateReader
 from holdfast.protection.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from holdfast.state.cells.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
 from holdfast.state.encoding.structs import Row

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.checkpoint.chain.pins import read_pins
-from holdfast.engine.datasource import READERS
+from holdfast.inspect.datasource import READERS
 from holdfast.storage.urls import open_storage
 from tests.spark.jobs import ROWS, expected_totals, run, sequence_job
 

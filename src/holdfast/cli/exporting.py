@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from holdfast.engine.listing import lists_of_operator, unkeyed_operators
-from holdfast.engine.reading import StoredState, state_tables
 from holdfast.errors import DefinitionError
+from holdfast.inspect.stored_lists import lists_of_operator, unkeyed_operators
+from holdfast.inspect.stored_state import StoredState, state_tables
 from holdfast.state.files.rows import row_schema
 
 FORMATS = ("parquet", "csv", "json")

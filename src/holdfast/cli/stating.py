@@ -22,11 +22,11 @@ from rich.table import Table
 from holdfast.cli.exporting import export_state, plain, plain_rows
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.cli.wording import size
-from holdfast.engine.diffing import OperatorDifference, differences
-from holdfast.engine.listing import lists_of_operator, unkeyed_operators
-from holdfast.engine.query import StateReader
-from holdfast.engine.reading import StoredState, open_stored, pinned, state_entries, state_tables
 from holdfast.errors import DefinitionError
+from holdfast.inspect.diff import OperatorDifference, differences
+from holdfast.inspect.point_query import StateReader
+from holdfast.inspect.stored_lists import lists_of_operator, unkeyed_operators
+from holdfast.inspect.stored_state import StoredState, open_stored, pinned, state_entries, state_tables
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import type_ddl
 from holdfast.state.files.rows import rows_of

@@ -41,7 +41,7 @@ from holdfast.errors import DefinitionError, HoldfastError, RestoreError, Retrya
 from holdfast.storage.contract import Storage
 
 if TYPE_CHECKING:
-    from holdfast.engine.query import StateReader
+    from holdfast.inspect.point_query import StateReader
 
 BODY_BYTES_MAX = 65_536
 OPEN_PATHS = ("/health", "/ready")
@@ -149,7 +149,7 @@ class Api:
 
     def _open_reader(self) -> StateReader:
         # Imported and opened by the first query: most servers never see one.
-        from holdfast.engine.query import StateReader
+        from holdfast.inspect.point_query import StateReader
 
         with self._opening:
             if self._reader is None:

@@ -22,7 +22,6 @@ from holdfast.checkpoint.store.records import Json, SavepointRecord
 from holdfast.checkpoint.store.schemas import record_of
 from holdfast.clock import SystemClock
 from holdfast.engine.program import compile_graph
-from holdfast.engine.reading import StoredState, open_stored
 from holdfast.engine.savepoint_drafts import beginning, drafted, finished, renewed, without
 from holdfast.engine.savepoint_rows import refuse_columns, regroup, write_rows
 from holdfast.engine.schemas import declaration
@@ -30,6 +29,7 @@ from holdfast.engine.session import default_parallelism, open_session, register_
 from holdfast.errors import DefinitionError
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check
+from holdfast.inspect.stored_state import StoredState, open_stored
 from holdfast.state.encoding.keys import KEY_GROUPS_MAX
 from holdfast.state.encoding.types import frame_ddl
 from holdfast.state.files.rows import row_schema

@@ -12,10 +12,10 @@ from holdfast import errors
 from holdfast.checkpoint.savepoints.canonical import WholeState, whole_state_delta
 from holdfast.checkpoint.store.records import DeltaFile, SavepointRecord
 from holdfast.engine.program import frame_schema
-from holdfast.engine.reading import StoredState, pieces
 from holdfast.engine.state_tasks import ENTRY_SCHEMA, RegroupTask, WriteTask, decode_written
 from holdfast.errors import DefinitionError
 from holdfast.ids import shard_ranges
+from holdfast.inspect.stored_state import StoredState, pieces
 from holdfast.state.encoding.keys import group_expression
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import frame_ddl, type_ddl

@@ -72,7 +72,7 @@ def register_data_sources(spark: SparkSession) -> None:
 
     Sessions that Holdfast opens know it.
     """
-    from holdfast.engine.datasource import StateDataSource
+    from holdfast.inspect.datasource import StateDataSource
 
     if spark not in _registered:
         spark.dataSource.register(StateDataSource)

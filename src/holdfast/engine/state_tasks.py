@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Extent
-from holdfast.engine.reading import open_stored, state_entries
 from holdfast.errors import HoldfastError, RetryableError
 from holdfast.ids import KeyGroup, KeyGroupRange
+from holdfast.inspect.stored_state import open_stored, state_entries
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.encoding.layout import LONG_KEY_ID, StateLayout
 from holdfast.state.files.changes import Changes

@@ -22,7 +22,7 @@ from holdfast.cli.stating import key_of, key_written
 from holdfast.engine import caretaking
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import parse_type
-from tests.unit.engine.stored import MadeCheckpoint
+from tests.unit.inspect.stored import MadeCheckpoint
 
 
 @pytest.fixture

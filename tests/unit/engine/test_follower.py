@@ -35,7 +35,7 @@ from holdfast.tasks.messages import TaskResult, WorkPlace
 from holdfast.tasks.operators.dispatch import state_layout
 from holdfast.tasks.working_state import Kept, open_shard
 from holdfast.testing.clocks import ManualClock
-from tests.unit.engine.stored import MadeCheckpoint
+from tests.unit.inspect.stored import MadeCheckpoint
 
 OWNER = "here-2"
 INPUT = pa.schema([("user", pa.string()), ("amount", pa.int64())])

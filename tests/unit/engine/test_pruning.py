@@ -16,8 +16,8 @@ from holdfast.clock import SystemClock
 from holdfast.engine import caretaking
 from holdfast.engine.pruning import prune
 from holdfast.errors import DefinitionError, RetryableError
-from tests.unit.engine.stored import MadeCheckpoint
-from tests.unit.engine.test_reading import read
+from tests.unit.inspect.stored import MadeCheckpoint
+from tests.unit.inspect.test_stored_state import read
 
 CLOCK = SystemClock()
 

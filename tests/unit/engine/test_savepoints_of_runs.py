@@ -15,7 +15,7 @@ from holdfast.engine.savepoints import ClaimEnd, save, sibling
 from holdfast.engine.settings import check_settings
 from holdfast.errors import StorageError
 from holdfast.storage.urls import open_storage
-from tests.unit.engine.stored import MadeCheckpoint
+from tests.unit.inspect.stored import MadeCheckpoint
 
 CLOCK = SystemClock()
 NO_SPARK: Any = None

@@ -14,7 +14,7 @@ from holdfast.state.contract import EMPTY, Entries, Version
 from holdfast.state.files.conversion import Lineage
 from holdfast.tasks.messages import WorkPlace, decode_result
 from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
-from tests.unit.engine.stored import LAYOUT
+from tests.unit.inspect.stored import LAYOUT
 
 GROUPS = KeyGroupRange(KeyGroup(0), KeyGroup(4))
 LINEAGE = Lineage.begin(LAYOUT)

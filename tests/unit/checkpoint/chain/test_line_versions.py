@@ -17,7 +17,7 @@ from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.tasks import working_state
 from holdfast.tasks.messages import WorkPlace, decode_result
 from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
-from tests.unit.engine.stored import MadeCheckpoint
+from tests.unit.inspect.stored import MadeCheckpoint
 
 ALL = KeyGroupRange(KeyGroup(0), KeyGroup(4))
 OWN = VersionRecord(epoch=10, attempt=1, result="own")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine import diffing
-from holdfast.engine.diffing import OperatorDifference, differences
-from holdfast.engine.reading import open_stored
 from holdfast.errors import RestoreError
-from tests.unit.engine.stored import MadeCheckpoint
+from holdfast.inspect import diff
+from holdfast.inspect.diff import OperatorDifference, differences
+from holdfast.inspect.stored_state import open_stored
+from tests.unit.inspect.stored import MadeCheckpoint
 
 LONG = "k" * 600
 
@@ -19,7 +19,7 @@ LONG = "k" * 600
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to compare give the same."""
     if request.param == "everything read":
-        monkeypatch.setattr(diffing, "KEYS_MAX", -1)
+        monkeypatch.setattr(diff, "KEYS_MAX", -1)
 
 
 def grown(tmp_path: Path, **options: int) -> MadeCheckpoint:
@@ -73,8 +73,8 @@ def test_where_only_deltas_differ_the_rest_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = grown(tmp_path)
-    monkeypatch.setattr(diffing, "KEYS_MAX", 100)
-    monkeypatch.setattr(diffing, "state_entries", lambda *args: pytest.fail("everything was read"))
+    monkeypatch.setattr(diff, "KEYS_MAX", 100)
+    monkeypatch.setattr(diff, "state_entries", lambda *args: pytest.fail("everything was read"))
     assert of(made, 1, 2).changed == 1
 
 
@@ -90,13 +90,13 @@ def test_key_groups_of_the_very_same_files_are_not_read(
 ) -> None:
     made = grown(tmp_path)
     read: list[str] = []
-    plain = diffing.state_entries
+    plain = diff.state_entries
 
     def seen(stored, uid, groups=None):  # type: ignore[no-untyped-def]
         read.append(str(groups))
         return plain(stored, uid, groups)
 
-    monkeypatch.setattr(diffing, "state_entries", seen)
+    monkeypatch.setattr(diff, "state_entries", seen)
     assert not of(made, 2, 2).differs
     assert read == []
 

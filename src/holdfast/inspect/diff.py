@@ -15,11 +15,11 @@ from itertools import groupby
 from typing import Any, Literal, cast
 
 from holdfast.checkpoint.chain.shard_lines import line_of
-from holdfast.engine.listing import lists_of_operator, unkeyed_operators
-from holdfast.engine.query import KeyLookup
-from holdfast.engine.reading import StoredState, state_entries
 from holdfast.errors import RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
+from holdfast.inspect.point_query import KeyLookup
+from holdfast.inspect.stored_lists import lists_of_operator, unkeyed_operators
+from holdfast.inspect.stored_state import StoredState, state_entries
 from holdfast.state.encoding.layout import LONG_KEY_SUFFIX, StateLayout
 from holdfast.state.files.delta import open_delta
 from holdfast.state.files.rows import Item, column_names, rows_of

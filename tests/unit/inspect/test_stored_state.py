@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.clock import SystemClock
-from holdfast.engine import reading
-from holdfast.engine.query import StateReader
-from holdfast.engine.reading import open_stored, pieces, pinned, state_tables
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
+from holdfast.inspect import stored_state
+from holdfast.inspect.point_query import StateReader
+from holdfast.inspect.stored_state import open_stored, pieces, pinned, state_tables
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
 from holdfast.state.encoding.types import parse_type
 from holdfast.state.files.evolution import Declared, evolve
-from tests.unit.engine.stored import LAYOUT, Keys, MadeCheckpoint
+from tests.unit.inspect.stored import LAYOUT, Keys, MadeCheckpoint
 
 LONG = "x" * 500
 FROZEN = Path(__file__).parents[2] / "fixtures" / "v1"
@@ -154,7 +154,7 @@ def test_files_of_older_code_are_read_in_the_schema_in_force(tmp_path: Path, bac
 
 def test_runs_are_cut_between_keys_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = filled(tmp_path)
-    monkeypatch.setattr(reading, "RUN_ENTRIES", 3)
+    monkeypatch.setattr(stored_state, "RUN_ENTRIES", 3)
     tables = list(state_tables(open_stored(made.url), "totals"))
     assert len(tables) > 10
     assert read(made) == made.model
@@ -167,7 +167,7 @@ def test_deltas_are_laid_over_in_blocks_of_any_size(
     made = filled(tmp_path)
     made.rescale(3)
     made.commit({(f"u{i}", i): {"seen": {"p": i}} for i in range(0, 50, 7)})
-    monkeypatch.setattr(reading, "BLOCK_CHANGES", changes)
+    monkeypatch.setattr(stored_state, "BLOCK_CHANGES", changes)
     assert read(made) == made.model
 
 

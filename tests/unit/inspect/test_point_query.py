@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.store import names
-from holdfast.engine import query
-from holdfast.engine.query import StateReader
 from holdfast.errors import CorruptionError, DefinitionError, ObjectMissing, RestoreError
+from holdfast.inspect import point_query
+from holdfast.inspect.point_query import StateReader
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
-from tests.unit.engine.stored import Keys, MadeCheckpoint
+from tests.unit.inspect.stored import Keys, MadeCheckpoint
 
 STATES = ("total", "tags", "seen", "user")
 LONG = "k" * 600
@@ -114,7 +114,7 @@ def test_a_query_starts_over_when_its_files_were_retired_under_it(
 ) -> None:
     made = filled(tmp_path)
     reader = StateReader(made.url)
-    plain, turns = query.open_delta, []
+    plain, turns = point_query.open_delta, []
 
     def retired_once(data: bytes, name: str) -> Any:
         turns.append(name)
@@ -123,7 +123,7 @@ def test_a_query_starts_over_when_its_files_were_retired_under_it(
             raise ObjectMissing(f"{name} is not there")
         return plain(data, name)
 
-    monkeypatch.setattr(query, "open_delta", retired_once)
+    monkeypatch.setattr(point_query, "open_delta", retired_once)
     assert reader.get("totals", {"user": "u1", "day": 1}).values["total"] == 5
     reader.close()
 
@@ -160,7 +160,7 @@ def test_a_key_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_cache_keeps_what_was_used_last(tmp_path: Path) -> None:
-    cache = query._Cache(10)
+    cache = point_query._Cache(10)
     cache.put("a", 1, 4)
     cache.put("b", 2, 4)
     assert cache.get("a") == 1

@@ -19,9 +19,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from holdfast.checkpoint.chain.pins import read_pins, unpin
 from holdfast.clock import SystemClock, duration_ms
-from holdfast.engine.reading import PIN_MS, StoredState, open_stored, pieces, pin_for, state_tables
 from holdfast.errors import DefinitionError, ObjectMissing, RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
+from holdfast.inspect.stored_state import PIN_MS, StoredState, open_stored, pieces, pin_for, state_tables
 from holdfast.state.encoding.types import frame_ddl
 from holdfast.state.files.rows import row_schema
 from holdfast.storage.contract import Storage

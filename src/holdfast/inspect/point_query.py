@@ -26,8 +26,8 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile
 from holdfast.clock import Clock, SystemClock
-from holdfast.engine.reading import StoredState, open_stored, snapshot_source
 from holdfast.errors import DefinitionError, ObjectMissing
+from holdfast.inspect.stored_state import StoredState, open_stored, snapshot_source
 from holdfast.state.encoding.arrow_values import column_of
 from holdfast.state.encoding.coercion import Misfit
 from holdfast.state.encoding.keys import key_groups_of, routing_hash

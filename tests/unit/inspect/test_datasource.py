@@ -12,9 +12,9 @@ from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.pins import pin, read_pins
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.clock import SystemClock
-from holdfast.engine.datasource import READERS, StateDataSource, StatePartition
 from holdfast.errors import DefinitionError, RestoreError
-from tests.unit.engine.stored import MadeCheckpoint
+from holdfast.inspect.datasource import READERS, StateDataSource, StatePartition
+from tests.unit.inspect.stored import MadeCheckpoint
 
 
 @pytest.fixture

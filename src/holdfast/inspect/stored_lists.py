@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.engine.reading import StoredState
+from holdfast.inspect.stored_state import StoredState
 from holdfast.state.cells.shard_list import unpack_list
 from holdfast.state.encoding.layout import StateField, StateKind
 from holdfast.state.encoding.types import parse_type
