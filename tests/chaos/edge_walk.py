@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.admin.set_aside import set_aside
 from holdfast.chaos.tightening import tightened
 from holdfast.clock import SystemClock
-from holdfast.engine.set_aside import set_aside
 from holdfast.engine.wishes import Wishes
 from holdfast.storage.local_directory import LocalStorage
 from tests.chaos import edge_kills, tables_for_spark

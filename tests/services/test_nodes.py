@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.admin.cluster import cluster_standing, hand_over, visit
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.log.failovers import cluster_of, read_failovers
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.engine import node, sitting
-from holdfast.engine.clusters import cluster_standing, hand_over, visit
 from holdfast.engine.zookeeper_server import ZooKeeperServer
 from holdfast.errors import DefinitionError, InputVanished, MachineError
 from holdfast.storage.urls import open_storage

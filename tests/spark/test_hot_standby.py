@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.admin.cluster import cluster_standing
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.log.failovers import read_failovers
 from holdfast.checkpoint.store import names
@@ -24,7 +25,6 @@ from holdfast.checkpoint.store.records import FailoverRecord
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
 from holdfast.engine import sitting, snapshots
-from holdfast.engine.clusters import cluster_standing
 from holdfast.engine.follower import Follower
 from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
 from holdfast.storage.urls import open_storage

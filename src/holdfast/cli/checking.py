@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from holdfast.admin.upgrade_check import Rehearsal, rehearse
 from holdfast.cli.loading import load_job
 from holdfast.cli.telling import AppFile, AsJson, JobName, Verbose, one_line_errors
-from holdfast.engine.rehearsal import Rehearsal, rehearse
 from holdfast.engine.session import open_session
 from holdfast.errors import RestoreError
 from holdfast.storage.urls import open_storage

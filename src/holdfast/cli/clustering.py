@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.admin.cluster import hand_over, visit
 from holdfast.cli.displays import JsonLines, PlainLines
 from holdfast.cli.loading import load_jobs
 from holdfast.cli.running import (
@@ -40,7 +41,6 @@ from holdfast.cli.serving import Http, HttpTokenFile, answering
 from holdfast.cli.telling import AppFile, AsJson, Verbose, one_line_errors
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.cluster.zookeeper import ZooKeeperSettings
-from holdfast.engine.clusters import hand_over, visit
 from holdfast.engine.node import Node
 from holdfast.engine.node_settings import NodeSettings
 from holdfast.engine.settings import RunOptions

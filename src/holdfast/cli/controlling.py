@@ -17,6 +17,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from holdfast.admin.status import asked_plainly
 from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.chain.endings import ending_of, newest_ending
 from holdfast.checkpoint.chain.terms import newest_term
@@ -25,7 +26,6 @@ from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.cli.wording import age, ending
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.engine.asking import TAKEN_SECONDS, ask_leader, asker, wait_for_end
-from holdfast.engine.describing import asked_plainly
 from holdfast.errors import DefinitionError, HoldfastError, RetryableError
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage

@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from holdfast.admin.prune import Pruned, prune
 from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.chain.damage import verify as damaged_records
 from holdfast.checkpoint.chain.history import DamagedChain, History, brings_manifest
@@ -21,7 +22,6 @@ from holdfast.checkpoint.store.records import CommitRecord, Extent
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.cli.wording import moment, size
 from holdfast.clock import SystemClock, duration_ms
-from holdfast.engine.pruning import Pruned, prune
 from holdfast.engine.recovery import Inspector
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.storage.contract import Storage

@@ -15,13 +15,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.admin.cluster import cluster_standing, visit
+from holdfast.admin.status import standing
 from holdfast.cli.clustering import AuthFile, Tls, TlsCa, TlsCertificate, TlsKey, reached_by
 from holdfast.cli.seating import cluster_picture
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.cli.wording import age, ending, facts, rows, saved_keys, size
 from holdfast.clock import Clock, SystemClock
-from holdfast.engine.clusters import cluster_standing, visit
-from holdfast.engine.describing import standing
 from holdfast.engine.progress import Progress
 from holdfast.errors import DefinitionError
 from holdfast.storage.urls import open_storage

@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from holdfast.admin.status import asked_plainly, commits_plainly
 from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.terms import newest_term
@@ -35,7 +36,6 @@ from holdfast.checkpoint.store.records import RequestRecord
 from holdfast.clock import Clock
 from holdfast.dashboard.metrics import CONTENT_TYPE, Metrics
 from holdfast.engine.asking import ask_leader, asker
-from holdfast.engine.describing import asked_plainly, commits_plainly
 from holdfast.engine.progress import Listener, Progress
 from holdfast.errors import DefinitionError, HoldfastError, RestoreError, RetryableError
 from holdfast.storage.contract import Storage

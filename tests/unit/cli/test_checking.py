@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from holdfast.admin import upgrade_check
+from holdfast.admin.upgrade_check import rehearse
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.view import from_manifest, to_manifest
 from holdfast.checkpoint.store.schemas import file_schema, lineage_of, record_of
 from holdfast.cli.main import app
 from holdfast.connectors.memory import MemorySink
-from holdfast.engine import rehearsal
-from holdfast.engine.rehearsal import rehearse
 from holdfast.storage.urls import open_storage
 from tests.fixtures import evolved
 from tests.fixtures.everything import job as first_job
@@ -170,8 +170,8 @@ def test_a_savepoint_is_checked_like_a_checkpoint(
         id="s", job="another", identity="i", key_groups=128, commit=manifest.number, created_ms=0,
         written_by="", format="native", stopped=False, manifest=manifest,
     )  # fmt: skip
-    monkeypatch.setattr(rehearsal, "find_savepoint", lambda storage: record)
-    monkeypatch.setattr(rehearsal, "read_savepoint", lambda storage: record)
+    monkeypatch.setattr(upgrade_check, "find_savepoint", lambda storage: record)
+    monkeypatch.setattr(upgrade_check, "read_savepoint", lambda storage: record)
     result = check(tmp_path, LATER, "--json", "--allow-dropped-state")
     assert result.exit_code == 0, result.output
     found, _ = said(result)
@@ -194,17 +194,17 @@ def test_another_aggregate_under_a_stored_name_is_told_where_it_is_known(
 ) -> None:
     """The frozen checkpoint does not know its aggregates: nothing is refused."""
     assert check(tmp_path, COUNTED).exit_code == 0
-    origin = rehearsal._origin
+    origin = upgrade_check._origin
 
     def knowing(storage: Any) -> Any:
         found = origin(storage)
         graph = first_job(26, MemorySink()).graph()
-        layouts = rehearsal._layouts(graph, lambda: pytest.fail("Spark was started"))
-        declared = {node.uid: rehearsal.declaration(node, layouts[node.uid]) for node in graph.operators}
-        in_force, _ = rehearsal.examine(declared, found.view.operators, False)
+        layouts = upgrade_check._layouts(graph, lambda: pytest.fail("Spark was started"))
+        declared = {node.uid: upgrade_check.declaration(node, layouts[node.uid]) for node in graph.operators}
+        in_force, _ = upgrade_check.examine(declared, found.view.operators, False)
         return dataclasses.replace(found, view=dataclasses.replace(found.view, operators=in_force.records))
 
-    monkeypatch.setattr(rehearsal, "_origin", knowing)
+    monkeypatch.setattr(upgrade_check, "_origin", knowing)
     assert check(tmp_path, SAME).exit_code == 0
     result = check(tmp_path, COUNTED, "--allow-dropped-state", "--json")
     assert result.exit_code == 4
@@ -216,9 +216,9 @@ def test_a_schema_is_stored_with_all_that_came_before(checkpoint: Path) -> None:
     storage = open_storage(str(checkpoint))
     view = Chain(storage).load()
     graph = evolved.job(26, evolved.Second(), first_job, first_job).graph()
-    layouts = rehearsal._layouts(graph, lambda: pytest.fail("Spark was started"))
-    declared = {node.uid: rehearsal.declaration(node, layouts[node.uid]) for node in graph.operators}
-    in_force, problems = rehearsal.examine(declared, view.operators, True)
+    layouts = upgrade_check._layouts(graph, lambda: pytest.fail("Spark was started"))
+    declared = {node.uid: upgrade_check.declaration(node, layouts[node.uid]) for node in graph.operators}
+    in_force, problems = upgrade_check.examine(declared, view.operators, True)
     assert not problems
     record = next(record for record in in_force.records if record.uid == "everything")
     assert record.generation == 1
@@ -231,7 +231,7 @@ def test_a_schema_is_stored_with_all_that_came_before(checkpoint: Path) -> None:
         in in_force.news
     )
     assert not any("'extra'" in text for text in in_force.news)
-    again, _ = rehearsal.examine(declared, in_force.records, False)
+    again, _ = upgrade_check.examine(declared, in_force.records, False)
     assert again.news == []
     assert again.records == in_force.records
     assert from_manifest(to_manifest(view), "").operators == view.operators

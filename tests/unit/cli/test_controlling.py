@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
+from holdfast.admin import status
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.endings import EndedRecord, record_ending
 from holdfast.checkpoint.chain.terms import claim
@@ -21,7 +22,6 @@ from holdfast.checkpoint.log.requests import Requests, State, read_asked
 from holdfast.checkpoint.store.records import FailureRecord
 from holdfast.cli import controlling, main, showing
 from holdfast.clock import SystemClock
-from holdfast.engine import describing
 from holdfast.engine.control import Control
 from holdfast.errors import DefinitionError, StorageError
 from holdfast.storage.local_directory import LocalStorage
@@ -236,7 +236,7 @@ def ended(place: Place, **changed: Any) -> EndedRecord:
 def test_status_says_that_a_job_was_stopped_cleanly_and_asks_nobody(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(describing, "status_of_leader")
+    monkeypatch.delattr(status, "status_of_leader")
     record_ending(place.storage, ended(place))
     code, out, _ = run("status", "--checkpoint", place.url)
     assert code == 0

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.admin import caretaker
 from holdfast.checkpoint.chain.endings import record_ending
 from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.checkpoint.store.records import EndedRecord
 from holdfast.cli.main import app
 from holdfast.cli.stating import key_of, key_written
-from holdfast.engine import caretaking
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import parse_type
 from tests.unit.inspect.stored import MadeCheckpoint
@@ -152,7 +152,7 @@ def test_a_commit_that_is_not_there_names_those_that_are(made: MadeCheckpoint) -
 
 
 def test_prune_says_what_it_did(made: MadeCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caretaking, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(caretaker, "ANSWER_SECONDS", 0.0)
     made.commit({("u3", 3): {"total": 1}})
     record_ending(
         made.storage,

@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.admin import caretaker
+from holdfast.admin import set_aside as module
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.endings import newest_ending, record_ending
@@ -19,8 +21,6 @@ from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, EndedRecord, Extent, StagedFile
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
-from holdfast.engine import caretaking
-from holdfast.engine import set_aside as module
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.staged import pack_rows
@@ -28,7 +28,7 @@ from holdfast.tasks.staged import pack_rows
 
 @pytest.fixture(autouse=True)
 def no_leader_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caretaking, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(caretaker, "ANSWER_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_rows_that_another_job_put_aside_are_not_overwritten(
 def test_nothing_is_put_aside_beside_a_running_job(
     checkpoint: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caretaking, "status_of_leader", lambda *given, **more: {"phase": "running"})
+    monkeypatch.setattr(caretaker, "status_of_leader", lambda *given, **more: {"phase": "running"})
     to = str(tmp_path / "aside")
     done = called("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", to, "--yes", code=4)
     assert "the job is running; stop it" in done.stderr

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.admin.upgrade_check import _layouts
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import SnapshotFile
-from holdfast.engine.rehearsal import _layouts
 from holdfast.engine.schemas import InForce, declaration, examine
 from holdfast.ids import shard_ranges
 from holdfast.state.contract import ShardState

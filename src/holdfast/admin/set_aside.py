@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.admin.caretaker import brief_term, look_for_leader
 from holdfast.checkpoint.chain.commits import Adopted, Chain
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.clock import Clock
-from holdfast.engine.caretaking import brief_term, look_for_leader
 from holdfast.errors import RestoreError, RetryableError
 from holdfast.storage.contract import Put, Storage
 from holdfast.tasks.staged import load_extent

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from holdfast.admin.caretaker import brief_term, look_for_leader
 from holdfast.checkpoint.chain.commits import Adopted, Chain
 from holdfast.checkpoint.chain.pins import read_pins, unpin
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import PinRecord
 from holdfast.clock import Clock
-from holdfast.engine.caretaking import brief_term, look_for_leader
 from holdfast.errors import DefinitionError, RetryableError
 from holdfast.storage.contract import Storage
 
