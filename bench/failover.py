@@ -39,7 +39,7 @@ from bench.recovery import ROWS, percentiles
 from holdfast.checkpoint.log.failovers import read_failovers
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import FailoverRecord
-from holdfast.engine.zookeeper_server import TICK_MS, ZooKeeperServer, free_port
+from holdfast.nodes.zookeeper_server import TICK_MS, ZooKeeperServer, free_port
 from holdfast.storage.urls import open_storage
 
 KINDS = ("cold", "warm", "hot")

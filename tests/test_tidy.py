@@ -46,7 +46,7 @@ VENDOR_DOORS = {
     "obstore": ("storage/object_store.py",),
     "prometheus_client": ("dashboard/",),
     "psycopg": ("storage/key_saves/postgres.py",),
-    "pyspark": ("admin/", "engine/", "inspect/", "tasks/", "connectors/"),
+    "pyspark": ("admin/", "nodes/", "engine/", "inspect/", "tasks/", "connectors/"),
     "redis": ("storage/key_saves/redis.py",),
     "rich": ("cli/", "connectors/console.py"),
     "rocksdict": ("state/local/rocksdb_store.py",),

@@ -23,8 +23,8 @@ from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.log.failovers import read_failovers
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, FailoverRecord
-from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
 from holdfast.ids import CommitNumber
+from holdfast.nodes.zookeeper_server import ZooKeeperServer, free_port
 from holdfast.steps import Step
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage

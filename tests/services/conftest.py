@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
+from holdfast.nodes.zookeeper_server import ZooKeeperServer, free_port
 from tests.services.harness import Running, nodes_of
 
 

@@ -22,14 +22,14 @@ from holdfast.checkpoint.store.records import CommitRecord
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.engine.job import Job
-from holdfast.engine.node import Node
-from holdfast.engine.node_settings import NodeSettings
 from holdfast.engine.prepared import NOTHING, Prepared
 from holdfast.engine.progress import Listener, Message, Progress
 from holdfast.engine.settings import RunOptions
 from holdfast.engine.watched_storage import WatchedStorage
 from holdfast.engine.wishes import Wishes
 from holdfast.errors import FencedOut
+from holdfast.nodes.node import Node
+from holdfast.nodes.settings import NodeSettings
 from holdfast.storage.urls import open_storage
 
 DEADLINE_SECONDS = 30.0

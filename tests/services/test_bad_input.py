@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
-from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
 from holdfast.errors import DefinitionError, HoldfastError, RestoreError, RetryableError
+from holdfast.nodes.zookeeper_server import ZooKeeperServer, free_port
 from tests.services.harness import Running, steady, wait_until
 
 Start = Callable[..., Running]

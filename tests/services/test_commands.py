@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 
 from holdfast.cli.main import app
 from holdfast.cluster.zookeeper import ZooKeeperSettings
-from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
 from holdfast.errors import DefinitionError
+from holdfast.nodes.zookeeper_server import ZooKeeperServer, free_port
 from tests.services.harness import Running, wait_until
 
 Start = Callable[..., Running]

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.checkpoint.chain.terms import newest_term
 from holdfast.checkpoint.store import names
-from holdfast.engine.zookeeper_server import ZooKeeperServer
+from holdfast.nodes.zookeeper_server import ZooKeeperServer
 from holdfast.storage.urls import open_storage
 from tests.services.cable import Cable
 from tests.services.harness import nodes_of, wait_until

@@ -16,8 +16,8 @@ from cryptography.x509.oid import NameOID
 
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
-from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
 from holdfast.errors import RetryableError
+from holdfast.nodes.zookeeper_server import ZooKeeperServer, free_port
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import Connection, ZooKeeper, ZooKeeperSettings
-from holdfast.engine.zookeeper_server import ZooKeeperServer
+from holdfast.nodes.zookeeper_server import ZooKeeperServer
 from tests.services.cable import Cable
 from tests.services.harness import wait_until
 

@@ -24,9 +24,10 @@ from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import FailoverRecord
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
-from holdfast.engine import sitting, snapshots
-from holdfast.engine.follower import Follower
-from holdfast.engine.zookeeper_server import ZooKeeperServer, free_port
+from holdfast.engine import snapshots
+from holdfast.nodes import seat_keeper
+from holdfast.nodes.follower import Follower
+from holdfast.nodes.zookeeper_server import ZooKeeperServer, free_port
 from holdfast.storage.urls import open_storage
 from tests.services.harness import Running, expire, nodes_of
 from tests.services.harness import wait_until as wait_for
@@ -125,7 +126,7 @@ def pair(
     spark: SparkSession, server: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Pair]:
     # Who has lost a seat would leave it to the others for some seconds, and here it is to come back at once.
-    monkeypatch.setattr(sitting, "COOL_SECONDS", 0.0)
+    monkeypatch.setattr(seat_keeper, "COOL_SECONDS", 0.0)
     with nodes_of(tmp_path / "ck", server.hosts) as start:
         pair = Pair(tmp_path, start, server.hosts)
         yield pair

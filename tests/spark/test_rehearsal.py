@@ -12,7 +12,7 @@ import holdfast as hf
 from holdfast.engine.placement import Placement, every_shard
 from holdfast.engine.program import compile_graph
 from holdfast.engine.settings import check_settings
-from holdfast.engine.standby import rehearse
+from holdfast.nodes.warm_up import rehearse
 from tests.spark.jobs import SCHEMA, Sequence
 
 

@@ -12,8 +12,8 @@ import typer
 from holdfast.engine.job import Job, stopping_on_signals
 from holdfast.engine.progress import Listener, Message
 from holdfast.engine.settings import RunOptions
-from holdfast.engine.sighting import Sighting
 from holdfast.errors import DefinitionError
+from holdfast.nodes.job_on_node import Sighting
 
 Http = Annotated[
     str | None,

@@ -14,8 +14,8 @@ from holdfast.cli.main import app
 from holdfast.cli.serving import address, answering, read_token, run_beside
 from holdfast.engine.job import Job
 from holdfast.engine.progress import Progress
-from holdfast.engine.sighting import Sighting
 from holdfast.errors import DefinitionError
+from holdfast.nodes.job_on_node import Sighting
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.engine.control_kit import FakeJob
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.engine.progress import Progress
-from holdfast.engine.sighting import STANDING_BY, Sighting
+from holdfast.nodes.job_on_node import STANDING_BY, Sighting
 
 
 def test_counts_go_on_from_one_run_to_the_next(tmp_path: Path) -> None:

@@ -22,19 +22,19 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.cluster.paths import checked_name
 from holdfast.cluster.seat_lease import Give, Limits, Lost, RunEnded, Stage, Suspended, Tick
 from holdfast.cluster.zookeeper import Connection, ZooKeeper
-from holdfast.engine.blame import in_short, is_of_the_job, is_replaced
 from holdfast.engine.job import Job
-from holdfast.engine.node_settings import NodeSettings
-from holdfast.engine.owners import Owner, take_owner
 from holdfast.engine.progress import Listener, Message
-from holdfast.engine.registering import Registration
 from holdfast.engine.settings import RunOptions, Until, check_settings
-from holdfast.engine.sighting import Sighting
-from holdfast.engine.sitting import Seats
-from holdfast.engine.tenant import Place, Run, Tenant
 from holdfast.errors import RetryableError, SessionLost
 from holdfast.graph.guarantees import check_guarantee
 from holdfast.graph.validate import check
+from holdfast.nodes.blame import in_short, is_of_the_job, is_replaced
+from holdfast.nodes.job_on_node import Sighting
+from holdfast.nodes.job_seat import Place, Run, Tenant
+from holdfast.nodes.registration import Registration
+from holdfast.nodes.seat_keeper import Seats
+from holdfast.nodes.settings import NodeSettings
+from holdfast.nodes.working_dir_lock import Owner, take_owner
 
 TICK_SECONDS = 0.1
 LOOK_SECONDS = 15.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engine.following import BEHIND_SECONDS, Lag, Sight, Told, news
+from holdfast.nodes.follow_plan import BEHIND_SECONDS, Lag, Sight, Told, news
 
 
 def test_a_lag_counts_from_when_the_first_commit_that_is_not_followed_was_seen() -> None:

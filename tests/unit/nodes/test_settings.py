@@ -8,9 +8,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.cluster.zookeeper import ZooKeeperSettings
-from holdfast.engine.node import checkpoints_of
-from holdfast.engine.node_settings import NodeSettings
 from holdfast.errors import DefinitionError
+from holdfast.nodes.node import checkpoints_of
+from holdfast.nodes.settings import NodeSettings
 
 ZOOKEEPER = ZooKeeperSettings(hosts="h:2181")
 

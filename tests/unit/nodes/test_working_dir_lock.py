@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.owners import take_owner
 from holdfast.errors import DefinitionError
+from holdfast.nodes.working_dir_lock import take_owner
 
 
 def test_nodes_that_are_up_have_different_names_and_a_name_that_is_free_is_used_again(tmp_path: Path) -> None:

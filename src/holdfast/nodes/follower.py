@@ -20,7 +20,6 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, JobRecord
 from holdfast.clock import Clock
-from holdfast.engine.following import Followed, Lag, Sight, settled
 from holdfast.engine.placement import Placement, work_place
 from holdfast.engine.program import Program
 from holdfast.engine.runner import Lines
@@ -29,6 +28,7 @@ from holdfast.engine.session import describe_jobs
 from holdfast.engine.settings import RunSettings
 from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.ids import shard_ranges
+from holdfast.nodes.follow_plan import Followed, Lag, Sight, settled
 from holdfast.state.files.conversion import Lineage
 from holdfast.storage.contract import Storage
 from holdfast.tasks.follow import FollowedOperator, FollowTask

@@ -33,19 +33,19 @@ from holdfast.cluster.seat_lease import (
     Won,
     step,
 )
-from holdfast.engine.attending import Attendant
-from holdfast.engine.blame import Unfit, in_short
-from holdfast.engine.following import Lag
 from holdfast.engine.job import Job, JobHandle
 from holdfast.engine.permit import Permit
 from holdfast.engine.prepared import Prepared
 from holdfast.engine.progress import Listener, Message, Progress
 from holdfast.engine.settings import RunOptions, check_settings
-from holdfast.engine.sighting import Sighting
-from holdfast.engine.takeover import Predecessor, Takeover
 from holdfast.engine.wishes import Wishes
 from holdfast.errors import HoldfastError
 from holdfast.graph.fingerprint import fingerprint_parts
+from holdfast.nodes.blame import Unfit, in_short
+from holdfast.nodes.failover_timing import Predecessor, Takeover
+from holdfast.nodes.follow_plan import Lag
+from holdfast.nodes.job_on_node import Sighting
+from holdfast.nodes.standby import Attendant
 from holdfast.storage.urls import open_storage
 
 LOOK_SECONDS = 0.2
