@@ -27,7 +27,7 @@ LINE_LENGTH_MAX = 110
 TEXT_BYTES_MAX = 1_000_000
 
 # Packages that get time and chance passed in, so that a test can hold them in its hand.
-PURE_PACKAGES = ("state", "connectors", "graph", "checkpoint", "cluster", "epoch")
+PURE_PACKAGES = ("state", "connectors", "graph", "checkpoint", "cluster")
 BANNED_CALLS = {
     "time.time": "take a Clock and call now_ms()",
     "time.time_ns": "take a Clock and call now_ms()",
@@ -35,8 +35,8 @@ BANNED_CALLS = {
     "datetime.now": "take a Clock and call now_ms()",
     "datetime.utcnow": "take a Clock and call now_ms()",
     "datetime.today": "take a Clock and call now_ms()",
-    "uuid.uuid1": "take the name as an argument; the engine makes names",
-    "uuid.uuid4": "take the name as an argument; the engine makes names",
+    "uuid.uuid1": "take the name as an argument; the runtime makes names",
+    "uuid.uuid4": "take the name as an argument; the runtime makes names",
 }
 
 # One door per vendor: paths below src/holdfast that may import it.
@@ -46,7 +46,7 @@ VENDOR_DOORS = {
     "obstore": ("storage/object_store.py",),
     "prometheus_client": ("dashboard/",),
     "psycopg": ("storage/key_saves/postgres.py",),
-    "pyspark": ("admin/", "nodes/", "engine/", "inspect/", "tasks/", "connectors/"),
+    "pyspark": ("admin/", "nodes/", "runtime/", "inspect/", "tasks/", "connectors/"),
     "redis": ("storage/key_saves/redis.py",),
     "rich": ("cli/", "connectors/console.py"),
     "rocksdict": ("state/local/rocksdb_store.py",),
@@ -174,12 +174,12 @@ def banned_calls(source: Source) -> Iterator[str]:
             called = ast.unparse(node.func)
             for banned, remedy in BANNED_CALLS.items():
                 if called == banned or called.endswith(f".{banned}"):
-                    yield f"{node.lineno}: {called}() is banned below engine; {remedy}"
+                    yield f"{node.lineno}: {called}() is banned here; {remedy}"
     for line, module, names in imports(source):
         if module in {"random", "secrets"}:
-            yield f"{line}: {module} is banned below engine; take the chance as an argument (a seed, a name)"
+            yield f"{line}: {module} is banned here; take the chance as an argument (a seed, a name)"
         if module in {"time", "uuid"} and (taken := names & {"time", "time_ns", "sleep", "uuid1", "uuid4"}):
-            yield f"{line}: {module}.{min(taken)} is banned below engine; take a Clock, or the name, instead"
+            yield f"{line}: {module}.{min(taken)} is banned here; take a Clock, or the name, instead"
 
 
 def pickles(source: Source) -> Iterator[str]:
@@ -326,12 +326,12 @@ def test_what_workers_import_starts_neither_spark_nor_the_terminal() -> None:
         (grab_bags, "state/utils.py", ""),
         (grab_bags, "helpers/words.py", ""),
         (banned_calls, "state/a.py", "import time\ntime.time()\n"),
-        (banned_calls, "epoch/a.py", "from time import sleep\n"),
+        (banned_calls, "cluster/a.py", "from time import sleep\n"),
         (banned_calls, "connectors/a.py", "import random\n"),
         (banned_calls, "graph/a.py", "import datetime\ndatetime.datetime.now()\n"),
         (banned_calls, "checkpoint/a.py", "import uuid\nuuid.uuid4()\n"),
         (pickles, "state/a.py", "def f():\n    import pickle\n"),
-        (pickles, "engine/a.py", "from pyspark.cloudpickle import dumps\n"),
+        (pickles, "runtime/a.py", "from pyspark.cloudpickle import dumps\n"),
         (prints, "state/a.py", "print(1)\n"),
         (code_in_init, "state/__init__.py", "from holdfast.ids import Term\n"),
         (closed_doors, "state/files/delta.py", "import lmdb\n"),
@@ -339,7 +339,7 @@ def test_what_workers_import_starts_neither_spark_nor_the_terminal() -> None:
         (closed_doors, "graph/job_graph.py", "from pyspark.sql import DataFrame\n"),
         (closed_doors, "graph/a.py", "if not TYPE_CHECKING:\n    from pyspark.sql import DataFrame\n"),
         (early_spark, "connectors/files.py", "from pyspark.sql import DataFrame\n"),
-        (private_spark, "engine/a.py", "frame._" + "jdf\n"),
+        (private_spark, "runtime/a.py", "frame._" + "jdf\n"),
         (unfinished, "a.md", "TO" + "DO: later"),
         (machine_paths, "a.md", "see /wo" + "rk/notes"),
         (registry_hosts, "a.txt", "--index-" + "url https://example.test"),
@@ -354,7 +354,7 @@ def test_rule_finds(rule: Rule, name: str, bad: str) -> None:
     [
         (long_functions, "a.py", "def f():\n" + "    pass\n" * (FUNCTION_LINES_MAX - 1)),
         (long_lines, "a.py", "#" * LINE_LENGTH_MAX),
-        (banned_calls, "engine/a.py", "import time\ntime.sleep(1)\n"),
+        (banned_calls, "runtime/a.py", "import time\ntime.sleep(1)\n"),
         (banned_calls, "storage/local_directory.py", "import uuid\nuuid.uuid4()\n"),
         (banned_calls, "state/a.py", "clock.sleep(1)\n"),
         (prints, "cli/main.py", "print(1)\n"),

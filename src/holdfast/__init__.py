@@ -17,11 +17,6 @@ from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
-from holdfast.engine.job import Job, JobHandle
-from holdfast.engine.progress import Progress
-from holdfast.engine.savepoint import Savepoint
-from holdfast.engine.session import register_data_sources
-from holdfast.engine.settings import RunOptions
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,
@@ -42,7 +37,12 @@ from holdfast.graph.contexts import BatchContext, Context, ShardContext
 from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
 from holdfast.inspect.point_query import KeyState, StateReader
-from holdfast.protection.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart
+from holdfast.runtime.job import Job, JobHandle
+from holdfast.runtime.progress import Progress
+from holdfast.runtime.restart_strategy import ExponentialDelay, FailureRate, FixedDelay, NoRestart
+from holdfast.runtime.savepoints.savepoint import Savepoint
+from holdfast.runtime.settings import RunOptions
+from holdfast.runtime.spark_session import register_data_sources
 from holdfast.state.cells.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
 from holdfast.state.encoding.structs import Row
 from holdfast.storage.key_saves.contract import StateId, StateStorage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.clock import SystemClock
-from holdfast.engine.asking import ask_leader, wait_for_end
+from holdfast.runtime.control.request_client import ask_leader, wait_for_end
 from holdfast.storage.urls import open_storage
 from tests.chaos.harness import DEADLINE_SECONDS, Scenario
 

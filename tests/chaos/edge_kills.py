@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.chain import commits, retention
-from holdfast.engine import committing, driver, publishing, runner, stretch
 from holdfast.errors import StorageError
+from holdfast.runtime import driver, leadership
+from holdfast.runtime.epoch import committer, publisher, runner
 from holdfast.storage import urls
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks import unkeyed
 
 WRITES = ("put", "put_new", "move", "delete")
-STEPPING = (commits, driver, publishing, retention, runner, stretch, unkeyed)
+STEPPING = (commits, driver, publisher, retention, runner, leadership, unkeyed)
 
 
 class Killed(BaseException):
@@ -120,7 +121,7 @@ def install(patch: pytest.MonkeyPatch, moments: Moments) -> None:
         patch.setattr(module, "reached", lambda step: moments.passing(str(step)))
     for name in WRITES:
         patch.setattr(LocalStorage, name, _watched(getattr(LocalStorage, name), name, moments))
-    patch.setattr(committing, "ThreadPoolExecutor", lambda *_, **__: Turns(moments))
+    patch.setattr(committer, "ThreadPoolExecutor", lambda *_, **__: Turns(moments))
 
 
 def _watched(write: Callable[..., Any], name: str, moments: Moments) -> Callable[..., Any]:

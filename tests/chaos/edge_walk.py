@@ -21,7 +21,7 @@ import holdfast as hf
 from holdfast.admin.set_aside import set_aside
 from holdfast.chaos.tightening import tightened
 from holdfast.clock import SystemClock
-from holdfast.engine.wishes import Wishes
+from holdfast.runtime.control.run_flags import Wishes
 from holdfast.storage.local_directory import LocalStorage
 from tests.chaos import edge_kills, tables_for_spark
 from tests.chaos.edge_kills import Killed, Moments

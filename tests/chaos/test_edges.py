@@ -17,9 +17,10 @@ import pytest
 
 from holdfast.connectors.contract import Mark
 from holdfast.connectors.files.sink import FilePublisher
-from holdfast.engine import planning, stretch
-from holdfast.engine.committing import Committer
-from holdfast.engine.publishing import Publishing
+from holdfast.runtime import leadership
+from holdfast.runtime.epoch import planner
+from holdfast.runtime.epoch.committer import Committer
+from holdfast.runtime.epoch.publisher import Publishing
 from tests.chaos.apps import Place
 from tests.chaos.edge_lives import LivesWalk
 from tests.chaos.edge_walk import Found, Walk
@@ -88,9 +89,9 @@ def sinks_not_asked(patch: pytest.MonkeyPatch) -> None:
     """What is planned does not depend on what the sinks show."""
 
     def unasked(*given: Any) -> Any:
-        return planning.recorded_plans(*given[:-1])
+        return planner.recorded_plans(*given[:-1])
 
-    patch.setattr(stretch, "recorded_plans", unasked)
+    patch.setattr(leadership, "recorded_plans", unasked)
 
 
 def no_marks(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 import holdfast as hf
-from holdfast.engine import runner
+from holdfast.runtime.epoch import runner
 from tests.chaos import apps, doubles
 from tests.chaos.apps import Place, Shape
 from tests.chaos.checker import Verdict, check

@@ -27,8 +27,8 @@ from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.store.records import CommitRecord, PlanRecord, SnapshotFile
 from holdfast.checkpoint.store.schemas import file_schema, record_of
-from holdfast.engine.runner import EpochOutcome, _take_state
 from holdfast.ids import shard_ranges
+from holdfast.runtime.epoch.runner import EpochOutcome, _take_state
 from holdfast.state.encoding.keys import GROUP_COLUMN, key_groups_of, routing_hash
 from holdfast.state.files.conversion import Lineage
 from holdfast.storage.checksums import read_extent

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.log.requests import EXPIRES_MS, KEPT_MS, State, ask, read_asked, take_back
-from holdfast.engine.control import Control
 from holdfast.errors import HoldfastError, RestoreError, RetryableError
+from holdfast.runtime.control.request_server import Control
 from holdfast.storage.contract import Put
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
 from tests.unit.checkpoint.kept import MemoryStorage
-from tests.unit.engine.control_kit import FakeJob
+from tests.unit.runtime.control.control_kit import FakeJob
 
 NOW = 1_760_000_000_000
 FAULTS = [FaultKind.FAIL, FaultKind.LOSE_REQUEST, FaultKind.LOSE_ANSWER]
@@ -142,7 +142,7 @@ class Interrupted(MemoryStorage):
 @given(st.data())
 def test_a_request_is_carried_out_at_most_once_and_its_answer_is_true(draw: st.DataObject) -> None:
     # Nobody sees newer leaders: safety rests on the claims alone.
-    with mock.patch("holdfast.engine.control.newest_term", return_value=None):
+    with mock.patch("holdfast.runtime.control.request_server.newest_term", return_value=None):
         world = World(draw)
         world.lead()
         moves = [world.ask, world.look, world.look, world.lead, world.die, world.take_back]
@@ -157,7 +157,7 @@ def test_a_request_is_carried_out_at_most_once_and_its_answer_is_true(draw: st.D
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_once_storage_is_well_every_request_is_answered(draw: st.DataObject) -> None:
-    with mock.patch("holdfast.engine.control.newest_term", return_value=None):
+    with mock.patch("holdfast.runtime.control.request_server.newest_term", return_value=None):
         world = World(draw)
         moves = [world.ask, world.look, world.lead, world.die, world.fault]
         for _ in range(draw.draw(st.integers(5, 20))):

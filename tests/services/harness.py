@@ -21,15 +21,15 @@ from holdfast.checkpoint.chain.terms import claim, newest_term
 from holdfast.checkpoint.store.records import CommitRecord
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
-from holdfast.engine.job import Job
-from holdfast.engine.prepared import NOTHING, Prepared
-from holdfast.engine.progress import Listener, Message, Progress
-from holdfast.engine.settings import RunOptions
-from holdfast.engine.watched_storage import WatchedStorage
-from holdfast.engine.wishes import Wishes
 from holdfast.errors import FencedOut
 from holdfast.nodes.node import Node
 from holdfast.nodes.settings import NodeSettings
+from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.control.watched_storage import WatchedStorage
+from holdfast.runtime.job import Job
+from holdfast.runtime.progress import Listener, Message, Progress
+from holdfast.runtime.settings import RunOptions
+from holdfast.runtime.warm_start import NOTHING, Prepared
 from holdfast.storage.urls import open_storage
 
 DEADLINE_SECONDS = 30.0

@@ -24,10 +24,10 @@ from holdfast.checkpoint.store import names, write_once
 from holdfast.checkpoint.store.envelope import seal, unseal
 from holdfast.checkpoint.store.records import CommitRecord, Parent, PinRecord
 from holdfast.connectors.contract import Mark
-from holdfast.engine.committing import Committer
-from holdfast.engine.planning import recorded_plans
 from holdfast.errors import FencedOut, UnknownOutcome
 from holdfast.ids import CommitNumber
+from holdfast.runtime.epoch.committer import Committer
+from holdfast.runtime.epoch.planner import recorded_plans
 from holdfast.storage.contract import Put, Storage
 from tests.sim import leaders
 from tests.sim.leaders import Parts

@@ -1,6 +1,6 @@
 """A leader: the engine's own planner, committer and publisher over the checkpoint, with no Spark.
 
-It does what `engine.driver.Driver` does: claim, load, publish what was committed and not shown, then plan,
+It does what `runtime.driver.Driver` does: claim, load, publish what was committed and not shown, then plan,
 run, commit, publish and retire, the next epoch running while the last is committed. An epoch's rows are
 numbers of a range, its state the last number; a snapshot is written beside the epochs.
 """
@@ -31,10 +31,6 @@ from holdfast.checkpoint.store.records import (
     VersionRecord,
 )
 from holdfast.connectors.contract import Mark, Slice, StagedPart
-from holdfast.engine.committing import AdoptedOther, Committer, PublishOrder
-from holdfast.engine.planning import Planner, recorded_plans
-from holdfast.engine.publishing import Publishing
-from holdfast.engine.runner import EpochOutcome
 from holdfast.errors import (
     CorruptionError,
     FencedOut,
@@ -45,6 +41,10 @@ from holdfast.errors import (
     UnknownOutcome,
 )
 from holdfast.ids import CommitNumber, shard_ranges
+from holdfast.runtime.epoch.committer import AdoptedOther, Committer, PublishOrder
+from holdfast.runtime.epoch.planner import Planner, recorded_plans
+from holdfast.runtime.epoch.publisher import Publishing
+from holdfast.runtime.epoch.runner import EpochOutcome
 from holdfast.storage.checksums import checksum, read_extent
 from tests.sim.scheduler import Crashed, Executor, Process
 from tests.sim.storage import SimStorage

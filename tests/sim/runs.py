@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.checkpoint.chain.history import History
-from holdfast.engine import committing, publishing
 from holdfast.errors import HoldfastError
+from holdfast.runtime.epoch import committer, publisher
 from tests.sim.controls import CONTROLS, SOUND, Control
 from tests.sim.copiers import Copier
 from tests.sim.leaders import Habits, Leader, loader
@@ -145,10 +145,10 @@ def _check_readable(world: World) -> None:
 @contextmanager
 def _standing_in(world: World) -> Iterator[None]:
     """Give the engine simulated threads, and simulated rows of staged files."""
-    pool, load = committing.ThreadPoolExecutor, publishing.load_extent
-    committing.ThreadPoolExecutor = partial(Executor, world.scheduler)  # type: ignore[misc, assignment]
-    publishing.load_extent = loader(world)
+    pool, load = committer.ThreadPoolExecutor, publisher.load_extent
+    committer.ThreadPoolExecutor = partial(Executor, world.scheduler)  # type: ignore[misc, assignment]
+    publisher.load_extent = loader(world)
     try:
         yield
     finally:
-        committing.ThreadPoolExecutor, publishing.load_extent = pool, load  # type: ignore[misc]
+        committer.ThreadPoolExecutor, publisher.load_extent = pool, load  # type: ignore[misc]

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.engine import snapshots
+from holdfast.runtime.epoch import snapshotter
 from tests.spark.jobs import ROWS, check_sequences, expected_totals, run, sequence_job
 
 
@@ -17,7 +17,7 @@ def test_a_job_moves_from_backend_to_backend(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each but the last writes snapshots and is crashed; the next one builds its state from those."""
-    monkeypatch.setattr(snapshots, "DELTAS_MIN", 1)
+    monkeypatch.setattr(snapshotter, "DELTAS_MIN", 1)
     monkeypatch.setenv("HOLDFAST_MEMORY_DIR", str(tmp_path))
     sink = hf.MemorySink()
     rows: list[Any] = [*ROWS[:70], hf.CRASH, *ROWS[70:140], hf.CRASH, *ROWS[140:]]

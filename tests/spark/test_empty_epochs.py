@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 from holdfast.checkpoint.chain.history import History
-from holdfast.engine import runner
+from holdfast.runtime.epoch import runner
 from holdfast.storage.urls import open_storage
 from tests.spark.jobs import SCHEMA, Sequence, run
 
@@ -94,7 +94,7 @@ def test_shards_that_are_placed_survive_an_empty_epoch(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a cluster: a shard's task is called with the row that keeps it on its executor."""
-    monkeypatch.setattr("holdfast.engine.placement.is_single_executor", lambda spark: False)
+    monkeypatch.setattr("holdfast.runtime.placement.is_single_executor", lambda spark: False)
     keyed, unkeyed = hf.MemorySink(), hf.MemorySink()
     run(both_kinds(EmptyOnce(), keyed, unkeyed), spark, tmp_path / "ck", max_rows_per_epoch=EPOCH_ROWS)
     numbers = sorted(seq for user, seq, _ in keyed.rows() if user == "u0")

@@ -13,8 +13,8 @@ import holdfast as hf
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint, read_job
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.savepoints.take import take_savepoint
-from holdfast.engine import snapshots
 from holdfast.errors import RestoreError
+from holdfast.runtime.epoch import snapshotter
 from holdfast.storage.urls import open_storage
 from holdfast.testing.clocks import ManualClock
 from tests.fixtures.everything import FROZEN_EPOCHS, NAME, ROWS_PER_EPOCH, USERS
@@ -70,8 +70,8 @@ def test_state_outlives_two_upgrades(
     assert {file.schema.generation for file in view.snapshots["everything"] if file.schema} == {0}
 
     # Snapshots of the first code, deltas of the first and of the second. Then snapshots of the third.
-    monkeypatch.setattr(snapshots, "DELTAS_MIN", 2)
-    monkeypatch.setattr(snapshots, "DELTAS_MAX", 2)
+    monkeypatch.setattr(snapshotter, "DELTAS_MIN", 2)
+    monkeypatch.setattr(snapshotter, "DELTAS_MAX", 2)
     sink = hf.MemorySink()
     go_on(job(32, Third(), sink, hf.MemorySink()), spark, checkpoint, tmp_path / "w2", **options)
     assert rows_from(sink, 24) == sorted(expected(24, 32, FROZEN_EPOCHS))

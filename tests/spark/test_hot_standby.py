@@ -24,10 +24,10 @@ from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import FailoverRecord
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
-from holdfast.engine import snapshots
 from holdfast.nodes import seat_keeper
 from holdfast.nodes.follower import Follower
 from holdfast.nodes.zookeeper_server import ZooKeeperServer, free_port
+from holdfast.runtime.epoch import snapshotter
 from holdfast.storage.urls import open_storage
 from tests.services.harness import Running, expire, nodes_of
 from tests.services.harness import wait_until as wait_for
@@ -157,7 +157,7 @@ def test_a_hot_standby_takes_over_and_restores_nothing(pair: Pair, tmp_path: Pat
 def test_a_standby_whose_deltas_were_removed_goes_on_from_the_snapshots(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "DELTAS_MIN", 2)
+    monkeypatch.setattr(snapshotter, "DELTAS_MIN", 2)
     first, second = pair.pair()
     asleep, step = threading.Event(), Follower.step
 

@@ -16,7 +16,7 @@ from pyspark.sql.functions import udf
 
 import holdfast as hf
 from holdfast.checkpoint.log.failures import read_failures
-from holdfast.protection.restarts import POISON_FAILURES
+from holdfast.runtime.restart_strategy import POISON_FAILURES
 from holdfast.storage.urls import open_storage
 from tests.spark.jobs import run
 
@@ -224,7 +224,7 @@ def test_a_number_of_shards_that_cannot_be_is_refused(spark: SparkSession, tmp_p
 
 
 def test_auto_follows_the_cores(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.engine import driver
+    from holdfast.runtime import driver
 
     sink, cores = hf.MemorySink(), [2]
     monkeypatch.setattr(driver, "default_parallelism", lambda spark: cores[0])

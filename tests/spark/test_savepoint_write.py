@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast.cli.main import app
-from holdfast.engine.savepoint import Savepoint
+from holdfast.runtime.savepoints.savepoint import Savepoint
 from tests.spark.jobs import ROWS, expected_totals, run, sequence_job
 
 

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
-from holdfast.engine.program import compile_graph
 from holdfast.errors import DefinitionError
+from holdfast.runtime.epoch.program import compile_graph
 
 # Without time, of which Spark 4.3 has most functions switched off (test_routing_matches_spark has it).
 VALUES = {

@@ -23,8 +23,8 @@ from holdfast.checkpoint.chain.endings import ending_of, record_ending
 from holdfast.checkpoint.chain.terms import claim_after, newest_term
 from holdfast.checkpoint.store.records import EndedRecord, TermRecord
 from holdfast.clock import Clock
-from holdfast.engine.asking import asker, status_of_leader
 from holdfast.errors import RetryableError
+from holdfast.runtime.control.request_client import asker, status_of_leader
 from holdfast.storage.contract import Storage
 
 ANSWER_SECONDS = 3.0

@@ -18,8 +18,8 @@ from holdfast.cluster import membership, paths, seats
 from holdfast.cluster.node_records import WishCard
 from holdfast.cluster.ranking import ClusterSeen, heir, is_able
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
-from holdfast.engine.asking import asker
 from holdfast.errors import DefinitionError, HoldfastError, RetryableError
+from holdfast.runtime.control.request_client import asker
 from holdfast.storage.urls import open_storage
 
 LOOK_SECONDS = 0.2

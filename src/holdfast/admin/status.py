@@ -18,8 +18,8 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.log.failures import read_failures
 from holdfast.checkpoint.log.requests import Asked
 from holdfast.clock import Clock
-from holdfast.engine.asking import asker, status_of_leader
 from holdfast.errors import CorruptionError
+from holdfast.runtime.control.request_client import asker, status_of_leader
 from holdfast.storage.contract import Storage
 
 

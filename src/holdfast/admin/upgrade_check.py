@@ -17,10 +17,6 @@ from holdfast.checkpoint.chain.commits import Chain, DamagedChain
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.view import CheckpointView, from_manifest
 from holdfast.checkpoint.savepoints.layout import find_savepoint, read_savepoint
-from holdfast.engine.planning import recorded_plans
-from holdfast.engine.program import compile_graph
-from holdfast.engine.publishing import left_behind
-from holdfast.engine.schemas import declaration, examine
 from holdfast.errors import DefinitionError, RestoreError
 from holdfast.graph.columns import known_schema
 from holdfast.graph.fingerprint import fingerprint
@@ -28,6 +24,10 @@ from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.job_graph import Graph
 from holdfast.graph.validate import check
 from holdfast.ids import EpochId
+from holdfast.runtime.epoch.planner import recorded_plans
+from holdfast.runtime.epoch.program import compile_graph
+from holdfast.runtime.epoch.publisher import left_behind
+from holdfast.runtime.epoch.schemas_in_force import declaration, examine
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import relaxed
 from holdfast.storage.contract import Storage

@@ -11,9 +11,9 @@ from typing import Any
 from holdfast.chaos.inside import CHECKPOINT, ROUND_VARIABLE, JumpingClock, become_driver
 from holdfast.chaos.recording import RecordedJob
 from holdfast.chaos.tightening import tightened
-from holdfast.engine import job as jobs
-from holdfast.engine.job import Job
-from holdfast.protection.restarts import ExponentialDelay
+from holdfast.runtime import job as jobs
+from holdfast.runtime.job import Job
+from holdfast.runtime.restart_strategy import ExponentialDelay
 from holdfast.steps import Step
 
 RESTART = ExponentialDelay(initial="100ms", maximum="2s")
@@ -53,7 +53,7 @@ def live(job: Job, directory: Path, settings: LifeSettings) -> None:
 
 def _start_spark(name: str) -> None:
     """Start it while HOLDFAST_STOP_AT is what its workers are to inherit; the driver's own comes after."""
-    from holdfast.engine.session import open_session
+    from holdfast.runtime.spark_session import open_session
 
     open_session(name)
     own = os.environ.pop(PARKED, None)

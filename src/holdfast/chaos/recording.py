@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from holdfast.connectors.contract import Publisher, Sink, StagedPart
 from holdfast.connectors.files.sink import FileSink
-from holdfast.engine.job import Job
 from holdfast.graph.job_graph import Graph, Node, SinkNode
+from holdfast.runtime.job import Job
 
 SINKS, FILES, CALLS = "sinks", "files", "calls.jsonl"
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.checkpoint.chain import checkpoint, commits, retention
-from holdfast.engine import snapshots
+from holdfast.runtime.epoch import snapshotter
 
 MANIFEST_EVERY = 3
 SWEEP_EVERY = 1
@@ -24,7 +24,7 @@ def tightened() -> Iterator[None]:
     often: list[tuple[Any, str, Any]] = [
         (checkpoint, "Chain", partial(commits.Chain, manifest_every=MANIFEST_EVERY)),
         (checkpoint, "Retention", partial(retention.Retention, sweep_every=SWEEP_EVERY)),
-        (snapshots, "DELTAS_MIN", DELTAS_MIN),
+        (snapshotter, "DELTAS_MIN", DELTAS_MIN),
     ]
     usual = [(module, name, getattr(module, name)) for module, name, _ in often]
     try:

@@ -29,10 +29,10 @@ from holdfast.chaos.rounds import Stage
 from holdfast.cli.loading import load_job
 from holdfast.cli.telling import AppFile, AsJson, JobName, Verbose, one_line_errors
 from holdfast.connectors.generator import GeneratorSource
-from holdfast.engine.job import Job
 from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import check_guarantee
 from holdfast.graph.validate import check
+from holdfast.runtime.job import Job
 from holdfast.steps import Step
 
 EXIT_CODES = {Verdict.TRUE: 0, Verdict.FALSE: 1, Verdict.UNKNOWN: 6}

@@ -14,8 +14,8 @@ from rich.table import Table
 from holdfast.admin.upgrade_check import Rehearsal, rehearse
 from holdfast.cli.loading import load_job
 from holdfast.cli.telling import AppFile, AsJson, JobName, Verbose, one_line_errors
-from holdfast.engine.session import open_session
 from holdfast.errors import RestoreError
+from holdfast.runtime.spark_session import open_session
 from holdfast.storage.urls import open_storage
 
 _STYLES = {"added": "green", "converted": "cyan", "renamed": "cyan", "changed": "cyan", "dropped": "red"}

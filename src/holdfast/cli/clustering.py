@@ -41,11 +41,11 @@ from holdfast.cli.serving import Http, HttpTokenFile, answering
 from holdfast.cli.telling import AppFile, AsJson, Verbose, one_line_errors
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.cluster.zookeeper import ZooKeeperSettings
-from holdfast.engine.settings import RunOptions
 from holdfast.errors import DefinitionError, SessionLost
 from holdfast.nodes.node import Node
 from holdfast.nodes.settings import NodeSettings
 from holdfast.nodes.zookeeper_server import ZooKeeperServer
+from holdfast.runtime.settings import RunOptions
 
 AUTH_VARIABLE = "HOLDFAST_ZOOKEEPER_AUTH"
 

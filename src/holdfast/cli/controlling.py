@@ -25,8 +25,8 @@ from holdfast.checkpoint.log.requests import NOBODY, Asked, State, read_asked
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.cli.wording import age, ending
 from holdfast.clock import SystemClock, duration_ms
-from holdfast.engine.asking import TAKEN_SECONDS, ask_leader, asker, wait_for_end
 from holdfast.errors import DefinitionError, HoldfastError, RetryableError
+from holdfast.runtime.control.request_client import TAKEN_SECONDS, ask_leader, asker, wait_for_end
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 

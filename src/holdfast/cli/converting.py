@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
-from holdfast.engine.savepoint import Savepoint
-from holdfast.engine.session import open_session
+from holdfast.runtime.savepoints.savepoint import Savepoint
+from holdfast.runtime.spark_session import open_session
 
 
 def convert(

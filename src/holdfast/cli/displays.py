@@ -20,7 +20,7 @@ from rich.table import Table
 from holdfast.cli.terminal import LogFile
 from holdfast.cli.wording import facts, line
 from holdfast.clock import Clock
-from holdfast.engine.progress import Progress
+from holdfast.runtime.progress import Progress
 
 JSON_SECONDS = 0.2
 """At most one progress object per this long."""

@@ -22,8 +22,8 @@ from holdfast.checkpoint.store.records import CommitRecord, Extent
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.cli.wording import moment, size
 from holdfast.clock import SystemClock, duration_ms
-from holdfast.engine.recovery import Inspector
 from holdfast.errors import CorruptionError, RestoreError
+from holdfast.runtime.recovery import Inspector
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
 
-from holdfast.engine.job import Job
 from holdfast.errors import DefinitionError, HoldfastError
+from holdfast.runtime.job import Job
 
 MODULE_NAME = "holdfast_app"
 

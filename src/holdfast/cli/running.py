@@ -17,7 +17,13 @@ from holdfast.cli.telling import AppFile, AsJson, JobName, Verbose, one_line_err
 from holdfast.cli.terminal import LogFile, own_console
 from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError, SessionLost
-from holdfast.protection.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
+from holdfast.runtime.restart_strategy import (
+    ExponentialDelay,
+    FailureRate,
+    FixedDelay,
+    NoRestart,
+    RestartStrategy,
+)
 
 RESTARTS: dict[str, type[RestartStrategy]] = {
     "none": NoRestart,

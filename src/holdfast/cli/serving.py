@@ -9,11 +9,11 @@ from typing import Annotated, Unpack
 
 import typer
 
-from holdfast.engine.job import Job, stopping_on_signals
-from holdfast.engine.progress import Listener, Message
-from holdfast.engine.settings import RunOptions
 from holdfast.errors import DefinitionError
 from holdfast.nodes.job_on_node import Sighting
+from holdfast.runtime.job import Job, stopping_on_signals
+from holdfast.runtime.progress import Listener, Message
+from holdfast.runtime.settings import RunOptions
 
 Http = Annotated[
     str | None,

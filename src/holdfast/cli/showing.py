@@ -22,8 +22,8 @@ from holdfast.cli.seating import cluster_picture
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.cli.wording import age, ending, facts, rows, saved_keys, size
 from holdfast.clock import Clock, SystemClock
-from holdfast.engine.progress import Progress
 from holdfast.errors import DefinitionError
+from holdfast.runtime.progress import Progress
 from holdfast.storage.urls import open_storage
 
 ANSWER_SECONDS = 2.0

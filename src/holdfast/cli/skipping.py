@@ -16,8 +16,8 @@ from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.cli.telling import AsJson, Verbose, one_line_errors
 from holdfast.cli.wording import rows, size
 from holdfast.clock import SystemClock
-from holdfast.engine.asking import asker, status_of_leader
 from holdfast.errors import DefinitionError, RestoreError
+from holdfast.runtime.control.request_client import asker, status_of_leader
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 

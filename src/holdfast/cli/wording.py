@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.engine.progress import Progress
+from holdfast.runtime.progress import Progress
 
 SAVED_KEYS_SHOWN = (
     "saved", "fetched", "failed", "rejected", "superseded", "held_back", "unanswered", "bypassed",

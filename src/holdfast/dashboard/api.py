@@ -3,7 +3,7 @@
 Always true: without the token (where there is one) nothing but /health and /ready is answered, and nothing is
 touched; every verb goes through a request in storage, so it is on record and carried out at most once;
 an error is one line: {"error": "..."}.
-Never here: carrying out a verb (see engine.control), sockets and threads (see serving).
+Never here: carrying out a verb (see runtime.control.request_server), sockets and threads (see serving).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from holdfast.checkpoint.log.requests import read_asked
 from holdfast.checkpoint.store.records import RequestRecord
 from holdfast.clock import Clock
 from holdfast.dashboard.metrics import CONTENT_TYPE, Metrics
-from holdfast.engine.asking import ask_leader, asker
-from holdfast.engine.progress import Listener, Progress
 from holdfast.errors import DefinitionError, HoldfastError, RestoreError, RetryableError
+from holdfast.runtime.control.request_client import ask_leader, asker
+from holdfast.runtime.progress import Listener, Progress
 from holdfast.storage.contract import Storage
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from holdfast.clock import Clock
-from holdfast.engine.progress import Progress
+from holdfast.runtime.progress import Progress
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PHASES = ("starting", "restoring", "running", "restarting", "stopped", "failed")

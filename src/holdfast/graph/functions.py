@@ -1,6 +1,6 @@
 """What a user writes for a stateful operator.
 
-Never here: running it (see engine.operators).
+Never here: running it (see tasks.operators).
 """
 
 from __future__ import annotations

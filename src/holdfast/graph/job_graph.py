@@ -32,7 +32,7 @@ MAIN_OUTPUT = ""
 DEAD_LETTERS = "!dead"
 """Name of the output that holds the rows a function failed on."""
 
-_DECLARING_MODULES = ("holdfast.graph.", "holdfast.engine.")
+_DECLARING_MODULES = ("holdfast.graph.", "holdfast.runtime.")
 
 
 @dataclass(frozen=True, slots=True)

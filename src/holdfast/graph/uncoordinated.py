@@ -1,6 +1,6 @@
 """How the keys of an operator are saved on their own (docs/how-to/uncoordinated.md).
 
-Never here: saving and fetching (see engine.uncoordinated).
+Never here: saving and fetching (see tasks.uncoordinated).
 """
 
 from __future__ import annotations

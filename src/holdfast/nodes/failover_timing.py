@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 
 from holdfast.checkpoint.store.records import FailoverRecord
-from holdfast.engine.progress import Progress
+from holdfast.runtime.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

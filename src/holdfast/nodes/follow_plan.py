@@ -15,8 +15,8 @@ from enum import Enum
 from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, line_of
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store.records import CommitRecord, DeltaFile
-from holdfast.engine.runner import Lines
 from holdfast.ids import shard_ranges
+from holdfast.runtime.epoch.runner import Lines
 
 BEHIND_SECONDS = 10.0
 """How far behind a standby may be before the log says so."""

@@ -20,15 +20,15 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, JobRecord
 from holdfast.clock import Clock
-from holdfast.engine.placement import Placement, work_place
-from holdfast.engine.program import Program
-from holdfast.engine.runner import Lines
-from holdfast.engine.schemas import operator_schemas
-from holdfast.engine.session import describe_jobs
-from holdfast.engine.settings import RunSettings
 from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.ids import shard_ranges
 from holdfast.nodes.follow_plan import Followed, Lag, Sight, settled
+from holdfast.runtime.epoch.program import Program
+from holdfast.runtime.epoch.runner import Lines
+from holdfast.runtime.epoch.schemas_in_force import operator_schemas
+from holdfast.runtime.placement import Placement, work_place
+from holdfast.runtime.settings import RunSettings
+from holdfast.runtime.spark_session import describe_jobs
 from holdfast.state.files.conversion import Lineage
 from holdfast.storage.contract import Storage
 from holdfast.tasks.follow import FollowedOperator, FollowTask

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from holdfast.engine.progress import Listener, Progress
+from holdfast.runtime.progress import Listener, Progress
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 

@@ -33,12 +33,6 @@ from holdfast.cluster.seat_lease import (
     Won,
     step,
 )
-from holdfast.engine.job import Job, JobHandle
-from holdfast.engine.permit import Permit
-from holdfast.engine.prepared import Prepared
-from holdfast.engine.progress import Listener, Message, Progress
-from holdfast.engine.settings import RunOptions, check_settings
-from holdfast.engine.wishes import Wishes
 from holdfast.errors import HoldfastError
 from holdfast.graph.fingerprint import fingerprint_parts
 from holdfast.nodes.blame import Unfit, in_short
@@ -46,6 +40,12 @@ from holdfast.nodes.failover_timing import Predecessor, Takeover
 from holdfast.nodes.follow_plan import Lag
 from holdfast.nodes.job_on_node import Sighting
 from holdfast.nodes.standby import Attendant
+from holdfast.runtime.control.commit_permit import Permit
+from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.job import Job, JobHandle
+from holdfast.runtime.progress import Listener, Message, Progress
+from holdfast.runtime.settings import RunOptions, check_settings
+from holdfast.runtime.warm_start import Prepared
 from holdfast.storage.urls import open_storage
 
 LOOK_SECONDS = 0.2

@@ -22,9 +22,6 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.cluster.paths import checked_name
 from holdfast.cluster.seat_lease import Give, Limits, Lost, RunEnded, Stage, Suspended, Tick
 from holdfast.cluster.zookeeper import Connection, ZooKeeper
-from holdfast.engine.job import Job
-from holdfast.engine.progress import Listener, Message
-from holdfast.engine.settings import RunOptions, Until, check_settings
 from holdfast.errors import RetryableError, SessionLost
 from holdfast.graph.guarantees import check_guarantee
 from holdfast.graph.validate import check
@@ -35,6 +32,9 @@ from holdfast.nodes.registration import Registration
 from holdfast.nodes.seat_keeper import Seats
 from holdfast.nodes.settings import NodeSettings
 from holdfast.nodes.working_dir_lock import Owner, take_owner
+from holdfast.runtime.job import Job
+from holdfast.runtime.progress import Listener, Message
+from holdfast.runtime.settings import RunOptions, Until, check_settings
 
 TICK_SECONDS = 0.1
 LOOK_SECONDS = 15.0

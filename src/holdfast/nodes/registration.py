@@ -19,11 +19,11 @@ from holdfast.cluster.membership import Founding
 from holdfast.cluster.node_records import ClusterCard, HolderCard, LagCard, NodeCard, UnfitCard
 from holdfast.cluster.ranking import code_differences
 from holdfast.cluster.zookeeper import ZooKeeper
-from holdfast.engine.progress import Message
 from holdfast.errors import DefinitionError
 from holdfast.nodes.follow_plan import Lag
 from holdfast.nodes.job_seat import Tenant
 from holdfast.nodes.settings import NodeSettings
+from holdfast.runtime.progress import Message
 from holdfast.storage.urls import open_storage
 
 LAG_SECONDS = 1.0

@@ -23,12 +23,12 @@ from holdfast.cluster.ranking import (
 )
 from holdfast.cluster.seat_lease import Contact, Give, Lost, Stage, Won
 from holdfast.cluster.zookeeper import ZooKeeper
-from holdfast.engine.progress import Message
 from holdfast.errors import HoldfastError
 from holdfast.nodes.blame import Unfit
 from holdfast.nodes.failover_timing import Predecessor
 from holdfast.nodes.job_seat import Tenant
 from holdfast.nodes.registration import Registration
+from holdfast.runtime.progress import Message
 
 BEATS_PER_SESSION = 10
 BALANCE_SECONDS = 5.0

@@ -17,13 +17,13 @@ from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line
 from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.checkpoint.store.records import Slice as PlannedSlice
 from holdfast.connectors.contract import Json, Slice
-from holdfast.engine.lists import OperatorLists
-from holdfast.engine.placement import Placement, work_place
-from holdfast.engine.program import Program
-from holdfast.engine.runner import EpochRunner, Lines
-from holdfast.engine.session import default_parallelism
-from holdfast.engine.settings import RunSettings
 from holdfast.ids import shard_ranges
+from holdfast.runtime.epoch.list_state import OperatorLists
+from holdfast.runtime.epoch.program import Program
+from holdfast.runtime.epoch.runner import EpochRunner, Lines
+from holdfast.runtime.placement import Placement, work_place
+from holdfast.runtime.settings import RunSettings
+from holdfast.runtime.spark_session import default_parallelism
 from holdfast.state.encoding.types import frame_ddl, parse_schema
 from holdfast.state.local.backends import backend_named
 from holdfast.storage.urls import open_storage

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO
 
 from holdfast.clock import SystemClock
-from holdfast.engine.session import require_java
 from holdfast.errors import DefinitionError, RetryableError
+from holdfast.runtime.spark_session import require_java
 
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 HOST = "127.0.0.1"

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from holdfast.engine import publishing
+from holdfast.runtime.epoch import publisher
 from tests.chaos.jobs import ledger
 
-_init = publishing.Publishing.__init__
+_init = publisher.Publishing.__init__
 
 
 def _believing(self: Any, program: Any, identity: str, storage_url: str, view: Any) -> None:
@@ -13,6 +13,6 @@ def _believing(self: Any, program: Any, identity: str, storage_url: str, view: A
     self.through = dict.fromkeys(self.through, view.last_epoch)
 
 
-setattr(publishing.Publishing, "__init__", _believing)  # noqa: B010
+setattr(publisher.Publishing, "__init__", _believing)  # noqa: B010
 
 job = ledger.job

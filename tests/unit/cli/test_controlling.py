@@ -22,11 +22,11 @@ from holdfast.checkpoint.log.requests import Requests, State, read_asked
 from holdfast.checkpoint.store.records import FailureRecord
 from holdfast.cli import controlling, main, showing
 from holdfast.clock import SystemClock
-from holdfast.engine.control import Control
 from holdfast.errors import DefinitionError, StorageError
+from holdfast.runtime.control.request_server import Control
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.checkpoint.kept import draft
-from tests.unit.engine.control_kit import FakeJob
+from tests.unit.runtime.control.control_kit import FakeJob
 
 
 class Place:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from holdfast.cli.displays import JsonLines, LivePanel, Pace, PlainLines
 from holdfast.cli.wording import age, lag, line, size
-from holdfast.engine.progress import Progress
+from holdfast.runtime.progress import Progress
 from holdfast.testing.clocks import ManualClock
 
 

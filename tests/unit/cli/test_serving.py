@@ -12,12 +12,12 @@ import typer
 
 from holdfast.cli.main import app
 from holdfast.cli.serving import address, answering, read_token, run_beside
-from holdfast.engine.job import Job
-from holdfast.engine.progress import Progress
 from holdfast.errors import DefinitionError
 from holdfast.nodes.job_on_node import Sighting
+from holdfast.runtime.job import Job
+from holdfast.runtime.progress import Progress
 from holdfast.storage.local_directory import LocalStorage
-from tests.unit.engine.control_kit import FakeJob
+from tests.unit.runtime.control.control_kit import FakeJob
 
 
 class Started(FakeJob):

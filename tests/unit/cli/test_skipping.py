@@ -15,11 +15,11 @@ from holdfast.checkpoint.chain.terms import claim
 from holdfast.cli import skipping
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
-from holdfast.engine.control import Control
 from holdfast.ids import EpochId
+from holdfast.runtime.control.request_server import Control
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.checkpoint.chain.test_skip import planned
-from tests.unit.engine.control_kit import FakeJob
+from tests.unit.runtime.control.control_kit import FakeJob
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ COLUMNS = 61
 APP = """
 import os, subprocess, sys
 from holdfast.cli.running import _display
-from holdfast.engine.progress import Progress
+from holdfast.runtime.progress import Progress
 
 try:
     with _display(as_json=False) as display:

@@ -23,12 +23,12 @@ from holdfast.clock import SystemClock
 from holdfast.dashboard.api import BODY_BYTES_MAX, Api, Gate, application, is_loopback
 from holdfast.dashboard.metrics import Metrics
 from holdfast.dashboard.serving import Server, listen, serve
-from holdfast.engine.control import Control
 from holdfast.errors import DefinitionError
+from holdfast.runtime.control.request_server import Control
 from holdfast.storage.contract import Storage
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.checkpoint.kept import draft
-from tests.unit.engine.control_kit import FakeJob, wait_until
+from tests.unit.runtime.control.control_kit import FakeJob, wait_until
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"

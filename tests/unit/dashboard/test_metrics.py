@@ -8,7 +8,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.dashboard.metrics import EPOCH_SECONDS, PHASES, Metrics
-from holdfast.engine.progress import Monitor, Progress
+from holdfast.runtime.progress import Monitor, Progress
 from holdfast.testing.clocks import ManualClock
 
 NOW = 1_760_000_000_000

@@ -21,13 +21,13 @@ from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
-from holdfast.engine.program import OperatorForm, Program
-from holdfast.engine.settings import check_settings
 from holdfast.errors import RetryableError
 from holdfast.ids import CommitNumber, shard_ranges
 from holdfast.nodes import follower
 from holdfast.nodes.follow_plan import Lag
 from holdfast.nodes.follower import LIST_SECONDS, Follower
+from holdfast.runtime.epoch.program import OperatorForm, Program
+from holdfast.runtime.settings import check_settings
 from holdfast.state.contract import Arrival
 from holdfast.state.files.conversion import Lineage
 from holdfast.tasks.follow import FollowTask

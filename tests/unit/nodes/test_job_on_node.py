@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.engine.progress import Progress
 from holdfast.nodes.job_on_node import STANDING_BY, Sighting
+from holdfast.runtime.progress import Progress
 
 
 def test_counts_go_on_from_one_run_to_the_next(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import SnapshotFile
-from holdfast.engine.schemas import InForce, declaration, examine
 from holdfast.ids import shard_ranges
+from holdfast.runtime.epoch.schemas_in_force import InForce, declaration, examine
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateKind
 from holdfast.state.files.conversion import Lineage

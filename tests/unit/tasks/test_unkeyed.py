@@ -14,10 +14,10 @@ from msgspec.structs import replace as changed
 from holdfast.checkpoint.chain.view import EMPTY, fold, from_manifest, to_manifest
 from holdfast.checkpoint.store.records import OperatorSchema, Parent, StateSchema
 from holdfast.connectors.memory import MemorySource
-from holdfast.engine.lists import Lists, TakenLists, lists_of, take_lists
-from holdfast.engine.program import Program
 from holdfast.graph.functions import OperatorFunction
 from holdfast.graph.streams import Declaration
+from holdfast.runtime.epoch.list_state import Lists, TakenLists, lists_of, take_lists
+from holdfast.runtime.epoch.program import Program
 from holdfast.state.cells.declarations import ListState
 from holdfast.state.encoding.types import parse_schema, type_ddl
 from holdfast.storage.local_directory import LocalStorage

@@ -8,7 +8,7 @@
 Always true: a request is carried out at most once, whoever leads. Only who wrote `2-running` acts; a
 successor that finds it without `3-ended` answers `failed` and does not repeat it. A request is deleted
 before its answers are, and is read after it was claimed: so one that was answered never looks new.
-Never here: what a verb does (see engine.control), waiting (see engine.asking).
+Never here: what a verb does, and waiting for it (see runtime.control).
 """
 
 from __future__ import annotations

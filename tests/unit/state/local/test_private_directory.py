@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.settings import check_settings
 from holdfast.errors import HoldfastError, MachineError
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.nodes.working_dir_lock import take_owner
+from holdfast.runtime.settings import check_settings
 from holdfast.state.local.backends import MEMORY_DIR_SETTING
 from holdfast.state.local.private_directory import default_working_dir, private_directory
 from holdfast.tasks.messages import WorkPlace

@@ -1,0 +1,76 @@
+"""What others ask of a run while it goes on. Set from any thread or signal handler, read by the driver's.
+
+Always true: a wish is only looked at between two epochs, so an epoch is never cut short by one.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from holdfast.clock import SystemClock
+from holdfast.connectors.contract import Json
+from holdfast.errors import DefinitionError
+from holdfast.runtime.control.commit_permit import Permit
+
+
+class Wishes:
+    """The wishes of one run."""
+
+    def __init__(self, permit: Permit | None = None) -> None:
+        self.permit = permit or Permit(SystemClock())
+        """Whether commits may begin."""
+        self.stopping = threading.Event()
+        """End after the epoch in hand is committed."""
+        self.draining = threading.Event()
+        """End when what the sources have at hand now is read."""
+        self.ends: dict[str, Json] = {}
+        """Source uid -> where it ends, since a drain was asked for. Of the driver's thread alone."""
+        self.barrier = threading.Event()
+        """Commit what was run so far, whatever the checkpoint interval says."""
+        self._parallelism: int | None = None
+        self._savepoint: str | None = None
+        self._settled = False
+        self._lock = threading.Lock()
+
+    @property
+    def parallelism(self) -> int | None:
+        """Go on with this many shards."""
+        return self._parallelism
+
+    @parallelism.setter
+    def parallelism(self, shards: int) -> None:
+        with self._lock:
+            self._parallelism = shards
+
+    def leave_savepoint(self, url: str) -> None:
+        """Leave a savepoint there when the run ends in good order. DefinitionError: it is too late for that,
+        or another one is to be left.
+        """
+        with self._lock:
+            if self._settled:
+                raise DefinitionError(
+                    f"the run is ending and leaves no savepoint in {url}; start it again, and take one then"
+                )
+            if self._savepoint not in (None, url):
+                raise DefinitionError(
+                    f"the run leaves its savepoint in {self._savepoint}, and no second one in {url}; copy it"
+                )
+            self._savepoint = url
+
+    def taken_savepoint(self) -> str | None:
+        """Where to leave a savepoint, if anywhere. Nobody can wish for one after this."""
+        with self._lock:
+            self._settled = True
+            return self._savepoint
+
+    def taken_parallelism(self) -> int | None:
+        """The number of shards wished for since this was last asked."""
+        with self._lock:
+            wished, self._parallelism = self._parallelism, None
+            return wished
+
+    def taken_barrier(self) -> bool:
+        """Whether a barrier was wished for since this was last asked."""
+        wished = self.barrier.is_set()
+        self.barrier.clear()
+        return wished

@@ -1,0 +1,212 @@
+"""Makes committed epochs visible in sinks: in order, whole, once.
+
+Always true: what an exactly-once sink shows is a prefix of the committed epochs; `through` never names an
+epoch that a sink has not shown. Rows go to the sinks that they were staged for, however the job has changed
+since; where the job no longer has such a sink the run is refused, and no row is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from enum import Enum
+from functools import partial
+
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import StagedFile
+from holdfast.connectors.contract import Mark, Publisher, RememberingPublisher, StagedPart
+from holdfast.errors import DefinitionError, HoldfastError, RestoreError, SinkFailed
+from holdfast.runtime.epoch.program import Program, first_line
+from holdfast.steps import Step, reached
+from holdfast.tasks.staged import load_extent
+
+
+class Recipients(Enum):
+    """Which sinks are meant: those that recognise an epoch they already show, those that cannot, or all."""
+
+    DEDUPING = "deduping"
+    REPEATING = "repeating"
+    ALL = "all"
+
+
+class Publishing:
+    """The open sinks of a run. `publish` is called by one thread at a time for each sink."""
+
+    def __init__(
+        self,
+        program: Program,
+        identity: str,
+        storage_url: str,
+        view: CheckpointView,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`view`: says what was published. A sink that shows more is believed, never one that shows less. A
+        sink that the job did not have before begins with the next epoch.
+
+        RestoreError: rows wait for a sink that the job no longer has, or whether a sink has shown them cannot
+        be told.
+        """
+        self._storage_url, self._say = storage_url, say
+        self._streams = program.sinks
+        self._publishers: dict[str, Publisher] = {}
+        self._dedupes = {node.uid: node.sink.exactly_once for node in program.graph.sinks}
+        self._lock = threading.Lock()
+        self.shown: dict[str, Mark] = {}
+        """What each exactly-once sink itself says that it shows, as of the start."""
+        self.through: dict[str, int] = {}
+        self.rows_through = {uid: view.rows_through.get(uid, 0) for uid in program.sinks}
+        """The newest epoch with rows that each sink has shown."""
+        try:
+            self._refuse_removed(view)
+            for node in program.graph.sinks:
+                publisher = node.sink.publisher(f"{program.graph.name} ({identity})", node.uid)
+                self._publishers[node.uid] = publisher
+                mark = self._asked(node.uid, publisher, view)
+                recorded = view.published_through.get(node.uid, view.last_epoch)
+                self.through[node.uid] = max(recorded, mark.epoch)
+                if node.sink.exactly_once:
+                    # Others are shown epochs before these are committed, and are given them again.
+                    self.shown[node.uid] = mark
+        except BaseException:
+            # The run tries again, and opens all of them again.
+            self.close()
+            raise
+
+    def begin(self) -> None:
+        """Bind the sinks to this job. Called before anything is planned, when the run can no longer be
+        refused: a refused one leaves no trace in a sink that it was not to write to."""
+        for uid, publisher in self._publishers.items():
+            if isinstance(publisher, RememberingPublisher):
+                publisher.begin(self.through[uid])
+
+    def _asked(self, uid: str, publisher: Publisher, view: CheckpointView) -> Mark:
+        if not isinstance(publisher, RememberingPublisher):
+            return Mark(publisher.published_through())
+        mark = publisher.mark()
+        if mark is not None:
+            self._refuse_left(uid, mark, view)
+        recorded = view.published_through.get(uid, 0)
+        has_trace = mark is not None and mark.epoch >= view.rows_through.get(uid, 0)
+        if has_trace or uid not in view.published_through:
+            return mark or Mark(0)
+        waiting = self._waiting(view.staged, uid, recorded)
+        if waiting:
+            rows, last = sum(file.rows for file in waiting), waiting[-1].epoch
+            raise RestoreError(
+                f"sink {uid!r} has shown epochs up to {recorded} and has no trace of it where it writes now: "
+                f"whether epochs {recorded + 1} to {last} ({rows} rows, committed) were shown where it wrote "
+                "before cannot be told; start once with the former place, or put these rows aside with "
+                f"`{set_aside_command(uid, self._storage_url)}`"
+            )
+        self._say(
+            f"sink {uid!r} has shown epochs up to {recorded} and has no trace of it where it writes now "
+            f"(emptied, or another place); no rows wait for it, and it goes on with epoch {recorded + 1}"
+        )
+        return Mark(0)
+
+    def _refuse_left(self, uid: str, mark: Mark, view: CheckpointView) -> None:
+        """Refuse a copy of the checkpoint that the job has left since: under the numbers of its epochs the
+        sink shows other rows."""
+        for file in view.staged:
+            inputs = {mark.input, file.input}
+            if file.epoch == mark.epoch and uid in file.sinks and "" not in inputs and len(inputs) > 1:
+                raise RestoreError(
+                    f"sink {uid!r} shows epoch {mark.epoch} made of other rows than this checkpoint has: the "
+                    "job went on from another copy since; restore a newer copy of the checkpoint, or give "
+                    "the sink another directory"
+                )
+
+    def _refuse_removed(self, view: CheckpointView) -> None:
+        """Refuse to leave rows behind that were committed for a sink which the job does not have now."""
+        for refusal in left_behind(view, self._streams, self._storage_url):
+            raise RestoreError(refusal)
+        # Format 2 names streams instead of sinks: one that no sink reads any more.
+        through = min(view.published_through.values(), default=0)
+        for file in view.staged:
+            if not file.sinks and file.rows and file.epoch > through and not self._recipients(file):
+                what = f"stream {file.stream!r}"
+                raise RestoreError(_left_behind(what, [file], "UID", self._storage_url))
+
+    def _recipients(self, file: StagedFile) -> tuple[str, ...]:
+        return file.sinks or tuple(uid for uid, name in self._streams.items() if name == file.stream)
+
+    def _waiting(self, staged: Iterable[StagedFile], uid: str, after: int) -> list[StagedFile]:
+        return [file for file in staged if file.rows and file.epoch > after and uid in self._recipients(file)]
+
+    def publish(self, first: int, last: int, staged: Iterable[StagedFile], to: Recipients) -> None:
+        """Make epochs `first` to `last` visible. What a sink has shown already it is not given again."""
+        reached(Step.BEFORE_PUBLISH)
+        by_sink: dict[tuple[str, int], list[StagedFile]] = {}
+        for file in staged:
+            for uid in self._recipients(file):
+                by_sink.setdefault((uid, file.epoch), []).append(file)
+        for uid, publisher in self._publishers.items():
+            if to is not Recipients.ALL and self._dedupes[uid] is not (to is Recipients.DEDUPING):
+                continue
+            assert first <= self.through[uid] + 1, f"epoch {first} of {uid} would come before those it lacks"
+            for epoch in range(max(first, self.through[uid] + 1), last + 1):
+                files = sorted(by_sink.get((uid, epoch), ()), key=lambda file: file.part)
+                parts = [StagedPart(file.part, file.rows, self._loader(file), file.input) for file in files]
+                with _named(uid, epoch, self._storage_url):
+                    publisher.publish(epoch, parts)
+                with self._lock:
+                    self.through = {**self.through, uid: epoch}
+                    if any(file.rows for file in files):
+                        self.rows_through = {**self.rows_through, uid: epoch}
+                reached(Step.SINK_PUBLISHED)
+
+    def close(self) -> None:
+        """Close every sink; raises the last failure after all were tried."""
+        with contextlib.ExitStack() as closing:
+            for publisher in self._publishers.values():
+                closing.callback(publisher.close)
+
+    def _loader(self, file: StagedFile) -> Callable[[], object]:
+        return partial(load_extent, self._storage_url, file.extent)
+
+
+@contextlib.contextmanager
+def _named(uid: str, epoch: int, url: str) -> Iterator[None]:
+    """Errors of a sink's own say which sink it was, and the way out if they come again and again."""
+    try:
+        yield
+    except DefinitionError as refused:
+        raise DefinitionError(
+            f"sink {uid!r} cannot show epoch {epoch}, which is committed: {refused}; or, to go on without "
+            f"showing it there, put its rows aside with `{set_aside_command(uid, url)}`"
+        ) from refused
+    except (HoldfastError, AssertionError):
+        raise
+    except Exception as cause:
+        raise SinkFailed(
+            f"sink {uid!r} did not show epoch {epoch} ({type(cause).__name__}: {first_line(cause)}); the "
+            "epoch is committed and is tried again; if the sink can never show it, stop the job and put its "
+            f"rows aside with `{set_aside_command(uid, url)}`"
+        ) from cause
+
+
+def left_behind(view: CheckpointView, sinks: Collection[str], url: str) -> list[str]:
+    """For each sink that is not among `sinks` and that committed rows wait for: what is wrong, and the ways
+    out."""
+    found = []
+    for uid in view.published_through.keys() - set(sinks):
+        shown = view.published_through[uid]
+        waiting = [file for file in view.staged if file.rows and file.epoch > shown and uid in file.sinks]
+        if waiting:
+            found.append(_left_behind(f"sink {uid!r}", waiting, uid, url))
+    return sorted(found)
+
+
+def _left_behind(what: str, waiting: list[StagedFile], uid: str, url: str) -> str:
+    rows, first, last = sum(file.rows for file in waiting), waiting[0].epoch, waiting[-1].epoch
+    return (
+        f"{rows} rows of epochs {first} to {last} were committed for {what} and are not known to be shown, "
+        "and the job no longer has it; start the former job once and stop it, which shows them, or put them "
+        f"aside with `{set_aside_command(uid, url)}`"
+    )
+
+
+def set_aside_command(uid: str, url: str) -> str:
+    """What a user types to put aside what waits for a sink."""
+    return f"holdfast sinks set-aside {uid} --checkpoint {url} --to DIRECTORY"

@@ -1,0 +1,333 @@
+"""Runs one epoch as Spark work: a job per stage, and the driver's choice of which results count.
+
+Always true: results are taken only from a job that Spark reported successful, one per shard.
+Never here: planning, committing, publishing (see driver, committer, publishing).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from holdfast import errors
+from holdfast.checkpoint.chain.plans import input_of
+from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.store.records import DeltaFile, OwnKeysShard, PlanRecord, StagedFile, VersionRecord
+from holdfast.connectors.contract import SourceReader, VerifyingReader
+from holdfast.errors import EpochFailed, EpochInterrupted
+from holdfast.graph.job_graph import OperatorNode, UnkeyedNode
+from holdfast.runtime.epoch.frames import EpochFrames, slice_of
+from holdfast.runtime.epoch.list_state import Lists, TakenLists, take_lists
+from holdfast.runtime.epoch.program import Program, Stage
+from holdfast.runtime.placement import Placement
+from holdfast.runtime.spark_failures import explained
+from holdfast.runtime.spark_session import describe_jobs
+from holdfast.state.encoding.keys import GROUP_COLUMN
+from holdfast.steps import Step, reached
+from holdfast.storage.contract import Storage
+from holdfast.tasks.bundle import Bundle
+from holdfast.tasks.keyed import run_operator, run_operator_grouped, run_stage
+from holdfast.tasks.messages import (
+    RESULT_SCHEMA,
+    OperatorTask,
+    OwnKeysResult,
+    StageTask,
+    TaskResult,
+    UnkeyedTask,
+    WorkPlace,
+    decode_result,
+)
+from holdfast.tasks.unkeyed import run_unkeyed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SHARD_COLUMN = "__hf_shard"
+Lines = dict[tuple[str, int], Line]
+"""(operator uid, shard) -> its line of state."""
+
+
+@dataclass
+class EpochOutcome:
+    """What an epoch did. Durable, and not yet committed."""
+
+    plan: PlanRecord
+    rows: int = 0
+    seconds: float = 0.0
+    deltas: list[DeltaFile] = field(default_factory=list)
+    staged: list[StagedFile] = field(default_factory=list)
+    versions: dict[tuple[str, int], VersionRecord] = field(default_factory=dict)
+    state_bytes: dict[tuple[str, int], int] = field(default_factory=dict)
+    executors: dict[tuple[str, int], str] = field(default_factory=dict)
+    timings_ms: dict[str, float] = field(default_factory=dict)
+    arrivals: dict[str, int] = field(default_factory=dict)
+    lists: TakenLists = field(default_factory=TakenLists)
+    own_keys: dict[tuple[str, int], OwnKeysResult] = field(default_factory=dict)
+    marks: list[OwnKeysShard] = field(default_factory=list)
+    """How shards stand whose keys are saved on their own, for the commit."""
+
+    @cached_property
+    def input(self) -> str:
+        """Names the rows that the epoch read."""
+        return input_of(self.plan)
+
+
+class EpochRunner:
+    """Knows how this job's epochs run on this Spark session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        program: Program,
+        place: WorkPlace,
+        storage: Storage,
+        readers: Mapping[str, SourceReader],
+        key_groups: int,
+        saves_state: bool,
+        placement: Placement,
+        term: int = 0,
+    ) -> None:
+        self._term = term
+        self._spark, self._program, self._place, self._storage = spark, program, place, storage
+        self._readers, self._key_groups, self._saves_state = readers, key_groups, saves_state
+        self._placement = placement
+        self._proved_empty: set[str] = set()
+        """Streams whose input Spark once proved empty: its tasks are kept from then on."""
+
+    def run(self, plan: PlanRecord, lines: Lines, lists: Lists, committed: int, run: str) -> EpochOutcome:
+        """Run the epoch. EpochFailed: Spark gave up. UserCodeError: the user's function did. InputVanished:
+        what it read was changed meanwhile.
+        """
+        started = time.perf_counter()
+        outcome = EpochOutcome(plan, rows=sum(part.rows or 0 for part in plan.slices.values()))
+        frames = EpochFrames(self._spark, self._program, self._readers, plan, self._place.storage_url)
+        # Unique: after a rewind this very run may run a plan again, while older commits name the first.
+        name = f"data/{plan.epoch:012d}/{run}-{plan.attempt}-bundle-{uuid.uuid4().hex}"
+        bundle = Bundle(self._storage, name)
+        for stage in self._program.stages:
+            results = self._run_stage(stage, frames, plan, lines, lists, committed, run)
+            if isinstance(stage.node, UnkeyedNode):
+                kept_in = bundle if self._saves_state else None
+                take_lists(outcome.lists, stage.node.uid, results, lists, kept_in)
+            for result in sorted(results, key=lambda result: result.shard):
+                if isinstance(stage.node, OperatorNode):
+                    _take_state(outcome, stage.node.uid, result, lines, bundle)
+                self._take_outputs(outcome, stage, result, frames, bundle)
+            outcome.rows = outcome.rows or sum(result.rows for result in results)
+        reached(Step.RESULTS_CHOSEN)
+        self.verify(plan)
+        bundle.write()
+        reached(Step.BUNDLE_WRITTEN)
+        outcome.seconds = time.perf_counter() - started
+        return outcome
+
+    def verify(self, plan: PlanRecord) -> None:
+        """See that what the epoch reads is what was planned. InputVanished: it is not."""
+        for uid, part in plan.slices.items():
+            reader = self._readers[uid]
+            if not part.skipped and isinstance(reader, VerifyingReader):
+                reader.verify(slice_of(part))
+
+    def _run_stage(
+        self,
+        stage: Stage,
+        frames: EpochFrames,
+        plan: PlanRecord,
+        lines: Lines,
+        lists: Lists,
+        committed: int,
+        run: str,
+    ) -> list[TaskResult]:
+        what = f"epoch {plan.epoch} of {self._program.graph.name}: {stage.stream}"
+        describe_jobs(self._spark, f"holdfast {what}")
+        node = stage.node
+        if not isinstance(node, OperatorNode):
+            body = partial(run_stage, StageTask(self._place, stage.stream, plan.epoch, plan.attempt, run))
+            return _chosen(lambda: frames.computed(node).mapInArrow(body, RESULT_SCHEMA), what)
+        if isinstance(node, UnkeyedNode):
+            unkeyed = partial(run_unkeyed, self._unkeyed_task(stage, node, plan, lists, run))
+            job = partial(_unkeyed_job, unkeyed, plan.parallelism)
+        else:
+            task = self._operator_task(stage, node, plan, lines, committed, run)
+            job = partial(self._operator_job, node, task, plan.parallelism)
+        return self._one_per_shard(stage, job, lambda: frames.frame(node.parent), plan.parallelism, what)
+
+    def _one_per_shard(
+        self,
+        stage: Stage,
+        job: Callable[[DataFrame], DataFrame],
+        frame: Callable[[], DataFrame],
+        shards: int,
+        what: str,
+    ) -> list[TaskResult]:
+        """The results of an operator's job over the rows of `frame`, one per shard, also without any rows.
+
+        Where Spark proves the frame empty it leaves the tasks out with it, and the job gives no results. That
+        they are missing proves nothing: the job runs again over a frame that Spark can prove nothing of.
+        """
+        if stage.stream not in self._proved_empty:
+            results = _chosen(lambda: job(frame()), what)
+            if not results:
+                self._proved_empty.add(stage.stream)
+        if stage.stream in self._proved_empty:
+            results = _chosen(lambda: job(_unprovable(frame())), what)
+        if len(results) != shards:
+            raise EpochFailed(f"{what} gave {len(results)} results for {shards} shards; try again")
+        return results
+
+    def _unkeyed_task(
+        self, stage: Stage, node: UnkeyedNode, plan: PlanRecord, lists: Lists, run: str
+    ) -> UnkeyedTask:
+        return UnkeyedTask(
+            place=self._place,
+            uid=node.uid,
+            epoch=plan.epoch,
+            attempt=plan.attempt,
+            run=run,
+            clock_ms=plan.clock_ms,
+            function=node.function,
+            layout=self._program.forms[node.uid].layout,
+            on_error=node.on_error,
+            lists=lists[node.uid].shards,
+            outputs=tuple(stage.outputs),
+            saves_state=self._saves_state,
+        )
+
+    def _operator_task(
+        self, stage: Stage, node: OperatorNode, plan: PlanRecord, lines: Lines, committed: int, run: str
+    ) -> OperatorTask:
+        form = self._program.forms[node.uid]
+        return OperatorTask(
+            place=self._place,
+            uid=node.uid,
+            epoch=plan.epoch,
+            attempt=plan.attempt,
+            run=run,
+            clock_ms=plan.clock_ms,
+            committed=committed,
+            function=node.function,
+            lineage=form.lineage,
+            key=node.key,
+            order_by=node.order_by,
+            on_error=node.on_error,
+            shards=tuple(lines[node.uid, shard] for shard in range(plan.parallelism)),
+            outputs=tuple(stage.outputs),
+            saves_state=self._saves_state,
+            protection=node.protection,
+            term=self._term,
+        )
+
+    def _operator_job(
+        self, node: OperatorNode, task: OperatorTask, shards: int, frame: DataFrame
+    ) -> DataFrame:
+        from pyspark.sql.functions import expr
+
+        routing = self._program.forms[node.uid].routing
+        grouped = frame.selectExpr("*", f"cast(pmod({routing}, {self._key_groups}) as int) as {GROUP_COLUMN}")
+        shard = f"cast((({GROUP_COLUMN} + 1) * {shards} - 1) div {self._key_groups} as int)"
+        if self._placement.single_executor:
+            placed = grouped.repartitionById(shards, expr(shard))
+            return placed.mapInArrow(partial(run_operator, task), RESULT_SCHEMA)
+        placed = grouped.selectExpr("*", f"{shard} as {SHARD_COLUMN}").repartitionById(shards, SHARD_COLUMN)
+        return self._placement.run(placed, SHARD_COLUMN, shards, _grouped(task), RESULT_SCHEMA)
+
+    def _take_outputs(
+        self, outcome: EpochOutcome, stage: Stage, result: TaskResult, frames: EpochFrames, bundle: Bundle
+    ) -> None:
+        """Take a chosen result's rows: for the stages that read them, and for the sinks."""
+        for output in result.outputs:
+            stream = stage.outputs[output.name] if isinstance(stage.node, OperatorNode) else stage.stream
+            frames.add(stream, output.payload)
+            if sinks := self._program.sinks_of(stream):
+                extent = bundle.place(output.payload)
+                outcome.staged.append(
+                    StagedFile(
+                        stream=stream,
+                        epoch=outcome.plan.epoch,
+                        part=result.shard,
+                        extent=extent,
+                        rows=output.rows,
+                        sinks=sinks,
+                        input=outcome.input,
+                    )
+                )
+
+
+def _take_state(outcome: EpochOutcome, uid: str, result: TaskResult, lines: Lines, bundle: Bundle) -> None:
+    """Take a chosen result's state changes, and what it says of itself."""
+    key = (uid, result.shard)
+    outcome.executors[key] = f"{result.host}:{result.executor}"
+    for name, spent in result.timings_ms.items():
+        outcome.timings_ms[name] = max(outcome.timings_ms.get(name, 0.0), spent)
+    if result.arrival:
+        outcome.arrivals[result.arrival] = outcome.arrivals.get(result.arrival, 0) + 1
+    if result.version is None:
+        return
+    outcome.versions[key] = result.version
+    outcome.state_bytes[key] = result.state_bytes
+    if result.own_keys is not None:
+        outcome.own_keys[key] = result.own_keys
+    if result.delta is not None:
+        line = lines[key]
+        outcome.deltas.append(
+            DeltaFile(
+                operator=uid,
+                first_group=line.groups.first,
+                end_group=line.groups.end,
+                version=result.version,
+                parent=line.version,
+                extent=bundle.place(result.delta),
+                entries=result.entries,
+            )
+        )
+
+
+def _unkeyed_job(body: Callable[..., Iterator[pa.RecordBatch]], shards: int, frame: DataFrame) -> DataFrame:
+    # Any row may go to any shard. Spark sorts before it deals rows out in turn, so that a part of a shuffle
+    # that is computed again deals them out the same way.
+    return frame.repartition(shards).mapInArrow(body, RESULT_SCHEMA)
+
+
+def _unprovable(frame: DataFrame) -> DataFrame:
+    """The same rows. Spark's optimiser passes no proof of emptiness through rows that are counted, neither
+    before the job nor while it runs.
+    """
+    from pyspark.sql.functions import count, lit
+
+    return frame.observe("holdfast", count(lit(1)))
+
+
+def _grouped(task: OperatorTask) -> Callable[..., pa.Table]:
+    def body(key: tuple[pa.Scalar, ...], rows: pa.Table, placement: pa.Table) -> pa.Table:
+        return run_operator_grouped(task, key, rows.drop_columns([SHARD_COLUMN]), placement)
+
+    return body
+
+
+def _chosen(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
+    """The results of a job that Spark reported successful: of each shard exactly the one that Spark kept."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        rows = job().collect()
+    except (PySparkException, Py4JError, ConnectionError, EOFError) as cause:
+        found = explained(cause)
+        kind = EpochInterrupted if found.outside else EpochFailed
+        raise kind(f"{what} failed in Spark: {found.reason}; nothing of it became visible") from cause
+    results = [decode_result(bytes(row[0])) for row in rows]
+    for result in results:
+        if result.failure is not None:
+            raise getattr(errors, result.failure.kind)(*result.failure.args)
+    shards = [result.shard for result in results]
+    if len(set(shards)) != len(shards):
+        raise EpochFailed(
+            f"{what} gave two results for one shard ({sorted(shards)}); nothing of it became visible"
+        )
+    return results

@@ -1,0 +1,159 @@
+"""How a job is to be run: the arguments of `run` and `start`, checked, as one frozen value."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal, TypedDict, TypeVar
+
+from holdfast.clock import duration_ms
+from holdfast.errors import DefinitionError
+from holdfast.graph.guarantees import Guarantee
+from holdfast.runtime.restart_strategy import ExponentialDelay, RestartStrategy
+from holdfast.state.local.backends import backend_named
+from holdfast.state.local.private_directory import default_working_dir
+
+EPOCH_TARGET_SECONDS = 1.0
+"""What the adaptive epoch size aims at: small enough to be prompt, large enough to drown the fixed cost."""
+E = TypeVar("E", bound=StrEnum)
+POLL_SECONDS = 0.05
+"""How long to wait before asking the sources again when nothing was new."""
+
+
+class Until(StrEnum):
+    """When a run ends by itself."""
+
+    STOPPED = "stopped"
+    EXHAUSTED = "exhausted"
+
+
+class RunOptions(TypedDict, total=False):
+    """What `run` and `start` can be told. Durations are texts such as '500ms', '5s' or '2m'."""
+
+    guarantee: str
+    """exactly-once (default), at-least-once or at-most-once."""
+    checkpoint_interval: str | None
+    """Least time between commits; None: every epoch is committed by itself."""
+    epoch_interval: str | None
+    """Least time between the starts of two epochs; None: as fast as it goes."""
+    until: str
+    """stopped (default), or exhausted: end when the sources have no more."""
+    parallelism: int | Literal["auto"] | None
+    """How many shards; 'auto': as many as there are cores, also when executors come and go; None: as
+    before.
+    """
+    key_groups: int
+    """128 unless given; fixed for the life of a checkpoint."""
+    backend: str
+    """lmdb (default), memory or rocksdb."""
+    restart: RestartStrategy
+    """What follows a failure. ExponentialDelay() unless given."""
+    from_savepoint: str | Path | None
+    """Where a new checkpoint takes its beginning from."""
+    claim: bool
+    """Whether the savepoint becomes this job's own: its sinks go on, its files are removed."""
+    allow_dropped_state: bool
+    """Whether stored state that the job no longer declares may be given up."""
+    max_rows_per_epoch: int | None
+    """None: found by itself."""
+    retain: int
+    """How many commits can be gone back to."""
+    working_dir: str | Path | None
+    """Where working state is kept, when every executor runs on this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Checked settings of one run. Durations in seconds."""
+
+    checkpoint: str
+    guarantee: Guarantee
+    until: Until
+    checkpoint_interval: float
+    epoch_interval: float
+    parallelism: int | None
+    autoscale: bool
+    key_groups: int
+    backend: str
+    restart: RestartStrategy
+    from_savepoint: str | None
+    claim: bool
+    allow_dropped_state: bool
+    max_rows_per_epoch: int | None
+    retain: int
+    working_dir: str
+    private_working_dir: bool
+    """Nobody chose it, so its name can be guessed: it must be this user's alone."""
+
+
+def check_settings(checkpoint: str | Path, options: RunOptions) -> RunSettings:
+    """Refuse settings that cannot be meant, all before Spark starts."""
+    if unknown := sorted(options.keys() - RunOptions.__annotations__.keys()):
+        known = ", ".join(sorted(RunOptions.__annotations__))
+        raise DefinitionError(f"unknown option {unknown[0]!r}; the options are {known}")
+    if not str(checkpoint):
+        raise DefinitionError("no checkpoint was given; say where to keep it: run(checkpoint='ck/')")
+    key_groups = options.get("key_groups", 128)
+    if not 1 <= key_groups <= 32_768:
+        raise DefinitionError(f"key_groups={key_groups} is out of range; choose a number from 1 to 32768")
+    max_rows = options.get("max_rows_per_epoch")
+    if max_rows is not None and max_rows < 1:
+        raise DefinitionError(f"max_rows_per_epoch={max_rows} admits nothing; choose a number from 1 on")
+    retain = options.get("retain", 10)
+    if retain < 2:
+        raise DefinitionError(f"retain={retain} keeps too little to go back to; choose a number from 2 on")
+    savepoint = options.get("from_savepoint")
+    if options.get("claim") and savepoint is None:
+        raise DefinitionError("claim=True claims nothing; say which savepoint: from_savepoint='sp/'")
+    parallelism = options.get("parallelism")
+    chosen = options.get("working_dir") or os.environ.get("HOLDFAST_WORKING_DIR")
+    return RunSettings(
+        checkpoint=str(checkpoint),
+        guarantee=_choice(Guarantee, "guarantee", options.get("guarantee", "exactly-once")),
+        until=_choice(Until, "until", options.get("until", "stopped")),
+        checkpoint_interval=_seconds(options.get("checkpoint_interval")),
+        epoch_interval=_seconds(options.get("epoch_interval")),
+        parallelism=None
+        if parallelism is None or parallelism == "auto"
+        else check_shards(parallelism, key_groups),
+        autoscale=parallelism == "auto",
+        key_groups=key_groups,
+        backend=_backend(options.get("backend", "lmdb")),
+        restart=options.get("restart", ExponentialDelay()),
+        from_savepoint=None if savepoint is None else str(savepoint),
+        claim=options.get("claim", False),
+        allow_dropped_state=options.get("allow_dropped_state", False),
+        max_rows_per_epoch=max_rows,
+        retain=retain,
+        # Workers have other current directories than the driver.
+        working_dir=str(Path(chosen or default_working_dir()).absolute()),
+        private_working_dir=not chosen,
+    )
+
+
+def check_shards(parallelism: int, key_groups: int) -> int:
+    """A number of shards that there are key groups for."""
+    if not 1 <= parallelism <= key_groups:
+        raise DefinitionError(
+            f"parallelism={parallelism} is out of range; choose a number from 1 to key_groups ({key_groups})"
+        )
+    return parallelism
+
+
+def _backend(name: str) -> str:
+    backend_named(name).check_installed()
+    return name
+
+
+def _seconds(duration: str | None) -> float:
+    return duration_ms(duration) / 1_000 if duration else 0.0
+
+
+def _choice(kind: type[E], name: str, value: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        choices = ", ".join(repr(str(choice)) for choice in kind)
+        raise DefinitionError(f"{name}={value!r} is not known; choose one of {choices}") from None

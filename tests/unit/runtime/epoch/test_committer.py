@@ -1,0 +1,305 @@
+"""Committing and publishing beside the run: what is shown is a prefix of what is committed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import (
+    Extent,
+    OwnKeysShard,
+    PlanRecord,
+    Slice,
+    SnapshotFile,
+    StagedFile,
+    VersionRecord,
+)
+from holdfast.clock import SystemClock
+from holdfast.connectors.contract import StagedPart
+from holdfast.errors import SeatLost, StorageError
+from holdfast.runtime.control.commit_permit import Permit
+from holdfast.runtime.epoch.committer import Committer, PublishOrder
+from holdfast.runtime.epoch.publisher import Publishing, Recipients
+from holdfast.runtime.epoch.runner import EpochOutcome
+from holdfast.storage.local_directory import LocalStorage
+
+
+class Shown:
+    """A publisher that fails on the epochs in `failing`, after `wait` was set."""
+
+    def __init__(self, through: int = 0, dedupes: bool = True) -> None:
+        self.dedupes = dedupes
+        self.epochs: list[int] = []
+        self.failing: set[int] = set()
+        self.wait = threading.Event()
+        self.wait.set()
+        self.closed = False
+        self._through = through
+
+    def published_through(self) -> int:
+        return self._through
+
+    def publish(self, epoch: int, parts: list[StagedPart]) -> None:
+        self.wait.wait()
+        if epoch in self.failing:
+            raise StorageError(f"the sink refused epoch {epoch}; try again")
+        self.epochs.append(epoch)
+
+    def close(self) -> None:
+        self.closed = True
+        if -1 in self.failing:
+            raise StorageError("the sink cannot be closed")
+
+
+class _Sink:
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+        self.exactly_once = shown.dedupes
+
+    def publisher(self, job: str, uid: str) -> Shown:
+        return self._shown
+
+
+class _Node:
+    def __init__(self, uid: str, shown: Shown) -> None:
+        self.uid, self.sink = uid, _Sink(shown)
+
+
+class _Graph:
+    name = "job"
+
+    def __init__(self, sinks: dict[str, Shown]) -> None:
+        self.sinks = [_Node(uid, shown) for uid, shown in sinks.items()]
+
+
+class _Program:
+    def __init__(self, sinks: dict[str, Shown]) -> None:
+        self.graph, self.sinks = _Graph(sinks), dict.fromkeys(sinks, "stream")
+
+
+def publishing(view: CheckpointView, **sinks: Shown) -> Publishing:
+    return Publishing(_Program(sinks), "id", "memory", view)  # type: ignore[arg-type]
+
+
+def outcome(epoch: int) -> EpochOutcome:
+    plan = PlanRecord(
+        epoch=epoch,
+        attempt=1,
+        term=1,
+        run="run",
+        parent=0,
+        fingerprint="f",
+        parallelism=1,
+        clock_ms=1,
+        slices={},
+    )
+    return EpochOutcome(plan)
+
+
+def committer(
+    root: Path,
+    shown: Shown,
+    on_commit: Callable[[CheckpointView], None] = lambda view: None,
+    permit: Permit | None = None,
+) -> Committer:
+    checkpoint = open_checkpoint(LocalStorage(root), "job", 4, SystemClock(), identity="id")
+    view = checkpoint.chain.load()
+    order = PublishOrder.AFTER_COMMIT
+    sinks = publishing(view, sink=shown)
+    return Committer(checkpoint, sinks, view, 1, "run", (), order, on_commit, lambda text: None, permit)
+
+
+def test_after_an_epoch_that_a_sink_refused_no_later_one_is_shown(tmp_path: Path) -> None:
+    shown = Shown()
+    shown.failing = {1}
+    shown.wait.clear()
+    work = committer(tmp_path, shown)
+    work.submit([outcome(1)])
+    work.submit([outcome(2)])
+    work._commits.submit(lambda: None).result()
+    assert work.view.last_epoch == 2
+    shown.wait.set()
+    with pytest.raises(StorageError, match="refused epoch 1"):
+        work.close(wait=True)
+    assert shown.epochs == []
+
+
+def test_when_whoever_is_told_of_a_commit_fails_no_later_epoch_is_committed_or_shown(tmp_path: Path) -> None:
+    shown = Shown()
+
+    def listener(view: CheckpointView) -> None:
+        raise ValueError("a listener of the user")
+
+    work = committer(tmp_path, shown, listener)
+    work.submit([outcome(1)])
+    work.submit([outcome(2)])
+    with pytest.raises(ValueError, match="listener"):
+        work.close(wait=True)
+    assert shown.epochs in ([], [1])
+    assert work.view.last_epoch == 1
+
+
+def test_notes_that_replace_in_the_middle_of_a_commit_replace_all_before_them(tmp_path: Path) -> None:
+    parts = [
+        Slice(start=None, end=1, notes=("a",)),
+        Slice(start=1, end=2, notes=("b", "c"), replaces_notes=True),
+        Slice(start=2, end=3, notes=("d",)),
+    ]
+    outcomes = [
+        EpochOutcome(replace(outcome(epoch).plan, slices={"in": part})) for epoch, part in enumerate(parts, 1)
+    ]
+    record = committer(tmp_path, Shown())._record(outcomes)
+    assert (record.notes, record.notes_replaced) == ({"in": ("b", "c", "d")}, ("in",))
+
+
+def test_a_snapshot_is_named_in_one_commit_and_not_before_its_version_is_committed(tmp_path: Path) -> None:
+    work = committer(tmp_path, Shown())
+    file = SnapshotFile(
+        operator="op",
+        first_group=0,
+        end_group=4,
+        version=VersionRecord(epoch=2, attempt=1, result="r"),
+        object="snapshots/s",
+        length=1,
+        chunk_bytes=1,
+        chunks=("",),
+        backend="lmdb",
+    )
+    work.add_snapshots([file])
+    named = [work._record([outcome(epoch)]).snapshots for epoch in (1, 2, 3)]
+    work.close(wait=False)
+    assert named == [(), (file,), ()]
+
+
+def test_a_clean_end_leaves_nothing_to_publish(tmp_path: Path) -> None:
+    work = committer(tmp_path, Shown())
+    work.submit([outcome(1)])
+    work.record_published()
+    work.close(wait=True)
+    after = Chain(LocalStorage(tmp_path)).load()
+    assert (after.last_epoch, after.published_through, list(after.staged)) == (1, {"sink": 1}, [])
+    again = committer(tmp_path, Shown(through=1))
+    again.record_published()
+    again.close(wait=True)
+    assert Chain(LocalStorage(tmp_path)).load().number == after.number, "there was nothing new to say"
+
+
+def test_what_a_sink_refused_is_not_recorded_as_shown(tmp_path: Path) -> None:
+    shown = Shown()
+    shown.failing = {1}
+    work = committer(tmp_path, shown)
+    work.submit([outcome(1)])
+    with pytest.raises(StorageError, match="refused epoch 1"):
+        work.record_published()
+    work.close(wait=False)
+    assert Chain(LocalStorage(tmp_path)).load().published_through == {"sink": 0}
+
+
+def staged(epoch: int) -> StagedFile:
+    extent = Extent(object="x", offset=0, length=0, checksum="")
+    return StagedFile(stream="stream", epoch=epoch, part=0, extent=extent, rows=0)
+
+
+def test_a_sink_that_the_job_did_not_have_begins_with_the_next_epoch() -> None:
+    view = CheckpointView(
+        number=9,
+        last_epoch=1_000_000,
+        published_through={"old": 999_998},
+        staged=(staged(999_999), staged(1_000_000)),  # type: ignore[arg-type]
+    )
+    old, new = Shown(), Shown()
+    assert publishing(view, old=old, new=new).through == {"old": 999_998, "new": 1_000_000}
+
+
+def test_an_epoch_out_of_turn_is_refused() -> None:
+    sinks = publishing(CheckpointView(), sink=Shown())
+    with pytest.raises(AssertionError, match="epoch 2 of sink"):
+        sinks.publish(2, 2, [], Recipients.ALL)
+
+
+def test_before_the_commit_only_sinks_that_cannot_dedupe_are_written() -> None:
+    deduping, repeating = Shown(), Shown(dedupes=False)
+    sinks = publishing(CheckpointView(), deduping=deduping, repeating=repeating)
+    sinks.publish(1, 1, [], Recipients.REPEATING)
+    assert (deduping.epochs, repeating.epochs) == ([], [1])
+    sinks.publish(1, 1, [], Recipients.DEDUPING)
+    assert (deduping.epochs, repeating.epochs) == ([1], [1])
+    assert sinks.through == {"deduping": 1, "repeating": 1}
+
+
+class Away(Shown):
+    """A sink that cannot be asked what it shows."""
+
+    def published_through(self) -> int:
+        raise StorageError("the sink is away; try again")
+
+
+def test_sinks_are_closed_again_when_one_of_them_cannot_be_opened() -> None:
+    there, away = Shown(), Away()
+    with pytest.raises(StorageError, match="away"):
+        publishing(CheckpointView(), there=there, away=away)
+    assert there.closed
+    assert away.closed
+
+
+def test_a_sink_that_cannot_be_closed_keeps_no_other_open() -> None:
+    first, last = Shown(), Shown()
+    first.failing = last.failing = {-1}
+    opened = publishing(CheckpointView(), first=first, last=last)
+    with pytest.raises(StorageError, match="closed"):
+        opened.close()
+    assert first.closed
+    assert last.closed
+
+
+def test_news_without_an_epoch_waits_for_the_permit_as_every_commit_does(tmp_path: Path) -> None:
+    permit = Permit(SystemClock())
+    work = committer(tmp_path, Shown(), permit=permit)
+    work.submit([outcome(1)])
+    work.check(0)
+    permit.revoke("the seat was lost")
+    work.submit_marks([mark()])
+    with pytest.raises(SeatLost, match="the seat was lost"):
+        work.check(0)
+    assert work.view.number == 1
+    assert Chain(LocalStorage(tmp_path)).load().number == 1
+    work.close(wait=False)
+
+
+def test_after_news_that_could_not_be_committed_nothing_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = committer(tmp_path, Shown())
+    work.submit([outcome(1)])
+    work.check(0)
+    go_on = threading.Event()
+    commit = work._checkpoint.chain.commit
+
+    def refused(*args: Any) -> Any:
+        go_on.wait()
+        monkeypatch.setattr(work._checkpoint.chain, "commit", commit)
+        raise StorageError("storage is away; try again")
+
+    monkeypatch.setattr(work._checkpoint.chain, "commit", refused)
+    work.submit_marks([mark()])
+    work.submit([outcome(2)])
+    go_on.set()
+    with pytest.raises(StorageError):
+        work.check(0)
+    work.close(wait=True)
+    assert Chain(LocalStorage(tmp_path)).load().number == 1
+
+
+def mark() -> OwnKeysShard:
+    return OwnKeysShard(
+        operator="op", shards=1, first_group=0, end_group=4, incarnation="i", unsaved=0, discarded=0, lost=0,
+        version=VersionRecord(epoch=1, attempt=1, result=""),
+    )  # fmt: skip

@@ -1,0 +1,254 @@
+"""What the driver does between stretches, without Spark: the stretches here are played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.endings import newest_ending
+from holdfast.checkpoint.chain.terms import claim
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
+from holdfast.checkpoint.log.failures import read_failures
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import CommitRecord, OperatorSchema
+from holdfast.clock import SystemClock
+from holdfast.errors import (
+    CorruptionError,
+    EpochFailed,
+    FencedOut,
+    PoisonEpoch,
+    RestoreError,
+    StorageError,
+)
+from holdfast.runtime import driver as module
+from holdfast.runtime import recovery
+from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.driver import Driver
+from holdfast.runtime.leadership import Ending
+from holdfast.runtime.progress import Monitor
+from holdfast.runtime.restart_strategy import ExponentialDelay
+from holdfast.runtime.settings import check_settings
+from holdfast.storage.urls import open_storage
+
+
+class Graph:
+    name, nodes, sources, sinks = "job", (), (), ()
+
+
+class Compiled:
+    graph = Graph
+    forms: ClassVar[dict[str, Any]] = {}
+    sinks: ClassVar[dict[str, str]] = {}
+
+
+class Elsewhere(Graph):
+    name = "other"
+
+
+class Played:
+    """A stretch that does what it is told; `running` is the epoch that it is in."""
+
+    def __init__(self, act: Callable[[Played], Ending], view: CheckpointView) -> None:
+        self._act, self.view, self.running = act, view, 0
+
+    def run(self) -> Ending:
+        return self._act(self)
+
+
+class Run:
+    """A driver whose stretches are played, one after the other."""
+
+    def __init__(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acts: list[Any], of: type[Graph] = Graph
+    ) -> None:
+        monkeypatch.setattr(module, "compile_graph", lambda graph, spark: Compiled)
+        monkeypatch.setattr(module, "revived", lambda spark, name, own: spark)
+        monkeypatch.setattr(module, "Stretch", lambda seat, view, shards: Played(acts.pop(0), view))
+        self.storage = open_storage(str(tmp_path / "ck"))
+        self.wishes = Wishes()
+        settings = check_settings(
+            tmp_path / "ck", {"parallelism": 1, "restart": ExponentialDelay(initial="1ms", maximum="1ms")}
+        )
+        clock = SystemClock()
+        graph: Any = of()
+        spark: Any = object()
+        monitor = self.monitor = Monitor("job", clock, [], [lambda text: None])
+        self.driver = Driver(
+            graph,
+            settings,
+            spark,
+            False,
+            self.storage,
+            "r",
+            clock,
+            monitor,
+            self.wishes,
+        )
+
+    def run(self) -> None:
+        controls: Any = self
+        self.driver.run(controls)
+
+
+def stop(stretch: Played) -> Ending:
+    return Ending.STOPPED
+
+
+def test_storage_that_fails_while_damage_is_looked_into_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(stretch: Played) -> Ending:
+        monkeypatch.setattr(module, "load_view", unreachable)
+        raise CorruptionError("a file is damaged")
+
+    load = recovery.load_view
+
+    def unreachable(*args: Any) -> CheckpointView:
+        monkeypatch.setattr(module, "load_view", load)
+        raise StorageError("storage is away; try again")
+
+    run = Run(tmp_path, monkeypatch, [damaged, stop])
+    run.run()
+    assert [record.decision for record in read_failures(run.storage)] == ["restart", "stopped"]
+
+
+def test_the_epoch_that_failed_is_the_one_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing is committed yet: with a checkpoint interval, many epochs wait for one commit.
+    def fail(stretch: Played) -> Ending:
+        stretch.running = 51
+        raise EpochFailed("out of memory; nothing of it became visible")
+
+    with pytest.raises(PoisonEpoch, match=r"epoch 51 fails .* `holdfast skip --epoch 51 --checkpoint "):
+        Run(tmp_path, monkeypatch, [fail, fail, fail]).run()
+
+
+def test_a_sink_that_is_away_for_long_makes_no_epoch_poison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(stretch: Played) -> Ending:
+        raise ConnectionRefusedError("the sink is away")
+
+    Run(tmp_path, monkeypatch, [*[refused] * 6, stop]).run()
+
+
+def test_a_job_on_another_jobs_checkpoint_is_told_so_whatever_state_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_state(stretch: Played) -> Ending:
+        kept = OperatorSchema(uid="sums", key=(("k", "long"),), states=())
+        first = CommitRecord(
+            term=1, run="r", first_epoch=1, last_epoch=1, attempts={"1": 1}, clock_ms=1, parallelism=1,
+            fingerprint="f", positions={}, operators=(kept,),
+        )  # fmt: skip
+        Chain(run.storage).commit(EMPTY, first)
+        return Ending.STOPPED
+
+    run = Run(tmp_path, monkeypatch, [with_state])
+    run.run()
+    with pytest.raises(RestoreError) as refused:
+        Run(tmp_path, monkeypatch, [stop], of=Elsewhere).run()
+    assert str(refused.value) == (
+        f"the checkpoint in {tmp_path}/ck belongs to job 'job', not to 'other'; "
+        "choose another place for the checkpoint of 'other'"
+    )
+
+
+def test_restarts_are_counted_over_all_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(stretch: Played) -> Ending:
+        raise ConnectionRefusedError("the sink is away")
+
+    first = Run(tmp_path, monkeypatch, [fail, fail, fail, stop])
+    first.run()
+    assert first.monitor.progress.restarts == 3
+    second = Run(tmp_path, monkeypatch, [stop])
+    second.run()
+    assert second.monitor.progress.restarts == 4
+
+
+def test_a_run_that_ended_is_known_to_be_over_and_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(stretch: Played) -> Ending:
+        assert newest_ending(first.storage) is None, "the run before it is over, this one is not"
+        raise RestoreError("something is gone")
+
+    first = Run(tmp_path, monkeypatch, [stop])
+    first.run()
+    ended = newest_ending(first.storage)
+    assert ended is not None
+    assert (ended.term, ended.ending, ended.last_epoch, ended.published) == (1, "stopped", 0, True)
+    with pytest.raises(RestoreError):
+        Run(tmp_path, monkeypatch, [gone]).run()
+    ended = newest_ending(first.storage)
+    assert ended is not None
+    assert (ended.term, ended.ending) == (2, "failed")
+    Run(tmp_path, monkeypatch, [lambda stretch: Ending.EXHAUSTED]).run()
+    ended = newest_ending(first.storage)
+    assert ended is not None
+    assert (ended.term, ended.ending) == (3, "exhausted")
+    assert len(first.storage.list(names.ENDED)) == 1
+
+
+def test_a_sink_behind_the_commits_is_not_called_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Sinking(Graph):
+        sinks: Any = (SimpleNamespace(uid="out"),)
+
+    def behind(stretch: Played) -> Ending:
+        stretch.view = CheckpointView(number=3, last_epoch=15)
+        run.monitor.update(published_through={"out": 14})
+        return Ending.STOPPED
+
+    run = Run(tmp_path, monkeypatch, [behind], of=Sinking)
+    run.run()
+    ended = newest_ending(run.storage)
+    assert ended is not None
+    assert not ended.published
+
+
+def test_no_job_stops_with_a_savepoint_while_it_replays_what_sinks_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replaying(stretch: Played) -> Ending:
+        stretch.view = CheckpointView(number=3, last_epoch=15, published_through={"out": 20})
+        return Ending.STOPPED
+
+    run = Run(tmp_path, monkeypatch, [replaying])
+    run.wishes.leave_savepoint(str(tmp_path / "sp"))
+    with pytest.raises(RestoreError, match="sinks show epoch 20"):
+        run.run()
+    assert not (tmp_path / "sp").exists()
+
+
+def test_no_job_stops_with_a_savepoint_of_what_the_next_leader_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def superseded(stretch: Played) -> Ending:
+        claim(run.storage, "other", "h", 1, 0)
+        return Ending.STOPPED
+
+    run = Run(tmp_path, monkeypatch, [superseded])
+    run.wishes.leave_savepoint(str(tmp_path / "sp"))
+    with pytest.raises(FencedOut):
+        run.run()
+    assert not (tmp_path / "sp").exists()
+
+
+def test_a_damaged_savepoint_is_what_the_run_ends_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*args: Any) -> None:
+        raise CorruptionError("data/1 of the savepoint is damaged")
+
+    run = Run(tmp_path, monkeypatch, [])
+    monkeypatch.setattr(module, "seed", damaged)
+    with pytest.raises(CorruptionError, match="of the savepoint"):
+        run.run()
