@@ -6,13 +6,13 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.chaos import cluster
+from holdfast.chaos import spark_cluster
 from holdfast.chaos.processes import Process
 from tests.chaos import nemesis
 from tests.chaos.harness import ROOT, wait_until
 
 
-class Cluster(cluster.Cluster):
+class Cluster(spark_cluster.Cluster):
     """Two workers on two loopback addresses. Use as a context."""
 
     def arguments(
@@ -24,7 +24,7 @@ class Cluster(cluster.Cluster):
             **{f"spark.executorEnv.{name}": value for name, value in (environment or {}).items()},
             **(settings or {}),
         }
-        return ("--master", self.url, *cluster.arguments(conf))
+        return ("--master", self.url, *spark_cluster.arguments(conf))
 
     def lose_machine(self, executor: str) -> None:
         """The executor that works in this directory is gone, with all working state on its machine's disk."""

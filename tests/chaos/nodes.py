@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.chaos.cluster import arguments as spark_arguments
 from holdfast.chaos.history import History as Story
+from holdfast.chaos.spark_cluster import arguments as spark_arguments
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.log.failovers import read_failovers
 from holdfast.checkpoint.store import names

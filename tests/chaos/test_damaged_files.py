@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.chaos.tightening import tightened
+from holdfast.chaos.inside.short_intervals import tightened
 from tests.chaos import victims
 from tests.chaos.apps import LEDGER, Place, Shape
 from tests.chaos.checker import Verdict, check, sink_rows

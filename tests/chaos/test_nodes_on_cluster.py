@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.chaos.cluster import arguments
+from holdfast.chaos.spark_cluster import arguments
 from tests.chaos import nemesis
 from tests.chaos.apps import Shape
 from tests.chaos.cluster import Cluster as SparkCluster

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.chaos.checker import Finding, Left, Part, SinkShape, Tally, Verdict, compare, doubted, worst
-from holdfast.chaos.cluster import Cluster
 from holdfast.chaos.evidence import read_left, rows_read
 from holdfast.chaos.faults import DRIVER_STEPS, Kind, schedule
 from holdfast.chaos.figures import Figures, bound, figures_of
 from holdfast.chaos.history import Event, History
 from holdfast.chaos.nemesis import Nemesis
-from holdfast.chaos.rounds import Round, Stage
+from holdfast.chaos.round import Round, Stage
+from holdfast.chaos.spark_cluster import Cluster
 from holdfast.chaos.timeline import timeline
 from holdfast.errors import DefinitionError
 from holdfast.steps import Step

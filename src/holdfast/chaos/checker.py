@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from holdfast.chaos.folding import State
+from holdfast.chaos.stored_fold import State
 
 REASONS_MAX = 5
 """Of each kind of wrong, that many are told: the first ones say what happened."""

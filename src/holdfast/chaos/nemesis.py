@@ -16,13 +16,13 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.chaos import processes
-from holdfast.chaos.cluster import Cluster
 from holdfast.chaos.faults import RECOVERY_STEPS, Fault, Kind
-from holdfast.chaos.faulty_storage import FaultKind
-from holdfast.chaos.inside import ARM, CHECKPOINT
-from holdfast.chaos.orders import Order
+from holdfast.chaos.inside.disturbances import ARM, CHECKPOINT
+from holdfast.chaos.inside.faulty_storage import FaultKind
+from holdfast.chaos.inside.orders import Order
 from holdfast.chaos.processes import Process
-from holdfast.chaos.rounds import Round
+from holdfast.chaos.round import Round
+from holdfast.chaos.spark_cluster import Cluster
 from holdfast.checkpoint.chain.history import History as CheckpointHistory
 from holdfast.errors import HoldfastError
 from holdfast.storage.urls import open_storage

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.chaos.child import LifeSettings, live
+from holdfast.chaos.inside.child import LifeSettings, live
 from holdfast.cli.loading import load_job
 from holdfast.cli.telling import UNEXPECTED, explained
 from holdfast.errors import HoldfastError

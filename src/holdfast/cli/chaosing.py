@@ -19,13 +19,13 @@ from rich.console import Console
 
 from holdfast.chaos.campaign import Campaign, Check, Report, Wish
 from holdfast.chaos.checker import Verdict
-from holdfast.chaos.child import LifeSettings
-from holdfast.chaos.cluster import Cluster
 from holdfast.chaos.evidence import sink_shapes
 from holdfast.chaos.faults import CLUSTER_ONLY, DRIVER_STEPS, Kind, usual_kinds
 from holdfast.chaos.figures import bound
 from holdfast.chaos.history import Event
-from holdfast.chaos.rounds import Stage
+from holdfast.chaos.inside.child import LifeSettings
+from holdfast.chaos.round import Stage
+from holdfast.chaos.spark_cluster import Cluster
 from holdfast.cli.loading import load_job
 from holdfast.cli.telling import AppFile, AsJson, JobName, Verbose, one_line_errors
 from holdfast.connectors.generator import GeneratorSource

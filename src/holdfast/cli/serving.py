@@ -36,7 +36,7 @@ def answering(
             raise DefinitionError("--http-token-file guards nothing without --http; give both")
         yield lambda jobs: None
         return
-    from holdfast.dashboard.serving import listen
+    from holdfast.dashboard.server import listen
 
     with ExitStack() as until_the_end:
         listening = until_the_end.enter_context(listen(*address(http), read_token(token_file)))
@@ -67,7 +67,7 @@ def run_beside(
             raise DefinitionError("--http-token-file guards nothing without --http; give both")
         job.run(checkpoint, on_progress=on_progress, on_message=on_message, **options)
         return
-    from holdfast.dashboard.serving import listen
+    from holdfast.dashboard.server import listen
 
     host, port = address(http)
     with listen(host, port, read_token(token_file)) as listening:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.chaos.faulty_storage import Fault, FaultKind
-from holdfast.chaos.faulty_storage import FaultyStorage as _FaultyStorage
+from holdfast.chaos.inside.faulty_storage import Fault, FaultKind
+from holdfast.chaos.inside.faulty_storage import FaultyStorage as _FaultyStorage
 from holdfast.clock import Clock
 from holdfast.storage.contract import Storage
 from holdfast.testing.clocks import ManualClock

@@ -15,8 +15,8 @@ import sys
 import threading
 from pathlib import Path
 
-from holdfast.chaos.child import PARKED
-from holdfast.chaos.inside import CHECKPOINT, JumpingClock, become_driver
+from holdfast.chaos.inside.child import PARKED
+from holdfast.chaos.inside.disturbances import CHECKPOINT, JumpingClock, become_driver
 from holdfast.errors import FencedOut, StorageError, UnknownOutcome
 from holdfast.steps import Step, reached
 from holdfast.storage.urls import open_storage

@@ -22,7 +22,7 @@ from holdfast.checkpoint.store.records import FailureRecord
 from holdfast.clock import SystemClock
 from holdfast.dashboard.api import BODY_BYTES_MAX, Api, Gate, application, is_loopback
 from holdfast.dashboard.metrics import Metrics
-from holdfast.dashboard.serving import Server, listen, serve
+from holdfast.dashboard.server import Server, listen, serve
 from holdfast.errors import DefinitionError
 from holdfast.runtime.control.request_server import Control
 from holdfast.storage.contract import Storage

@@ -11,8 +11,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.chaos.faulty_storage import Fault, FaultKind, FaultyStorage
-from holdfast.chaos.orders import Orders
+from holdfast.chaos.inside.faulty_storage import Fault, FaultKind, FaultyStorage
+from holdfast.chaos.inside.orders import Orders
 from holdfast.clock import SystemClock
 from holdfast.storage.contract import Storage
 

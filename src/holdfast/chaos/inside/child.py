@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.chaos.inside import CHECKPOINT, ROUND_VARIABLE, JumpingClock, become_driver
-from holdfast.chaos.recording import RecordedJob
-from holdfast.chaos.tightening import tightened
+from holdfast.chaos.inside.disturbances import CHECKPOINT, ROUND_VARIABLE, JumpingClock, become_driver
+from holdfast.chaos.inside.recording_sinks import RecordedJob
+from holdfast.chaos.inside.short_intervals import tightened
 from holdfast.runtime import job as jobs
 from holdfast.runtime.job import Job
 from holdfast.runtime.restart_strategy import ExponentialDelay

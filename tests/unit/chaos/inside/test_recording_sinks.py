@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import holdfast as hf
 from holdfast.chaos.evidence import sink_left, sink_shapes
-from holdfast.chaos.recording import RecordedJob, RecordingSink, read_calls
+from holdfast.chaos.inside.recording_sinks import RecordedJob, RecordingSink, read_calls
 from holdfast.connectors.contract import StagedPart
 
 

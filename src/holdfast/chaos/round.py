@@ -16,12 +16,12 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.chaos.child import PARKED, LifeSettings, stop_at
 from holdfast.chaos.faults import worker_steps
 from holdfast.chaos.history import Event, History
-from holdfast.chaos.inside import CHECKPOINT, ROUND_VARIABLE, WRAPPER
-from holdfast.chaos.life import Life
-from holdfast.chaos.orders import Orders
+from holdfast.chaos.inside.child import PARKED, LifeSettings, stop_at
+from holdfast.chaos.inside.disturbances import CHECKPOINT, ROUND_VARIABLE, WRAPPER
+from holdfast.chaos.inside.orders import Orders
+from holdfast.chaos.job_process import Life
 from holdfast.checkpoint.store import names
 from holdfast.errors import FencedOut, RetryableError
 from holdfast.steps import Step

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from holdfast.chaos import nemesis, processes
-from holdfast.chaos.child import LifeSettings
 from holdfast.chaos.faults import Fault, Kind
 from holdfast.chaos.history import History
+from holdfast.chaos.inside.child import LifeSettings
 from holdfast.chaos.nemesis import Nemesis
-from holdfast.chaos.rounds import Round, Stage
+from holdfast.chaos.round import Round, Stage
 from holdfast.steps import Step
 
 ACTOR = Path(__file__).with_name("actor.py")
@@ -146,7 +146,7 @@ def test_an_error_that_no_restart_mends_breaks_the_round(
 def test_lives_that_commit_nothing_are_not_repeated_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.chaos.rounds.FRUITLESS_LIVES_MAX", 2)
+    monkeypatch.setattr("holdfast.chaos.round.FRUITLESS_LIVES_MAX", 2)
     round = suffer(tmp_path, refuses=True)
     assert "2 lives in a row committed nothing" in round.failed
     assert len(round.lives) == 3

@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.chaos import inside
-from holdfast.chaos.inside import ARM, CHECKPOINT, ROUND_VARIABLE, WRAPPER, JumpingClock
-from holdfast.chaos.orders import Order, Orders
+from holdfast.chaos.inside import disturbances
+from holdfast.chaos.inside.disturbances import (
+    ARM,
+    CHECKPOINT,
+    ROUND_VARIABLE,
+    WRAPPER,
+    JumpingClock,
+)
+from holdfast.chaos.inside.orders import Order, Orders
 from holdfast.clock import SystemClock
 from holdfast.errors import StorageError, UnknownOutcome
 from holdfast.storage import urls
@@ -27,7 +33,7 @@ def orders(tmp_path: Path) -> Orders:
 def storage(tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch) -> Storage:
     monkeypatch.setenv(ROUND_VARIABLE, str(tmp_path))
     monkeypatch.setenv(urls.WRAPPER_VARIABLE, WRAPPER)
-    monkeypatch.setattr(inside, "_here", "task")
+    monkeypatch.setattr(disturbances, "_here", "task")
     return urls.open_storage(str(tmp_path / CHECKPOINT))
 
 
@@ -59,7 +65,7 @@ def test_an_order_for_the_driver_is_not_for_a_task(
     orders.give(Order(id="f1", action="fail", where="driver"))
     storage.put("a", b"1")
     assert not orders.taken("f1")
-    monkeypatch.setattr(inside, "_here", "driver")
+    monkeypatch.setattr(disturbances, "_here", "driver")
     with pytest.raises(StorageError):
         storage.put("a", b"1")
 
