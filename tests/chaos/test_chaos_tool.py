@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from holdfast.cli.chaosing import EXIT_CODES
+from holdfast.cli.chaos import EXIT_CODES
 from tests.chaos.harness import ROOT
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]

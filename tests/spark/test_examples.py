@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.cli.loading import load_job
+from holdfast.cli.load_job import load_job
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LINES_MAX = 60

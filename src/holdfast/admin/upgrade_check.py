@@ -1,7 +1,7 @@
 """An upgrade, rehearsed: whether this code can go on from that state, and what would change.
 
 Always true: it reads records and nothing else, writes nothing, opens no source and no sink.
-Never here: what fits what (see state.files.evolution); showing it (see cli.checking).
+Never here: what fits what (see state.files.evolution); showing it (see cli.check).
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 
+from holdfast.cli.format import facts, line
 from holdfast.cli.terminal import LogFile
-from holdfast.cli.wording import facts, line
 from holdfast.clock import Clock
 from holdfast.runtime.progress import Progress
 

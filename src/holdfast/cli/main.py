@@ -14,21 +14,21 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from holdfast.cli.chaosing import chaos
-from holdfast.cli.checking import check
-from holdfast.cli.clustering import handover, node, zookeeper
-from holdfast.cli.controlling import request, rescale, savepoint, stop
-from holdfast.cli.converting import convert
-from holdfast.cli.guaranteeing import print_guarantees
-from holdfast.cli.inspecting import checkpoints
-from holdfast.cli.loading import load_job
-from holdfast.cli.running import run
-from holdfast.cli.savepointing import savepoints
-from holdfast.cli.showing import status
+from holdfast.cli.chaos import chaos
+from holdfast.cli.check import check
+from holdfast.cli.checkpoints import checkpoints
+from holdfast.cli.control import request, rescale, savepoint, stop
+from holdfast.cli.guarantees import print_guarantees
+from holdfast.cli.load_job import load_job
+from holdfast.cli.node import handover, node, zookeeper
+from holdfast.cli.options import AppFile, AsJson, JobName, Verbose, one_line_errors
+from holdfast.cli.run import run
+from holdfast.cli.savepoints import savepoints
+from holdfast.cli.savepoints_convert import convert
 from holdfast.cli.sinks import sinks
-from holdfast.cli.skipping import skip
-from holdfast.cli.stating import state
-from holdfast.cli.telling import AppFile, AsJson, JobName, Verbose, one_line_errors
+from holdfast.cli.skip import skip
+from holdfast.cli.state import state
+from holdfast.cli.status import status
 
 app = typer.Typer(
     add_completion=False,
@@ -79,7 +79,7 @@ def demo(
     verbose: Verbose = False,
 ) -> None:
     """Kill a running job with kill -9 again and again, then prove that nothing was lost or doubled."""
-    from holdfast.cli.demo import play
+    from holdfast.cli.demo.command import play
 
     with one_line_errors(verbose):
         play(Console(), seed=seed, kills=kills, events=events, directory=directory)

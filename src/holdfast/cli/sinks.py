@@ -14,7 +14,7 @@ from rich.table import Table
 from holdfast.admin.set_aside import set_aside, standings
 from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.chain.history import History
-from holdfast.cli.telling import AsJson, Verbose, one_line_errors
+from holdfast.cli.options import AsJson, Verbose, one_line_errors
 from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError
 from holdfast.storage.urls import open_storage

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.cli import main, telling
+from holdfast.cli import main, options
 from holdfast.errors import DefinitionError, FencedOut, UserCodeError
 
 APP = """
@@ -78,7 +78,7 @@ def test_every_mistake_of_a_job_is_a_line_of_its_own(tmp_path: Path) -> None:
     [
         (FencedOut(1, 2, "claimed by host b"), 77),
         (UserCodeError("totals", 3, "a", "row", "ValueError"), 3),
-        (ValueError("boom"), telling.UNEXPECTED),
+        (ValueError("boom"), options.UNEXPECTED),
     ],
 )
 def test_an_error_decides_the_exit_code(
@@ -90,7 +90,7 @@ def test_an_error_decides_the_exit_code(
     monkeypatch.setattr("holdfast.runtime.job.Job.run", fail)
     got, _, err = run("run", app, "--checkpoint", str(tmp_path / "ck"))
     assert got == code
-    assert err.splitlines() == [f"error: {line}" for line in telling.explained(error)]
+    assert err.splitlines() == [f"error: {line}" for line in options.explained(error)]
 
 
 def test_verbose_shows_the_traceback(app: str, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_debug_in_the_environment_shows_the_traceback(
 
 
 def test_an_error_that_nobody_foresaw_is_still_one_line() -> None:
-    assert telling.explained(ValueError("a\nb")) == [
+    assert options.explained(ValueError("a\nb")) == [
         "unexpected ValueError: a; run again with --verbose for the traceback"
     ]
 

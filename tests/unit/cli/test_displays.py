@@ -8,7 +8,7 @@ import json
 from rich.console import Console
 
 from holdfast.cli.displays import JsonLines, LivePanel, Pace, PlainLines
-from holdfast.cli.wording import age, lag, line, size
+from holdfast.cli.format import age, lag, line, size
 from holdfast.runtime.progress import Progress
 from holdfast.testing.clocks import ManualClock
 

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast import errors
-from holdfast.cli import main, telling
+from holdfast.cli import main
+from holdfast.cli.options import UNEXPECTED
 from holdfast.connectors.contract import Sink, Source, StagedPart
 from holdfast.connectors.memory import MemorySink
 from holdfast.graph.streams import Declaration
@@ -192,4 +193,4 @@ def test_every_option_and_exit_code_of_the_page_exists() -> None:
     assert not [option for option in options if option not in known]
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", text, flags=re.MULTILINE)}
     raised = {error.exit_code for error in vars(errors).values() if isinstance(error, type)}
-    assert codes | {errors.HoldfastError.exit_code} == {0, telling.UNEXPECTED, *raised}
+    assert codes | {errors.HoldfastError.exit_code} == {0, UNEXPECTED, *raised}

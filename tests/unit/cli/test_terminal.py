@@ -16,7 +16,7 @@ COLUMNS = 61
 
 APP = """
 import os, subprocess, sys
-from holdfast.cli.running import _display
+from holdfast.cli.run import _display
 from holdfast.runtime.progress import Progress
 
 try:

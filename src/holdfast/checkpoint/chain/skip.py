@@ -3,7 +3,7 @@
 Always true: what is given up is written down as a new attempt of the plan, so the loss is on record;
 positions and notes go on as planned, so that nothing of it is planned again, and nothing else of the epoch
 changes.
-Never here: asking whether it is meant (see cli.skipping).
+Never here: asking whether it is meant (see cli.skip).
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ def test_a_row_for_no_declared_side_output_is_refused() -> None:
             Harness(Stray(), NAMED, ["k"]).epoch_of([(name, 1)])
         cause = f"there is no side output {name!r}; declared in outputs = {{...}}: 'seen'"
         assert cause in caught.value.cause
-        assert "test_operators_rows.py" in caught.value.cause
+        assert "test_row_function.py" in caught.value.cause
 
 
 def test_a_row_that_does_not_fit_its_side_output_names_it_and_the_key() -> None:

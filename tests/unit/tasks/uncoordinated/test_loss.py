@@ -174,4 +174,4 @@ def test_wrong_settings_are_refused_with_the_place_and_the_remedy(
     stream.process(Count(), uid="op", protection=given).sink(hf.MemorySink(), uid="out")
     with pytest.raises(hf.DefinitionError, match=said) as refused:
         job.start("unused")
-    assert "test_own_keys_loss.py" in str(refused.value)
+    assert "test_loss.py" in str(refused.value)

@@ -14,8 +14,10 @@ import typer
 
 from holdfast.admin.cluster import hand_over, visit
 from holdfast.cli.displays import JsonLines, PlainLines
-from holdfast.cli.loading import load_jobs
-from holdfast.cli.running import (
+from holdfast.cli.http import Http, HttpTokenFile, answering
+from holdfast.cli.load_job import load_jobs
+from holdfast.cli.options import AppFile, AsJson, Verbose, one_line_errors
+from holdfast.cli.run import (
     AllowDroppedState,
     Backend,
     Checkpoint,
@@ -37,8 +39,6 @@ from holdfast.cli.running import (
     parallelism_of,
     restart_of,
 )
-from holdfast.cli.serving import Http, HttpTokenFile, answering
-from holdfast.cli.telling import AppFile, AsJson, Verbose, one_line_errors
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.errors import DefinitionError, SessionLost

@@ -13,8 +13,8 @@ from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.chain.endings import newest_ending
 from holdfast.checkpoint.chain.skip import Choice, GivenUp, choose, give_up
 from holdfast.checkpoint.store.records import PlanRecord
-from holdfast.cli.telling import AsJson, Verbose, one_line_errors
-from holdfast.cli.wording import rows, size
+from holdfast.cli.format import rows, size
+from holdfast.cli.options import AsJson, Verbose, one_line_errors
 from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError, RestoreError
 from holdfast.runtime.control.request_client import asker, status_of_leader

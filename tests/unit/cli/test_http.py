@@ -10,8 +10,8 @@ import httpx
 import pytest
 import typer
 
+from holdfast.cli.http import address, answering, read_token, run_beside
 from holdfast.cli.main import app
-from holdfast.cli.serving import address, answering, read_token, run_beside
 from holdfast.errors import DefinitionError
 from holdfast.nodes.job_on_node import Sighting
 from holdfast.runtime.job import Job

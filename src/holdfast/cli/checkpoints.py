@@ -19,8 +19,8 @@ from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.checkpoint.chain.view import CheckpointView, to_manifest
 from holdfast.checkpoint.savepoints.copy import Copy, chunks_of, damage_in
 from holdfast.checkpoint.store.records import CommitRecord, Extent
-from holdfast.cli.telling import AsJson, Verbose, one_line_errors
-from holdfast.cli.wording import moment, size
+from holdfast.cli.format import moment, size
+from holdfast.cli.options import AsJson, Verbose, one_line_errors
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.runtime.recovery import Inspector

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.telling import AsJson, Verbose, one_line_errors
+from holdfast.cli.options import AsJson, Verbose, one_line_errors
 from holdfast.runtime.savepoints.savepoint import Savepoint
 from holdfast.runtime.spark_session import open_session
 

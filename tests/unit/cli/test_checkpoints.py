@@ -19,7 +19,7 @@ from holdfast.checkpoint.chain.endings import record_ending
 from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.checkpoint.store.records import EndedRecord
 from holdfast.cli.main import app
-from holdfast.cli.stating import key_of, key_written
+from holdfast.cli.state import key_of, key_written
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import parse_type
 from tests.unit.inspect.stored import MadeCheckpoint

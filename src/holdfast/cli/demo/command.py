@@ -1,7 +1,7 @@
 """`holdfast demo`: a job is killed with kill -9 again and again, and nothing is lost and nothing doubled.
 
 The demo stands outside the job: it starts it as a process, watches only the files that appear in its sink, as
-any reader would, and at the end compares them with what plain arithmetic says they must hold (demo_proof).
+any reader would, and at the end compares them with what plain arithmetic says they must hold (see proof).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from holdfast.cli.demo_child import Child
-from holdfast.cli.demo_picture import Mark, Sample, picture
-from holdfast.cli.demo_proof import Verdict, prove, read_sink, visible_files
+from holdfast.cli.demo.picture import Mark, Sample, picture
+from holdfast.cli.demo.process import Child
+from holdfast.cli.demo.proof import Verdict, prove, read_sink, visible_files
 from holdfast.errors import DefinitionError, HoldfastError
 
 JOB_FILE = Path(__file__).with_name("clickstream.py")

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast.chaos.inside.child import LifeSettings, live
-from holdfast.cli.loading import load_job
-from holdfast.cli.telling import UNEXPECTED, explained
+from holdfast.cli.load_job import load_job
+from holdfast.cli.options import UNEXPECTED, explained
 from holdfast.errors import HoldfastError
 
 

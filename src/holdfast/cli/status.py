@@ -17,10 +17,10 @@ from rich.text import Text
 
 from holdfast.admin.cluster import cluster_standing, visit
 from holdfast.admin.status import standing
-from holdfast.cli.clustering import AuthFile, Tls, TlsCa, TlsCertificate, TlsKey, reached_by
-from holdfast.cli.seating import cluster_picture
-from holdfast.cli.telling import AsJson, Verbose, one_line_errors
-from holdfast.cli.wording import age, ending, facts, rows, saved_keys, size
+from holdfast.cli.cluster_tables import cluster_picture
+from holdfast.cli.format import age, ending, facts, rows, saved_keys, size
+from holdfast.cli.node import AuthFile, Tls, TlsCa, TlsCertificate, TlsKey, reached_by
+from holdfast.cli.options import AsJson, Verbose, one_line_errors
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import DefinitionError
 from holdfast.runtime.progress import Progress

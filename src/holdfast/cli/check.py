@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.admin.upgrade_check import Rehearsal, rehearse
-from holdfast.cli.loading import load_job
-from holdfast.cli.telling import AppFile, AsJson, JobName, Verbose, one_line_errors
+from holdfast.cli.load_job import load_job
+from holdfast.cli.options import AppFile, AsJson, JobName, Verbose, one_line_errors
 from holdfast.errors import RestoreError
 from holdfast.runtime.spark_session import open_session
 from holdfast.storage.urls import open_storage

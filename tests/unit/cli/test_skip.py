@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.terms import claim
-from holdfast.cli import skipping
+from holdfast.cli import skip as skip_command
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
 from holdfast.ids import EpochId
@@ -24,7 +24,7 @@ from tests.unit.runtime.control.control_kit import FakeJob
 
 @pytest.fixture
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStorage:
-    monkeypatch.setattr(skipping, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(skip_command, "ANSWER_SECONDS", 0.1)
     storage = LocalStorage(tmp_path / "ck")
     open_checkpoint(storage, "orders", 4, SystemClock(), identity="i")
     planned(storage)
@@ -56,7 +56,7 @@ def test_files_and_rows_are_named_and_nothing_is_done_without_an_answer(storage:
 def test_a_person_at_a_terminal_is_asked(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, written: int
 ) -> None:
-    monkeypatch.setattr(skipping, "_at_a_terminal", lambda: True)
+    monkeypatch.setattr(skip_command, "_at_a_terminal", lambda: True)
     done = skip(storage, "--source", "ids", answer=answer)
     assert done.exit_code == code, done.stderr
     assert "give this up? [y/N]" in done.stderr
@@ -78,7 +78,7 @@ def test_a_script_says_yes(storage: LocalStorage) -> None:
 
 
 def test_a_job_that_runs_is_left_alone(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skipping, "ANSWER_SECONDS", 20.0)
+    monkeypatch.setattr(skip_command, "ANSWER_SECONDS", 20.0)
     term = claim(storage, "r", "h", 1, 0)
     with Control(storage, term, FakeJob(storage), SystemClock(), lambda text: None, grace_seconds=1):
         done = skip(storage, "--yes")

@@ -23,8 +23,8 @@ from holdfast.checkpoint.savepoints.layout import (
     verify_savepoint,
 )
 from holdfast.checkpoint.store.records import SavepointRecord
-from holdfast.cli.telling import AsJson, Verbose, one_line_errors
-from holdfast.cli.wording import size
+from holdfast.cli.format import size
+from holdfast.cli.options import AsJson, Verbose, one_line_errors
 from holdfast.clock import SystemClock
 from holdfast.errors import CorruptionError
 from holdfast.storage.urls import open_storage

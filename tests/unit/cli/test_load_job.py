@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.loading import MODULE_NAME, load_job, load_jobs, load_module
+from holdfast.cli.load_job import MODULE_NAME, load_job, load_jobs, load_module
 from holdfast.errors import DefinitionError
 from holdfast.graph.fingerprint import fingerprint
 

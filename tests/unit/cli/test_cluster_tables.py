@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from holdfast.cli.seating import cluster_picture
+from holdfast.cli.cluster_tables import cluster_picture
 
 
 def shown(lag: dict[str, Any]) -> str:

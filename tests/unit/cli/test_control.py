@@ -13,14 +13,15 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from holdfast.admin import status
+from holdfast.admin import status as admin_status
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.endings import EndedRecord, record_ending
 from holdfast.checkpoint.chain.terms import claim
 from holdfast.checkpoint.log.failures import record_failure
 from holdfast.checkpoint.log.requests import Requests, State, read_asked
 from holdfast.checkpoint.store.records import FailureRecord
-from holdfast.cli import controlling, main, showing
+from holdfast.cli import control, main
+from holdfast.cli import status as status_command
 from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError, StorageError
 from holdfast.runtime.control.request_server import Control
@@ -60,8 +61,8 @@ def led(place: Place) -> Iterator[Place]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for a leader that is not there."""
-    monkeypatch.setattr(controlling, "TAKEN_SECONDS", 0.3)
-    monkeypatch.setattr(showing, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(control, "TAKEN_SECONDS", 0.3)
+    monkeypatch.setattr(status_command, "ANSWER_SECONDS", 0.3)
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -236,7 +237,7 @@ def ended(place: Place, **changed: Any) -> EndedRecord:
 def test_status_says_that_a_job_was_stopped_cleanly_and_asks_nobody(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(status, "status_of_leader")
+    monkeypatch.delattr(admin_status, "status_of_leader")
     record_ending(place.storage, ended(place))
     code, out, _ = run("status", "--checkpoint", place.url)
     assert code == 0
@@ -300,7 +301,7 @@ def test_watching_looks_again_until_it_is_interrupted(place: Place, monkeypatch:
     looks = []
 
     def sleep(self: SystemClock, seconds: float) -> None:
-        if seconds == showing.WATCH_SECONDS:
+        if seconds == status_command.WATCH_SECONDS:
             looks.append(seconds)
             if len(looks) == 3:
                 raise KeyboardInterrupt
@@ -317,14 +318,14 @@ def test_a_newer_leaders_unknown_facts_are_left_out() -> None:
         "leader": {"term": 1, "host": "h", "pid": 2, "claimed_ms": 0},
         "progress": {"job": "orders", "phase": "running", "mood": "good"},
     }  # fmt: skip
-    assert ("phase", "running") in showing.lines(found)
+    assert ("phase", "running") in status_command.lines(found)
 
 
 def test_an_asker_who_gives_up_is_told_how_to_follow(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(controlling, "wait_for_end", interrupted)
+    monkeypatch.setattr(control, "wait_for_end", interrupted)
     code, _, err = run("stop", "--checkpoint", place.url)
     assert code != 0
     (name,) = place.requests()

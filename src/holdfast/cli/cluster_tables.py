@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.wording import age
+from holdfast.cli.format import age
 
 FAILOVERS_SHOWN = 10
 

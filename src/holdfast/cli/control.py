@@ -22,8 +22,8 @@ from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.chain.endings import ending_of, newest_ending
 from holdfast.checkpoint.chain.terms import newest_term
 from holdfast.checkpoint.log.requests import NOBODY, Asked, State, read_asked
-from holdfast.cli.telling import AsJson, Verbose, one_line_errors
-from holdfast.cli.wording import age, ending
+from holdfast.cli.format import age, ending
+from holdfast.cli.options import AsJson, Verbose, one_line_errors
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.errors import DefinitionError, HoldfastError, RetryableError
 from holdfast.runtime.control.request_client import TAKEN_SECONDS, ask_leader, asker, wait_for_end

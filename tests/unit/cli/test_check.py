@@ -61,7 +61,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("holdfast.cli.checking.open_session", refuse)
+    monkeypatch.setattr("holdfast.cli.check.open_session", refuse)
 
 
 def test_the_code_that_wrote_it_goes_on_as_it_is(checkpoint: Path, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from holdfast.cli.demo import plan_kills, play
-from holdfast.cli.demo_picture import HEIGHT, WIDTH, Mark, Sample, picture, rates
-from holdfast.cli.demo_proof import Verdict, broken_sequences, prove, read_sink
+from holdfast.cli.demo.command import plan_kills, play
+from holdfast.cli.demo.picture import HEIGHT, WIDTH, Mark, Sample, picture, rates
+from holdfast.cli.demo.proof import Verdict, broken_sequences, prove, read_sink
 from holdfast.errors import DefinitionError
 
 EVENTS = 20_000

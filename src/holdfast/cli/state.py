@@ -19,9 +19,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.exporting import export_state, plain, plain_rows
-from holdfast.cli.telling import AsJson, Verbose, one_line_errors
-from holdfast.cli.wording import size
+from holdfast.cli.export import export_state, plain, plain_rows
+from holdfast.cli.format import size
+from holdfast.cli.options import AsJson, Verbose, one_line_errors
 from holdfast.errors import DefinitionError
 from holdfast.inspect.diff import OperatorDifference, differences
 from holdfast.inspect.point_query import StateReader

@@ -26,8 +26,8 @@ from holdfast.chaos.history import Event
 from holdfast.chaos.inside.child import LifeSettings
 from holdfast.chaos.round import Stage
 from holdfast.chaos.spark_cluster import Cluster
-from holdfast.cli.loading import load_job
-from holdfast.cli.telling import AppFile, AsJson, JobName, Verbose, one_line_errors
+from holdfast.cli.load_job import load_job
+from holdfast.cli.options import AppFile, AsJson, JobName, Verbose, one_line_errors
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import check_guarantee
@@ -177,7 +177,7 @@ def _stage(
 ) -> Iterator[tuple[Stage, Cluster | None]]:
     # So that the job is ended, too, when somebody ends this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    command = [sys.executable, "-m", "holdfast.cli.chaos_child", str(file.resolve())]
+    command = [sys.executable, "-m", "holdfast.cli.chaos_process", str(file.resolve())]
     if job is not None:
         command.append(f"--job={job}")
     if not workers:
