@@ -203,7 +203,7 @@ def test_a_failure_of_open_or_of_what_process_returns_is_the_functions_too() -> 
         def open(self, ctx: Any) -> None:
             raise OSError("no model")
 
-    with pytest.raises(UserCodeError, match=r"OSError: no model at .*test_operators_rows\.py"):
+    with pytest.raises(UserCodeError, match=r"OSError: no model at .*test_row_function\.py"):
         Harness(Shut(), ROWS, ["k"], on_error="dead-letter").epoch_of([(1, 1)])
 
 
@@ -294,7 +294,7 @@ def test_the_line_shown_is_the_users_even_when_a_library_raised() -> None:
         def process(self, row: Any, ctx: Any) -> Any:
             json.loads("{")
 
-    with pytest.raises(UserCodeError, match=r"JSONDecodeError.*test_operators_rows\.py"):
+    with pytest.raises(UserCodeError, match=r"JSONDecodeError.*test_row_function\.py"):
         Harness(Parse(), NAMED, ["k"]).epoch_of([("a", 1)])
 
 
