@@ -71,7 +71,7 @@ def test_output_is_cast_where_nothing_is_lost_and_refused_otherwise() -> None:
     [
         (lambda rows: rows.to_pylist(), r"process\(\) returned a list; return a pyarrow.Table"),
         (lambda rows: rows.select(["v"]), "output column 'k' is missing"),
-        (lambda rows: 1 / 0, "ZeroDivisionError: division by zero at .*test_operators_batch.py"),
+        (lambda rows: 1 / 0, "ZeroDivisionError: division by zero at .*test_batch_function.py"),
     ],
 )
 def test_what_the_function_did_wrong_is_said(make: Any, cause: str) -> None:
