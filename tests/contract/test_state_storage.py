@@ -77,7 +77,6 @@ def test_a_file_that_finds_no_room_does_not_take_the_place_of_the_one_before(tmp
 
 KILLED = """
 import sys
-from holdfast.storage import state_files
 from holdfast.storage.key_saves.files import FileStateStorage
 from tests.contract.state_storage_suite import ANN, save_of
 storage = FileStateStorage(sys.argv[1])

@@ -8,8 +8,8 @@ from tests.chaos.jobs import ledger
 _init = publisher.Publishing.__init__
 
 
-def _believing(self: Any, program: Any, identity: str, storage_url: str, view: Any) -> None:
-    _init(self, program, identity, storage_url, view)
+def _believing(self: Any, program: Any, identity: str, storage_url: str, view: Any, *others: Any) -> None:
+    _init(self, program, identity, storage_url, view, *others)
     self.through = dict.fromkeys(self.through, view.last_epoch)
 
 
