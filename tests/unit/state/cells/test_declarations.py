@@ -391,7 +391,7 @@ def test_what_does_not_fit_is_refused_where_it_is_added(epoch: Story) -> None:
     with pytest.raises(UserCodeError, match=r"state 'items' is declared long but got 'x'.*test_declarations\.py"):
         epoch(lambda f: f.items.append("x"))
     wrong_key = (
-        r"the key of map state 'numbers' is declared long but got 'x' \(str\); give an int at .*test_han"
+        r"the key of map state 'numbers' is declared long but got 'x' \(str\); give an int at .*test_dec"
     )
     with pytest.raises(UserCodeError, match=wrong_key):
         epoch(lambda f: f.numbers.get("x"))
