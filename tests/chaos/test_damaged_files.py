@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.chaos.inside.short_intervals import tightened
+from holdfast.runtime.epoch import snapshotter
 from tests.chaos import victims
 from tests.chaos.apps import LEDGER, Place, Shape
 from tests.chaos.checker import Verdict, check, sink_rows
@@ -85,6 +86,14 @@ def stopped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Te
 
 
 @pytest.fixture(scope="module")
+def stopped_without_snapshots(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Template:
+    """Every delta is needed; elsewhere a snapshot may have replaced an older one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(snapshotter, "DELTAS_MIN", SHAPE.epochs + 1)
+        return make_template(spark, tmp_path_factory.mktemp("without-snapshots"), SHAPE)
+
+
+@pytest.fixture(scope="module")
 def stopped_large(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Template:
     return make_template(spark, tmp_path_factory.mktemp("large"), LARGE)
 
@@ -102,9 +111,10 @@ def outcome_of(ending: Ending, victim: Victim, place: Place, shape: Shape) -> Ou
 
 @pytest.mark.parametrize(("kind", "damage"), CASES)
 def test_a_damaged_file_is_repaired_or_refused_never_passed_over(
-    kind: str, damage: Damage, stopped: Template, spark: SparkSession, tmp_path: Path
+    kind: str, damage: Damage, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    place = stopped.copy(tmp_path)
+    template = "stopped_without_snapshots" if kind == "older-delta" else "stopped"
+    place: Place = request.getfixturevalue(template).copy(tmp_path)
     before = sink_rows(place, LEDGER)
     victim = victims.KINDS[kind](place)
     damage.do(victim)
