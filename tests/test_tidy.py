@@ -63,6 +63,7 @@ PUBLIC_INIT = "__init__.py"
 UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX"]) + r")\b")
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|root|home)" + r"/[\w.-]")
 PRIVATE_SPARK = re.compile(r"\._j(?:df|vm|sc|sparkSession|seq|rdd|gateway|reader|writer)\b|\b_" + r"jvm\b")
+MODULE_PATH = re.compile(r"(?<![\w./-])(?:[\w.-]+/)+[\w-]+\.py\b")
 REGISTRY_HOST = re.compile(
     r"(?i)\b(?:pypi\.(?:org|python\.org)|files\.pythonhosted\.org)"
     r"|\b[\w.-]*(?:artifactory|nexus|devpi)[\w-]*\.[a-z]{2,}"
@@ -250,6 +251,15 @@ def registry_hosts(source: Source) -> Iterator[str]:
         yield f"{line}: {host} names a package registry; leave that to the installer's own settings"
 
 
+def wrong_pointers(source: Source) -> Iterator[str]:
+    """Pages name modules and tests by path; records of decisions also name what once was."""
+    if not source.name.endswith(".md") or source.below("docs/decisions/"):
+        return
+    for line, path in source.matches(MODULE_PATH):
+        if not any(each.name.endswith(path.lstrip("./")) for each in every_kept_text()):
+            yield f"{line}: there is no {path}; name the file that has it now"
+
+
 def imports(source: Source) -> Iterator[tuple[int, str, set[str]]]:
     """Every import in the file, wherever it stands: line, module, names taken from it."""
     for node in ast.walk(source.tree):
@@ -274,7 +284,7 @@ PYTHON_RULES: tuple[Rule, ...] = (long_functions, long_modules, long_lines, bare
 PACKAGE_RULES: tuple[Rule, ...] = (
     banned_calls, pickles, prints, code_in_init, closed_doors, early_spark, private_spark,
 )  # fmt: skip
-TEXT_RULES: tuple[Rule, ...] = (unfinished, machine_paths, registry_hosts)
+TEXT_RULES: tuple[Rule, ...] = (unfinished, machine_paths, registry_hosts, wrong_pointers)
 
 
 @pytest.mark.parametrize("rule", PYTHON_RULES, ids=lambda rule: rule.__name__)
@@ -343,6 +353,7 @@ def test_what_workers_import_starts_neither_spark_nor_the_terminal() -> None:
         (unfinished, "a.md", "TO" + "DO: later"),
         (machine_paths, "a.md", "see /wo" + "rk/notes"),
         (registry_hosts, "a.txt", "--index-" + "url https://example.test"),
+        (wrong_pointers, "a.md", "see `storage/no_such_module.py`"),
     ],
 )
 def test_rule_finds(rule: Rule, name: str, bad: str) -> None:
@@ -365,6 +376,12 @@ def test_rule_finds(rule: Rule, name: str, bad: str) -> None:
         (closed_doors, "graph/a.py", "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame\n"),
         (early_spark, "connectors/files.py", "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame\n"),
         (machine_paths, "a.md", "a/work/b, ./home/c, network/root/d"),
+        (
+            wrong_pointers,
+            "a.md",
+            "`steps.py`, `src/holdfast/steps.py`, `../../tests/test_tidy.py`, /opt/app.py",
+        ),
+        (wrong_pointers, "docs/decisions/1.md", "it was in `storage/no_such_module.py`"),
     ],
 )
 def test_rule_lets_pass(rule: Rule, name: str, good: str) -> None:

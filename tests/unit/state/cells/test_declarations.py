@@ -388,7 +388,7 @@ def test_reducing_and_aggregating_states_go_on_over_epochs(epoch: Story) -> None
 
 
 def test_what_does_not_fit_is_refused_where_it_is_added(epoch: Story) -> None:
-    with pytest.raises(UserCodeError, match=r"state 'items' is declared long but got 'x'.*test_declarations\.py"):
+    with pytest.raises(UserCodeError, match=r"state 'items' is declared long but got 'x'.*test_dec"):
         epoch(lambda f: f.items.append("x"))
     wrong_key = (
         r"the key of map state 'numbers' is declared long but got 'x' \(str\); give an int at .*test_dec"
