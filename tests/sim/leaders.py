@@ -13,7 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.checkpoint.chain.checkpoint import Checkpoint
-from holdfast.checkpoint.chain.commits import Adopted, Chain, DamagedChain
+from holdfast.checkpoint.chain.commits import Adopted, Chain
+from holdfast.checkpoint.chain.history import DamagedChain
 from holdfast.checkpoint.chain.plans import Plans, input_of
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.chain.shard_lines import line_of

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.endings import ending_of, record_ending
-from holdfast.checkpoint.chain.terms import claim_after, newest_term
+from holdfast.checkpoint.chain.terms import claim_after, ending_of, newest_term, record_ending
 from holdfast.checkpoint.store.records import EndedRecord, TermRecord
 from holdfast.clock import Clock
 from holdfast.errors import RetryableError

@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 
 from holdfast.checkpoint.chain.checkpoint import read_job
-from holdfast.checkpoint.chain.endings import ending_of
 from holdfast.checkpoint.chain.history import History
-from holdfast.checkpoint.chain.terms import newest_term
+from holdfast.checkpoint.chain.terms import ending_of, newest_term
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.log.failures import read_failures
 from holdfast.checkpoint.log.requests import Asked

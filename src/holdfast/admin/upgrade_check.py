@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.checkpoint.chain.checkpoint import other_job, read_job
-from holdfast.checkpoint.chain.commits import Chain, DamagedChain
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.history import DamagedChain
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.view import CheckpointView, from_manifest
 from holdfast.checkpoint.savepoints.layout import find_savepoint, read_savepoint

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from holdfast.admin.prune import Pruned, prune
 from holdfast.checkpoint.chain.checkpoint import read_job
-from holdfast.checkpoint.chain.damage import verify as damaged_records
 from holdfast.checkpoint.chain.history import DamagedChain, History, brings_manifest
+from holdfast.checkpoint.chain.history import verify as damaged_records
 from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.checkpoint.chain.view import CheckpointView, to_manifest
 from holdfast.checkpoint.savepoints.copy import Copy, chunks_of, damage_in

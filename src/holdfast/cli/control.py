@@ -19,8 +19,7 @@ from rich.console import Console
 
 from holdfast.admin.status import asked_plainly
 from holdfast.checkpoint.chain.checkpoint import read_job
-from holdfast.checkpoint.chain.endings import ending_of, newest_ending
-from holdfast.checkpoint.chain.terms import newest_term
+from holdfast.checkpoint.chain.terms import ending_of, newest_ending, newest_term
 from holdfast.checkpoint.log.requests import NOBODY, Asked, State, read_asked
 from holdfast.cli.format import age, ending
 from holdfast.cli.options import AsJson, Verbose, one_line_errors

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from holdfast.checkpoint.chain.checkpoint import read_job
-from holdfast.checkpoint.chain.endings import newest_ending
 from holdfast.checkpoint.chain.skip import Choice, GivenUp, choose, give_up
+from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.cli.format import rows, size
 from holdfast.cli.options import AsJson, Verbose, one_line_errors

@@ -16,10 +16,9 @@ import random
 import socket
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.chain.commits import DamagedChain
-from holdfast.checkpoint.chain.endings import record_ending
+from holdfast.checkpoint.chain.history import DamagedChain
 from holdfast.checkpoint.chain.pins import release
-from holdfast.checkpoint.chain.terms import claim, newest_term
+from holdfast.checkpoint.chain.terms import claim, newest_term, record_ending
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.savepoints.take import PIN_PREFIX
 from holdfast.checkpoint.store.records import EndedRecord, SavepointRecord

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.checkpoint.chain.commits import Adopted, Chain, DamagedChain
-from holdfast.checkpoint.chain.damage import newest_intact
+from holdfast.checkpoint.chain.commits import Adopted, Chain
+from holdfast.checkpoint.chain.history import DamagedChain, newest_intact
 from holdfast.checkpoint.chain.live_files import SNAPSHOTS_KEPT
 from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import CheckpointView, Head

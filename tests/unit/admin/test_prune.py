@@ -9,10 +9,9 @@ import pytest
 from holdfast.admin import caretaker
 from holdfast.admin.prune import prune
 from holdfast.checkpoint.chain.commits import Chain
-from holdfast.checkpoint.chain.endings import record_ending
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.pins import pin, read_pins
-from holdfast.checkpoint.chain.terms import claim, newest_term
+from holdfast.checkpoint.chain.terms import claim, newest_term, record_ending
 from holdfast.checkpoint.store.records import EndedRecord
 from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError, RetryableError

@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.admin import caretaker
-from holdfast.checkpoint.chain.endings import record_ending
 from holdfast.checkpoint.chain.pins import read_pins
+from holdfast.checkpoint.chain.terms import record_ending
 from holdfast.checkpoint.store.records import EndedRecord
 from holdfast.cli.main import app
 from holdfast.cli.state import key_of, key_written

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 
 from holdfast.admin import status as admin_status
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
-from holdfast.checkpoint.chain.endings import EndedRecord, record_ending
-from holdfast.checkpoint.chain.terms import claim
+from holdfast.checkpoint.chain.terms import EndedRecord, claim, record_ending
 from holdfast.checkpoint.log.failures import record_failure
 from holdfast.checkpoint.log.requests import Requests, State, read_asked
 from holdfast.checkpoint.store.records import FailureRecord

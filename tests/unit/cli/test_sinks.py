@@ -15,8 +15,7 @@ from holdfast.admin import caretaker
 from holdfast.admin import set_aside as module
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain, Committed
-from holdfast.checkpoint.chain.endings import newest_ending, record_ending
-from holdfast.checkpoint.chain.terms import claim
+from holdfast.checkpoint.chain.terms import claim, newest_ending, record_ending
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, EndedRecord, Extent, StagedFile
 from holdfast.cli.main import app

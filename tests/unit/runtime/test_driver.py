@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from holdfast.checkpoint.chain.commits import Chain
-from holdfast.checkpoint.chain.endings import newest_ending
-from holdfast.checkpoint.chain.terms import claim
+from holdfast.checkpoint.chain.terms import claim, newest_ending
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.log.failures import read_failures
 from holdfast.checkpoint.store import names

@@ -1,9 +1,9 @@
 """The commit chain: the only commit point.
 
 Always true: commits are numbered densely, each names its parent and the parent's checksum, and a number
-is decided once, by put-if-absent. A name once used is never free again (see floor). Nobody builds on a
-record of a higher term.
-Never here: deciding when to commit (see epoch), making anything visible outside (see engine), deleting
+is decided once, by put-if-absent. A name once used is never free again (see history.read_floor). No leader
+builds on a record of a higher term.
+Never here: deciding when to commit, making anything visible outside (see runtime.epoch), deleting
 (see retention).
 """
 
@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.floor import read_floor
-from holdfast.checkpoint.chain.history import DamagedChain, History
-from holdfast.checkpoint.chain.view import CheckpointView, Head, fold, rewound, to_manifest
+from holdfast.checkpoint.chain.history import History, read_floor
+from holdfast.checkpoint.chain.view import CheckpointView, Head, fold, news, rewound, to_manifest
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
 from holdfast.checkpoint.store.records import CommitRecord, Parent
@@ -25,8 +24,6 @@ from holdfast.ids import CommitNumber
 from holdfast.steps import Step, reached
 from holdfast.storage.checksums import checksum
 from holdfast.storage.contract import Storage
-
-__all__ = ["MANIFEST_EVERY", "RETAIN", "Adopted", "Chain", "Committed", "DamagedChain"]
 
 MANIFEST_EVERY = 64
 """Commits between full manifests: reading walks at most this many records."""
@@ -94,21 +91,8 @@ class Chain(History):
             if self._overtaken(head.number):
                 return self._give_way(term, run)
             raise
-        record = CommitRecord(
-            term=term,
-            run=run,
-            first_epoch=base.last_epoch + 1,
-            last_epoch=base.last_epoch,
-            attempts={},
-            clock_ms=base.clock_ms,
-            parallelism=base.parallelism,
-            fingerprint=base.fingerprint,
-            positions=base.positions,
-            published_through=base.published_through,
-            rows_through=base.rows_through,
-            manifest=self._write_manifest(base),
-            rewind_to=to,
-        )
+        record = news(base, term=term, run=run, published_through=base.published_through)
+        record = replace(record, manifest=self._write_manifest(base), rewind_to=to)
         return self._append(base, record)
 
     def _append(self, base: CheckpointView, draft: CommitRecord) -> Committed | Adopted:

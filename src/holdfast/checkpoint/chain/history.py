@@ -1,15 +1,15 @@
-"""Reading the chain: any commit's view, from the nearest manifest and the records after it.
+"""Reading the chain: any commit's view, from the nearest manifest and the records after it; and damage in it.
 
 Always true: records at or below the floor are not seen; a view is returned only if every record and link
 that it rests on was checked; a checkpoint that has lost its records is an error, never an empty start.
-Never here: writing (see commits).
+Never here: writing (see commits), going back (see commits.Chain.rewind), and checking data files.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
-from holdfast.checkpoint.chain.floor import read_floor
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, Head, fold, from_manifest, rewound
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import unseal
@@ -41,6 +41,15 @@ class DamagedChain(CorruptionError):
             else "no commit is readable: restore the storage from a copy"
         )
         return f"commit {self.head.number} cannot be restored: {'; '.join(self.problems)}; {remedy}"
+
+
+def read_floor(storage: Storage) -> CommitNumber:
+    """The floor: commit names at or below it are used up, also those that were deleted. 0: none are.
+
+    It was raised durably before any commit record at or below it was deleted (see retention), so a leader
+    that manages to create such a name again learns here that it was late.
+    """
+    return CommitNumber(names.highest(storage, names.FLOORS))
 
 
 class History:
@@ -228,3 +237,43 @@ class History:
 def brings_manifest(record: CommitRecord) -> bool:
     """Whether a full manifest was written for this very commit."""
     return record.manifest != "" and names.number_of(record.manifest) == record.number
+
+
+def verify(history: History) -> list[str]:
+    """Every damaged or missing record and manifest above the floor, one line each.
+
+    Reads all of them from storage.
+    """
+    fresh = History(history.storage)
+    numbers = fresh.numbers()
+    problems: list[str] = []
+    for number in range(numbers[0], numbers[-1] + 1) if numbers else ():
+        try:
+            record = fresh.record(number)
+            if brings_manifest(record):
+                fresh.read_manifest(record)
+        except CorruptionError as damage:
+            problems.append(str(damage))
+    if not problems:
+        try:
+            fresh.load()
+        except CorruptionError as damage:
+            problems.append(str(damage))
+    return problems
+
+
+def newest_intact(
+    history: History, head: Head, intact: Callable[[CheckpointView], bool]
+) -> CheckpointView | None:
+    """The newest retained commit whose records fold and whose files `intact` finds whole, if there is one.
+
+    Asks `intact` newest first and stops at the first yes.
+    """
+    for number in range(head.number, max(head.retained_from, 1) - 1, -1):
+        try:
+            view = history.view_at(number)
+        except CorruptionError:
+            continue
+        if intact(view):
+            return view
+    return None

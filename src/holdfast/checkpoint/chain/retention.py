@@ -17,16 +17,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.checkpoint.chain.commits import Chain
-from holdfast.checkpoint.chain.floor import outdated_floors, raise_floor, read_floor
-from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.history import History, read_floor
 from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.checkpoint.chain.terms import outdated_terms
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.envelope import seal
 from holdfast.checkpoint.store.records import CommitRecord, FloorRecord
+from holdfast.checkpoint.store.write_once import write_once
 from holdfast.errors import CorruptionError
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
+
+FLOORS_KEPT = 2
+"""Two, so that a listing that races with a raise never shows none."""
 
 SWEEP_EVERY = 8
 """Commits given up between sweeps, so that the price of a sweep is shared."""
@@ -212,7 +216,9 @@ class Retention:
             return floor
         stored = History(self._storage)
         stored.read_manifest(stored.record(first_kept))
-        raise_floor(self._storage, FloorRecord(floor=first_kept - 1, term=head.term, run=head.run))
+        raised = FloorRecord(floor=first_kept - 1, term=head.term, run=head.run)
+        # Another leader's record under the same name says the same.
+        write_once(self._storage, names.floor(raised.floor), seal("floor", raised))
         reached(Step.FLOOR_RAISED)
         return first_kept - 1
 
@@ -236,3 +242,8 @@ class Retention:
             if (names.number_of(entry.name) or floor + 1) <= floor
         ]
         return old + outdated_terms(self._storage) + outdated_floors(self._storage)
+
+
+def outdated_floors(storage: Storage) -> list[str]:
+    """Names of floor records that may be deleted; never the highest."""
+    return names.all_but_newest(storage, names.FLOORS, FLOORS_KEPT)

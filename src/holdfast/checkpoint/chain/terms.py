@@ -1,17 +1,19 @@
-"""Claiming the leader's seat in storage.
+"""The terms of leaders in storage: how one is claimed, and how it ended.
 
 Always true: a claimed term is higher than every term that was visible when the claim was made; the newest
-term record is never deleted. A term only orders leaders. Safety rests on the commit chain, not on who
-holds a term.
+term record is never deleted. `ended/T` is written once, by the leader of term T, which writes nothing of the
+job after it: where the newest term has one, no leader runs. Where it has none, one may, however long it was
+silent: a run that was killed leaves none.
+A term only orders leaders. Safety rests on the commit chain, not on who holds a term.
 """
 
 from __future__ import annotations
 
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import TermRecord
+from holdfast.checkpoint.store.records import EndedRecord, TermRecord
 from holdfast.checkpoint.store.write_once import write_once
-from holdfast.errors import RetryableError
+from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.ids import Term
 from holdfast.storage.contract import Storage
 
@@ -21,13 +23,11 @@ TERMS_KEPT = 2
 
 
 def claim(storage: Storage, run: str, host: str, pid: int, now_ms: int) -> Term:
-    """Claim the next term for `run`. Whoever held the seat before loses it at their next commit."""
+    """Claim the next term for `run`. The leader before loses its lead at its next commit."""
     for _ in range(CLAIMS_MAX):
-        number = _newest_number(storage) + 1
+        number = names.highest(storage, names.TERMS) + 1
         record = TermRecord(term=number, run=run, host=host, pid=pid, claimed_ms=now_ms)
-        data = seal("term", record)
-        # A newer term may have come and this name been cleaned while we were paused: then the claim is stale.
-        if write_once(storage, names.term(number), data) == data and _newest_number(storage) == number:
+        if _claimed(storage, record):
             return Term(number)
     raise RetryableError(
         f"no term could be claimed in {CLAIMS_MAX} tries, the last was {number}: "
@@ -37,15 +37,21 @@ def claim(storage: Storage, run: str, host: str, pid: int, now_ms: int) -> Term:
 
 def claim_after(storage: Storage, newest: int, run: str, host: str, pid: int, now_ms: int) -> Term | None:
     """Claim the term after `newest` for `run`. None: another claim came first, and none is made."""
-    data = seal("term", TermRecord(term=newest + 1, run=run, host=host, pid=pid, claimed_ms=now_ms))
-    if _newest_number(storage) != newest or write_once(storage, names.term(newest + 1), data) != data:
-        return None
-    return Term(newest + 1) if _newest_number(storage) == newest + 1 else None
+    record = TermRecord(term=newest + 1, run=run, host=host, pid=pid, claimed_ms=now_ms)
+    free = names.highest(storage, names.TERMS) == newest
+    return Term(record.term) if free and _claimed(storage, record) else None
+
+
+def _claimed(storage: Storage, record: TermRecord) -> bool:
+    data = seal("term", record)
+    ours = write_once(storage, names.term(record.term), data) == data
+    # A newer term may have come and this name been cleaned while we were paused: then the claim is stale.
+    return ours and names.highest(storage, names.TERMS) == record.term
 
 
 def newest_term(storage: Storage) -> TermRecord | None:
-    """Who claimed last, or None when nobody ever did."""
-    number = _newest_number(storage)
+    """Who claimed last; None: no term was ever claimed."""
+    number = names.highest(storage, names.TERMS)
     if number == 0:
         return None
     name = names.term(number)
@@ -54,8 +60,26 @@ def newest_term(storage: Storage) -> TermRecord | None:
 
 def outdated_terms(storage: Storage) -> list[str]:
     """Names of term records that may be deleted; never the newest."""
-    return [entry.name for entry in storage.list(names.TERMS)][:-TERMS_KEPT]
+    return names.all_but_newest(storage, names.TERMS, TERMS_KEPT)
 
 
-def _newest_number(storage: Storage) -> int:
-    return max((names.number_of(entry.name) or 0 for entry in storage.list(names.TERMS)), default=0)
+def record_ending(storage: Storage, record: EndedRecord) -> None:
+    """Write down that a run has ended, and forget the ends of earlier terms."""
+    write_once(storage, names.ended(record.term), seal("ended", record))
+    found = ((entry.name, names.number_of(entry.name)) for entry in storage.list(names.ENDED))
+    storage.delete([name for name, term in found if term is not None and term < record.term])
+
+
+def ending_of(storage: Storage, term: int) -> EndedRecord | None:
+    """How the run of this term ended; None: it leads, was killed, or could not write it down."""
+    name = names.ended(term)
+    try:
+        return unseal("ended", EndedRecord, storage.get(name), name)
+    except (ObjectMissing, CorruptionError):
+        return None
+
+
+def newest_ending(storage: Storage) -> EndedRecord | None:
+    """How the newest leader ended: then none runs. None: one may run, or there never was one."""
+    leader = newest_term(storage)
+    return ending_of(storage, leader.term) if leader is not None else None

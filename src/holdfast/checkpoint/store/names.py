@@ -6,6 +6,8 @@ choose them.
 
 from __future__ import annotations
 
+from holdfast.storage.contract import Storage
+
 JOB = "job"
 TERMS = "terms/"
 PLANS = "plans/"
@@ -100,3 +102,13 @@ def number_of(name: str) -> int | None:
     parts = name.split("/")
     digits = parts[1][:12] if len(parts) > 1 else ""
     return int(digits) if len(digits) == 12 and digits.isdecimal() else None
+
+
+def highest(storage: Storage, prefix: str) -> int:
+    """The highest number below `prefix`, from names alone; 0: there is none."""
+    return max((number_of(entry.name) or 0 for entry in storage.list(prefix)), default=0)
+
+
+def all_but_newest(storage: Storage, prefix: str, kept: int) -> list[str]:
+    """The names below `prefix` without the `kept` newest."""
+    return [entry.name for entry in storage.list(prefix)][:-kept]

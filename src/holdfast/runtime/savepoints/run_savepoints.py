@@ -18,7 +18,8 @@ from holdfast.checkpoint.chain.checkpoint import (
     open_checkpoint,
     refuse_other_job,
 )
-from holdfast.checkpoint.chain.commits import Chain, DamagedChain
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.history import DamagedChain
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, from_manifest
 from holdfast.checkpoint.savepoints.layout import read_savepoint
 from holdfast.checkpoint.savepoints.start_from import finish_claim, open_seeded, seed_checkpoint

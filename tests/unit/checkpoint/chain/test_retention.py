@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.checkpoint.chain import retention
 from holdfast.checkpoint.chain.commits import Chain
-from holdfast.checkpoint.chain.floor import FLOORS_KEPT, read_floor
+from holdfast.checkpoint.chain.history import read_floor
 from holdfast.checkpoint.chain.pins import pin, read_pins, unpin
-from holdfast.checkpoint.chain.retention import Needed, Retention, retire
+from holdfast.checkpoint.chain.retention import FLOORS_KEPT, Needed, Retention, retire
 from holdfast.checkpoint.chain.terms import claim, newest_term
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store import names

@@ -4,9 +4,8 @@ import pickle
 
 import pytest
 
-from holdfast.checkpoint.chain.commits import Chain, Committed, DamagedChain
-from holdfast.checkpoint.chain.damage import newest_intact, verify
-from holdfast.checkpoint.chain.history import brings_manifest
+from holdfast.checkpoint.chain.commits import Chain, Committed
+from holdfast.checkpoint.chain.history import DamagedChain, brings_manifest, newest_intact, verify
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
