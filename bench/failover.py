@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.recovery import ROWS, percentiles
-from holdfast.checkpoint.log.failovers import read_failovers
+from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import FailoverRecord
 from holdfast.nodes.zookeeper_server import TICK_MS, ZooKeeperServer, free_port

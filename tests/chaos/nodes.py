@@ -20,7 +20,7 @@ from typing import Any, Self
 from holdfast.chaos.history import History as Story
 from holdfast.chaos.spark_cluster import arguments as spark_arguments
 from holdfast.checkpoint.chain.history import History
-from holdfast.checkpoint.log.failovers import read_failovers
+from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, FailoverRecord
 from holdfast.ids import CommitNumber

@@ -46,7 +46,7 @@ def write(name: str, outcome: str = "created", *, call: str = "put_new", place: 
         (write(names.commit(1), "done", call="delete"), Fate.CONTRADICTS),
         (write(names.plan(1, 1), "done", call="delete"), Fate.REMOVED),
         (write(names.plan(2, 1), "done", call="delete"), Fate.CONTRADICTS),
-        (write(names.failure(1)), Fate.NOTED),
+        (write(f"{names.FAILURES}{1:012d}"), Fate.NOTED),
         (write("out-000000000003.parquet", place="sink"), Fate.ADOPTED),
         (write("out-000000000003.parquet", "exists", place="sink"), Fate.REFUSED),
         (write("out-000000000004.parquet", place="sink"), Fate.CONTRADICTS),

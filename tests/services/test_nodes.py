@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from holdfast.admin.cluster import cluster_standing, hand_over, visit
+from holdfast.checkpoint.chain.checkpoint import cluster_of
 from holdfast.checkpoint.chain.history import History
-from holdfast.checkpoint.log.failovers import cluster_of, read_failovers
+from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.errors import DefinitionError, InputVanished, MachineError

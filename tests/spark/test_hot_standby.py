@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.admin.cluster import cluster_standing
 from holdfast.checkpoint.chain.history import History
-from holdfast.checkpoint.log.failovers import read_failovers
+from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import FailoverRecord
 from holdfast.clock import SystemClock

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
 import holdfast as hf
-from holdfast.checkpoint.log.failures import read_failures
+from holdfast.checkpoint.log.incidents import read_failures
 from holdfast.runtime.restart_strategy import POISON_FAILURES
 from holdfast.storage.urls import open_storage
 from tests.spark.jobs import run

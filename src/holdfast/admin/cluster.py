@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.checkpoint.log.failovers import read_failovers
+from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.clock import Clock
 from holdfast.cluster import membership, paths, seats
 from holdfast.cluster.node_records import WishCard

@@ -14,7 +14,7 @@ from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.terms import ending_of, newest_term
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.log.failures import read_failures
+from holdfast.checkpoint.log.incidents import read_failures
 from holdfast.checkpoint.log.requests import Asked
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError

@@ -19,8 +19,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from holdfast.errors import DefinitionError
-from holdfast.inspect.stored_lists import lists_of_operator, unkeyed_operators
-from holdfast.inspect.stored_state import StoredState, state_tables
+from holdfast.inspect.stored_state import StoredState, lists_of_operator, state_tables
 from holdfast.state.files.rows import row_schema
 
 FORMATS = ("parquet", "csv", "json")
@@ -35,7 +34,7 @@ def export_state(stored: StoredState, uid: str, format: str, directory: Path) ->
         raise DefinitionError(f"{path} exists already; choose another directory, or remove it")
     directory.mkdir(parents=True, exist_ok=True)
     draft = directory / f".{path.name}.unfinished"
-    unkeyed = uid in unkeyed_operators(stored)
+    unkeyed = uid in stored.unkeyed_operators
     schema = _ITEMS if unkeyed else row_schema(stored.layout(uid))
     count = 0
     with _WRITERS[format](draft, schema) as write:

@@ -25,8 +25,14 @@ from holdfast.cli.options import AsJson, Verbose, one_line_errors
 from holdfast.errors import DefinitionError
 from holdfast.inspect.diff import OperatorDifference, differences
 from holdfast.inspect.point_query import StateReader
-from holdfast.inspect.stored_lists import lists_of_operator, unkeyed_operators
-from holdfast.inspect.stored_state import StoredState, open_stored, pinned, state_entries, state_tables
+from holdfast.inspect.stored_state import (
+    StoredState,
+    lists_of_operator,
+    open_stored,
+    pinned,
+    state_entries,
+    state_tables,
+)
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import type_ddl
 from holdfast.state.files.rows import rows_of
@@ -65,8 +71,8 @@ def show(
     with one_line_errors(verbose):
         stored = opened(where)
         with pinned(stored, "holdfast state show"):
-            for one in [uid] if uid else [*stored.lineages, *unkeyed_operators(stored)]:
-                if one in unkeyed_operators(stored):
+            for one in [uid] if uid else [*stored.lineages, *stored.unkeyed_operators]:
+                if one in stored.unkeyed_operators:
                     _show_lists(stored, one, limit, as_json=json)
                 elif sizes:
                     _show_sizes(stored, one, as_json=json)
@@ -150,7 +156,7 @@ def export(
     with one_line_errors(verbose):
         stored = opened(where)
         with pinned(stored, "holdfast state export"):
-            for one in [uid] if uid else [*stored.lineages, *unkeyed_operators(stored)]:
+            for one in [uid] if uid else [*stored.lineages, *stored.unkeyed_operators]:
                 path, count = export_state(stored, one, format, out)
                 if json:
                     print(json_module.dumps({"operator": one, "file": str(path), "rows": count}))

@@ -30,7 +30,7 @@ from holdfast.admin.status import asked_plainly, commits_plainly
 from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.terms import newest_term
-from holdfast.checkpoint.log.failures import read_failures
+from holdfast.checkpoint.log.incidents import read_failures
 from holdfast.checkpoint.log.requests import read_asked
 from holdfast.checkpoint.store.records import RequestRecord
 from holdfast.clock import Clock

@@ -18,8 +18,7 @@ from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.errors import RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.inspect.point_query import KeyLookup
-from holdfast.inspect.stored_lists import lists_of_operator, unkeyed_operators
-from holdfast.inspect.stored_state import StoredState, state_entries
+from holdfast.inspect.stored_state import StoredState, lists_of_operator, state_entries
 from holdfast.state.encoding.layout import LONG_KEY_SUFFIX, StateLayout
 from holdfast.state.files.delta import open_delta
 from holdfast.state.files.rows import Item, column_names, rows_of
@@ -74,7 +73,7 @@ def differences(a: StoredState, b: StoredState, examples: int = 10) -> list[Oper
             "other with `holdfast savepoints convert`, then compare"
         )
     keyed = dict.fromkeys([*a.lineages, *b.lineages])
-    others = dict.fromkeys([*unkeyed_operators(a), *unkeyed_operators(b)])
+    others = dict.fromkeys([*a.unkeyed_operators, *b.unkeyed_operators])
     return [
         *(_of_operator(a, b, uid, examples) for uid in keyed),
         *(_of_lists(a, b, uid, examples) for uid in others if uid not in keyed),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -33,8 +34,10 @@ from holdfast.checkpoint.store.schemas import lineage_of
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
+from holdfast.state.cells.shard_list import unpack_list
 from holdfast.state.contract import SnapshotSource, Version
-from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
+from holdfast.state.encoding.types import parse_type
 from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.delta import Entry, open_delta, to_entries
 from holdfast.state.files.rows import Item, rows_of
@@ -81,12 +84,26 @@ class StoredState:
         return self.lineage(uid).layout
 
     @property
+    def unkeyed_operators(self) -> list[str]:
+        """The uids of the operators without keys."""
+        return [schema.uid for schema in self.view.operators if not schema.key]
+
+    @property
     def whole(self) -> KeyGroupRange:
         return KeyGroupRange(KeyGroup(0), KeyGroup(self.key_groups))
 
     def __str__(self) -> str:
         what = f"savepoint {self.savepoint}" if self.savepoint else f"commit {self.view.number}"
         return f"{what} (epoch {self.view.last_epoch}) in {self.storage.url}"
+
+
+@dataclass(frozen=True)
+class ShardItems:
+    """What one shard holds in one list."""
+
+    state: str
+    shard: int
+    items: tuple[Any, ...]
 
 
 def open_stored(url: str, *, commit: int | None = None, epoch: int | None = None) -> StoredState:
@@ -183,6 +200,21 @@ def state_entries(
     with tempfile.TemporaryDirectory(prefix="holdfast-reading-") as scratch:
         for piece in pieces(stored.view, uid, groups or stored.whole):
             yield from _runs(lineage.layout, _merged(stored, lineage, piece, Path(scratch)))
+
+
+def lists_of_operator(stored: StoredState, uid: str) -> Iterator[ShardItems]:
+    """All lists of an operator, shard by shard. CorruptionError names a damaged file."""
+    types = {
+        state.name: parse_type(state.type)
+        for schema in stored.view.operators
+        if schema.uid == uid
+        for state in schema.states
+    }
+    for file in stored.view.lists.get(uid, ()):
+        field = StateField(0, file.state, StateKind.LIST, types[file.state])
+        data = read_extent(stored.storage, file.extent)
+        items = unpack_list(data, field, file.extent.object)
+        yield ShardItems(file.state, file.shard, tuple(items))
 
 
 def _runs(layout: StateLayout, entries: Iterator[Item]) -> Iterator[Sequence[Item]]:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from holdfast.checkpoint.chain.checkpoint import find_job, refuse_if_occupied
-from holdfast.checkpoint.log.failovers import hold_by_cluster, record_failover
+from holdfast.checkpoint.chain.checkpoint import find_job, hold_by_cluster, refuse_if_occupied
+from holdfast.checkpoint.log.incidents import record_failover
 from holdfast.checkpoint.store.records import ClusterRecord
 from holdfast.clock import Clock
 from holdfast.cluster.seat_lease import (

@@ -11,7 +11,7 @@ import socket
 import uuid
 from collections.abc import Mapping
 
-from holdfast.checkpoint.log.failovers import cluster_of
+from holdfast.checkpoint.chain.checkpoint import cluster_of
 from holdfast.checkpoint.store.records import ClusterRecord
 from holdfast.clock import Clock
 from holdfast.cluster import membership, seats

@@ -14,8 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line
-from holdfast.checkpoint.store.records import PlanRecord
-from holdfast.checkpoint.store.records import Slice as PlannedSlice
+from holdfast.checkpoint.store.records import PlannedSlice, PlanRecord
 from holdfast.connectors.contract import Json, Slice
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.list_state import OperatorLists

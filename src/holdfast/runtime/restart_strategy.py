@@ -4,7 +4,7 @@ Always true: `decide` touches nothing and waits for nothing; the same history gi
 history is that of the job, not of the process: failures of earlier leaders count, those before a clean stop
 or before somebody gave up do not.
 Never here: which errors may be retried at all (see runtime.restarts), waiting, recording (see
-checkpoint.log.failures).
+checkpoint.log.incidents).
 """
 
 from __future__ import annotations

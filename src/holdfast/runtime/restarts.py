@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.log.failures import counted, read_failures, record_failure, times_retried
+from holdfast.checkpoint.log.incidents import counted, read_failures, record_failure, times_retried
 from holdfast.checkpoint.store.records import FailureRecord
 from holdfast.clock import Clock
 from holdfast.errors import (

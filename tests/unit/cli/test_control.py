@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from holdfast.admin import status as admin_status
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.terms import EndedRecord, claim, record_ending
-from holdfast.checkpoint.log.failures import record_failure
+from holdfast.checkpoint.log.incidents import record_failure
 from holdfast.checkpoint.log.requests import Requests, State, read_asked
 from holdfast.checkpoint.store.records import FailureRecord
 from holdfast.cli import control, main

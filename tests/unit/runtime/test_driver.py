@@ -12,7 +12,7 @@ import pytest
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.terms import claim, newest_ending
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
-from holdfast.checkpoint.log.failures import read_failures
+from holdfast.checkpoint.log.incidents import read_failures
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, OperatorSchema
 from holdfast.clock import SystemClock

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from holdfast.checkpoint.log.failures import FAILURES_KEPT, counted, read_failures
+from holdfast.checkpoint.log.incidents import FAILURES_KEPT, counted, read_failures
 from holdfast.checkpoint.store.records import FailureRecord
 from holdfast.errors import (
     CorruptionError,

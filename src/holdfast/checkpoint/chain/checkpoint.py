@@ -1,7 +1,8 @@
 """The door to a checkpoint: whose it is, and that it may be opened as asked.
 
-Always true: a checkpoint belongs to one job and has one number of key groups, from its creation on.
-Nothing is ever created inside a directory that holds something else.
+Always true: a checkpoint belongs to one job and has one number of key groups, from its creation on. One that
+a cluster holds is refused to every other cluster until a person moves it. Nothing is ever created inside a
+directory that holds something else.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import JobRecord
+from holdfast.checkpoint.store.records import ClusterRecord, JobRecord
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.clock import Clock
 from holdfast.errors import ObjectMissing, RestoreError
@@ -165,6 +166,37 @@ def refuse_if_occupied(storage: Storage) -> None:
     raise RestoreError(
         f"{storage.url} is not empty and holds no checkpoint ({found[0]} is there); choose an empty place"
     )
+
+
+def cluster_of(storage: Storage) -> ClusterRecord | None:
+    """The cluster that holds the checkpoint; None: none does."""
+    return _cluster(storage, names.highest(storage, names.CLUSTERS))
+
+
+def hold_by_cluster(storage: Storage, record: ClusterRecord, *, move: bool) -> None:
+    """Let the checkpoint be this cluster's. RestoreError: it is another's, and `move` is not set."""
+    for _ in range(100):
+        newest = names.highest(storage, names.CLUSTERS)
+        held = _cluster(storage, newest)
+        if held is not None and held.id == record.id:
+            return
+        if held is not None and not move:
+            raise RestoreError(
+                f"the checkpoint in {storage.url} belongs to cluster {held.cluster!r} at ZooKeeper "
+                f"{held.zookeeper}, not to {record.cluster!r} at {record.zookeeper}; choose another place, "
+                "or stop that cluster and start with --move-checkpoint"
+            )
+        data = seal("cluster", record)
+        if write_once(storage, names.cluster(newest + 1), data) == data:
+            return
+    raise RestoreError(f"several clusters claim {storage.url} at once; stop all but one")
+
+
+def _cluster(storage: Storage, number: int) -> ClusterRecord | None:
+    if number == 0:
+        return None
+    name = names.cluster(number)
+    return unseal("cluster", ClusterRecord, storage.get(name), name)
 
 
 def written_by() -> str:

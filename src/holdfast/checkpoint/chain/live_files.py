@@ -10,11 +10,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Generic, TypeVar, overload
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.append_only import Prefix
 from holdfast.checkpoint.store.records import (
     DeltaFile,
     ListFile,
@@ -24,10 +24,72 @@ from holdfast.checkpoint.store.records import (
     StagedFile,
 )
 
+T = TypeVar("T")
+
 SNAPSHOTS_KEPT = 2
 
+
+class SharedList(Sequence[T], Generic[T]):
+    """An immutable sequence to which appending costs only what is appended.
+
+    Many versions share one list, each seeing its own stretch of it. Appending to the newest version extends
+    the list; appending to an older one (history forked there) copies first.
+    """
+
+    __slots__ = ("_end", "_items", "_start")
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        self._items = list(items)
+        self._start, self._end = 0, len(self._items)
+
+    def appended(self, more: Iterable[T]) -> SharedList[T]:
+        more = list(more)
+        if not more:
+            return self
+        # Copied as well when most of the list is dropped items, so that they can be freed.
+        if self._end != len(self._items) or self._start > len(self):
+            return SharedList([*self, *more])
+        self._items.extend(more)
+        return self._window(self._start, self._end + len(more))
+
+    def without_first(self, count: int) -> SharedList[T]:
+        assert 0 <= count <= len(self)
+        return self._window(self._start + count, self._end) if count else self
+
+    def _window(self, start: int, end: int) -> SharedList[T]:
+        window: SharedList[T] = SharedList.__new__(SharedList)
+        window._items, window._start, window._end = self._items, start, end
+        return window
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self._items[(self._start if index >= 0 else self._end) + index]
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def __iter__(self) -> Iterator[T]:
+        return (self._items[i] for i in range(self._start, self._end))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SharedList) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return hash(len(self))
+
+    def __repr__(self) -> str:
+        return f"SharedList({list(self)!r})"
+
+
 Range = tuple[int, int]
-DeltasByRange = dict[Range, Prefix[DeltaFile]]
+DeltasByRange = dict[Range, SharedList[DeltaFile]]
 
 
 def with_deltas(deltas: dict[str, DeltasByRange], more: tuple[DeltaFile, ...]) -> dict[str, DeltasByRange]:
@@ -41,7 +103,7 @@ def with_deltas(deltas: dict[str, DeltasByRange], more: tuple[DeltaFile, ...]) -
             deltas[delta.operator] = dict(deltas.get(delta.operator, {}))
             copied.add(delta.operator)
         ranges, key = deltas[delta.operator], (delta.first_group, delta.end_group)
-        ranges[key] = ranges.get(key, Prefix()).appended([delta])
+        ranges[key] = ranges.get(key, SharedList()).appended([delta])
     return deltas
 
 
@@ -123,7 +185,7 @@ def stamped(
     }
 
 
-def unpublished(staged: Prefix[StagedFile], published: dict[str, int]) -> Prefix[StagedFile]:
+def unpublished(staged: SharedList[StagedFile], published: dict[str, int]) -> SharedList[StagedFile]:
     """Without the epochs that every sink has shown."""
     through = min(published.values(), default=0)
     count = 0

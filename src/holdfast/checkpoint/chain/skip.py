@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.plans import Plans, PlanTaken, committed_attempts, gives_up
-from holdfast.checkpoint.store.records import Json, PlanRecord, Slice
+from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord
 from holdfast.connectors.files.slices import PlannedFile, planned_files, without
 from holdfast.errors import RestoreError
 from holdfast.ids import EpochId, PlanAttempt
@@ -45,7 +45,7 @@ class Choice:
 
     plan: PlanRecord
     parts: tuple[GivenUp, ...]
-    slices: dict[str, Slice]
+    slices: dict[str, PlannedSlice]
     newest: int
     """The newest attempt at the epoch then; the plan itself may be an older one, which was committed."""
 
@@ -137,7 +137,7 @@ def _in_force(plans: Plans, epoch: int, attempts: Mapping[int, PlanAttempt]) -> 
     return plans.read(EpochId(epoch), attempts[epoch])
 
 
-def _chosen(plan: PlanRecord, source: str | None, files: Sequence[str]) -> Iterator[tuple[str, Slice]]:
+def _chosen(plan: PlanRecord, source: str | None, files: Sequence[str]) -> Iterator[tuple[str, PlannedSlice]]:
     """The slices that change, as they would be."""
     reads = {uid: part for uid, part in plan.slices.items() if not part.skipped}
     if source is not None and source not in reads:
@@ -167,7 +167,7 @@ def _chosen(plan: PlanRecord, source: str | None, files: Sequence[str]) -> Itera
             yield uid, replace(part, detail=left, rows=None, given_up=(*part.given_up, *sorted(names)))
 
 
-def _given_up(uid: str, before: Slice, after: Slice) -> GivenUp:
+def _given_up(uid: str, before: PlannedSlice, after: PlannedSlice) -> GivenUp:
     files = planned_files(before.detail, before.notes)
     if after.skipped:
         return GivenUp(uid, before.start, before.end, before.rows, files, whole=True)
@@ -175,7 +175,7 @@ def _given_up(uid: str, before: Slice, after: Slice) -> GivenUp:
     return GivenUp(uid, before.start, before.end, None, gone, whole=False)
 
 
-def _matching(part: Slice, files: Sequence[str]) -> set[str]:
+def _matching(part: PlannedSlice, files: Sequence[str]) -> set[str]:
     """Those of the files that a slice reads. A path stands for the file of that name."""
     if part.skipped:
         return set()

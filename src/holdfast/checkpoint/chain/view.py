@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from holdfast.checkpoint.chain.append_only import Prefix
 from holdfast.checkpoint.chain.live_files import (
     DeltasByRange,
+    SharedList,
     kept_snapshots,
     stamped,
     uncovered,
@@ -59,7 +59,7 @@ class CheckpointView:
     run: str = ""
     last_epoch: int = 0
     positions: dict[str, Json] = field(default_factory=dict)
-    notes: dict[str, Prefix[Json]] = field(default_factory=dict)
+    notes: dict[str, SharedList[Json]] = field(default_factory=dict)
     deltas: dict[str, DeltasByRange] = field(default_factory=dict)
     """Operator uid -> key-group range -> live deltas in epoch order."""
     snapshots: dict[str, tuple[SnapshotFile, ...]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class CheckpointView:
     """Operator uid -> the newest list of each shard and state that has one, in the order of the shards."""
     own_keys: dict[str, tuple[OwnKeysShard, ...]] = field(default_factory=dict)
     """Operator uid -> its shards, where its keys are saved on their own."""
-    staged: Prefix[StagedFile] = field(default_factory=Prefix)
+    staged: SharedList[StagedFile] = field(default_factory=SharedList)
     """Output not yet published everywhere, in epoch order."""
     published_through: dict[str, int] = field(default_factory=dict)
     rows_through: dict[str, int] = field(default_factory=dict)
@@ -237,10 +237,10 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         run=manifest.run,
         last_epoch=manifest.last_epoch,
         positions=manifest.positions,
-        notes={uid: Prefix(notes) for uid, notes in manifest.notes.items()},
+        notes={uid: SharedList(notes) for uid, notes in manifest.notes.items()},
         deltas=with_deltas({}, manifest.deltas),
         snapshots=snapshots,
-        staged=Prefix(manifest.staged),
+        staged=SharedList(manifest.staged),
         published_through=manifest.published_through,
         rows_through=manifest.rows_through,
         operators=manifest.operators,
@@ -288,10 +288,10 @@ def _published(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
     return {sink: max(epoch, before.get(sink, 0)) for sink, epoch in now.items()}
 
 
-def _fold_notes(notes: dict[str, Prefix[Json]], record: CommitRecord) -> dict[str, Prefix[Json]]:
+def _fold_notes(notes: dict[str, SharedList[Json]], record: CommitRecord) -> dict[str, SharedList[Json]]:
     if record.notes_replaced:
         notes = {uid: before for uid, before in notes.items() if uid not in record.notes_replaced}
-    added = {uid: notes.get(uid, Prefix()).appended(more) for uid, more in record.notes.items()}
+    added = {uid: notes.get(uid, SharedList()).appended(more) for uid, more in record.notes.items()}
     return {**notes, **added} if added else notes
 
 

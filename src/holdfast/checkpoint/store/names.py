@@ -63,14 +63,6 @@ def pin(name: str) -> str:
     return f"{PINS}{name}"
 
 
-def failure(number: int) -> str:
-    return f"{FAILURES}{number:012d}"
-
-
-def failover(number: int) -> str:
-    return f"{FAILOVERS}{number:012d}"
-
-
 def cluster(number: int) -> str:
     return f"{CLUSTERS}{number:012d}"
 

@@ -62,7 +62,7 @@ class EndedRecord(Record, frozen=True, kw_only=True):
     published: bool
 
 
-class Slice(Record, frozen=True, kw_only=True):
+class PlannedSlice(Record, frozen=True, kw_only=True):
     """What an epoch reads of one source: `start` is out, `end` is in; `detail` is the source's own (a file
     list, say).
     """
@@ -91,7 +91,7 @@ class PlanRecord(Record, frozen=True, kw_only=True):
     fingerprint: str
     parallelism: int
     clock_ms: int
-    slices: dict[str, Slice]
+    slices: dict[str, PlannedSlice]
 
 
 class Extent(Record, frozen=True, kw_only=True):

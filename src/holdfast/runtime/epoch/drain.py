@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.checkpoint.store.records import Json, Slice
+from holdfast.checkpoint.store.records import Json, PlannedSlice
 from holdfast.connectors.contract import EndingReader, SourceReader
 
 
@@ -38,7 +38,7 @@ class Ends:
         left = self._rows_left.get(uid)
         return limit if left is None else min(limit, left)
 
-    def planned(self, slices: Mapping[str, Slice]) -> None:
+    def planned(self, slices: Mapping[str, PlannedSlice]) -> None:
         """Count the slices of a plan, once it is written."""
         for uid in self._rows_left.keys() & slices.keys():
             left, rows = self._rows_left[uid], slices[uid].rows

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.store.records import PlanRecord
-from holdfast.checkpoint.store.records import Slice as PlannedSlice
+from holdfast.checkpoint.store.records import PlannedSlice, PlanRecord
 from holdfast.connectors.contract import Slice, SourceReader
 from holdfast.graph.job_graph import SourceNode, StreamNode, TransformNode, UnionNode
 from holdfast.runtime.epoch.program import Program, apply_transform, union_frames

@@ -22,7 +22,7 @@ from holdfast.checkpoint.chain.plans import (
 )
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import Json, PlanRecord, Slice
+from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord
 from holdfast.clock import Clock
 from holdfast.connectors.contract import Mark, SourceReader, TellingReader, Waiting, WaitingReader
 from holdfast.errors import CorruptionError, FencedOut, HoldfastError, ObjectMissing, RestoreError
@@ -282,9 +282,9 @@ class Planner:
         lags = [reader.lag(self.positions[uid]) for uid, reader in self.readers.items()]
         return None if any(lag is None for lag in lags) else sum(lag for lag in lags if lag is not None)
 
-    def _slices(self, max_rows: int) -> dict[str, Slice]:
+    def _slices(self, max_rows: int) -> dict[str, PlannedSlice]:
         now_ms = self._time.now_ms()
-        slices: dict[str, Slice] = {}
+        slices: dict[str, PlannedSlice] = {}
         left = max_rows
         uids = list(self.readers)
         first = self.epoch % max(1, len(uids))
@@ -293,7 +293,7 @@ class Planner:
             most = left if self._ends is None else self._ends.rows(uid, left)
             part = self.readers[uid].next(self.positions[uid], most, now_ms) if most > 0 else None
             if part is not None:
-                slices[uid] = Slice(
+                slices[uid] = PlannedSlice(
                     start=part.start,
                     end=part.end,
                     rows=part.rows,
@@ -304,7 +304,7 @@ class Planner:
                 left -= part.rows or 0
         return slices
 
-    def _draft(self, slices: dict[str, Slice], parent: int) -> PlanRecord:
+    def _draft(self, slices: dict[str, PlannedSlice], parent: int) -> PlanRecord:
         epoch = EpochId(self.epoch + 1)
         return PlanRecord(
             epoch=epoch,

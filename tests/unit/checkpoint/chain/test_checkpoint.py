@@ -1,9 +1,17 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.checkpoint import Checkpoint, open_checkpoint, read_job
+from holdfast.checkpoint.chain.checkpoint import (
+    Checkpoint,
+    cluster_of,
+    hold_by_cluster,
+    open_checkpoint,
+    read_job,
+)
 from holdfast.checkpoint.store import envelope, names
+from holdfast.checkpoint.store.records import ClusterRecord
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.storage.contract import Put
 from holdfast.testing.clocks import ManualClock
@@ -90,3 +98,18 @@ def test_of_two_creators_at_once_both_get_the_same_checkpoint() -> None:
     rival = MemoryStorage()
     winner = open_checkpoint(rival, "sums", 128, ManualClock(), identity="first")
     assert open_it(Racing()).job == winner.job
+
+
+def test_a_checkpoint_belongs_to_the_cluster_that_came_first_until_it_is_moved() -> None:
+    storage = MemoryStorage()
+    ours = ClusterRecord(cluster="ours", id="1", zookeeper="h:2181", node="a", at_ms=1)
+    assert cluster_of(storage) is None
+    hold_by_cluster(storage, ours, move=False)
+    hold_by_cluster(storage, replace(ours, node="b", at_ms=2), move=False)
+    assert cluster_of(storage) == ours, "another node of the same cluster changes nothing"
+    theirs = replace(ours, cluster="theirs", id="2")
+    with pytest.raises(RestoreError, match="belongs to cluster 'ours' at ZooKeeper h:2181, not to 'theirs'"):
+        hold_by_cluster(storage, theirs, move=False)
+    hold_by_cluster(storage, theirs, move=True)
+    with pytest.raises(RestoreError, match="belongs to cluster 'theirs'"):
+        hold_by_cluster(storage, ours, move=False)

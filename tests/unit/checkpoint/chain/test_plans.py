@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.plans import Plans, PlanTaken, PlanWritten, may_follow
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import PlanRecord, Slice
+from holdfast.checkpoint.store.records import PlannedSlice, PlanRecord
 from holdfast.errors import CorruptionError
 from holdfast.ids import EpochId, PlanAttempt
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
@@ -13,7 +13,7 @@ from tests.unit.checkpoint.kept import MemoryStorage
 
 
 def plan(epoch: int = 3, attempt: int = 1, run: str = "a") -> PlanRecord:
-    slices = {"in": Slice(start=[7, 1], end=[9, 0])}
+    slices = {"in": PlannedSlice(start=[7, 1], end=[9, 0])}
     return PlanRecord(
         epoch=epoch, attempt=attempt, term=1, run=run, parent=2, fingerprint="f", parallelism=2,
         clock_ms=0, slices=slices,

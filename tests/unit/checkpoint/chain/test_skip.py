@@ -7,15 +7,15 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.skip import choose, give_up
-from holdfast.checkpoint.store.records import PlanRecord, Slice
+from holdfast.checkpoint.store.records import PlannedSlice, PlanRecord
 from holdfast.connectors.files.source import FileSource
 from holdfast.errors import RestoreError
 from holdfast.ids import EpochId
 from holdfast.storage.local_directory import LocalStorage
 
 A, B, C = ["a.json", 10, 1], ["b.json", 20, 2], ["c.json", 30, 3]
-FILES = Slice(start=None, end=3, detail=[A, B, C], notes=("a.json", "b.json", "c.json"))
-IDS = Slice(start=None, end=9, rows=9)
+FILES = PlannedSlice(start=None, end=3, detail=[A, B, C], notes=("a.json", "b.json", "c.json"))
+IDS = PlannedSlice(start=None, end=9, rows=9)
 
 
 def planned(storage: LocalStorage) -> PlanRecord:
@@ -89,7 +89,7 @@ def test_a_later_epoch_is_found_by_its_number_or_by_its_file(tmp_path: Path) -> 
     # Several epochs may wait for one commit: the one that fails need not be the next.
     storage = LocalStorage(tmp_path)
     before = planned(storage)
-    later = Slice(start=3, end=4, detail=[["d.json", 1, 1]], notes=("d.json",))
+    later = PlannedSlice(start=3, end=4, detail=[["d.json", 1, 1]], notes=("d.json",))
     Plans(storage).write(replace(before, epoch=2, slices={"files": later}))
     assert choose(storage, source="files", epoch=2).slices["files"].skipped
     assert choose(storage, files=["d.json"]).plan.epoch == 2
@@ -129,7 +129,7 @@ def test_a_plan_that_changed_since_it_was_shown_is_left_alone(tmp_path: Path) ->
 def test_what_another_source_planned_is_not_taken_for_files(tmp_path: Path, detail: object) -> None:
     storage = LocalStorage(tmp_path)
     plan = planned(storage)
-    part = Slice(start=None, end=1, detail=detail, notes=("a.json",))
+    part = PlannedSlice(start=None, end=1, detail=detail, notes=("a.json",))
     Plans(storage).write(replace(plan, attempt=2, slices={"own": part}))
     with pytest.raises(RestoreError, match="no source reads files"):
         choose(storage, files=["a.json"])
@@ -144,7 +144,7 @@ def test_what_a_file_source_plans_is_known_as_files(tmp_path: Path) -> None:
     plan = planned(storage)
     found = FileSource(source, format="json", schema="a long").reader([]).next(None, None, 0)
     assert found is not None
-    part = Slice(start=found.start, end=found.end, detail=found.detail, notes=found.notes)
+    part = PlannedSlice(start=found.start, end=found.end, detail=found.detail, notes=found.notes)
     Plans(storage).write(replace(plan, attempt=2, slices={"in": part}))
     (given_up,) = choose(storage).parts
     assert [(file.name, file.size) for file in given_up.files] == [("x.json", 2)]

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace as changed
 
 from holdfast.checkpoint.chain import view as view_module
-from holdfast.checkpoint.chain.append_only import Prefix
+from holdfast.checkpoint.chain.live_files import SharedList
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, fold, from_manifest, rewound, to_manifest
 from holdfast.checkpoint.store.records import CommitRecord, OperatorSchema, Parent
 from holdfast.errors import CorruptionError
@@ -204,10 +204,10 @@ def test_the_cost_of_a_fold_follows_the_record() -> None:
             best = min(best, time.perf_counter() - started)
         return best
 
-    many = Prefix(delta(epoch) for epoch in range(1, 20_001))
+    many = SharedList(delta(epoch) for epoch in range(1, 20_001))
     big = replace(
         EMPTY, number=1, last_epoch=20_000, deltas={OPERATOR: {(0, 4): many}},
-        notes={"in": Prefix(str(n) for n in range(200_000))},
+        notes={"in": SharedList(str(n) for n in range(200_000))},
     )  # fmt: skip
     small = grown(100)
     assert cost(big) < 5 * cost(small)

@@ -16,8 +16,8 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import (
     Extent,
     OwnKeysShard,
+    PlannedSlice,
     PlanRecord,
-    Slice,
     SnapshotFile,
     StagedFile,
     VersionRecord,
@@ -149,9 +149,9 @@ def test_when_whoever_is_told_of_a_commit_fails_no_later_epoch_is_committed_or_s
 
 def test_notes_that_replace_in_the_middle_of_a_commit_replace_all_before_them(tmp_path: Path) -> None:
     parts = [
-        Slice(start=None, end=1, notes=("a",)),
-        Slice(start=1, end=2, notes=("b", "c"), replaces_notes=True),
-        Slice(start=2, end=3, notes=("d",)),
+        PlannedSlice(start=None, end=1, notes=("a",)),
+        PlannedSlice(start=1, end=2, notes=("b", "c"), replaces_notes=True),
+        PlannedSlice(start=2, end=3, notes=("d",)),
     ]
     outcomes = [
         EpochOutcome(replace(outcome(epoch).plan, slices={"in": part})) for epoch, part in enumerate(parts, 1)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.append_only import Prefix
 from holdfast.checkpoint.chain.commits import Chain, Committed
+from holdfast.checkpoint.chain.live_files import SharedList
 from holdfast.checkpoint.chain.plans import Plans, input_of
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import CommitRecord, PlanRecord, Slice
+from holdfast.checkpoint.store.records import CommitRecord, PlannedSlice, PlanRecord
 from holdfast.clock import Clock, SystemClock
 from holdfast.connectors.contract import Mark
 from holdfast.connectors.memory import MemoryReader, MemorySource
@@ -37,7 +37,7 @@ def plan(epoch: int, attempt: int, end: int) -> PlanRecord:
         fingerprint="f",
         parallelism=2,
         clock_ms=5,
-        slices={"rows": Slice(start=(epoch - 1) * 10 or None, end=end)},
+        slices={"rows": PlannedSlice(start=(epoch - 1) * 10 or None, end=end)},
     )
 
 
@@ -127,7 +127,7 @@ class Lost:
 
 def test_what_a_sink_shows_and_the_chain_lost_is_read_again_as_it_was(tmp_path: Path) -> None:
     job = Lost(tmp_path)
-    job.plans.write(replace(plan(2, 1, 20), slices={"rows": Slice(start=10, end=20, rows=10)}))
+    job.plans.write(replace(plan(2, 1, 20), slices={"rows": PlannedSlice(start=10, end=20, rows=10)}))
     assert job.recorded(Mark(1), max_rows=5) == [], "nothing of it is shown: other epoch sizes may be planned"
     assert job.recorded(Mark(2), max_rows=5) == [1]
 
@@ -161,7 +161,7 @@ def test_a_plan_that_is_not_the_one_whose_rows_a_sink_shows_is_refused(tmp_path:
 
 def test_what_was_given_up_stays_so_under_other_code(tmp_path: Path) -> None:
     plans, chain = Plans(LocalStorage(tmp_path)), Chain(LocalStorage(tmp_path))
-    slices = {"rows": Slice(start=None, end=10, given_up=("a.json",))}
+    slices = {"rows": PlannedSlice(start=None, end=10, given_up=("a.json",))}
     plans.write(replace(plan(1, 1, 10), slices=slices))
     for code, shards in (("f", 2), ("other", 2), ("f", 3)):
         (found,) = recorded_plans(plans, chain, chain.load(), ["rows"], code, shards, max_rows=1)
@@ -189,16 +189,16 @@ def test_a_source_gets_the_notes_that_stand_after_the_recorded_plans(tmp_path: P
             return super().reader(notes)
 
     parts = [
-        Slice(start=None, end=10, notes=("b",)),
-        Slice(start=10, end=20, notes=("c", "d"), replaces_notes=True),
-        Slice(start=20, end=30, notes=("e",)),
+        PlannedSlice(start=None, end=10, notes=("b",)),
+        PlannedSlice(start=10, end=20, notes=("c", "d"), replaces_notes=True),
+        PlannedSlice(start=20, end=30, notes=("e",)),
     ]
     recorded = deque(
         Recorded(replace(plan(epoch, 1, 0), slices={"rows": part}), None)
         for epoch, part in enumerate(parts, 1)
     )
     node = SourceNode(uid="rows", source=Noting(list(range(40))), place=Place(__file__, 1))
-    view = CheckpointView(notes={"rows": Prefix(["a"])})
+    view = CheckpointView(notes={"rows": SharedList(["a"])})
     Planner(Plans(LocalStorage(tmp_path)), (node,), view, recorded, SystemClock(), 1, "r", "f", 2)
     assert given == ["c", "d", "e"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.chain.append_only import Prefix
+from holdfast.checkpoint.chain.live_files import SharedList
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import Extent, StagedFile
 from holdfast.connectors.contract import Mark, StagedPart
@@ -62,7 +62,7 @@ def view(*files: StagedFile, last: int = 2, rows: int = 0, **published: int) -> 
     return CheckpointView(
         number=9,
         last_epoch=last,
-        staged=Prefix(files),
+        staged=SharedList(files),
         published_through=published,
         rows_through=dict.fromkeys(published, rows),
     )
