@@ -3,7 +3,7 @@
 The job goes on meanwhile: what it takes is one pin, which keeps the commit's files until they are copied.
 Always true: the `savepoint` record is written after everything that it names is durable; a savepoint that
 failed leaves nothing that could be taken for one, and what it wrote is removed.
-Never here: which commit to take, or stopping the job (see engine); making one of other state (see composing).
+Never here: which commit to take, stopping the job, making one of other state (see runtime.savepoints).
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def take_savepoint(
     history = History(checkpoint.storage)
     with _pinned(history, f"{PIN_PREFIX}{id}", number, holder, clock) as number:
         manifest, copies = repacked(savepoint_manifest(history.view_at(number)), id)
-        begin_savepoint(target, UnfinishedRecord(id=id, job=job.job, holder=holder, since_ms=clock.now_ms()))
-        with removed_on_failure(target):
+        mark = UnfinishedRecord(id=id, job=job.job, holder=holder, since_ms=clock.now_ms())
+        with unfinished_savepoint(target, mark):
             copy_all(checkpoint.storage, target, copies, progress)
             return seal_savepoint(
                 target,
@@ -86,11 +86,28 @@ def take_savepoint(
             )
 
 
-def begin_savepoint(target: Storage, mark: UnfinishedRecord) -> None:
-    """Take an empty place for a savepoint; from now on objects may be put there.
+@contextlib.contextmanager
+def unfinished_savepoint(target: Storage, mark: UnfinishedRecord) -> Iterator[None]:
+    """Take an empty place for a savepoint. Within it objects are put there, last comes `seal_savepoint`; a
+    failure removes what was put there and gives the place back.
 
-    RestoreError: something is there, or somebody else has begun.
+    RestoreError: something is there, or another savepoint was begun.
     """
+    _begin(target, mark)
+    try:
+        yield
+    except UnknownOutcome:
+        # What was not answered may still appear: only `unfinished` keeps it from being taken for more.
+        raise
+    except BaseException:
+        with contextlib.suppress(HoldfastError):
+            found = [entry.name for entry in target.list("")]
+            if names.SAVEPOINT not in found and names.UNFINISHED in found:
+                remove_all(target, found)
+        raise
+
+
+def _begin(target: Storage, mark: UnfinishedRecord) -> None:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", mark.id):
         raise DefinitionError(
             f"{mark.id!r} cannot be a savepoint's id; use letters, digits, '.', '_' and '-', at most 64"
@@ -112,7 +129,7 @@ def begin_savepoint(target: Storage, mark: UnfinishedRecord) -> None:
 
 
 def seal_savepoint(target: Storage, record: SavepointRecord) -> SavepointRecord:
-    """Make a savepoint of the objects that were put into a place since `begin_savepoint`.
+    """Make a savepoint of the objects in the place of an unfinished one.
 
     Objects that the record does not name, of an earlier try say, are removed. RestoreError: some that it
     names are not there.
@@ -215,19 +232,3 @@ def _pin_newest(history: History, name: str, holder: str, clock: Clock) -> int:
             if not tries_left:
                 raise
     raise AssertionError("every try returns or raises")
-
-
-@contextlib.contextmanager
-def removed_on_failure(target: Storage) -> Iterator[None]:
-    """Within it, after `begin_savepoint`, a failure removes what was put there and gives the place back."""
-    try:
-        yield
-    except UnknownOutcome:
-        # What was not answered may still appear: only `unfinished` keeps it from being taken for more.
-        raise
-    except BaseException:
-        with contextlib.suppress(HoldfastError):
-            found = [entry.name for entry in target.list("")]
-            if names.SAVEPOINT not in found and names.UNFINISHED in found:
-                remove_all(target, found)
-        raise

@@ -1,4 +1,4 @@
-"""A savepoint from its draft to its seal.
+"""A savepoint that is made, from its draft to its seal.
 
 Always true: the place is taken before the first file is written; after any error nothing is left there that
 could be taken for a savepoint.
@@ -6,20 +6,17 @@ could be taken for a savepoint.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from holdfast import errors
 from holdfast.checkpoint.chain.checkpoint import written_by
-from holdfast.checkpoint.savepoints.layout import remove_all
-from holdfast.checkpoint.savepoints.take import begin_savepoint, seal_savepoint
-from holdfast.checkpoint.store import names
+from holdfast.checkpoint.savepoints.copy import copy_all, repacked
+from holdfast.checkpoint.savepoints.take import seal_savepoint, unfinished_savepoint
 from holdfast.checkpoint.store.records import (
     DeltaFile,
     Manifest,
@@ -79,8 +76,8 @@ def drafted(
 
 
 def renewed(record: SavepointRecord) -> SavepointRecord:
-    """The draft of a savepoint made from another. A changed one is not the job's own any more: whoever starts
-    from it gets an identity of its own.
+    """The draft of a savepoint made from another. A changed one is not the job's own any more: a job that
+    starts from it gets an identity of its own.
     """
     return replace(
         record,
@@ -103,29 +100,20 @@ def without(manifest: Manifest, uids: Iterable[str]) -> Manifest:
     )
 
 
-@contextlib.contextmanager
-def beginning(target: Storage, draft: SavepointRecord) -> Iterator[None]:
-    """Take the place; on failure remove what was put there."""
+def make_savepoint(
+    target: Storage, draft: SavepointRecord, kept_in: Storage | None, written: Iterable[list[DeltaFile]]
+) -> SavepointRecord:
+    """Take the place, copy the files that the draft names from `kept_in`, let `written` put more there, and
+    seal it all. What nothing names, such as files of tasks that Spark ran more than once, is removed.
+    """
     holder = f"{socket.gethostname()}, process {os.getpid()}"
-    begin_savepoint(
-        target, UnfinishedRecord(id=draft.id, job=draft.job, holder=holder, since_ms=draft.created_ms)
-    )
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(errors.HoldfastError):
-            remove_all(target, [e.name for e in target.list("")], draft.id, SystemClock().now_ms())
-        raise
-
-
-def finished(target: Storage, draft: SavepointRecord, deltas: list[DeltaFile]) -> SavepointRecord:
-    """Seal it with what was written; what nothing names is removed."""
-    manifest = replace(draft.manifest, deltas=(*draft.manifest.deltas, *deltas))
-    form: Literal["native", "canonical"] = "native" if manifest.snapshots else "canonical"
-    named = {file.object for file in manifest.snapshots}
-    named |= {delta.extent.object for delta in manifest.deltas}
-    named |= {held.extent.object for held in manifest.lists}
-    left = [entry.name for entry in target.list(names.DATA) if entry.name not in named]
-    # Of tasks that Spark ran more than once.
-    target.delete(left)
-    return seal_savepoint(target, replace(draft, format=form, manifest=manifest))
+    mark = UnfinishedRecord(id=draft.id, job=draft.job, holder=holder, since_ms=draft.created_ms)
+    with unfinished_savepoint(target, mark):
+        manifest, copies = repacked(draft.manifest, draft.id)
+        if kept_in is not None:
+            copy_all(kept_in, target, copies)
+        # Not before the place is taken: an iterator writes when it is asked.
+        deltas = [delta for some in written for delta in some]
+        manifest = replace(manifest, deltas=(*manifest.deltas, *deltas))
+        form: Literal["native", "canonical"] = "native" if manifest.snapshots else "canonical"
+        return seal_savepoint(target, replace(draft, format=form, manifest=manifest))

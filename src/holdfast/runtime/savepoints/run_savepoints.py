@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.chain.checkpoint import (
@@ -129,32 +130,19 @@ def save(
 ) -> SavepointRecord:
     """Take a savepoint of the newest commit; or of `stopped_with`, with which the job has ended."""
     refuse_target(url)
+    take = partial(take_savepoint, checkpoint, id=uuid.uuid4().hex, clock=clock, holder=run)
     if format == "native":
-        return _native(checkpoint, url, stopped_with, run, clock)
+        return take(stopped_with or None, open_storage(url), stopped=stopped_with is not None)
     if format != "canonical":
         raise DefinitionError(f"format={format!r} is not known; choose native or canonical")
     beside = sibling(url, ".native")
-    _native(checkpoint, beside, None, run, clock)
+    take(None, open_storage(beside), stopped=False)
     native = Savepoint.open(beside)
     try:
         run_in_background(spark, f"holdfast-savepoint-{uuid.uuid4().hex}", f"holdfast savepoint to {url}")
         return native.convert(url, spark).record
     finally:
         native.dispose()
-
-
-def _native(
-    checkpoint: Checkpoint, url: str, stopped_with: int | None, run: str, clock: Clock
-) -> SavepointRecord:
-    return take_savepoint(
-        checkpoint,
-        stopped_with or None,
-        open_storage(url),
-        id=uuid.uuid4().hex,
-        stopped=stopped_with is not None,
-        clock=clock,
-        holder=run,
-    )
 
 
 def sibling(url: str, suffix: str) -> str:

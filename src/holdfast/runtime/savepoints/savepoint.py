@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.savepoints.copy import copy_all, repacked
 from holdfast.checkpoint.savepoints.layout import dispose_savepoint, read_savepoint, verify_savepoint
 from holdfast.checkpoint.store.records import Json, SavepointRecord
 from holdfast.checkpoint.store.schemas import record_of
@@ -27,8 +26,8 @@ from holdfast.graph.validate import check
 from holdfast.inspect.stored_state import StoredState, open_stored
 from holdfast.runtime.epoch.program import compile_graph
 from holdfast.runtime.epoch.schemas_in_force import declaration
-from holdfast.runtime.savepoints.draft import beginning, drafted, finished, renewed, without
-from holdfast.runtime.savepoints.writer import refuse_columns, regroup, write_rows
+from holdfast.runtime.savepoints.draft import drafted, make_savepoint, renewed, without
+from holdfast.runtime.savepoints.writer import StateWriter, refuse_columns
 from holdfast.runtime.spark_session import default_parallelism, open_session, register_data_sources
 from holdfast.state.encoding.keys import KEY_GROUPS_MAX
 from holdfast.state.encoding.types import frame_ddl
@@ -138,11 +137,9 @@ class Savepoint:
             operators=tuple(record_of(lineage) for lineage in lineages.values()),
         )
         target = open_storage(str(url))
-        with beginning(target, draft):
-            deltas = []
-            for uid, frame in frames.items():
-                deltas += write_rows(target, draft, lineages[uid].layout, frame, shards)
-            return Savepoint(target, finished(target, draft, deltas))
+        write_rows = StateWriter(target, draft, shards).write_rows
+        written = (write_rows(lineages[uid].layout, frame) for uid, frame in frames.items())
+        return Savepoint(target, make_savepoint(target, draft, None, written))
 
     def edit(
         self,
@@ -175,15 +172,10 @@ class Savepoint:
                 kept, operators=operators, positions={**kept.positions, **dict(positions or {})}
             ),
         )
-        shards = _shards(spark, self.key_groups, None)
         target = open_storage(str(url))
-        with beginning(target, draft):
-            files, copies = repacked(draft.manifest, draft.id)
-            copy_all(self._storage, target, copies)
-            deltas = []
-            for uid, frame in frames.items():
-                deltas += write_rows(target, draft, stored.layout(uid), frame, shards)
-            return Savepoint(target, finished(target, replace(draft, manifest=files), deltas))
+        write_rows = StateWriter(target, draft, _shards(spark, self.key_groups, None)).write_rows
+        written = (write_rows(stored.layout(uid), frame) for uid, frame in frames.items())
+        return Savepoint(target, make_savepoint(target, draft, self._storage, written))
 
     def convert(
         self, url: str, spark: SparkSession, *, key_groups: int | None = None, parallelism: int | None = None
@@ -194,17 +186,13 @@ class Savepoint:
         stored = self._stored()
         groups = key_groups or self.key_groups
         shards = _shards(spark, groups, parallelism)
-        uids = list(stored.lineages)
-        kept = without(self._record.manifest, set(uids))
-        draft = replace(renewed(self._record), key_groups=groups, manifest=replace(kept, parallelism=shards))
+        draft = renewed(self._record)
+        kept = replace(without(draft.manifest, stored.lineages), parallelism=shards)
+        draft = replace(draft, key_groups=groups, manifest=kept)
         target = open_storage(str(url))
-        with beginning(target, draft):
-            files, copies = repacked(draft.manifest, draft.id)
-            copy_all(self._storage, target, copies)
-            deltas = []
-            for uid in uids:
-                deltas += regroup(target, draft, stored, uid, spark, shards)
-            return Savepoint(target, finished(target, replace(draft, manifest=files), deltas))
+        writer = StateWriter(target, draft, shards)
+        written = (writer.regroup(spark, stored, uid) for uid in stored.lineages)
+        return Savepoint(target, make_savepoint(target, draft, self._storage, written))
 
     def __repr__(self) -> str:
         return f"Savepoint({self.url!r}, job={self.job!r}, epoch={self.epoch})"

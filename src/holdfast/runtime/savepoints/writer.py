@@ -1,16 +1,19 @@
 """State written into a savepoint by Spark: rows of a DataFrame, or the entries of another savepoint.
 
-Always true: every key is put into the key group in which its operator will look for it.
+Always true: every key is put into the key group in which its operator will look for it; what is written are
+deltas from nothing, one or a few per shard, so that any backend, any parallelism and any reader of Parquet
+can start from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from holdfast import errors
-from holdfast.checkpoint.savepoints.canonical import WholeState, whole_state_delta
-from holdfast.checkpoint.store.records import DeltaFile, SavepointRecord
+from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION
+from holdfast.checkpoint.store.records import DeltaFile, SavepointRecord, VersionRecord
 from holdfast.errors import DefinitionError
 from holdfast.ids import shard_ranges
 from holdfast.inspect.stored_state import StoredState, pieces
@@ -39,63 +42,63 @@ def refuse_columns(frames: Mapping[str, tuple[StateLayout, DataFrame]]) -> None:
         raise DefinitionError("\n".join([*problems, f"columns wanted: {'; '.join(wanted)}"]))
 
 
-def write_rows(
-    target: Storage, draft: SavepointRecord, layout: StateLayout, frame: DataFrame, shards: int
-) -> list[DeltaFile]:
-    """Put every row into its key group, as the operators do, and write the groups of each shard."""
-    states, group = column_names(layout)
-    wanted = row_schema(layout)
-    columns = [
-        f"cast({_quoted(name)} as {type_ddl(wanted.field(name).type)}) as {_quoted(name)}"
-        for name in (*layout.key.names, *states)
-    ]
-    routed = frame.selectExpr(*columns).selectExpr(
-        "*", f"{group_expression(layout.key, layout.key.names, draft.key_groups)} as {_quoted(group)}"
-    )
-    return _written(target, draft, layout, routed, "rows", group, shards)
+@dataclass(frozen=True)
+class StateWriter:
+    """Writes state into the place of a draft, in tasks for `shards` shards."""
 
+    target: Storage
+    draft: SavepointRecord
+    shards: int
 
-def regroup(
-    target: Storage,
-    draft: SavepointRecord,
-    stored: StoredState,
-    uid: str,
-    spark: SparkSession,
-    shards: int,
-) -> list[DeltaFile]:
-    """Put an operator's stored entries into the key groups of the draft."""
-    cuts = tuple((int(cut.first), int(cut.end)) for cut in pieces(stored.view, uid, stored.whole))
-    task = RegroupTask(stored.storage.url, uid, cuts, draft.key_groups)
-    entries = spark.range(0, len(cuts), 1, len(cuts)).mapInArrow(task, ENTRY_SCHEMA)
-    return _written(target, draft, stored.layout(uid), entries, "entries", "key_group", shards)
+    def write_rows(self, layout: StateLayout, frame: DataFrame) -> list[DeltaFile]:
+        """Put every row into its key group, as the operators do, and write the groups of each shard."""
+        states, group = column_names(layout)
+        wanted = row_schema(layout)
+        columns = [
+            f"cast({_quoted(name)} as {type_ddl(wanted.field(name).type)}) as {_quoted(name)}"
+            for name in (*layout.key.names, *states)
+        ]
+        key_group = group_expression(layout.key, layout.key.names, self.draft.key_groups)
+        routed = frame.selectExpr(*columns).selectExpr("*", f"{key_group} as {_quoted(group)}")
+        return self._written(layout, routed, "rows", group)
 
+    def regroup(self, spark: SparkSession, stored: StoredState, uid: str) -> list[DeltaFile]:
+        """Put an operator's stored entries into the key groups of the draft."""
+        cuts = tuple((int(cut.first), int(cut.end)) for cut in pieces(stored.view, uid, stored.whole))
+        task = RegroupTask(stored.storage.url, uid, cuts, self.draft.key_groups)
+        entries = spark.range(0, len(cuts), 1, len(cuts)).mapInArrow(task, ENTRY_SCHEMA)
+        return self._written(stored.layout(uid), entries, "entries", "key_group")
 
-def _written(
-    target: Storage,
-    draft: SavepointRecord,
-    layout: StateLayout,
-    frame: DataFrame,
-    form: Literal["rows", "entries"],
-    group: str,
-    shards: int,
-) -> list[DeltaFile]:
-    from pyspark.sql.functions import expr
+    def _written(
+        self, layout: StateLayout, frame: DataFrame, form: Literal["rows", "entries"], group: str
+    ) -> list[DeltaFile]:
+        from pyspark.sql.functions import expr
 
-    epoch = draft.manifest.last_epoch
-    ranges = shard_ranges(draft.key_groups, shards)
-    task = WriteTask(target.url, layout, form, group, ranges, epoch)
-    shard = f"cast((({_quoted(group)} + 1) * {shards} - 1) div {draft.key_groups} as int)"
-    order = [_quoted(group), "`key`"] if form == "entries" else [_quoted(group)]
-    placed = frame.repartitionById(shards, expr(shard)).sortWithinPartitions(*order)
-    results = [decode_written(bytes(row[0])) for row in placed.mapInArrow(task, RESULT_SCHEMA).collect()]
-    deltas = []
-    for result in sorted(results, key=lambda result: result.first_group):
-        if result.failure is not None:
-            raise getattr(errors, result.failure.kind)(*result.failure.args)
-        assert result.extent is not None
-        state = WholeState(layout.operator, result.first_group, result.end_group, result.entries)
-        deltas.append(whole_state_delta(draft, state, result.extent))
-    return deltas
+        epoch, key_groups = self.draft.manifest.last_epoch, self.draft.key_groups
+        ranges = shard_ranges(key_groups, self.shards)
+        task = WriteTask(self.target.url, layout, form, group, ranges, epoch)
+        shard = f"cast((({_quoted(group)} + 1) * {self.shards} - 1) div {key_groups} as int)"
+        order = [_quoted(group), "`key`"] if form == "entries" else [_quoted(group)]
+        placed = frame.repartitionById(self.shards, expr(shard)).sortWithinPartitions(*order)
+        results = [decode_written(bytes(row[0])) for row in placed.mapInArrow(task, RESULT_SCHEMA).collect()]
+        version = VersionRecord(epoch=epoch, attempt=0, result=self.draft.id)
+        deltas = []
+        for result in sorted(results, key=lambda result: result.first_group):
+            if result.failure is not None:
+                raise getattr(errors, result.failure.kind)(*result.failure.args)
+            assert result.extent is not None
+            deltas.append(
+                DeltaFile(
+                    operator=layout.operator,
+                    first_group=result.first_group,
+                    end_group=result.end_group,
+                    version=version,
+                    parent=EMPTY_VERSION,
+                    extent=result.extent,
+                    entries=result.entries,
+                )
+            )
+        return deltas
 
 
 def _quoted(name: str) -> str:

@@ -13,10 +13,10 @@ from holdfast.checkpoint.chain.view import to_manifest
 from holdfast.checkpoint.savepoints import copy
 from holdfast.checkpoint.savepoints import take as take_module
 from holdfast.checkpoint.savepoints.layout import dispose_savepoint, read_savepoint, verify_savepoint
-from holdfast.checkpoint.savepoints.take import PIN_PREFIX, savepoint_manifest, take_savepoint
+from holdfast.checkpoint.savepoints.take import PIN_PREFIX, savepoint_manifest, seal_savepoint, take_savepoint
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import SavepointRecord
-from holdfast.errors import CorruptionError, HoldfastError, RestoreError, UnknownOutcome
+from holdfast.errors import CorruptionError, DefinitionError, HoldfastError, RestoreError, UnknownOutcome
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
@@ -173,6 +173,22 @@ def test_two_savepoints_cannot_share_a_place() -> None:
     with pytest.raises(RestoreError, match="a savepoint already"):
         take(checkpoint, target, id="sp-2")
     assert take(checkpoint, target, id="sp-1") == first
+
+
+def test_an_id_that_cannot_be_a_name_is_refused() -> None:
+    checkpoint, target = new_checkpoint(MemoryStorage()), MemoryStorage()
+    grown(checkpoint)
+    with pytest.raises(DefinitionError, match="a/b"):
+        take(checkpoint, target, id="a/b")
+    assert target.objects == {}
+
+
+def test_a_savepoint_is_not_sealed_without_its_objects() -> None:
+    checkpoint = new_checkpoint(MemoryStorage())
+    grown(checkpoint)
+    record = take(checkpoint, MemoryStorage())
+    with pytest.raises(RestoreError, match=r"cannot be finished.*missing"):
+        seal_savepoint(MemoryStorage(), record)
 
 
 def test_a_commit_that_is_given_up_is_refused() -> None:
