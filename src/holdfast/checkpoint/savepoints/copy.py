@@ -3,7 +3,7 @@
 Always true: an object is in its new place only if all of its bytes had the checksums that the manifest
 gives; a few parts are in memory at a time, whatever the state's size. Two copies of the same files put the
 same bytes under the same names.
-Never here: which files there are to copy (see saving), or when what was copied counts (see saving, seeding).
+Never here: which files to copy (see take), or when what was copied counts (see take, start_from).
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ from holdfast.storage.checksums import stream_extent
 from holdfast.storage.contract import Storage
 
 COPY_THREADS = 2
-"""Objects copied at a time: one is written while another is synced. More only get into each other's way, and
-into the job's.
-"""
+"""Objects copied at a time: one is written while another is synced. More would only slow the job."""
 COPY_NICENESS = 15
 """The job goes first where both want the same core."""
 
@@ -144,7 +142,7 @@ def _parts(source: Storage, copy: Copy) -> Iterator[bytes]:
 
 
 class _Tally:
-    """What is done so far. `stopped`: somebody failed, so nobody need go on."""
+    """What is done so far. `stopped`: one copy failed, so the others need not go on."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._done, self._total, self._progress = 0, total, progress

@@ -2,11 +2,11 @@
 
 A savepoint is a directory with a `savepoint` record and the objects that it names, all relative to the
 directory: it may be moved or copied as a whole. `unfinished` says that its files are being written or
-removed, `claimed` that a checkpoint has taken it over (see seeding).
+removed, `claimed` that a checkpoint has taken it over (see start_from).
 
 Always true: a `savepoint` record is there only while all that it names is; what is not a savepoint is never
 written to and never removed.
-Never here: taking one (see saving), starting from one (see seeding).
+Never here: taking one (see take), starting from one (see start_from).
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ RECORDS = (names.SAVEPOINT, names.UNFINISHED, names.CLAIMED)
 
 @dataclass(frozen=True, slots=True)
 class FoundSavepoint:
-    """A savepoint as a listing finds it. `problem`: why it cannot be started from; then `record` may be
-    None.
-    """
+    """A savepoint as a listing finds it. `problem`: why no job can start from it; `record` may be None."""
 
     url: str
     record: SavepointRecord | None
@@ -135,8 +133,7 @@ def dispose_savepoint(storage: Storage, now_ms: int, *, force: bool = False) -> 
 def remove_all(storage: Storage, found: Iterable[str], id: str = "", now_ms: int = 0) -> None:
     """Remove the records and objects of a savepoint, so that at no moment there is one that lacks objects.
 
-    `found`: the names in the place. `id`: what the half-removed savepoint is known by, where nothing says so
-    yet.
+    `found`: the names in the place. `id`: by what the half-removed savepoint is known, where it has no mark.
     """
     if names.UNFINISHED not in found:
         mark = UnfinishedRecord(id=id, job="", holder="removal", since_ms=now_ms)

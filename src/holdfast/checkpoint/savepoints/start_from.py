@@ -8,11 +8,13 @@ other, and needs the savepoint no more.
 
 Always true: a step that failed or was interrupted is done again by starting again; before the job record
 nothing was touched except the claim and its token. A checkpoint that was to begin with a savepoint never
-begins without it. A savepoint that nobody claimed is only read. Of all who claim it one succeeds, and only
-that one removes it, after a commit of its own.
+begins without it. A savepoint that is not claimed is only read. Of several that claim it one succeeds, and
+only that one removes it, after a commit of its own.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from holdfast.checkpoint.chain.checkpoint import (
     Checkpoint,
@@ -72,40 +74,19 @@ def open_seeded(
     existing = find_job(storage)
     if existing is not None and has_begun(storage):
         _refuse_unless_begun_with(storage, existing, savepoint)
-        return open_checkpoint(
-            storage,
-            job,
-            key_groups,
-            clock,
-            identity=identity,
-            retain=retain,
-            seeded_from=existing.seeded_from,
-        )
-    record = read_savepoint(savepoint)
-    if record.key_groups != key_groups:
-        raise RestoreError(
-            f"the savepoint in {savepoint.url} has {record.key_groups} key groups, the job asks for "
-            f"{key_groups}; start it with key_groups={record.key_groups}, or make a savepoint of "
-            f"{key_groups} with `holdfast savepoints convert`"
-        )
-    if claim and record.stopped and record.job != job:
-        raise RestoreError(
-            f"the savepoint in {savepoint.url} is of job {record.job!r}; whoever claims it goes on as that "
-            f"job, with its sinks; name the job {record.job!r}, or start {job!r} without a claim"
-        )
-    if existing is None:
-        refuse_if_occupied(storage)
+        seeded_from = existing.seeded_from
     else:
-        refuse_if_seeded_otherwise(storage, existing, record.id)
-    _settle_ownership(storage, savepoint, record.id, job, identity if claim else None, clock.now_ms())
+        record = read_savepoint(savepoint)
+        _refuse_unfit(savepoint, record, job, key_groups, claim=claim)
+        if existing is None:
+            refuse_if_occupied(storage)
+        else:
+            refuse_if_seeded_otherwise(storage, existing, record.id)
+        _Ownership(storage, job, savepoint, record.id).settle(identity if claim else None, clock.now_ms())
+        seeded_from = record.id
+        identity = record.identity if claim and record.stopped else identity
     return open_checkpoint(
-        storage,
-        job,
-        key_groups,
-        clock,
-        identity=record.identity if claim and record.stopped else identity,
-        retain=retain,
-        seeded_from=record.id,
+        storage, job, key_groups, clock, identity=identity, retain=retain, seeded_from=seeded_from
     )
 
 
@@ -115,7 +96,7 @@ def seed_checkpoint(
     """Copy the savepoint's objects into the checkpoint and commit them. None: that was done before.
 
     `term` was claimed in the checkpoint by `run`. Raises as `Chain.commit` does, and CorruptionError naming
-    what of the savepoint is damaged; call again once it is mended.
+    what of the savepoint is damaged; call again once that is restored.
     """
     if has_begun(checkpoint.storage):
         return None
@@ -140,7 +121,8 @@ def finish_claim(checkpoint: Checkpoint, savepoint: Storage, now_ms: int) -> Non
     claimed = find_claim(savepoint)
     unfinished = find_unfinished(savepoint)
     removing = names.SAVEPOINT not in found and unfinished is not None and unfinished.id == seed
-    if removing or (claimed is not None and _is_ours(claimed, checkpoint.storage, checkpoint.job.job, seed)):
+    ownership = _Ownership(checkpoint.storage, checkpoint.job.job, savepoint, seed)
+    if removing or (claimed is not None and ownership.is_ours(claimed)):
         remove_all(savepoint, found, seed, now_ms)
 
 
@@ -175,45 +157,63 @@ def _refuse_unless_begun_with(storage: Storage, existing: JobRecord, savepoint: 
         )
 
 
-def _settle_ownership(
-    storage: Storage, savepoint: Storage, id: str, job: str, token: str | None, now_ms: int
+def _refuse_unfit(
+    savepoint: Storage, record: SavepointRecord, job: str, key_groups: int, *, claim: bool
 ) -> None:
-    """Claim the savepoint if there is a token to do it with; refuse if somebody else has."""
-    claimed = find_claim(savepoint)
-    if token is not None and claimed is None:
-        claimed = _claim(storage, savepoint, id, job, token, now_ms)
-    if claimed is not None and not _is_ours(claimed, storage, job, id):
-        storage.delete([names.claim(id)])
-        alike = ", is another one than this," if claimed.checkpoint == storage.url else ""
+    if record.key_groups != key_groups:
         raise RestoreError(
-            f"{refusal_of_claimed(savepoint, claimed)}{alike} and will remove it; start from a copy of it, "
-            "or from another savepoint"
+            f"the savepoint in {savepoint.url} has {record.key_groups} key groups, the job asks for "
+            f"{key_groups}; start it with key_groups={record.key_groups}, or make a savepoint of "
+            f"{key_groups} with `holdfast savepoints convert`"
+        )
+    if claim and record.stopped and record.job != job:
+        raise RestoreError(
+            f"the savepoint in {savepoint.url} is of job {record.job!r}; whoever claims it goes on as that "
+            f"job, with its sinks; name the job {record.job!r}, or start {job!r} without a claim"
         )
 
 
-def _claim(storage: Storage, savepoint: Storage, id: str, job: str, token: str, now_ms: int) -> ClaimedRecord:
-    """Claim the savepoint, unless another was quicker: the claim that it has now.
+@dataclass(frozen=True)
+class _Ownership:
+    """Whether savepoint `id` is that of the checkpoint of `job` in `storage`."""
 
-    The token is kept before it is used, so that a claim that was interrupted is known as this checkpoint's.
-    """
-    name = names.claim(id)
-    ours = ClaimRecord(savepoint=id, token=token, at_ms=now_ms)
-    kept = unseal("claim", ClaimRecord, write_once(storage, name, seal("claim", ours)), name)
-    wanted = ClaimedRecord(job=job, checkpoint=storage.url, claimed_ms=now_ms, token=kept.token)
-    return unseal(
-        "claimed",
-        ClaimedRecord,
-        write_once(savepoint, names.CLAIMED, seal("claimed", wanted)),
-        names.CLAIMED,
-    )
+    storage: Storage
+    job: str
+    savepoint: Storage
+    id: str
 
+    def settle(self, token: str | None, now_ms: int) -> None:
+        """Claim the savepoint if there is a token to do it with; refuse if another checkpoint has."""
+        claimed = find_claim(self.savepoint)
+        if token is not None and claimed is None:
+            claimed = self._claim(token, now_ms)
+        if claimed is not None and not self.is_ours(claimed):
+            self.storage.delete([names.claim(self.id)])
+            alike = ", is another one than this," if claimed.checkpoint == self.storage.url else ""
+            raise RestoreError(
+                f"{refusal_of_claimed(self.savepoint, claimed)}{alike} and will remove it; start from a copy "
+                "of it, or from another savepoint"
+            )
 
-def _is_ours(claimed: ClaimedRecord, storage: Storage, job: str, id: str) -> bool:
-    """Whether a claim on savepoint `id` is the checkpoint's in `storage`."""
-    if not claimed.token:
-        return (claimed.job, claimed.checkpoint) == (job, storage.url)
-    name = names.claim(id)
-    try:
-        return unseal("claim", ClaimRecord, storage.get(name), name).token == claimed.token
-    except ObjectMissing:
-        return False
+    def _claim(self, token: str, now_ms: int) -> ClaimedRecord:
+        """Claim the savepoint, unless another was quicker: the claim that it has now.
+
+        The token is kept before it is used, so that a claim that was interrupted is known as this
+        checkpoint's.
+        """
+        name = names.claim(self.id)
+        ours = ClaimRecord(savepoint=self.id, token=token, at_ms=now_ms)
+        kept = unseal("claim", ClaimRecord, write_once(self.storage, name, seal("claim", ours)), name)
+        wanted = ClaimedRecord(job=self.job, checkpoint=self.storage.url, claimed_ms=now_ms, token=kept.token)
+        data = write_once(self.savepoint, names.CLAIMED, seal("claimed", wanted))
+        return unseal("claimed", ClaimedRecord, data, names.CLAIMED)
+
+    def is_ours(self, claimed: ClaimedRecord) -> bool:
+        """Whether this claim on the savepoint is the checkpoint's."""
+        if not claimed.token:
+            return (claimed.job, claimed.checkpoint) == (self.job, self.storage.url)
+        name = names.claim(self.id)
+        try:
+            return unseal("claim", ClaimRecord, self.storage.get(name), name).token == claimed.token
+        except ObjectMissing:
+            return False
