@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.skip import choose, give_up
 from holdfast.checkpoint.store.records import PlannedSlice, PlanRecord
 from holdfast.connectors.files.source import FileSource
 from holdfast.errors import RestoreError
-from holdfast.ids import EpochId
+from holdfast.ids import CommitNumber, EpochId
 from holdfast.storage.local_directory import LocalStorage
+from tests.unit.checkpoint.kept import grow
 
 A, B, C = ["a.json", 10, 1], ["b.json", 20, 2], ["c.json", 30, 3]
 FILES = PlannedSlice(start=None, end=3, detail=[A, B, C], notes=("a.json", "b.json", "c.json"))
@@ -121,6 +124,29 @@ def test_a_plan_that_changed_since_it_was_shown_is_left_alone(tmp_path: Path) ->
     with pytest.raises(RestoreError, match="planned again meanwhile"):
         give_up(storage, choice)
     assert newest(storage).attempt == 2
+
+
+@pytest.mark.parametrize("asked", [{}, {"epoch": 2}, {"files": ["a.json"]}])
+def test_after_a_rewind_the_plan_that_was_committed_counts_and_not_a_newer_attempt(
+    tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    """Sinks may show what came of the committed plan: a start follows that one, and so must a skip."""
+    storage = LocalStorage(tmp_path)
+    committed = replace(planned(storage), epoch=2)
+    other = PlannedSlice(start=None, end=4, detail=[["d.json", 1, 1]], notes=("d.json",))
+    plans, chain = Plans(storage), Chain(storage)
+    plans.write(committed)
+    view = grow(chain, chain.load(), 2)
+    chain.rewind(view.head, CommitNumber(1), term=1, run="run-1")
+    plans.write(replace(committed, attempt=2, slices={"files": other}))
+    choice = choose(storage, **asked)
+    assert (choice.plan, choice.newest) == (committed, 2)
+    written = give_up(storage, choice)
+    assert (written.attempt, written.slices["ids"].end) == (3, IDS.end)
+    with pytest.raises(RestoreError, match="name one of"):
+        choose(storage, files=["d.json"])
+    if "files" in asked:
+        assert choose(storage, epoch=2).plan == written, "what was given up of it stays given up"
 
 
 @pytest.mark.parametrize(
