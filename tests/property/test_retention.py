@@ -29,7 +29,7 @@ from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import CommitNumber
 from holdfast.storage.checksums import checksum
 from holdfast.testing.clocks import ManualClock
-from tests.unit.checkpoint.kept import MemoryStorage, commit, delta, draft, extent, snapshot
+from tests.unit.checkpoint.kept import MemoryStorage, commit, delta, draft, extent, on_each_part, snapshot
 
 JOB = JobRecord(job="sums", identity="id", key_groups=4, created_ms=0, written_by="test")
 RANGES = [(0, 4), (0, 2), (2, 4), (0, 1), (1, 4)]
@@ -145,15 +145,16 @@ class Story:
         saved = self.chain.view_at(number)
         meanwhile = cycle([Act(kind, act.number, act.more + i) for i, kind in enumerate(MEANWHILE)])
 
-        def go_on(done: int, total: int) -> None:
+        def go_on() -> None:
             self.act(next(meanwhile))
             self.check()
 
         self.saves += 1
         target = MemoryStorage()
+        on_each_part(target, go_on)
         take_savepoint(
             Checkpoint(self.storage, JOB, self.chain, Plans(self.storage), self.retention), number, target,
-            id=f"sp-{self.saves}", stopped=False, clock=ManualClock(0), holder="run-1", progress=go_on,
+            id=f"sp-{self.saves}", stopped=False, clock=ManualClock(0), holder="run-1",
         )  # fmt: skip
         assert verify_savepoint(target) == []
         return target, saved

@@ -150,7 +150,7 @@ def _saved(place: Path) -> Savepoint:
 
     storage, clock = open_storage(str(place / "ck")), SystemClock()
     job = read_job(storage)
-    checkpoint = open_checkpoint(storage, job.job, job.key_groups, clock, identity="x", create=False)
+    checkpoint = open_checkpoint(storage, job.job, job.key_groups, clock, identity="x")
     number = checkpoint.chain.load().number
     target = open_storage(str(place / "sp"))
     take_savepoint(checkpoint, number, target, id="taken", stopped=True, clock=clock, holder="test")

@@ -1,4 +1,4 @@
-"""Commits that a command makes for a job that nobody leads, under a term of its own.
+"""Commits that a command makes for a job that has no leader, under a term of its own.
 
     the newest leader answers               it leads: the command must leave that to it
     it has ended, by its own word           the command may lead for a moment
@@ -39,10 +39,10 @@ class Leadership:
 
 
 def look_for_leader(storage: Storage, clock: Clock, command: str, *, not_running: bool = False) -> Leadership:
-    """Who leads. RetryableError: somebody may, and does not say so."""
+    """Who leads. RetryableError: a leader may run, and does not say so."""
     newest = newest_term(storage)
     answers = status_of_leader(storage, clock, ANSWER_SECONDS, by=asker(command)) is not None
-    # A command that was killed led nothing.
+    # A command that was killed leaves no ending, and nothing that still runs.
     is_over = newest is None or newest.run.startswith(_RUNS) or ending_of(storage, newest.term) is not None
     if newest is not None and not (answers or not_running or is_over):
         raise RetryableError(

@@ -27,7 +27,6 @@ from holdfast.storage.contract import Storage
 KEEP_MIN = 2
 """As for a run: what there is to go back to when the newest turns out damaged."""
 
-
 GIVING_UP = 2
 """Commits that it takes: one says what is given up, and what a later one finds given up may be deleted."""
 
@@ -54,7 +53,7 @@ def prune(
     dry_run: bool = False,
     not_running: bool = False,
 ) -> Pruned:
-    """Give up all but the newest `keep` commits, if nobody leads, and delete what is given up.
+    """Give up all but the newest `keep` commits, if no leader runs, and delete what is given up.
 
     Pins whose time is over are removed; with `pins_older_than_ms` also all those that are older than that.
     RetryableError: the leader neither answers nor said that it ended; nothing was touched. `not_running`: the

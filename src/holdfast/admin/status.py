@@ -1,7 +1,7 @@
 """A job, its checkpoints and its requests as plain values, for the command line and the HTTP API alike.
 
-Always true: all of it is read from storage, so it works whether or not anybody leads. Nothing is written
-but the question to the leader, which is removed again.
+Always true: all of it is read from storage, so it works with and without a leader. Nothing is written but the
+question to the leader, which is removed again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An upgrade, rehearsed: whether this code can go on from that state, and what would change.
+"""Rehearses an upgrade: whether this code can go on from that state, and what would change.
 
 Always true: it reads records and nothing else, writes nothing, opens no source and no sink.
 Never here: what fits what (see state.files.evolution); showing it (see cli.check).
@@ -85,7 +85,7 @@ def rehearse(
     origin = _origin(storage)
     view = origin.view
     if origin.chain is not None and origin.job != graph.name:
-        # Whether its state would fit is no question then, and dropping it no remedy.
+        # Before any comparison of state: to drop what does not fit would be no remedy.
         refusal = other_job(storage, origin.job, graph.name)
         return Rehearsal(storage.url, graph.name, view.last_epoch, findings=(), problems=(refusal,))
     layouts = _layouts(graph, session)

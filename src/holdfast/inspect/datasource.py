@@ -49,7 +49,7 @@ class Asked:
 
 
 class StateDataSource(DataSource):
-    """See the module."""
+    """What Spark knows as the format `holdfast-state`."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -115,7 +115,7 @@ class StateDataReader(DataSourceReader):
 
 
 def _done(storage: Storage, partition: StatePartition) -> None:
-    """Say that a partition was read; whoever is the last removes the pin."""
+    """Say that a partition was read; the last one to be read removes the pin."""
     place = f"{READERS}{partition.pin}/"
     storage.put(f"{place}{partition.index:06d}", b"")
     said = [entry.name for entry in storage.list(place)]

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from holdfast.checkpoint.chain.shard_lines import line_of
+from holdfast.checkpoint.chain.shard_lines import line_of, ranges_of
 from holdfast.errors import RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.inspect.point_query import KeyLookup
@@ -25,7 +24,7 @@ from holdfast.state.files.rows import Item, column_names, rows_of
 from holdfast.storage.checksums import read_extent
 
 KEYS_MAX = 50_000
-"""Up to so many keys are looked up one by one; for more, reading everything is quicker."""
+"""Up to this many keys are looked up one by one; for more, reading everything is quicker."""
 
 Kind = Literal["added", "removed", "changed"]
 KeyEntries = tuple[bytes, Sequence[Item]]
@@ -56,6 +55,9 @@ class OperatorDifference:
     examples: list[KeyDifference] = field(default_factory=list)
     schema: tuple[str, ...] = ()
     """What is different in the operator's schema, a line each."""
+
+    def count(self, kind: Kind, keys: int = 1) -> None:
+        setattr(self, kind, getattr(self, kind) + keys)
 
     @property
     def differs(self) -> bool:
@@ -93,7 +95,7 @@ def _of_operator(a: StoredState, b: StoredState, uid: str, examples: int) -> Ope
             kind = _kind(before_layout, after_layout, before, after)
             if kind is None:
                 continue
-            setattr(found, kind, getattr(found, kind) + 1)
+            found.count(kind)
             if len(found.examples) < examples:
                 found.examples.append(
                     KeyDifference(
@@ -110,16 +112,15 @@ def _of_lists(a: StoredState, b: StoredState, uid: str, examples: int) -> Operat
     """Of an operator without keys: the items that only one side has, whichever shard they are in."""
     found = OperatorDifference(uid)
     before, after = _items(a, uid), _items(b, uid)
-    for kind, more in (("removed", before - after), ("added", after - before)):
-        for (state, item), count in more.items():
-            if kind == "added":
-                found.added += count
-            else:
-                found.removed += count
+    only: tuple[tuple[Kind, Counter[tuple[str, str]]], ...]
+    only = (("removed", before - after), ("added", after - before))
+    for kind, items in only:
+        for (state, item), count in items.items():
+            found.count(kind, count)
             if len(found.examples) < examples:
                 shown = {"item": item}
                 sides = (None, shown) if kind == "added" else (shown, None)
-                found.examples.append(KeyDifference(cast(Kind, kind), {"state": state}, *sides))
+                found.examples.append(KeyDifference(kind, {"state": state}, *sides))
     return found
 
 
@@ -149,16 +150,14 @@ def _shown(state: tuple[str, str] | None) -> str:
     return "absent" if state is None else f"{state[0]} of {state[1]}"
 
 
-def _unlike(a: StoredState, b: StoredState, uid: str) -> Iterator[KeyGroupRange]:
+def _unlike(a: StoredState, b: StoredState, uid: str) -> list[KeyGroupRange]:
     """The key groups, in ranges, that do not come from the very same files."""
     unlike: list[int] = []
     for group in range(a.key_groups):
         alone = KeyGroupRange(KeyGroup(group), KeyGroup(group + 1))
         if a.storage.url != b.storage.url or _files(a, uid, alone) != _files(b, uid, alone):
             unlike.append(group)
-    for _, run in groupby(enumerate(unlike), lambda pair: pair[1] - pair[0]):
-        members = [group for _, group in run]
-        yield KeyGroupRange(KeyGroup(members[0]), KeyGroup(members[-1] + 1))
+    return [KeyGroupRange(KeyGroup(first), KeyGroup(end)) for first, end in ranges_of(unlike)]
 
 
 def _files(stored: StoredState, uid: str, groups: KeyGroupRange) -> Any:
@@ -228,7 +227,7 @@ def _keys(stored: StoredState, uid: str, groups: KeyGroupRange) -> Iterator[KeyE
 
 
 def _has_state(base: bytes, entries: list[Item]) -> bool:
-    """The real key behind a shortened one is no state."""
+    """Whether there is more than the real key behind a shortened one, which is not state."""
     return len(entries) > 1 or any(key != base + LONG_KEY_SUFFIX for key, _ in entries)
 
 

@@ -1,7 +1,7 @@
-"""Point queries: the committed state of one key, read from storage while the job runs, or while it does not.
+"""Point queries: the committed state of one key, read from storage, whether or not the job runs.
 
 Always true: every answer is of the newest commit in storage when it was asked for, and says of which; it
-never mixes two commits. The leader is not asked and not disturbed.
+never mixes two commits. The leader takes no part in it.
 A reader keeps what it has read of deltas, up to `cache_bytes`, and has snapshots open; a snapshot is verified
 whole when it is first opened. So the first query costs that, and the next ones a look at each delta.
 """

@@ -1,9 +1,9 @@
-"""Stored state, read: of a commit or of a savepoint, in key order, a piece at a time.
+"""Reads stored state, of a commit or of a savepoint: entries in key order, a piece at a time, and lists.
 
 Always true: only storage is read, never working state; every byte that is used was verified; every file is
 read by the schema that it was written under and shown in the one in force. In memory are the deltas of one
 piece (about a shard) and the entries of a few thousand keys.
-Never here: Spark (see datasource) and single keys (see query).
+Never here: Spark (see datasource) and single keys (see point_query).
 """
 
 from __future__ import annotations

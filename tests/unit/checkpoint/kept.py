@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from holdfast.checkpoint.store.records import (
     VersionRecord,
 )
 from holdfast.errors import ObjectMissing
-from holdfast.storage.contract import Entry, Put
+from holdfast.storage.contract import Entry, Put, Storage
 
 OPERATOR, GROUPS, SINK = "totals", 4, "out"
 
@@ -77,6 +78,22 @@ class MemoryStorage:
         data = bytearray(self.objects[name])
         data[len(data) // 2] ^= 1
         self.objects[name] = bytes(data)
+
+
+def on_each_part(storage: Storage, act: Callable[[], None]) -> None:
+    """From now on, `act` is called after each part that is streamed to `storage`, one at a time."""
+    put_stream, turn = storage.put_stream, threading.Lock()
+
+    def acting(name: str, parts: Callable[[], Iterator[bytes]]) -> None:
+        def watched() -> Iterator[bytes]:
+            for part in parts():
+                yield part
+                with turn:
+                    act()
+
+        put_stream(name, watched)
+
+    storage.put_stream = acting  # type: ignore[method-assign]
 
 
 def extent(name: str) -> Extent:

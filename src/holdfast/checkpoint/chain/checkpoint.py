@@ -40,24 +40,19 @@ def open_checkpoint(
     clock: Clock,
     *,
     identity: str,
-    create: bool = True,
     retain: int = RETAIN,
     seeded_from: str = "",
 ) -> Checkpoint:
     """Open the checkpoint of `job` in `storage`, or create it there.
 
-    `identity` is a fresh random name, which a created checkpoint keeps for ever. `seeded_from` is the id of
-    the savepoint that it begins with (see seeding). RestoreError: it is another job's, has another number of
-    key groups, began with another savepoint or still waits for its own, was written by a newer Holdfast, or
-    the place holds something else.
+    `identity` is a fresh random name, which a created checkpoint keeps. `seeded_from` is the id of the
+    savepoint that it begins with (see savepoints.start_from).
+    RestoreError: it is another job's, has another number of key groups, began with another savepoint or still
+    waits for its own, was written by a newer Holdfast, or the place holds something else.
     """
     record = find_job(storage)
     if record is None:
         refuse_if_occupied(storage)
-        if not create:
-            raise RestoreError(
-                f"there is no checkpoint in {storage.url}; check the place, or start the job to create one"
-            )
         record = _created(
             storage,
             JobRecord(
@@ -150,7 +145,7 @@ def refuse_if_occupied(storage: Storage) -> None:
     found = [
         entry.name for entry in storage.list("") if not entry.name.startswith((names.CLUSTERS, names.CLAIMS))
     ]
-    # Somebody else may be creating the checkpoint at this moment.
+    # Another run may be creating the checkpoint at this moment.
     if not found or names.JOB in found:
         return
     if names.SAVEPOINT in found or names.UNFINISHED in found:

@@ -34,7 +34,7 @@ RETAIN = 10
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The record is in the chain and nobody has superseded us: publish, and go on from `view`."""
+    """The record is in the chain and no newer leader has come: publish, and go on from `view`."""
 
     view: CheckpointView
 

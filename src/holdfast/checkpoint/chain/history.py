@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, Head, fold, from_manifest, rewound
 from holdfast.checkpoint.store import names
@@ -23,8 +24,7 @@ LOADS_MAX = 10
 
 
 class DamagedChain(CorruptionError):
-    """The newest commit cannot be read back whole. `fallback` is the newest that can (0: none); rewind to
-    it.
+    """The newest commit cannot be read back whole. `fallback` is the newest that can (0: none); rewind to it.
 
     `head` is the end of the chain as found: a rewind follows it, damaged bytes and all, for history is
     append-only.
@@ -63,7 +63,7 @@ class History:
         self._records: dict[int, tuple[CommitRecord, str]] = {}
         self._views: dict[int, CheckpointView] = {}
         self.worked_around: list[str] = []
-        """Damage that other records stood in for; whoever loads a view tells of it."""
+        """Damage that other records stood in for; the caller that loads a view reports it."""
 
     def numbers(self) -> list[CommitNumber]:
         """The commits in storage, oldest first."""
@@ -145,8 +145,8 @@ class History:
         self._views[view.number] = view
 
     def recall(self, view: CheckpointView) -> None:
-        """Spare later readers the way to storage for a view that somebody else has read, if the record that
-        it ends with is still there and the same.
+        """Spare later readers the way to storage for a view that another has read, if the record that it ends
+        with is still there and the same.
         """
         with suppress(CorruptionError):
             if view.number and self._record(view.number)[1] == view.checksum:
@@ -168,19 +168,14 @@ class History:
         if record.rewind_to is None:
             return None
         to = self.view_at(record.rewind_to)
-        return rewound(
-            Head(
-                record.parent.number,
-                record.parent.checksum,
-                to.term,
-                to.run,
-                to.clock_ms,
-                to.retained_from,
-                record.published_through,
-                record.rows_through,
-            ),
-            to,
+        head = replace(
+            to.head,
+            number=record.parent.number,
+            checksum=record.parent.checksum,
+            published_through=record.published_through,
+            rows_through=record.rows_through,
         )
+        return rewound(head, to)
 
     def _record(self, number: int, *problems: str) -> tuple[CommitRecord, str]:
         if number in self._records:

@@ -93,7 +93,7 @@ DeltasByRange = dict[Range, SharedList[DeltaFile]]
 
 
 def with_deltas(deltas: dict[str, DeltasByRange], more: tuple[DeltaFile, ...]) -> dict[str, DeltasByRange]:
-    """The deltas after `more`; neither is changed."""
+    """The deltas with `more` added; neither is changed."""
     if not more:
         return deltas
     deltas = dict(deltas)
@@ -107,17 +107,20 @@ def with_deltas(deltas: dict[str, DeltasByRange], more: tuple[DeltaFile, ...]) -
     return deltas
 
 
-def kept_snapshots(files: list[SnapshotFile]) -> tuple[tuple[SnapshotFile, ...], dict[int, int]]:
-    """The newest two per key group, oldest first; and per key group with two, the epoch of the older."""
+def kept_snapshots(
+    files: list[SnapshotFile], per_group: int = SNAPSHOTS_KEPT
+) -> tuple[tuple[SnapshotFile, ...], dict[int, int]]:
+    """The newest `per_group` of each key group, oldest first; and the epoch of the oldest kept, for each key
+    group that has so many."""
     newest_first = sorted(files, key=lambda file: file.version.epoch, reverse=True)
     count: dict[int, int] = {}
     covered: dict[int, int] = {}
     kept: list[SnapshotFile] = []
     for file in newest_first:
-        groups = [g for g in range(file.first_group, file.end_group) if count.get(g, 0) < SNAPSHOTS_KEPT]
+        groups = [g for g in range(file.first_group, file.end_group) if count.get(g, 0) < per_group]
         for group in groups:
             count[group] = count.get(group, 0) + 1
-            if count[group] == SNAPSHOTS_KEPT:
+            if count[group] == per_group:
                 covered[group] = file.version.epoch
         if groups:
             kept.append(file)

@@ -1,8 +1,8 @@
-"""Pins: commits that somebody is reading, so that retention keeps all of them.
+"""Pins: commits that are being read, so that retention keeps all of them.
 
 Always true: a pin that `pin` returned was in storage before its commit was given up, so no retirement
 misses it; a pin ends by being removed, or at the time that it names itself. A damaged pin holds back all
-retirement, since nobody can say what it protects.
+retirement, since what it protects is not known.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Pins:
     damaged: tuple[str, ...]
 
     def held_at(self, now_ms: int) -> list[PinRecord]:
-        """Those that are not void. A clock that is wrong costs a reader its commit, and nobody state."""
+        """Those that are not void. A wrong clock costs a reader its commit, never the job its state."""
         return [record for record in self.records if not 0 < record.expires_ms <= now_ms]
 
 

@@ -2,8 +2,8 @@
 
 Always true: a plan is never changed; results belong to (epoch, attempt); a plan found is followed, or a
 new attempt is written. The terms of an epoch's attempts never go down: a leader that was superseded plans
-nothing after its successor has, so the newest attempt is never one that nobody was to follow.
-Never here: making plans (see epoch) or reading input (see io).
+nothing after its successor has, so the newest attempt is always one that was to be followed.
+Never here: making plans (see runtime.epoch.planner) or reading input (see connectors).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PlanWritten:
 
 @dataclass(frozen=True, slots=True)
 class PlanTaken:
-    """Somebody else's plan has this epoch and attempt: follow it, or write the next attempt. Or the attempt
+    """Another leader's plan has this epoch and attempt: follow it, or write the next attempt. Or the attempt
     before is of a higher term than ours: there is nothing more for us to plan.
     """
 
@@ -54,10 +54,7 @@ class Plans:
         return self.read(epoch, PlanAttempt(attempt)) if attempt else None
 
     def next_attempt(self, epoch: EpochId) -> PlanAttempt:
-        """The attempt number that a new plan for this epoch takes.
-
-        Reads names only, so a damaged plan is no obstacle.
-        """
+        """The attempt number that a new plan for this epoch takes, from names alone: a damaged one counts."""
         return PlanAttempt(self._newest_attempt(epoch) + 1)
 
     def read(self, epoch: EpochId, attempt: PlanAttempt) -> PlanRecord:
@@ -144,7 +141,7 @@ def may_follow(
 
 
 def input_of(plan: PlanRecord) -> str:
-    """Names the rows that a plan reads: plans with the same slices have the same, whoever made them."""
+    """Names the rows that a plan reads: plans with the same slices have the same name."""
     slices = {uid: (part.start, part.end, part.detail, part.skipped) for uid, part in plan.slices.items()}
     return checksum(msgspec.json.encode(slices, order="sorted"))
 

@@ -41,9 +41,7 @@ SWEEP_COMMITS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What the retained commits need: these objects, and whatever attempts at epochs after `through_epoch`
-    write.
-    """
+    """What the retained commits need: these objects, and all that attempts after `through_epoch` write."""
 
     objects: frozenset[str]
     through_epoch: int
@@ -102,8 +100,8 @@ def retire(needed: Needed, known: Iterable[str], found: Iterable[str]) -> list[s
 
 
 class Retention:
-    """Retires the commits of one chain, a little after each commit. `led_by_other`: for somebody beside the
-    leader, who cannot know what that is about to commit.
+    """Retires the commits of one chain, a little after each commit. `led_by_other`: used beside a leader, of
+    which it is not known what it is about to commit.
     """
 
     def __init__(self, chain: Chain, *, sweep_every: int = SWEEP_EVERY, led_by_other: bool = False) -> None:
@@ -229,7 +227,7 @@ class Retention:
                 if self._chain.record(number).last_epoch > head.last_epoch:
                     return True
             except CorruptionError:
-                # Gone past by a rewind: nobody can learn anything from it.
+                # Gone past by a rewind: it says nothing any more.
                 continue
         return False
 

@@ -132,7 +132,7 @@ def _newest(files: Sequence[SnapshotFile], groups: KeyGroupRange) -> list[Snapsh
         if len(left) == wanted:
             chosen.append(file)
         else:
-            chosen += [replace_record(file, first_group=low, end_group=high) for low, high in _ranges(left)]
+            chosen += [replace_record(file, first_group=low, end_group=high) for low, high in ranges_of(left)]
     return sorted(chosen, key=lambda file: file.first_group)
 
 
@@ -147,10 +147,10 @@ def _uncovered(
             s.first_group <= group < s.end_group and s.version.epoch >= delta.version.epoch for s in snapshots
         )
     ]
-    return _ranges(needed)
+    return ranges_of(needed)
 
 
-def _ranges(groups: Iterable[int]) -> list[tuple[int, int]]:
+def ranges_of(groups: Iterable[int]) -> list[tuple[int, int]]:
     """Key groups as half-open ranges."""
     ranges: list[tuple[int, int]] = []
     for group in sorted(groups):

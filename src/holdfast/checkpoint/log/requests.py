@@ -1,12 +1,12 @@
 """Requests to the leader, and its answers, in storage.
 
     requests/<id>              verb, arguments, who asked and when
-    answers/<id>/1-accepted    somebody leads, but has other work first
-    answers/<id>/2-running     claimed, by put-if-absent: whoever wrote it may carry the request out, once
+    answers/<id>/1-accepted    a leader is there, but has other work first
+    answers/<id>/2-running     claimed, by put-if-absent: its writer may carry the request out, once
     answers/<id>/3-ended       done, refused or failed
 
-Always true: a request is carried out at most once, whoever leads. Only who wrote `2-running` acts; a
-successor that finds it without `3-ended` answers `failed` and does not repeat it. A request is deleted
+Always true: a request is carried out at most once. Only the leader that wrote `2-running` acts; a successor
+that finds it without `3-ended` answers `failed` and does not repeat it. A request is deleted
 before its answers are, and is read after it was claimed: so one that was answered never looks new.
 Never here: what a verb does, and waiting for it (see runtime.control).
 """
@@ -117,7 +117,7 @@ def read_asked(storage: Storage, id: str) -> Asked:
 
 
 def take_back(storage: Storage, id: str, now_ms: int, why: str) -> Asked:
-    """Let nobody carry the request out any more, if nobody has begun. Returns how it stands then."""
+    """See that the request is not carried out, if no leader has begun. Returns how it stands then."""
     claim = AnswerRecord(request=id, state=State.RUNNING, term=NOBODY, at_ms=now_ms)
     if _wrote(storage, Step.RUNNING, claim):
         ended = AnswerRecord(request=id, state=State.REFUSED, term=NOBODY, at_ms=now_ms, error=why)
@@ -160,8 +160,8 @@ class Requests:
     def read(self, id: str) -> RequestRecord | None:
         """A request; None: it is gone. CorruptionError: damaged. RestoreError: a newer Holdfast wrote it.
 
-        Whoever claims a request reads it after that. One that a newer leader has answered and swept is gone
-        by then, though the name of its claim was free.
+        A leader reads a request after it has claimed it. One that a newer leader has answered and swept is
+        gone by then, though the name of its claim was free.
         """
         try:
             return _read_request(self.storage, id)
@@ -177,11 +177,11 @@ class Requests:
             return None
 
     def accept(self, id: str, now_ms: int) -> None:
-        """Say that somebody leads and will come to it."""
+        """Say that a leader is there and will come to it."""
         _wrote(self.storage, Step.ACCEPTED, self._answer(id, State.ACCEPTED, now_ms))
 
     def claim(self, id: str, now_ms: int) -> RequestRecord | None:
-        """Take the request on. None: somebody else has, or it is gone; then do nothing about it.
+        """Take the request on. None: another leader has, or it is gone; then do nothing about it.
 
         CorruptionError or RestoreError: it is ours, but cannot be read; end it.
         """

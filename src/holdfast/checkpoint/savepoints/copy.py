@@ -31,9 +31,6 @@ COPY_NICENESS = 15
 PACK_BYTES = 64 << 20
 """Deltas and lists are packed one after another into objects of about this size."""
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes in all, now and then, by several threads but one at a time."""
-
 
 @dataclass(frozen=True, slots=True)
 class Copy:
@@ -101,77 +98,59 @@ def chunks_of(file: SnapshotFile) -> tuple[Extent, ...]:
     )
 
 
-def copy_all(
-    source: Storage, target: Storage, copies: Sequence[Copy], progress: Progress | None = None
-) -> None:
+def copy_all(source: Storage, target: Storage, copies: Sequence[Copy]) -> None:
     """Make every object in `target`. After an error, some are there.
 
     CorruptionError names what is damaged or missing in `source`.
     """
-    tally = _Tally(sum(copy.length for copy in copies), progress)
 
-    def make(copy: Copy) -> None:
-        target.put_stream(copy.name, lambda: tally.counted(_parts(source, copy)))
+    def make(copy: Copy, failed: threading.Event) -> None:
+        target.put_stream(copy.name, lambda: _parts(source, copy, failed))
 
     # The largest first, so that none is left alone at the end.
-    _each(sorted(copies, key=lambda copy: -copy.length), make, tally)
+    _each(sorted(copies, key=lambda copy: -copy.length), make)
 
 
-def damage_in(storage: Storage, copies: Sequence[Copy], progress: Progress | None = None) -> list[str]:
+def damage_in(storage: Storage, copies: Sequence[Copy]) -> list[str]:
     """Read every byte; one line for each object that is damaged or missing."""
     problems: dict[str, str] = {}
-    tally = _Tally(sum(copy.length for copy in copies), progress)
 
-    def check(copy: Copy) -> None:
+    def check(copy: Copy, failed: threading.Event) -> None:
         try:
-            for _ in tally.counted(_parts(storage, copy)):
+            for _ in _parts(storage, copy, failed):
                 pass
         except CorruptionError as damage:
             problems[copy.name] = str(damage)
 
-    _each(copies, check, tally)
+    _each(copies, check)
     return [problems[name] for name in sorted(problems)]
 
 
-def _parts(source: Storage, copy: Copy) -> Iterator[bytes]:
+def _parts(source: Storage, copy: Copy, failed: threading.Event) -> Iterator[bytes]:
+    """The bytes of one object, until another has failed."""
     try:
         for extent in copy.extents:
-            yield from stream_extent(source, extent)
+            for part in stream_extent(source, extent):
+                if failed.is_set():
+                    raise _Abandoned
+                yield part
     except ObjectMissing as cause:
         raise CorruptionError(str(cause)) from cause
-
-
-class _Tally:
-    """What is done so far. `stopped`: one copy failed, so the others need not go on."""
-
-    def __init__(self, total: int, progress: Progress | None) -> None:
-        self._done, self._total, self._progress = 0, total, progress
-        self._lock = threading.Lock()
-        self.stopped = False
-
-    def counted(self, parts: Iterator[bytes]) -> Iterator[bytes]:
-        for part in parts:
-            if self.stopped:
-                raise _Abandoned
-            yield part
-            with self._lock:
-                self._done += len(part)
-                if self._progress is not None:
-                    self._progress(self._done, self._total)
 
 
 class _Abandoned(Exception):
     """Another thread's error is the one to tell."""
 
 
-def _each(copies: Sequence[Copy], act: Callable[[Copy], None], tally: _Tally) -> None:
+def _each(copies: Sequence[Copy], act: Callable[[Copy, threading.Event], None]) -> None:
     """Act on every copy in a few threads; raise the first error, after all threads have ended."""
+    failed = threading.Event()
     with ThreadPoolExecutor(COPY_THREADS, "holdfast-copy", initializer=_give_way) as pool:
         try:
-            futures = [pool.submit(act, copy) for copy in copies]
+            futures = [pool.submit(act, copy, failed) for copy in copies]
             wait(futures, return_when=FIRST_EXCEPTION)
         finally:
-            tally.stopped = True
+            failed.set()
             pool.shutdown(wait=True, cancel_futures=True)
     failures = [error for future in futures if not future.cancelled() and (error := future.exception())]
     for error in failures:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from holdfast.checkpoint.savepoints.copy import Copy, Progress, chunks_of, damage_in
+from holdfast.checkpoint.savepoints.copy import Copy, chunks_of, damage_in
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import R, seal, unseal
 from holdfast.checkpoint.store.records import (
@@ -33,8 +33,6 @@ OBJECTS = (names.DATA, names.SNAPSHOTS)
 
 NAMED_MAX = 5
 """How many savepoints below a place an error names."""
-
-RECORDS = (names.SAVEPOINT, names.UNFINISHED, names.CLAIMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ def size_of(record: SavepointRecord) -> int:
     return sum(extent.length for extents in objects_of(record.manifest).values() for extent in extents)
 
 
-def verify_savepoint(storage: Storage, progress: Progress | None = None) -> list[str]:
+def verify_savepoint(storage: Storage) -> list[str]:
     """Read every byte and say what is damaged or missing, one line each; nothing: it is whole.
 
     RestoreError: there is no finished savepoint.
@@ -113,7 +111,7 @@ def verify_savepoint(storage: Storage, progress: Progress | None = None) -> list
         if sizes.get(file.object, 0) > file.length
     ]
     copies = [Copy(name, tuple(extents)) for name, extents in objects_of(record.manifest).items()]
-    return [*problems, *damage_in(storage, copies, progress)]
+    return [*problems, *damage_in(storage, copies)]
 
 
 def dispose_savepoint(storage: Storage, now_ms: int, *, force: bool = False) -> None:

@@ -27,7 +27,7 @@ from holdfast.checkpoint.chain.checkpoint import (
 from holdfast.checkpoint.chain.commits import RETAIN
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.view import EMPTY
-from holdfast.checkpoint.savepoints.copy import Progress, copy_all, repacked
+from holdfast.checkpoint.savepoints.copy import copy_all, repacked
 from holdfast.checkpoint.savepoints.layout import (
     find_claim,
     find_savepoint,
@@ -91,7 +91,7 @@ def open_seeded(
 
 
 def seed_checkpoint(
-    checkpoint: Checkpoint, savepoint: Storage, *, term: int, run: str, progress: Progress | None = None
+    checkpoint: Checkpoint, savepoint: Storage, *, term: int, run: str
 ) -> SavepointRecord | None:
     """Copy the savepoint's objects into the checkpoint and commit them. None: that was done before.
 
@@ -103,7 +103,7 @@ def seed_checkpoint(
     record = read_savepoint(savepoint)
     refuse_if_seeded_otherwise(checkpoint.storage, checkpoint.job, record.id)
     manifest, copies = repacked(record.manifest, record.id)
-    copy_all(savepoint, checkpoint.storage, copies, progress)
+    copy_all(savepoint, checkpoint.storage, copies)
     # An earlier leader's commit 1, if one came first, says the same.
     checkpoint.chain.commit(EMPTY, _first_commit(manifest, term, run))
     return record

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.checkpoint import Checkpoint, written_by
 from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.live_files import kept_snapshots
 from holdfast.checkpoint.chain.pins import pin, unpin
 from holdfast.checkpoint.chain.view import CheckpointView, to_manifest
-from holdfast.checkpoint.savepoints.copy import Progress, copy_all, repacked
+from holdfast.checkpoint.savepoints.copy import copy_all, repacked
 from holdfast.checkpoint.savepoints.layout import find_savepoint, is_ours, lacking_in, objects_of, remove_all
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
@@ -48,7 +49,6 @@ def take_savepoint(
     stopped: bool,
     clock: Clock,
     holder: str,
-    progress: Progress | None = None,
 ) -> SavepointRecord:
     """Copy commit `number`, or the newest, to `target`, which must be empty, as a native savepoint. From any
     thread; the job may go on.
@@ -68,7 +68,7 @@ def take_savepoint(
         manifest, copies = repacked(savepoint_manifest(history.view_at(number)), id)
         mark = UnfinishedRecord(id=id, job=job.job, holder=holder, since_ms=clock.now_ms())
         with unfinished_savepoint(target, mark):
-            copy_all(checkpoint.storage, target, copies, progress)
+            copy_all(checkpoint.storage, target, copies)
             return seal_savepoint(
                 target,
                 SavepointRecord(
@@ -159,7 +159,7 @@ def savepoint_manifest(view: CheckpointView) -> Manifest:
     snapshots: list[SnapshotFile] = []
     deltas: list[DeltaFile] = []
     for operator in dict.fromkeys([*view.snapshots, *view.deltas]):
-        kept = _newest([file for file in manifest.snapshots if file.operator == operator])
+        kept, _ = kept_snapshots([file for file in manifest.snapshots if file.operator == operator], 1)
         snapshots += [replace(file, sole=True) for file in kept]
         deltas += [delta for delta in manifest.deltas if delta.operator == operator and _adds_to(kept, delta)]
     return replace(
@@ -173,19 +173,7 @@ def savepoint_manifest(view: CheckpointView) -> Manifest:
     )
 
 
-def _newest(files: list[SnapshotFile]) -> list[SnapshotFile]:
-    """The files that are the newest for some key group, oldest first."""
-    seen: set[int] = set()
-    kept = []
-    for file in sorted(files, key=lambda file: file.version.epoch, reverse=True):
-        groups = set(range(file.first_group, file.end_group))
-        if groups - seen:
-            kept.append(file)
-        seen |= groups
-    return kept[::-1]
-
-
-def _adds_to(snapshots: list[SnapshotFile], delta: DeltaFile) -> bool:
+def _adds_to(snapshots: Sequence[SnapshotFile], delta: DeltaFile) -> bool:
     """Whether a delta changes some key group after the oldest snapshot of it, or it has none."""
     for group in range(delta.first_group, delta.end_group):
         epochs = [file.version.epoch for file in snapshots if file.first_group <= group < file.end_group]

@@ -2,7 +2,7 @@
 
 Always true: a record is written once under its name and never changed; every file that a commit record
 names was durable before the record was; a record read back equals the one written, or is refused.
-Never here: reading, writing or deciding (see commits, plans, terms, retention).
+Never here: reading, writing or deciding (see chain).
 """
 
 from __future__ import annotations
@@ -234,9 +234,8 @@ class Parent(Record, frozen=True, kw_only=True):
 class CommitRecord(Record, frozen=True, kw_only=True):
     """`commits/C`: the only commit point. It exists or it does not.
 
-    The chain fills in `number`, `parent`, `retained_from` and `manifest`; whoever drafts a record leaves
-    them out. A record that covers no epoch (a rewind, news of snapshots) has `first_epoch = last_epoch +
-    1`.
+    The chain fills in `number`, `parent`, `retained_from` and `manifest`; a draft leaves them out. A record
+    that covers no epoch (a rewind, news of snapshots) has `first_epoch = last_epoch + 1`.
     """
 
     number: int = 0
@@ -286,14 +285,11 @@ class CommitRecord(Record, frozen=True, kw_only=True):
 
 
 class Manifest(Record, frozen=True, kw_only=True):
-    """`manifests/C-<checksum>`: the whole checkpoint as commit C finds it, so that reading never walks the
-    whole chain.
+    """`manifests/C-<checksum>`: the whole checkpoint as commit C finds it, so that no reader walks the chain.
 
-    That is the checkpoint after commit C-1 or, where C is a rewind, after the commit that it goes back
-    to.
+    That is the checkpoint after commit C-1 or, where C is a rewind, after the commit that it goes back to.
     `deltas` and `staged` are the live ones; `snapshots` the newest and the one before it, per key group.
-    Named by content too: two leaders may try different records under one number, and each needs its own
-    manifest.
+    Named by content too: two leaders may try different records under one number, and each needs a manifest.
     """
 
     number: int
@@ -319,7 +315,7 @@ class Manifest(Record, frozen=True, kw_only=True):
 
 
 class FloorRecord(Record, frozen=True, kw_only=True):
-    """`floor/F`: commit names up to and including F are used up for ever; records there mean nothing."""
+    """`floor/F`: commit names up to and including F are used up; records there mean nothing."""
 
     floor: int
     term: int
@@ -327,7 +323,7 @@ class FloorRecord(Record, frozen=True, kw_only=True):
 
 
 class PinRecord(Record, frozen=True, kw_only=True):
-    """`pins/<name>`: somebody reads commit `commit`; retention keeps all of it until the pin is removed."""
+    """`pins/<name>`: commit `commit` is being read; retention keeps all of it until the pin is removed."""
 
     name: str
     commit: int
@@ -357,7 +353,7 @@ class FailureRecord(Record, frozen=True, kw_only=True):
     reason: str = ""
     poison: bool = False
     retried: int = 0
-    """How often the job was tried again on this checkpoint so far, this time included, whoever led."""
+    """How often the job was tried again on this checkpoint so far, this time included, under any leader."""
 
 
 class ClusterRecord(Record, frozen=True, kw_only=True):
@@ -377,7 +373,7 @@ class FailoverRecord(Record, frozen=True, kw_only=True):
     """`failovers/N`: a node took the seat and committed for the first time, and how long that took.
 
     `reason`: why the seat was free. The phases follow one another: *detect*, from the last sign of life of
-    the node before to the seat being won (None: nobody held it before); *take over*, to the term being
+    the node before to the seat being won (None: no node held it before); *take over*, to the term being
     claimed; *restore*, to the first plan; *replay*, to the first new commit (None: it came to none).
     `arrivals`: how the shards of the first epoch came by their state (there, moved, rebuilt), and how many.
     """
@@ -414,7 +410,7 @@ class SavepointRecord(Record, frozen=True, kw_only=True):
     format: Literal["native", "canonical"]
     """native: the backend's snapshots, and deltas. canonical: only deltas, one per key-group range."""
     stopped: bool
-    """The job was stopped with it and had published everything: whoever claims it goes on as that job."""
+    """The job was stopped with it and had published everything: a job that claims it goes on as that job."""
     manifest: Manifest
     """Without staged output, and without what sinks have shown."""
 
@@ -453,7 +449,7 @@ class ClaimRecord(Record, frozen=True, kw_only=True):
 
 
 class RequestRecord(Record, frozen=True, kw_only=True):
-    """`requests/<id>`: somebody wants something of the leader."""
+    """`requests/<id>`: something is asked of the leader."""
 
     id: str
     verb: str
@@ -461,13 +457,13 @@ class RequestRecord(Record, frozen=True, kw_only=True):
     asked_by: str
     asked_ms: int
     expires_ms: int
-    """A leader that finds it unclaimed after this refuses it: nobody wants yesterday's stop today."""
+    """A leader that finds it unclaimed after this refuses it: yesterday's stop is not wanted today."""
 
 
 class AnswerRecord(Record, frozen=True, kw_only=True):
     """`answers/<id>/<step>`: what became of a request.
 
-    Steps are `1-accepted` (somebody leads, but has other work first), `2-running` (claimed: nobody else may
+    Steps are `1-accepted` (a leader is there, but has other work first), `2-running` (claimed: no other may
     carry it out) and `3-ended`. `term` is 0 where the asker took the request back.
     """
 

@@ -18,10 +18,8 @@ from holdfast.testing.clocks import ManualClock
 from tests.unit.checkpoint.kept import MemoryStorage
 
 
-def open_it(
-    storage: MemoryStorage, job: str = "sums", key_groups: int = 128, create: bool = True
-) -> Checkpoint:
-    return open_checkpoint(storage, job, key_groups, ManualClock(5), identity="abc", create=create)
+def open_it(storage: MemoryStorage, job: str = "sums", key_groups: int = 128) -> Checkpoint:
+    return open_checkpoint(storage, job, key_groups, ManualClock(5), identity="abc")
 
 
 def test_a_checkpoint_keeps_its_identity() -> None:
@@ -72,20 +70,13 @@ def test_a_place_that_holds_something_else_is_refused_and_left_alone() -> None:
     assert list(storage.objects) == ["holiday.jpg"]
 
 
-def test_a_lost_job_record_is_not_created_anew() -> None:
+def test_a_lost_job_record_is_not_created_again() -> None:
     storage = MemoryStorage()
     open_it(storage)
     storage.put(names.commit(1), b"")
     storage.delete([names.JOB])
     with pytest.raises(RestoreError, match="lost its 'job' record"):
         open_it(storage)
-
-
-def test_nothing_is_created_unless_asked() -> None:
-    storage = MemoryStorage()
-    with pytest.raises(RestoreError, match="no checkpoint"):
-        open_it(storage, create=False)
-    assert storage.objects == {}
 
 
 def test_of_two_creators_at_once_both_get_the_same_checkpoint() -> None:

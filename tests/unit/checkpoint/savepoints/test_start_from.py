@@ -24,7 +24,7 @@ from holdfast.storage.contract import Put, Storage
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
-from tests.unit.checkpoint.kept import GROUPS, MemoryStorage
+from tests.unit.checkpoint.kept import GROUPS, MemoryStorage, on_each_part
 from tests.unit.checkpoint.saved import RANGES, advance, contents, grown, new_checkpoint, take
 
 
@@ -221,11 +221,14 @@ def seed_while(
 ) -> None:
     """`first` seeds; while it copies, `other` does all of it."""
     checkpoint, term, run = first
+    alone = checkpoint.storage.put_stream
 
-    def meanwhile(done: int, total: int) -> None:
+    def meanwhile() -> None:
+        checkpoint.storage.put_stream = alone  # type: ignore[method-assign]
         seed_checkpoint(other[0], savepoint, term=other[1], run=other[2])
 
-    seed_checkpoint(checkpoint, savepoint, term=term, run=run, progress=meanwhile)
+    on_each_part(checkpoint.storage, meanwhile)
+    seed_checkpoint(checkpoint, savepoint, term=term, run=run)
 
 
 def test_the_seed_of_an_older_leader_counts() -> None:

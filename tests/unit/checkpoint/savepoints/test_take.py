@@ -20,7 +20,7 @@ from holdfast.errors import CorruptionError, DefinitionError, HoldfastError, Res
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
-from tests.unit.checkpoint.kept import MemoryStorage
+from tests.unit.checkpoint.kept import MemoryStorage, on_each_part
 from tests.unit.checkpoint.saved import RANGES, advance, contents, grown, new_checkpoint, take
 
 
@@ -219,17 +219,6 @@ def test_pins_of_a_leader_that_died_are_released_by_the_next() -> None:
     assert sorted(record.name for record in read_pins(storage).records) == ["savepoint-b", "standby-c"]
 
 
-def test_progress_ends_with_everything() -> None:
-    checkpoint = new_checkpoint(MemoryStorage())
-    view, told = grown(checkpoint), []
-    take_savepoint(
-        checkpoint, view.number, MemoryStorage(), id="sp-1", stopped=False, clock=ManualClock(1),
-        holder="run-1", progress=lambda done, total: told.append((done, total)),
-    )  # fmt: skip
-    assert told == sorted(told)
-    assert told[-1][0] == told[-1][1] > 0
-
-
 class Writer(threading.Thread):
     """A job at work: commits, snapshots and sweeps, as fast as it can, until stopped."""
 
@@ -262,10 +251,16 @@ def savepoints_under_a_running_writer(tmp_path: Path, count: int) -> list[Savepo
         for index in range(count):
             _await_turns(writer, 3)
             target = LocalStorage(tmp_path / f"savepoint-{index}", fsync=False)
+            on_each_part(target, lambda: _await_turns(writer, 1))
             record = take_savepoint(
-                checkpoint, None, target, id=f"sp-{index}", stopped=False, clock=ManualClock(0),
-                holder="run-1", progress=lambda done, total: _await_turns(writer, 1),
-            )  # fmt: skip
+                checkpoint,
+                None,
+                target,
+                id=f"sp-{index}",
+                stopped=False,
+                clock=ManualClock(0),
+                holder="run-1",
+            )
             assert verify_savepoint(target) == []
             taken.append(record)
     finally:
