@@ -3,8 +3,8 @@
     read what waits for the sink -> write it as Parquet, one file per epoch -> commit that the sink is past it
 
 For a job that is not running: a sink that refuses a committed epoch for good, or that the job no longer has.
-Always true: no row is given up before it is durable in the place that the user named; interrupted, it is done
-again and writes the same files. A leader that is there, or may be, is left alone.
+Always true: no row is given up before it is durable where the user wants it; interrupted, it is done again
+and writes the same files. A leader that is there, or may be, is left alone.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def standings(view: CheckpointView) -> list[Standing]:
 def set_aside(
     storage: Storage,
     sink: str,
-    place: Storage,
+    target: Storage,
     clock: Clock,
     *,
     through: int | None = None,
     not_running: bool = False,
 ) -> SetAside:
-    """Write the rows that wait for `sink`, of epochs up to `through` if given, to `place`, and let the job go
-    on after them. `not_running`: the caller knows that no leader is left."""
+    """Write the rows that wait for `sink`, of epochs up to `through` if given, to `target`, and let the job
+    go on after them. `not_running`: the caller knows that no leader is left."""
     leader = look_for_leader(storage, clock, "sinks set-aside", not_running=not_running)
     if leader.answers:
         raise RestoreError("the job is running; stop it (holdfast stop), then put the rows aside")
@@ -79,11 +79,11 @@ def set_aside(
         files, last = _chosen(view, sink, through)
         epochs = tuple(sorted({file.epoch for file in files}))
         names = tuple(
-            _write(storage, place, sink, epoch, [file for file in files if file.epoch == epoch])
+            _write(storage, target, sink, epoch, [file for file in files if file.epoch == epoch])
             for epoch in epochs
         )
         _commit(chain, view, sink, last, term, run)
-    return SetAside(sink, epochs, sum(file.rows for file in files), place.url, names)
+    return SetAside(sink, epochs, sum(file.rows for file in files), target.url, names)
 
 
 def _chosen(view: CheckpointView, sink: str, through: int | None) -> tuple[list[StagedFile], int]:
@@ -108,16 +108,16 @@ def _waiting(view: CheckpointView, sink: str) -> list[StagedFile]:
     ]
 
 
-def _write(storage: Storage, place: Storage, sink: str, epoch: int, files: list[StagedFile]) -> str:
+def _write(storage: Storage, target: Storage, sink: str, epoch: int, files: list[StagedFile]) -> str:
     name = f"{sink}-{epoch:012d}.parquet"
     tables = [load_extent(storage.url, file.extent) for file in sorted(files, key=lambda file: file.part)]
     out = pa.BufferOutputStream()
     pq.write_table(pa.concat_tables(tables), out)
     data = out.getvalue().to_pybytes()
     # What an interrupted try has left is the same committed rows.
-    if place.put_new(name, data) is Put.EXISTS and place.get(name) != data:
+    if target.put_new(name, data) is Put.EXISTS and target.get(name) != data:
         raise RestoreError(
-            f"{name} in {place.url} holds other rows, of another job or copy, and was left as it is; choose "
+            f"{name} in {target.url} holds other rows, of another job or copy, and was left as it is; choose "
             "another place"
         )
     return name

@@ -38,11 +38,11 @@ def standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, Any]:
         "identity": job.identity,
         "key_groups": job.key_groups,
         "created_ms": job.created_ms,
-        "leader": msgspec.to_builtins(leader) if leader is not None else None,
-        "ended": msgspec.to_builtins(ended) if ended is not None else None,
+        "leader": msgspec.to_builtins(leader),
+        "ended": msgspec.to_builtins(ended),
         "progress": progress,
         "checkpoint": _newest_plainly(storage),
-        "failures": [msgspec.to_builtins(record) for record in read_failures(storage)],
+        "failures": msgspec.to_builtins(read_failures(storage)),
         "now_ms": clock.now_ms(),
     }
 

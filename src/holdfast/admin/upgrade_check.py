@@ -70,13 +70,13 @@ class _Origin:
 def rehearse(
     graph: Graph,
     storage: Storage,
-    session: Callable[[], SparkSession],
+    open_spark: Callable[[], SparkSession],
     *,
     allow_dropped_state: bool = False,
     guarantee: str = "exactly-once",
     parallelism: int | None = None,
 ) -> Rehearsal:
-    """Compare a job with the checkpoint or savepoint in `storage`. `session` is called only if a transform
+    """Compare a job with the checkpoint or savepoint in `storage`. `open_spark` is called only if a transform
     lies before an operator: what columns it gives, Spark alone can tell.
 
     DefinitionError: the job is wrong in itself. RestoreError: there is nothing there to go on from.
@@ -88,7 +88,7 @@ def rehearse(
         # Before any comparison of state: to drop what does not fit would be no remedy.
         refusal = other_job(storage, origin.job, graph.name)
         return Rehearsal(storage.url, graph.name, view.last_epoch, findings=(), problems=(refusal,))
-    layouts = _layouts(graph, session)
+    layouts = _layouts(graph, open_spark)
     declared = {node.uid: declaration(node, layouts[node.uid]) for node in graph.operators}
     in_force, problems = examine(declared, view.operators, allow_dropped_state)
     findings = [Finding("state", f"{uid}.{each.state}", str(each.what), each.detail)
@@ -119,11 +119,11 @@ def _origin(storage: Storage) -> _Origin:
         ) from damage
 
 
-def _layouts(graph: Graph, session: Callable[[], SparkSession]) -> dict[str, StateLayout]:
+def _layouts(graph: Graph, open_spark: Callable[[], SparkSession]) -> dict[str, StateLayout]:
     """What each operator declares, with ids that mean nothing yet."""
     rows = {node.uid: known_schema(node.parent) for node in graph.operators}
     if any(schema is None for schema in rows.values()):
-        program = compile_graph(graph, session())
+        program = compile_graph(graph, open_spark())
         return {uid: form.layout for uid, form in program.forms.items()}
     return {
         node.uid: state_layout(node.uid, node.function, _as_read(rows[node.uid]), node.key)

@@ -116,9 +116,9 @@ class StateDataReader(DataSourceReader):
 
 def _done(storage: Storage, partition: StatePartition) -> None:
     """Say that a partition was read; the last one to be read removes the pin."""
-    place = f"{READERS}{partition.pin}/"
-    storage.put(f"{place}{partition.index:06d}", b"")
-    said = [entry.name for entry in storage.list(place)]
+    directory = f"{READERS}{partition.pin}/"
+    storage.put(f"{directory}{partition.index:06d}", b"")
+    said = [entry.name for entry in storage.list(directory)]
     if len(said) == partition.count:
         unpin(storage, [partition.pin])
         storage.delete(said)
@@ -136,8 +136,8 @@ def drop_void_pins(storage: Storage, now_ms: int) -> list[str]:
 
 def _checked(options: dict[str, str]) -> Asked:
     problems = [f"option {name!r} is not known" for name in options if name not in _OPTIONS]
-    places = [options[name] for name in ("checkpoint", "savepoint", "path") if options.get(name)]
-    if len(places) != 1:
+    urls = [options[name] for name in ("checkpoint", "savepoint", "path") if options.get(name)]
+    if len(urls) != 1:
         problems.append("give one of the options 'checkpoint' and 'savepoint', a directory or url")
     if not options.get("uid"):
         problems.append("give the option 'uid', of the operator whose state to read")
@@ -155,4 +155,4 @@ def _checked(options: dict[str, str]) -> Asked:
     pin = options.get("pin", "")
     pin_ms = 0 if pin == "off" else duration_ms(pin) if pin else PIN_MS
     # Workers have other current directories than the driver.
-    return Asked(open_storage(places[0]).url, options["uid"], numbers["commit"], numbers["epoch"], pin_ms)
+    return Asked(open_storage(urls[0]).url, options["uid"], numbers["commit"], numbers["epoch"], pin_ms)

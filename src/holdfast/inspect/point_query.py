@@ -68,7 +68,7 @@ class StateReader:
     """Reads single keys of one checkpoint or savepoint. Safe to use from several threads, one at a time."""
 
     def __init__(self, url: str, *, cache_bytes: int = CACHE_BYTES, clock: Clock | None = None) -> None:
-        """Open the place. RestoreError: there is neither checkpoint nor savepoint."""
+        """Open what is at `url`. RestoreError: there is neither checkpoint nor savepoint."""
         self._clock = clock or SystemClock()
         self._stored = open_stored(url)
         self._history = History(self._stored.storage)
@@ -170,7 +170,7 @@ class KeyLookup:
         self._scratch = tempfile.TemporaryDirectory(prefix="holdfast-query-")
 
     def forget_all_but(self, view: CheckpointView) -> None:
-        """Let go of the snapshots that a view does not have. Deltas go when others need their place."""
+        """Let go of the snapshots that a view does not have. Deltas go when others need the room."""
         self._files.clear()
         live = {file.object for files in view.snapshots.values() for file in files}
         for name in [name for name in self._snapshots if name[0] not in live]:
@@ -209,21 +209,21 @@ class KeyLookup:
 
     def _changed(self, storage: Storage, lineage: Lineage, file: DeltaFile, base: bytes) -> list[Entry]:
         """What one delta says of a key."""
-        place = (file.extent.object, file.extent.offset)
-        known = self._cache.get((*place, base))
+        at = (file.extent.object, file.extent.offset)
+        known = self._cache.get((*at, base))
         if isinstance(known, list):
             return known
-        delta = self._cache.get(place)
+        delta = self._cache.get(at)
         if not isinstance(delta, _IndexedDelta):
             opened = open_delta(read_extent(storage, file.extent), file.extent.object)
             delta = _IndexedDelta(opened, lineage.at(opened.generation, f"delta {opened.name}"))
-            self._cache.put(place, delta, delta.size_bytes)
+            self._cache.put(at, delta, delta.size_bytes)
         entries = delta.entries_of(base)
         if not entries:
             return []
         convert = lineage.converter(delta.generation, f"delta {file.extent.object}")
         entries = entries if convert is None else convert(entries)
-        self._cache.put((*place, base), entries, ENTRY_BYTES * len(entries))
+        self._cache.put((*at, base), entries, ENTRY_BYTES * len(entries))
         return entries
 
     def _snapshot(self, storage: Storage, lineage: Lineage, file: SnapshotFile) -> OpenSnapshot:

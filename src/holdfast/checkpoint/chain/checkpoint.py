@@ -48,7 +48,7 @@ def open_checkpoint(
     `identity` is a fresh random name, which a created checkpoint keeps. `seeded_from` is the id of the
     savepoint that it begins with (see savepoints.start_from).
     RestoreError: it is another job's, has another number of key groups, began with another savepoint or still
-    waits for its own, was written by a newer Holdfast, or the place holds something else.
+    waits for its own, was written by a newer Holdfast, or the location holds something else.
     """
     record = find_job(storage)
     if record is None:
@@ -141,7 +141,7 @@ _HOLDS_A_SAVEPOINT = (
 
 
 def refuse_if_occupied(storage: Storage) -> None:
-    """RestoreError: the place holds no checkpoint and is not empty either."""
+    """RestoreError: the location holds no checkpoint and is not empty either."""
     found = [
         entry.name for entry in storage.list("") if not entry.name.startswith((names.CLUSTERS, names.CLAIMS))
     ]

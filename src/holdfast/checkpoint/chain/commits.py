@@ -3,8 +3,7 @@
 Always true: commits are numbered densely, each names its parent and the parent's checksum, and a number
 is decided once, by put-if-absent. A name once used is never free again (see history.read_floor). No leader
 builds on a record of a higher term.
-Never here: deciding when to commit, making anything visible outside (see runtime.epoch), deleting
-(see retention).
+Never here: deciding when to commit, showing anything outside (see runtime.epoch), deleting (see retention).
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ class Chain(History):
         return number <= floor or max(self.numbers(), default=number) > number
 
     def _give_way(self, term: int, run: str) -> Adopted:
-        """Stop for a newer leader; go on from the record of an older one, which has lost its seat to us."""
+        """Stop for a newer leader; go on from the record of an older one, which has lost its lead to us."""
         theirs = self.load()
         _refuse_if_superseded(theirs.head, term, run)
         return Adopted(theirs)

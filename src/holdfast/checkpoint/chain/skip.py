@@ -22,6 +22,9 @@ from holdfast.errors import RestoreError
 from holdfast.ids import EpochId, PlanAttempt
 from holdfast.storage.contract import Storage
 
+NAMED_MAX = 20
+"""How many files an error names."""
+
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
@@ -70,7 +73,7 @@ def choose(
             f"epoch {epoch} is committed, it can no longer be skipped; choose one from "
             f"{view.last_epoch + 1} on"
         )
-    plan = _plan(storage, view.last_epoch, epoch, files, committed_attempts(chain, view))
+    plan = _plan(_InForce(Plans(storage), view.last_epoch, committed_attempts(chain, view)), epoch, files)
     chosen = dict(_chosen(plan, source, files))
     return Choice(
         plan,
@@ -93,17 +96,34 @@ def give_up(storage: Storage, choice: Choice) -> PlanRecord:
     return written.plan
 
 
-def _plan(
-    storage: Storage,
-    committed: int,
-    epoch: int | None,
-    files: Sequence[str],
-    attempts: Mapping[int, PlanAttempt],
-) -> PlanRecord:
-    """`attempts`: those that were committed before history went back. Sinks may show what came of them."""
-    plans = Plans(storage)
+@dataclass(frozen=True, slots=True)
+class _InForce:
+    """The plans after the committed epochs that a start would follow.
+
+    `committed`: the attempts that were committed before history went back. Sinks may show what came of them.
+    """
+
+    plans: Plans
+    last_epoch: int
+    committed: Mapping[int, PlanAttempt]
+
+    def plan(self, epoch: int) -> PlanRecord | None:
+        """What a user has given up of a plan before stays given up."""
+        newest = self.plans.newest(EpochId(epoch))
+        if newest is None or gives_up(newest) or epoch not in self.committed:
+            return newest
+        return self.plans.read(EpochId(epoch), self.committed[epoch])
+
+    def __iter__(self) -> Iterator[PlanRecord]:
+        epoch = self.last_epoch + 1
+        while (plan := self.plan(epoch)) is not None:
+            yield plan
+            epoch += 1
+
+
+def _plan(in_force: _InForce, epoch: int | None, files: Sequence[str]) -> PlanRecord:
     if epoch is None and files:
-        planned = list(_planned_after(plans, committed, attempts))
+        planned = list(in_force)
         for plan in planned:
             if any(_matching(part, files) for part in plan.slices.values()):
                 return plan
@@ -113,28 +133,13 @@ def _plan(
                 f"no planned epoch (there is {last}) reads a file {files[0]!r}; name one of: "
                 f"{', '.join(_file_names(planned)) or 'none, no source reads files'}"
             )
-    epoch = EpochId(committed + 1 if epoch is None else epoch)
-    found = _in_force(plans, epoch, attempts)
+    epoch = in_force.last_epoch + 1 if epoch is None else epoch
+    found = in_force.plan(epoch)
     if found is None:
         raise RestoreError(
             f"epoch {epoch} has no plan yet, so there is nothing to skip; start the job instead"
         )
     return found
-
-
-def _planned_after(plans: Plans, committed: int, attempts: Mapping[int, PlanAttempt]) -> Iterator[PlanRecord]:
-    epoch = committed + 1
-    while (plan := _in_force(plans, epoch, attempts)) is not None:
-        yield plan
-        epoch += 1
-
-
-def _in_force(plans: Plans, epoch: int, attempts: Mapping[int, PlanAttempt]) -> PlanRecord | None:
-    """The plan that a start would follow: what a user has given up of it before stays given up."""
-    newest = plans.newest(EpochId(epoch))
-    if newest is None or gives_up(newest) or epoch not in attempts:
-        return newest
-    return plans.read(EpochId(epoch), attempts[epoch])
 
 
 def _chosen(plan: PlanRecord, source: str | None, files: Sequence[str]) -> Iterator[tuple[str, PlannedSlice]]:
@@ -196,7 +201,3 @@ def _file_names(plans: Sequence[PlanRecord]) -> list[str]:
         for file in planned_files(part.detail, part.notes)
     ]
     return [*names[:NAMED_MAX], "..."] if len(names) > NAMED_MAX else names
-
-
-NAMED_MAX = 20
-"""How many files an error names."""

@@ -6,8 +6,8 @@
     answers/<id>/3-ended       done, refused or failed
 
 Always true: a request is carried out at most once. Only the leader that wrote `2-running` acts; a successor
-that finds it without `3-ended` answers `failed` and does not repeat it. A request is deleted
-before its answers are, and is read after it was claimed: so one that was answered never looks new.
+that finds it without `3-ended` answers `failed` and does not repeat it. A request is deleted before its
+answers are, and is read after it was claimed: so one that was answered never looks new.
 Never here: what a verb does, and waiting for it (see runtime.control).
 """
 
@@ -239,8 +239,8 @@ def outdated(ids: Iterable[str], now_ms: int) -> list[str]:
     newest_first = sorted(ids, reverse=True)
     return sorted(
         id
-        for place, id in enumerate(newest_first)
-        if now_ms - asked_ms(id) > (KEPT_MS if place < KEPT_MAX else EXPIRES_MS)
+        for rank, id in enumerate(newest_first)
+        if now_ms - asked_ms(id) > (KEPT_MS if rank < KEPT_MAX else EXPIRES_MS)
     )
 
 

@@ -1,6 +1,6 @@
 """Copying the files of a checkpoint from one storage to another, every byte checked on the way.
 
-Always true: an object is in its new place only if all of its bytes had the checksums that the manifest
+Always true: an object is in the target only if all of its bytes had the checksums that the manifest
 gives; a few parts are in memory at a time, whatever the state's size. Two copies of the same files put the
 same bytes under the same names.
 Never here: which files to copy (see take), or when what was copied counts (see take, start_from).

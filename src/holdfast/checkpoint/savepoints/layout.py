@@ -32,7 +32,7 @@ OBJECTS = (names.DATA, names.SNAPSHOTS)
 """What the objects of a savepoint are named by, as those of a checkpoint are."""
 
 NAMED_MAX = 5
-"""How many savepoints below a place an error names."""
+"""How many savepoints below a location an error names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def dispose_savepoint(storage: Storage, now_ms: int, *, force: bool = False) -> 
 def remove_all(storage: Storage, found: Iterable[str], id: str = "", now_ms: int = 0) -> None:
     """Remove the records and objects of a savepoint, so that at no moment there is one that lacks objects.
 
-    `found`: the names in the place. `id`: by what the half-removed savepoint is known, where it has no mark.
+    `found`: the names there. `id`: by what the half-removed savepoint is known, where it has no mark.
     """
     if names.UNFINISHED not in found:
         mark = UnfinishedRecord(id=id, job="", holder="removal", since_ms=now_ms)
@@ -143,7 +143,7 @@ def remove_all(storage: Storage, found: Iterable[str], id: str = "", now_ms: int
 
 
 def list_savepoints(storage: Storage) -> list[FoundSavepoint]:
-    """Every savepoint in or below a place, by name; unfinished and damaged ones too, with what is wrong."""
+    """Every savepoint in or below a location, by name; unfinished and damaged ones with their problem."""
     entries = storage.list("")
     homes: dict[str, set[str]] = {}
     for entry in entries:
@@ -221,7 +221,7 @@ def _find(storage: Storage, kind: str, type: type[R], name: str) -> R | None:
 
 
 def _why_none(storage: Storage, found: list[str]) -> str:
-    """Why there is no savepoint in a place that holds these objects, and what to do."""
+    """Why there is no savepoint in a location that holds these objects, and what to do."""
     if names.JOB in found:
         return (
             f"{storage.url} holds a checkpoint, not a savepoint; to go on from it, give it as the checkpoint "

@@ -88,8 +88,8 @@ def take_savepoint(
 
 @contextlib.contextmanager
 def unfinished_savepoint(target: Storage, mark: UnfinishedRecord) -> Iterator[None]:
-    """Take an empty place for a savepoint. Within it objects are put there, last comes `seal_savepoint`; a
-    failure removes what was put there and gives the place back.
+    """Take an empty location for a savepoint. Within it objects are put there, last comes `seal_savepoint`; a
+    failure removes what was put there and leaves the location empty.
 
     RestoreError: something is there, or another savepoint was begun.
     """
@@ -129,7 +129,7 @@ def _begin(target: Storage, mark: UnfinishedRecord) -> None:
 
 
 def seal_savepoint(target: Storage, record: SavepointRecord) -> SavepointRecord:
-    """Make a savepoint of the objects in the place of an unfinished one.
+    """Make a savepoint of the objects at the location of an unfinished one.
 
     Objects that the record does not name, of an earlier try say, are removed. RestoreError: some that it
     names are not there.

@@ -434,12 +434,12 @@ class ClaimedRecord(Record, frozen=True, kw_only=True):
     checkpoint: str
     claimed_ms: int
     token: str = ""
-    """As the checkpoint keeps it in its `claims/<id>`. Empty: from before there were tokens; job and place
+    """As the checkpoint keeps it in its `claims/<id>`. Empty: from before there were tokens; job and url
     say whose claim it is."""
 
 
 class ClaimRecord(Record, frozen=True, kw_only=True):
-    """`claims/<id>`: the checkpoint is about to claim savepoint `savepoint`, or has. Job and place may read
+    """`claims/<id>`: the checkpoint is about to claim savepoint `savepoint`, or has. Job and url may read
     alike on two machines: the random `token` does not.
     """
 

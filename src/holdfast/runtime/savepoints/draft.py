@@ -1,7 +1,7 @@
 """A savepoint that is made, from its draft to its seal.
 
-Always true: the place is taken before the first file is written; after any error nothing is left there that
-could be taken for a savepoint.
+Always true: the location is taken before the first file is written; after any error nothing is left there
+that could be taken for a savepoint.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def without(manifest: Manifest, uids: Iterable[str]) -> Manifest:
 def make_savepoint(
     target: Storage, draft: SavepointRecord, kept_in: Storage | None, written: Iterable[list[DeltaFile]]
 ) -> SavepointRecord:
-    """Take the place, copy the files that the draft names from `kept_in`, let `written` put more there, and
-    seal it all. What nothing names, such as files of tasks that Spark ran more than once, is removed.
+    """Take the location, copy the files that the draft names from `kept_in`, let `written` put more there,
+    and seal it all. What nothing names, such as files of tasks that Spark ran more than once, is removed.
     """
     holder = f"{socket.gethostname()}, process {os.getpid()}"
     mark = UnfinishedRecord(id=draft.id, job=draft.job, holder=holder, since_ms=draft.created_ms)
@@ -112,7 +112,7 @@ def make_savepoint(
         manifest, copies = repacked(draft.manifest, draft.id)
         if kept_in is not None:
             copy_all(kept_in, target, copies)
-        # Not before the place is taken: an iterator writes when it is asked.
+        # Not before the location is taken: an iterator writes when it is asked.
         deltas = [delta for some in written for delta in some]
         manifest = replace(manifest, deltas=(*manifest.deltas, *deltas))
         form: Literal["native", "canonical"] = "native" if manifest.snapshots else "canonical"

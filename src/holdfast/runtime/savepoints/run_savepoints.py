@@ -1,8 +1,7 @@
 """Savepoints of a running job, and the start from one.
 
 Always true: the job goes on while one is taken; what it is taken of is committed.
-Never here: what a savepoint consists of (see checkpoint.savepoints.take), reading and making them
-(see savepoint).
+Never here: what a savepoint consists of (see checkpoint.savepoints.take), making others (see savepoint).
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ class ClaimEnd:
 
 
 def refuse_target(url: str) -> None:
-    """Refuse a place where no savepoint can be left, before anything is stopped for it."""
+    """Refuse a location where no savepoint can be left, before anything is stopped for it."""
     storage = open_storage(url)
     found = next(iter(storage.list("")), None)
     if found is not None:
@@ -146,9 +145,9 @@ def save(
 
 
 def sibling(url: str, suffix: str) -> str:
-    """The place beside `url` whose name ends with `suffix`, with the same settings."""
-    place, mark, settings = url.partition("?") if "://" in url else (url, "", "")
-    return f"{place.rstrip('/')}{suffix}{mark}{settings}"
+    """The location beside `url` whose name ends with `suffix`, with the same settings."""
+    path, mark, settings = url.partition("?") if "://" in url else (url, "", "")
+    return f"{path.rstrip('/')}{suffix}{mark}{settings}"
 
 
 def await_commit(monitor: Monitor, epoch: int, clock: Clock) -> None:

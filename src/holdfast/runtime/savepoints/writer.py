@@ -44,7 +44,7 @@ def refuse_columns(frames: Mapping[str, tuple[StateLayout, DataFrame]]) -> None:
 
 @dataclass(frozen=True)
 class StateWriter:
-    """Writes state into the place of a draft, in tasks for `shards` shards."""
+    """Writes state where a draft is made, in tasks for `shards` shards."""
 
     target: Storage
     draft: SavepointRecord
