@@ -77,7 +77,7 @@ def test_a_leader_known_to_be_gone_is_not_waited_for(tmp_path: Path) -> None:
     assert prune(made.storage, 2, CLOCK).newest == 16
 
 
-def test_a_prune_that_was_killed_is_no_leader(tmp_path: Path) -> None:
+def test_a_prune_that_was_killed_does_not_count_as_a_leader(tmp_path: Path) -> None:
     made = grown(tmp_path)
     claim(made.storage, "command-abc", "here", 1, 0)
     assert prune(made.storage, 3, CLOCK).given_up == tuple(range(1, 10))

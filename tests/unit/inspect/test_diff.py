@@ -101,7 +101,7 @@ def test_key_groups_of_the_very_same_files_are_not_read(
     assert read == []
 
 
-def test_a_key_with_nothing_but_its_name_left_is_no_key(tmp_path: Path) -> None:
+def test_a_key_with_only_its_name_left_does_not_count(tmp_path: Path) -> None:
     made = MadeCheckpoint(tmp_path)
     made.commit({("a", 1): {"total": 1}})
     made.commit({(LONG, 1): {"seen": {"p": 1}}})

@@ -33,9 +33,7 @@ def test_loading_walks_no_further_than_the_newest_manifest() -> None:
     assert sorted(read) == [names.commit(24), names.commit(25), names.commit(26)]
 
 
-def test_a_view_that_somebody_else_has_read_spares_the_way_to_storage_if_its_record_is_still_the_same() -> (
-    None
-):
+def test_a_view_read_elsewhere_is_recalled_if_its_record_is_still_the_same() -> None:
     storage = MemoryStorage()
     view = grow(Chain(storage), EMPTY, 9)
     newest = grow(Chain(storage), view, 2)
@@ -105,7 +103,7 @@ def test_a_higher_terms_record_fences() -> None:
     assert (fenced.value.ours, fenced.value.newest) == (1, 2)
 
 
-def test_nobody_builds_on_a_higher_term() -> None:
+def test_no_leader_builds_on_a_higher_term() -> None:
     storage = MemoryStorage()
     view = commit(Chain(storage), EMPTY, draft(EMPTY, term=2, run="new"))
     with pytest.raises(FencedOut):

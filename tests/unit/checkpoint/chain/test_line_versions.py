@@ -66,7 +66,7 @@ def test_another_commit_of_the_same_number_gives_another_version() -> None:
     assert one.version != other.version
 
 
-def test_a_line_that_nobody_rescaled_keeps_its_own_version() -> None:
+def test_a_line_that_was_not_rescaled_keeps_its_own_version() -> None:
     view = replace(scaled_out_and_back(), snapshots={})
     assert line_of(view, "op", ALL).version == OWN
 

@@ -158,7 +158,7 @@ def test_nothing_new_costs_one_listing(storage: MemoryStorage) -> None:
     assert [call for call in storage.log if call[0] == "list"] == [("list", names.REQUESTS)] * 2
 
 
-def test_what_is_no_request_is_not_looked_at(storage: MemoryStorage) -> None:
+def test_names_that_are_not_requests_are_ignored(storage: MemoryStorage) -> None:
     storage.put("requests/README", b"hello")
     storage.put("answers/README", b"hello")
     leader = Requests(storage, term=1)
@@ -168,7 +168,7 @@ def test_what_is_no_request_is_not_looked_at(storage: MemoryStorage) -> None:
 
 
 @pytest.mark.parametrize("id", ["", "../job", f"{NOW}-xyz", f"{NOW}-00000001/..", f"{NOW}-00000001\n"])
-def test_an_id_that_is_none_is_refused_before_storage_is_touched(storage: MemoryStorage, id: str) -> None:
+def test_a_malformed_id_is_refused_before_storage_is_touched(storage: MemoryStorage, id: str) -> None:
     with pytest.raises(DefinitionError, match="is not the id of a request"):
         read_asked(storage, id)
     assert storage.log == []
@@ -201,7 +201,7 @@ def test_a_damaged_answer_is_not_passed_over(storage: MemoryStorage) -> None:
     assert Requests(storage, term=2).open() == [], "and never carried out again"
 
 
-def test_a_damaged_claim_belongs_to_nobody_known(storage: MemoryStorage) -> None:
+def test_the_owner_of_a_damaged_claim_is_unknown(storage: MemoryStorage) -> None:
     id, leader = asked(storage), Requests(storage, term=1)
     leader.claim(id, NOW)
     storage.flip(names.answers_of(id) + Step.RUNNING)
@@ -215,7 +215,7 @@ def test_a_request_under_another_ones_name_is_damage(storage: MemoryStorage) -> 
         read_asked(storage, first)
 
 
-def test_taken_back_nobody_carries_it_out(storage: MemoryStorage) -> None:
+def test_a_request_that_was_taken_back_is_not_carried_out(storage: MemoryStorage) -> None:
     id = asked(storage)
     found = take_back(storage, id, NOW, "nobody took it")
     assert (found.state, found.answer and found.answer.error) == (State.REFUSED, "nobody took it")

@@ -62,7 +62,7 @@ def test_a_half_copied_savepoint_is_one_clear_error(what: str) -> None:
         read_savepoint(storage)
 
 
-def test_what_is_no_savepoint_says_what_it_is(tmp_path: Path) -> None:
+def test_where_there_is_no_savepoint_the_error_says_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(RestoreError, match=r"there is no savepoint .*: it is empty or does not exist;"):
         read_savepoint(MemoryStorage())
     (tmp_path / "photo.jpg").touch()
@@ -140,7 +140,7 @@ def test_dispose_removes_the_savepoint_and_nothing_else() -> None:
     assert storage.objects == {"notes.txt": b"mine", "data/notes.txt": b"mine"}
 
 
-def test_dispose_refuses_what_is_no_savepoint() -> None:
+def test_dispose_refuses_what_is_not_a_savepoint() -> None:
     storage = MemoryStorage()
     grown(new_checkpoint(storage))
     before = dict(storage.objects)

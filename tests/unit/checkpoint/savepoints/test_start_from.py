@@ -288,7 +288,7 @@ def test_a_savepoint_given_as_the_checkpoint_is_a_clear_error() -> None:
         begin(savepoint, saved())
 
 
-def test_damage_in_the_savepoint_is_named_and_a_mended_one_is_taken() -> None:
+def test_damage_in_the_savepoint_is_named_and_a_restored_one_is_taken() -> None:
     savepoint, storage = saved(), Place()
     name = next(name for name in savepoint.objects if name.startswith(names.SNAPSHOTS))
     savepoint.flip(name)
@@ -301,12 +301,12 @@ def test_damage_in_the_savepoint_is_named_and_a_mended_one_is_taken() -> None:
 
 
 @pytest.mark.parametrize(("stopped", "identity"), [(True, "identity-of-sums"), (False, "run-a")])
-def test_whoever_claims_a_stopped_jobs_savepoint_goes_on_as_that_job(stopped: bool, identity: str) -> None:
+def test_a_job_that_claims_a_stopped_jobs_savepoint_goes_on_as_that_job(stopped: bool, identity: str) -> None:
     assert begin(Place(), saved(stopped=stopped), claim=True).job.identity == identity
     assert begin(Place(), saved(stopped=stopped), claim=False).job.identity == "run-a"
 
 
-def test_only_one_can_claim_and_nobody_starts_from_what_another_will_remove() -> None:
+def test_only_one_can_claim_and_none_starts_from_what_another_will_remove() -> None:
     savepoint = saved(stopped=True)
     begin(Place("memory://first"), savepoint, claim=True)
     other, refusal = Place("memory://second"), r"claimed by job 'sums' \(checkpoint memory://first\)"
@@ -386,7 +386,7 @@ def test_a_claim_from_before_there_were_tokens_stays_with_its_job_and_place() ->
     assert savepoint.objects == {}
 
 
-def test_whoever_goes_on_as_a_stopped_job_keeps_its_name() -> None:
+def test_a_job_that_goes_on_as_a_stopped_one_keeps_its_name() -> None:
     savepoint, storage = saved(stopped=True), Place()
     untouched(
         storage, savepoint, lambda: begin(storage, savepoint, job="other", claim=True), "name the job 'sums'"
@@ -410,7 +410,7 @@ def test_a_claimed_savepoint_is_removed_after_the_first_commit_of_its_own_only()
     assert savepoint.objects == {}
 
 
-def test_a_savepoint_that_another_claimed_or_nobody_is_not_removed() -> None:
+def test_a_savepoint_that_is_unclaimed_or_claimed_by_another_is_not_removed() -> None:
     savepoint, storage = saved(), Place()
     checkpoint = begin(storage, savepoint)
     advance(checkpoint, checkpoint.chain.load(), run="run-a")

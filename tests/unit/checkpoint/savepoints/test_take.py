@@ -124,7 +124,7 @@ def test_a_target_that_fails_is_left_empty_or_marked_unfinished() -> None:
     assert after > 5, "the faults were to hit every call"
 
 
-def test_after_an_unanswered_write_the_place_stays_marked() -> None:
+def test_after_an_unanswered_write_the_location_stays_marked() -> None:
     """The write may still land: without the mark, an object would be there that nobody knows of."""
     checkpoint, inner = new_checkpoint(MemoryStorage()), MemoryStorage()
     grown(checkpoint)
@@ -166,7 +166,7 @@ def test_an_occupied_target_is_refused_and_left_alone() -> None:
     assert read_pins(checkpoint.storage).records == ()
 
 
-def test_two_savepoints_cannot_share_a_place() -> None:
+def test_two_savepoints_cannot_share_a_location() -> None:
     checkpoint, target = new_checkpoint(MemoryStorage()), MemoryStorage()
     grown(checkpoint)
     first = take(checkpoint, target, id="sp-1")

@@ -73,7 +73,7 @@ def test_a_failure_leaves_nothing() -> None:
     assert target.objects == {}
 
 
-def test_after_an_unanswered_write_the_place_stays_marked() -> None:
+def test_after_an_unanswered_write_the_location_stays_marked() -> None:
     """The write may still land: without the mark, an object would be there that no record explains."""
     inner, draft = MemoryStorage(), new_draft()
     target = FaultyStorage(inner, [Fault(kind=FaultKind.LOSE_REQUEST, operation="put")])
