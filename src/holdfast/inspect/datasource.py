@@ -35,7 +35,7 @@ _OPTIONS = ("checkpoint", "savepoint", "uid", "commit", "epoch", "pin", "path")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReadOptions:
     """The options, checked."""
 
     url: str
@@ -81,7 +81,7 @@ class StatePartition(InputPartition):
 class StateDataReader(DataSourceReader):
     """Plans once, then reads partitions on the workers."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: ReadOptions) -> None:
         self._asked = asked
 
     def partitions(self) -> list[InputPartition]:
@@ -134,7 +134,7 @@ def drop_void_pins(storage: Storage, now_ms: int) -> list[str]:
     return void
 
 
-def _checked(options: dict[str, str]) -> Asked:
+def _checked(options: dict[str, str]) -> ReadOptions:
     problems = [f"option {name!r} is not known" for name in options if name not in _OPTIONS]
     urls = [options[name] for name in ("checkpoint", "savepoint", "path") if options.get(name)]
     if len(urls) != 1:
@@ -155,4 +155,4 @@ def _checked(options: dict[str, str]) -> Asked:
     pin = options.get("pin", "")
     pin_ms = 0 if pin == "off" else duration_ms(pin) if pin else PIN_MS
     # Workers have other current directories than the driver.
-    return Asked(open_storage(urls[0]).url, options["uid"], numbers["commit"], numbers["epoch"], pin_ms)
+    return ReadOptions(open_storage(urls[0]).url, options["uid"], numbers["commit"], numbers["epoch"], pin_ms)
