@@ -181,8 +181,8 @@ def handover(
         reached = reached_by(
             zookeeper, zookeeper_auth_file, "10s", zookeeper_tls, zookeeper_ca, zookeeper_cert, zookeeper_key
         )
-        with visit(reached, cluster, clock) as connection:
-            done = hand_over(connection, cluster, job, to, clock, seconds)
+        with visit(reached, cluster, clock) as visited:
+            done = hand_over(visited, job, to, clock, seconds)
         if json:
             print(json_module.dumps(asdict(done)))
         else:

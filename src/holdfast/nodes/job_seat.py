@@ -1,4 +1,4 @@
-"""One node and one job: obeys the tenure, and runs the job while the seat is held.
+"""One node and one job: obeys the lease, and runs the job while the seat is held.
 
 Always true: one run at a time; a seat is held only while a run is under way or being ended. What happens to
 the connection is told to `feed` from any thread; the job itself is run by a thread of its own.
@@ -22,6 +22,7 @@ from holdfast.cluster.seat_lease import (
     Event,
     Extend,
     Finish,
+    Lease,
     Limits,
     Pause,
     Release,
@@ -29,7 +30,6 @@ from holdfast.cluster.seat_lease import (
     Revoke,
     Say,
     Stage,
-    Tenure,
     Won,
     step,
 )
@@ -91,7 +91,7 @@ class Tenant:
         self.name, self.checkpoint = job.name, checkpoint
         self.code = fingerprint_parts(job.graph())
         self._job, self._options, self._place, self._on_release = job, options, place, on_release
-        self._tenure, self._lock = Tenure(), threading.RLock()
+        self._lease, self._lock = Lease(), threading.RLock()
         self._before = Predecessor()
         self._until = 0.0
         """Until when the seat is safe, from the newest contact."""
@@ -105,12 +105,12 @@ class Tenant:
 
     @property
     def stage(self) -> Stage:
-        return self._tenure.stage
+        return self._lease.stage
 
     @property
     def holds(self) -> bool:
         """Whether the seat is ours, as far as we know."""
-        return self._tenure.held
+        return self._lease.held
 
     @property
     def progress(self) -> Progress:
@@ -163,7 +163,7 @@ class Tenant:
         """Tell of an event, and do what follows."""
         with self._lock:
             now = self._place.clock.monotonic()
-            self._tenure, actions = step(self._tenure, event, now, self._place.limits())
+            self._lease, actions = step(self._lease, event, now, self._place.limits())
             for action in actions:
                 self._do(action)
             why = self._why or _ending(self._run)

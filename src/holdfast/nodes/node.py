@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.cluster.paths import checked_name
+from holdfast.cluster.membership import Cluster
+from holdfast.cluster.node_records import checked_name
 from holdfast.cluster.seat_lease import Give, Limits, Lost, RunEnded, Stage, Suspended, Tick
 from holdfast.cluster.zookeeper import Connection, ZooKeeper
 from holdfast.errors import RetryableError, SessionLost
@@ -62,10 +63,9 @@ class Node:
         self._settings, self._say, self._clock = settings, say, clock or SystemClock()
         self._zookeeper = ZooKeeper(settings.zookeeper, self._connection_changed, self._clock)
         self._tenants: dict[str, Tenant] = {}
-        self._registration = Registration(settings, self._zookeeper, self._tenants, say, self._clock)
-        self._seats = Seats(
-            settings.cluster, self._zookeeper, self._registration, self._tenants, say, self._clock
-        )
+        cluster = Cluster(self._zookeeper, settings.cluster)
+        self._registration = Registration(settings, cluster, self._tenants, say, self._clock)
+        self._seats = Seats(cluster, self._zookeeper, self._registration, self._tenants, say, self._clock)
         self._owner: Owner | None = None
         place = Place(
             node=self._registration.name, standby=settings.standby, clock=self._clock, say=say,

@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from holdfast.checkpoint.log.failovers import cluster_of
 from holdfast.checkpoint.store.records import ClusterRecord
 from holdfast.clock import Clock
-from holdfast.cluster import membership, seats
-from holdfast.cluster.membership import Founding
-from holdfast.cluster.node_records import ClusterCard, HolderCard, LagCard, NodeCard, UnfitCard
+from holdfast.cluster.membership import Cluster, Founding
+from holdfast.cluster.node_records import HolderRecord, NodeRecord, RegisteredCluster, Unfit
+from holdfast.cluster.node_records import Lag as LagRecord
 from holdfast.cluster.ranking import code_differences
-from holdfast.cluster.zookeeper import ZooKeeper
 from holdfast.errors import DefinitionError
 from holdfast.nodes.follow_plan import Lag
 from holdfast.nodes.job_seat import Tenant
@@ -36,47 +35,47 @@ class Registration:
     def __init__(
         self,
         settings: NodeSettings,
-        zookeeper: ZooKeeper,
+        cluster: Cluster,
         tenants: Mapping[str, Tenant],
         say: Message,
         clock: Clock,
     ) -> None:
         self.name = settings.name or f"{socket.gethostname()}-{os.getpid()}"
         self.instance = uuid.uuid4().hex
-        self._settings, self._zookeeper, self._tenants = settings, zookeeper, tenants
+        self._settings, self._there, self._tenants = settings, cluster, tenants
         self._say, self._clock = say, clock
         self._since_ms = clock.now_ms()
-        self._cluster: ClusterCard | None = None
-        self._told: NodeCard | None = None
+        self._cluster: RegisteredCluster | None = None
+        self._told: NodeRecord | None = None
         self._lag_told = clock.monotonic()
 
     def enter(self) -> None:
         """Find or found the cluster, and see that the jobs and checkpoints are its own."""
-        zookeeper, cluster, first = self._zookeeper, self._settings.cluster, self._cluster is None
-        fresh = self._cluster or ClusterCard(id=self._fresh_id(), since_ms=self._clock.now_ms())
-        self._cluster, founding = membership.found(zookeeper, cluster, fresh)
+        cluster, first = self._settings.cluster, self._cluster is None
+        fresh = self._cluster or RegisteredCluster(id=self._fresh_id(), since_ms=self._clock.now_ms())
+        self._cluster, founding = self._there.found(fresh)
         if founding is Founding.CREATED and not first:
             self._say(
                 f"ZOOKEEPER LOST ITS DATA: it knew no cluster {cluster!r} any more; that is registered "
                 "again under its id. What the jobs have done is in their checkpoints and is not touched"
             )
         for tenant in self._tenants.values():
-            seats.prepare(zookeeper, cluster, tenant.name)
+            self._there.seat(tenant.name).prepare()
             if first:
                 tenant.mark_checkpoint(move=self._settings.move_checkpoint)
-                seats.reopen(zookeeper, cluster, tenant.name)
-            seat = seats.look(zookeeper, cluster, tenant.name)
+                self._there.seat(tenant.name).reopen()
+            seat = self._there.seat(tenant.name).look()
             if seat.holder is not None:
                 self.refuse_other_code(tenant, seat.holder)
 
     def join(self) -> None:
         self._told = self._card()
-        membership.join(self._zookeeper, self._settings.cluster, self._told)
+        self._there.join(self._told)
 
     def tell(self) -> None:
         """Let others see this node as it is now. What it does next in ZooKeeper is seen after that."""
         self._told = self._card()
-        membership.tell(self._zookeeper, self._settings.cluster, self._told)
+        self._there.tell(self._told)
 
     def tell_lag(self) -> None:
         """Let others see how far behind this node's working state is, while that changes."""
@@ -85,10 +84,10 @@ class Registration:
             return
         card = self._card()
         if card != self._told:
-            membership.tell(self._zookeeper, self._settings.cluster, card)
+            self._there.tell(card)
         self._lag_told, self._told = now, card
 
-    def refuse_other_code(self, tenant: Tenant, holder: HolderCard) -> None:
+    def refuse_other_code(self, tenant: Tenant, holder: HolderRecord) -> None:
         """DefinitionError: another node leads the job, and not as this one would."""
         if holder.instance == self.instance or self._settings.allow_other_code:
             return
@@ -107,15 +106,15 @@ class Registration:
             node=self.name, at_ms=self._clock.now_ms(),
         )  # fmt: skip
 
-    def _card(self) -> NodeCard:
+    def _card(self) -> NodeRecord:
         lags = {job: tenant.lag for job, tenant in self._tenants.items()}
-        return NodeCard(
+        return NodeRecord(
             name=self.name, instance=self.instance, host=socket.gethostname(), pid=os.getpid(),
             since_ms=self._since_ms, standby=self._settings.standby,
             code={name: tenant.code for name, tenant in self._tenants.items()},
             lag={job: _lag_card(lag) for job, lag in lags.items() if lag is not None},
             unfit={
-                job: UnfitCard(error=unfit.error, at_ms=unfit.at_ms, commit=unfit.commit)
+                job: Unfit(error=unfit.error, at_ms=unfit.at_ms, commit=unfit.commit)
                 for job, tenant in self._tenants.items() if (unfit := tenant.unfit) is not None
             },
         )  # fmt: skip
@@ -130,6 +129,8 @@ class Registration:
         return uuid.uuid4().hex
 
 
-def _lag_card(lag: Lag) -> LagCard:
+def _lag_card(lag: Lag) -> LagRecord:
     # A tenth of a second is fine enough to read, and changes less often.
-    return LagCard(epoch=lag.epoch, epochs=lag.epochs, ms=round(lag.seconds * 10) * 100, problem=lag.problem)
+    return LagRecord(
+        epoch=lag.epoch, epochs=lag.epochs, ms=round(lag.seconds * 10) * 100, problem=lag.problem
+    )

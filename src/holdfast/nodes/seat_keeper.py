@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from holdfast.clock import Clock
-from holdfast.cluster import membership, seats
-from holdfast.cluster.node_records import HolderCard, OverCard, PulseCard, WishCard
+from holdfast.cluster.membership import Cluster
+from holdfast.cluster.node_records import HolderRecord, OverRecord, PulseRecord, WishRecord
 from holdfast.cluster.ranking import (
     STEP_SECONDS,
     ClusterSeen,
@@ -42,7 +42,7 @@ class Seats:
 
     def __init__(
         self,
-        cluster: str,
+        cluster: Cluster,
         zookeeper: ZooKeeper,
         registration: Registration,
         tenants: Mapping[str, Tenant],
@@ -64,13 +64,9 @@ class Seats:
 
     def look(self, watch: Callable[[], None]) -> bool:
         """See the cluster as it is; `watch` is told of the next change. False: it does not know this node."""
-        zookeeper, cluster = self._zookeeper, self._cluster
-        nodes = membership.members(zookeeper, cluster, watch)
-        known = {
-            job: seats.look(zookeeper, cluster, job, watch) for job in seats.jobs(zookeeper, cluster, watch)
-        }
-        self._seen = ClusterSeen(nodes=nodes, seats=known)
-        if self._registration.name not in nodes or any(job not in known for job in self._tenants):
+        self._seen = self._cluster.look(watch)
+        known = self._seen.seats
+        if self._registration.name not in self._seen.nodes or any(job not in known for job in self._tenants):
             return False
         for tenant in self._tenants.values():
             self._mind_holder(tenant, known[tenant.name])
@@ -126,7 +122,7 @@ class Seats:
         for tenant in self._tenants.values():
             if tenant.holds:
                 card, told = self._pulse_of(tenant), _contact(tenant, now)
-                seats.beat(self._zookeeper, self._cluster, tenant.name, card, told)
+                self._cluster.seat(tenant.name).beat(card, told)
 
     def seek(self) -> bool:
         """Take what is free and give away what is too much; whether anything may have changed."""
@@ -150,18 +146,18 @@ class Seats:
         return seat.holder is not None and seat.holder.instance == self._registration.instance
 
     def _take(self, tenant: Tenant, seat: SeatSeen) -> None:
-        zookeeper, cluster, job = self._zookeeper, self._cluster, tenant.name
+        job, place = tenant.name, self._cluster.seat(tenant.name)
         sent_at = self._clock.monotonic()
-        card = HolderCard(
+        card = HolderRecord(
             node=self._registration.name, instance=self._registration.instance,
             since_ms=self._clock.now_ms(), checkpoint=tenant.checkpoint, code=tenant.code,
         )  # fmt: skip
-        won_ms = seats.take(zookeeper, cluster, job, card)
+        won_ms = place.take(card)
         if won_ms is None:
             return
         before = _predecessor(seat, won_ms)
-        seats.set_pulse(zookeeper, cluster, job, self._pulse_of(tenant))
-        seats.unwish(zookeeper, cluster, job)
+        place.set_pulse(self._pulse_of(tenant))
+        place.unwish()
         who = f"{before.node} had it and {before.reason}" if before.node else before.reason
         heard = (
             f", last heard of {before.detect_ms / 1_000:.1f} s ago" if before.detect_ms is not None else ""
@@ -179,16 +175,16 @@ class Seats:
             return False
         self._unbalanced_since = now
         by, to = f"node {name}, to hold no more seats than others", heir(self._seen, job) or ""
-        card = WishCard(giver=name, to=to, by=by, at_ms=self._clock.now_ms())
-        seats.wish(self._zookeeper, self._cluster, job, card)
+        card = WishRecord(giver=name, to=to, by=by, at_ms=self._clock.now_ms())
+        self._cluster.seat(job).wish(card)
         return True
 
     def release(self, job: str, why: str) -> None:
         """Give a seat back; where ZooKeeper cannot be told, the end of the session does it."""
         try:
             pulse = self._pulse_of(self._tenants[job], ended=why)
-            seats.set_pulse(self._zookeeper, self._cluster, job, pulse)
-            seats.release(self._zookeeper, self._cluster, job)
+            self._cluster.seat(job).set_pulse(pulse)
+            self._cluster.seat(job).release()
         except HoldfastError as problem:
             self._say(f"{job}: the seat is given up, but ZooKeeper was not told: {problem}")
         self.cool(job)
@@ -199,12 +195,12 @@ class Seats:
 
     def end(self, job: str, state: str, error: str = "") -> None:
         """Say that a job is not to be run any more."""
-        card = OverCard(state=state, node=self._registration.name, at_ms=self._clock.now_ms(), error=error)
-        seats.end(self._zookeeper, self._cluster, job, card)
+        card = OverRecord(state=state, node=self._registration.name, at_ms=self._clock.now_ms(), error=error)
+        self._cluster.seat(job).end(card)
 
-    def _pulse_of(self, tenant: Tenant, ended: str = "") -> PulseCard:
+    def _pulse_of(self, tenant: Tenant, ended: str = "") -> PulseRecord:
         now = tenant.progress
-        return PulseCard(
+        return PulseRecord(
             node=self._registration.name, instance=self._registration.instance, term=now.term,
             phase=now.phase, epoch=now.committed_epoch, commit=now.commit, ended=ended,
         )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.cluster.paths import checked_name
+from holdfast.cluster.node_records import checked_name
 from holdfast.cluster.ranking import KINDS
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.errors import DefinitionError

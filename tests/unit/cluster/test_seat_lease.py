@@ -14,6 +14,7 @@ from holdfast.cluster.seat_lease import (
     Extend,
     Finish,
     Give,
+    Lease,
     Limits,
     Lost,
     Pause,
@@ -24,7 +25,6 @@ from holdfast.cluster.seat_lease import (
     Say,
     Stage,
     Suspended,
-    Tenure,
     Tick,
     Won,
     step,
@@ -37,16 +37,16 @@ class Story:
     """Feeds events and remembers what was done."""
 
     def __init__(self) -> None:
-        self.tenure, self.done = Tenure(), list[Action]()
+        self.lease, self.done = Lease(), list[Action]()
 
     def tell(self, event: Event, at: float) -> list[Action]:
-        self.tenure, actions = step(self.tenure, event, at, LIMITS)
+        self.lease, actions = step(self.lease, event, at, LIMITS)
         self.done += actions
         return actions
 
     @property
     def stage(self) -> Stage:
-        return self.tenure.stage
+        return self.lease.stage
 
 
 def leading(at: float = 100.0) -> Story:
