@@ -23,7 +23,7 @@ from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.errors import FencedOut
 from holdfast.nodes.node import Node
-from holdfast.nodes.settings import NodeSettings
+from holdfast.nodes.registration import NodeSettings
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.control.watched_storage import WatchedStorage
 from holdfast.runtime.job import Job

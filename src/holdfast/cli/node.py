@@ -43,7 +43,7 @@ from holdfast.clock import SystemClock, duration_ms
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.errors import DefinitionError, SessionLost
 from holdfast.nodes.node import Node
-from holdfast.nodes.settings import NodeSettings
+from holdfast.nodes.registration import NodeSettings
 from holdfast.nodes.zookeeper_server import ZooKeeperServer
 from holdfast.runtime.settings import RunOptions
 
@@ -154,7 +154,7 @@ def _be_node(
         one = Node(jobs, checkpoint, settings, options, display.message, display.progress)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: one.leave())
-        answer(one.sightings)
+        answer(one.jobs)
         try:
             one.run()
         except SessionLost as lost:

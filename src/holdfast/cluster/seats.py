@@ -76,7 +76,7 @@ class Seat:
         if here is not None and here.owner == self.zookeeper.session:
             self.zookeeper.delete(path)
 
-    def beat(self, pulse: PulseRecord, done: Callable[[], None]) -> None:
+    def beat(self, pulse: PulseRecord, done: Callable[[], object]) -> None:
         """Give a sign of life, without waiting; `done` is called when ZooKeeper has it."""
         self.zookeeper.write_soon(f"{self.path}/pulse", written(pulse), done)
 

@@ -250,7 +250,7 @@ class ZooKeeper:
             return False
         return True
 
-    def write_soon(self, path: str, data: bytes, done: Callable[[], None]) -> None:
+    def write_soon(self, path: str, data: bytes, done: Callable[[], object]) -> None:
         """Replace a node's content without waiting; `done` is called when the server has said that it did."""
 
         def answered(result: Any) -> None:

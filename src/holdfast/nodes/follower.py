@@ -6,7 +6,7 @@ What was committed after the last look is caught up by the restore of a takeover
 too slow, and whose deltas retention has removed meanwhile, goes on from the snapshots.
 Always true: only committed versions are followed; storage is read and never written; a step costs what the
 new records and the keys that they touch cost, unless shards have to be built anew.
-Never here: the thread, and what an error means (see attending).
+Never here: the thread, and what an error means (see standby).
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, JobRecord
 from holdfast.clock import Clock
+from holdfast.cluster.node_records import Lag
 from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.ids import shard_ranges
-from holdfast.nodes.follow_plan import Followed, Lag, Sight, settled
+from holdfast.nodes.follow_plan import Followed, Sight, settled
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.epoch.runner import Lines
 from holdfast.runtime.epoch.schemas_in_force import operator_schemas
