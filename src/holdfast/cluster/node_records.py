@@ -127,6 +127,11 @@ def read(kind: type[RecordT], data: bytes, path: str) -> RecordT:
         ) from cause
 
 
+def in_short(failure: BaseException, chars: int = 500) -> str:
+    """An error as one line of a record, never empty."""
+    return " ".join(str(failure).split())[:chars] or type(failure).__name__
+
+
 def checked_name(what: str, name: str) -> str:
     """A name that can be part of a path."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}", name):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 
-from holdfast.cluster.node_records import Lag
+from holdfast.cluster.node_records import Lag, in_short
 from holdfast.cluster.seat_lease import (
     Action,
     Begin,
@@ -28,7 +28,7 @@ from holdfast.cluster.seat_lease import (
 )
 from holdfast.nodes.job_on_node import JobOnNode
 from holdfast.nodes.registration import NodeContext
-from holdfast.nodes.run import Predecessor, Run, in_short
+from holdfast.nodes.run import Predecessor, Run
 from holdfast.nodes.standby import Standby
 from holdfast.runtime.progress import Progress
 
@@ -138,4 +138,4 @@ class JobSeat:
 def _ending(run: Run | None) -> str:
     if run is None or run.failure is None:
         return "its run ended"
-    return f"its run ended: {in_short(run.failure, 500)}"
+    return f"its run ended: {in_short(run.failure)}"

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Sequence
 
 from holdfast.clock import Clock, SystemClock
+from holdfast.cluster.node_records import in_short
 from holdfast.cluster.seat_lease import Give, Limits, Lost, RunEnded, Stage, Suspended, Tick
 from holdfast.cluster.zookeeper import Connection, ZooKeeper
 from holdfast.errors import RetryableError, SessionLost
@@ -26,7 +27,7 @@ from holdfast.graph.validate import check
 from holdfast.nodes.job_on_node import jobs_on_node
 from holdfast.nodes.job_seat import JobSeat
 from holdfast.nodes.registration import NodeContext, NodeSettings, Registration
-from holdfast.nodes.run import Run, in_short, is_of_the_job, is_replaced
+from holdfast.nodes.run import Run, is_of_the_job, is_replaced
 from holdfast.nodes.seat_keeper import SeatKeeper
 from holdfast.nodes.working_dir_lock import Owner, take_owner
 from holdfast.runtime.job import Job

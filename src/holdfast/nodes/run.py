@@ -197,10 +197,5 @@ def is_of_the_job(failure: BaseException) -> bool:
     return isinstance(failure, own)
 
 
-def in_short(failure: BaseException, chars: int) -> str:
-    """An error as one line."""
-    return " ".join((str(failure) or type(failure).__name__).split())[:chars]
-
-
 def _ms(seconds: float) -> int:
     return round(seconds * 1_000)

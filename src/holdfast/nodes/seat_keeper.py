@@ -12,7 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from holdfast.cluster.node_records import HolderRecord, Lag, OverRecord, PulseRecord, Unfit, WishRecord
+from holdfast.cluster.node_records import (
+    HolderRecord,
+    Lag,
+    OverRecord,
+    PulseRecord,
+    Unfit,
+    WishRecord,
+    in_short,
+)
 from holdfast.cluster.ranking import (
     STEP_SECONDS,
     ClusterSeen,
@@ -27,14 +35,13 @@ from holdfast.cluster.seat_lease import Contact, Event, Give, Lost, Stage, Won
 from holdfast.errors import HoldfastError
 from holdfast.nodes.job_seat import JobSeat
 from holdfast.nodes.registration import NodeContext
-from holdfast.nodes.run import Predecessor, in_short
+from holdfast.nodes.run import Predecessor
 
 BEATS_PER_SESSION = 10
 BALANCE_SECONDS = 5.0
 """How long one node must have held too many seats before it gives one away."""
 COOL_SECONDS = 5.0
 """How long a node leaves a seat to the others after its run of the job ended."""
-ERROR_CHARS_MAX = 500
 
 
 class SeatKeeper:
@@ -102,9 +109,8 @@ class SeatKeeper:
         """
         seen = self._seen.seats.get(seat.job.name)
         commit = max(seat.progress.commit, seen.pulse.commit if seen and seen.pulse else 0)
-        error = in_short(failure, ERROR_CHARS_MAX)
         seat.job.failure = failure
-        seat.job.unfit = Unfit(error=error, at_ms=self._clock.now_ms(), commit=commit)
+        seat.job.unfit = Unfit(error=in_short(failure), at_ms=self._clock.now_ms(), commit=commit)
         self._registration.tell(self.lags)
 
     def failed(self, job: str) -> bool:
