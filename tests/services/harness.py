@@ -49,7 +49,7 @@ def wait_until(
 
 
 class Skewed(SystemClock):
-    """A wall clock that is wrong by some hours; time passes as it does for everybody."""
+    """A wall clock that is wrong by some hours; time passes as it does for all others."""
 
     def __init__(self, hours: float) -> None:
         self._ms = int(hours * 3_600_000)

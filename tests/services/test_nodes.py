@@ -5,6 +5,7 @@ The job commits to a real chain and needs no Spark: what is tested is who may co
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -131,7 +132,7 @@ def test_a_leader_cut_off_pauses_before_the_standby_takes_over_and_then_stands_b
         assert paused < taken, a.story() + b.story()
         chain.grows(a, b, term=2)
         assert chain.newest_of(1) <= at_pause + 1, "it went on committing: one may have been under way"
-        cable.mend()
+        cable.restore()
         wait_until(lambda: a.told("session has ended"), "a to learn it", a.story)
         wait_until(lambda: a.told("the run ended"), "a to stand by", a.story)
         assert chain.in_order()
@@ -139,16 +140,14 @@ def test_a_leader_cut_off_pauses_before_the_standby_takes_over_and_then_stands_b
         cable.close()
 
 
-def test_a_cut_that_is_mended_in_time_changes_nothing(
-    start: Start, chain: Chain, server: ZooKeeperServer
-) -> None:
+def test_a_cut_that_ends_in_time_changes_nothing(start: Start, chain: Chain, server: ZooKeeperServer) -> None:
     cable = Cable(server.port)
     try:
         a = leading(start("a", at=cable.hosts), chain)
         b = standing_by(start("b"))
         cable.cut()
         time.sleep(SESSION_SECONDS / 4)  # the length of the cut is what is tested
-        cable.mend()
+        cable.restore()
         chain.grows(a, b)
         assert chain.term() == 1
         assert not a.told("PAUSED"), a.story()
@@ -188,7 +187,7 @@ def test_a_zookeeper_that_lost_its_data_is_told_everything_again(
     a = leading(start("a"), chain)
     before = cluster_of(open_storage(str(tmp_path / "ck")))
     server.kill()
-    server.wipe()
+    shutil.rmtree(server.data_dir / "data")
     server.start()
     wait_until(lambda: a.told("ZOOKEEPER LOST ITS DATA"), "a to notice", a.story)
     chain.grows(a, term=2)

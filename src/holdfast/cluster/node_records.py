@@ -3,7 +3,7 @@
     /holdfast/NAME               the cluster (RegisteredCluster)
     /holdfast/NAME/nodes/N       a node that is there (NodeRecord), ephemeral
     /holdfast/NAME/seats/JOB     a seat
-        holder                   the node that holds it (HolderRecord), ephemeral: whoever creates it has won
+        holder                   the node that holds it (HolderRecord), ephemeral: the creator has won
         pulse                    the last sign of life of a holder (PulseRecord)
         wish                     the holder is to give it up (WishRecord)
         over                     the job is not to be run any more (OverRecord)

@@ -1,8 +1,8 @@
 """What a hot standby has followed, and what comes next: decisions over committed records.
 
 A standby brings its working state along the same lines as the leader does, one commit after the other.
-Always true: a line is made of committed records alone, so nothing is ever followed that could be taken back,
-except by a rewind: then the lines are made anew from the view, and so is the working state if it must be.
+Always true: a line is made of committed records alone, so only a rewind can take back what was followed: then
+the lines are made again from the view, and so is the working state where undo does not reach.
 Never here: reading records, Spark (see follower).
 """
 

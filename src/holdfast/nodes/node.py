@@ -213,7 +213,7 @@ class Node:
             return
         self._silent_since = self._silent_since or now
         if now - self._silent_since >= self._zookeeper.session_seconds:
-            if self._zookeeper.begin_anew():
+            if self._zookeeper.replace_session():
                 self._say(
                     "ZooKeeper refuses the session it once gave (it lost its data); a new one was begun"
                 )

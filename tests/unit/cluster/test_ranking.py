@@ -1,4 +1,4 @@
-"""Who takes a free seat and who gives one away, from what everybody sees."""
+"""Which node takes a free seat and which gives one away, from what all of them see."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def order(cluster: ClusterSeen, job: str) -> list[str]:
     return sorted(cluster.nodes, key=lambda name: rank(cluster, job, name))
 
 
-def test_whoever_holds_fewest_comes_first_then_the_readiest_then_the_eldest() -> None:
+def test_the_node_with_fewest_seats_comes_first_then_the_readiest_then_the_eldest() -> None:
     nodes = (node("a", 1), node("b", 3), node("c", 2), node("d", 4, "warm"))
     cluster = seen(*nodes, counts=SeatSeen(), sums=SeatSeen(holder=held("a")))
     assert order(cluster, "counts") == ["d", "c", "b", "a"]
@@ -84,7 +84,7 @@ def test_a_node_gives_one_seat_away_when_another_holds_two_fewer() -> None:
 
 @given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=8))
 def test_giving_away_comes_to_an_end_with_seats_balanced(holders: list[str]) -> None:
-    """Every hand-over makes the spread smaller, whoever held what; so it ends."""
+    """Every hand-over makes the spread smaller, whatever it was before; so it ends."""
     jobs = tuple(f"job{number}" for number in range(len(holders)))
     nodes = [node(name, jobs=jobs) for name in "abcd"]
     now = dict(zip(jobs, holders, strict=True))
