@@ -154,11 +154,11 @@ class Standby:
         """After a failure: see to it that there is a Spark session. True: there was one."""
         assert self._spark is not None
         try:
-            session = revived(self._spark, self._graph.name, own=True)
-            if session is self._spark:
+            spark = revived(self._spark, self._graph.name, own=True)
+            if spark is self._spark:
                 return True
             self._say(f"the Spark session of this standby had ended ({first_line(problem)}); one was started")
-            self._prepare(session)
+            self._prepare(spark)
         except SessionLost as lost:
             self.lost = lost
             self._stopping.set()
