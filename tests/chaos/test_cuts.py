@@ -47,7 +47,7 @@ def test_a_leader_out_of_reach_of_zookeeper_pauses_and_resumes_in_time_or_is_rep
         cluster.wait(lambda: second.told("TAKING THE SEAT", "first had it"), "the second node to take over")
         assert first.last_told_at("PAUSED") < second.last_told_at("TAKING THE SEAT"), cluster.told()
         cluster.wait(lambda: cluster.term() == 2, "the second node to commit")
-        cable.mend()
+        cable.restore()
         cluster.wait_standing_by(first)
         cluster.stop(first, second)
         of_first = [record.number for record in cluster.commits() if record.term == 1]
@@ -65,6 +65,6 @@ def test_a_leader_cut_off_from_storage_resigns_and_another_goes_on(
         cluster.wait(lambda: first.told("ENDING: resigned"), "the first node to resign")
         cluster.wait(lambda: second.told("TAKING THE SEAT", "resigned"), "the second node to take over")
         cluster.wait(lambda: cluster.term() == 2, "the second node to commit")
-        first.cables.storage.mend()
+        first.cables.storage.restore()
         cluster.wait_standing_by(first)
         cluster.stop(first, second)

@@ -96,7 +96,7 @@ class Cut(Trouble):
         self.leader.cables.zookeeper.cut()
 
     def end(self) -> None:
-        self.leader.cables.zookeeper.mend()
+        self.leader.cables.zookeeper.restore()
         super().end()
 
 

@@ -52,7 +52,7 @@ class Cable:
         """Connections are broken, and new ones closed at once."""
         self._become(_State.REFUSING)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Everything passes, and what was held up."""
         self._become(_State.WHOLE)
 

@@ -23,7 +23,7 @@ from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.errors import FencedOut
 from holdfast.nodes.node import Node
-from holdfast.nodes.settings import NodeSettings
+from holdfast.nodes.registration import NodeSettings
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.control.watched_storage import WatchedStorage
 from holdfast.runtime.job import Job
@@ -49,7 +49,7 @@ def wait_until(
 
 
 class Skewed(SystemClock):
-    """A wall clock that is wrong by some hours; time passes as it does for everybody."""
+    """A wall clock that is wrong by some hours; time passes as it does for all others."""
 
     def __init__(self, hours: float) -> None:
         self._ms = int(hours * 3_600_000)

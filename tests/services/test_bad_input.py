@@ -73,7 +73,7 @@ def test_a_checkpoint_of_another_cluster_is_refused_until_it_is_moved(start: Sta
 def test_the_same_cluster_name_at_another_zookeeper_is_another_cluster(
     start: Start, cluster: str, server: ZooKeeperServer
 ) -> None:
-    """Its ZooKeeper knows it under another id: two leaders would take turns for ever."""
+    """Its ZooKeeper knows it under another id: two leaders would take turns without end."""
     holding(start("a"))
     elsewhere = f"{server.hosts}/elsewhere"
     zookeeper = ZooKeeper(ZooKeeperSettings(hosts=server.hosts), lambda change: None, SystemClock())

@@ -71,7 +71,7 @@ def test_handover_says_who_has_the_seat_now_and_refuses_what_cannot_be(
     assert "no other node could take 'counts' from b; start one first" in alone.stderr
 
 
-def test_a_cluster_that_nobody_knows_is_refused(command: Command) -> None:
+def test_an_unknown_cluster_is_refused(command: Command) -> None:
     told = command("status")
     assert told.exit_code == 2
     assert "error: ZooKeeper knows no cluster" in told.stderr

@@ -5,6 +5,7 @@ The job commits to a real chain and needs no Spark: what is tested is who may co
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -132,7 +133,7 @@ def test_a_leader_cut_off_pauses_before_the_standby_takes_over_and_then_stands_b
         assert paused < taken, a.story() + b.story()
         chain.grows(a, b, term=2)
         assert chain.newest_of(1) <= at_pause + 1, "it went on committing: one may have been under way"
-        cable.mend()
+        cable.restore()
         wait_until(lambda: a.told("session has ended"), "a to learn it", a.story)
         wait_until(lambda: a.told("the run ended"), "a to stand by", a.story)
         assert chain.in_order()
@@ -140,16 +141,14 @@ def test_a_leader_cut_off_pauses_before_the_standby_takes_over_and_then_stands_b
         cable.close()
 
 
-def test_a_cut_that_is_mended_in_time_changes_nothing(
-    start: Start, chain: Chain, server: ZooKeeperServer
-) -> None:
+def test_a_cut_that_ends_in_time_changes_nothing(start: Start, chain: Chain, server: ZooKeeperServer) -> None:
     cable = Cable(server.port)
     try:
         a = leading(start("a", at=cable.hosts), chain)
         b = standing_by(start("b"))
         cable.cut()
         time.sleep(SESSION_SECONDS / 4)  # the length of the cut is what is tested
-        cable.mend()
+        cable.restore()
         chain.grows(a, b)
         assert chain.term() == 1
         assert not a.told("PAUSED"), a.story()
@@ -189,13 +188,13 @@ def test_a_zookeeper_that_lost_its_data_is_told_everything_again(
     a = leading(start("a"), chain)
     before = cluster_of(open_storage(str(tmp_path / "ck")))
     server.kill()
-    server.wipe()
+    shutil.rmtree(server.data_dir / "data")
     server.start()
     wait_until(lambda: a.told("ZOOKEEPER LOST ITS DATA"), "a to notice", a.story)
     chain.grows(a, term=2)
     assert cluster_of(open_storage(str(tmp_path / "ck"))) == before, "the same cluster, under the same id"
-    with visit(ZooKeeperSettings(hosts=server.hosts), cluster, SystemClock()) as zookeeper:
-        standing = cluster_standing(zookeeper, cluster, SystemClock())
+    with visit(ZooKeeperSettings(hosts=server.hosts), cluster, SystemClock()) as visited:
+        standing = cluster_standing(visited, SystemClock())
     assert [node["node"] for node in standing["nodes"]] == ["a"]
     assert standing["seats"][0]["holder"] == "a"
 
@@ -205,15 +204,15 @@ def test_a_handover_loses_no_epoch_and_goes_to_the_node_it_names(
 ) -> None:
     a = leading(start("a"), chain)
     b, c = standing_by(start("b")), standing_by(start("c"))
-    with visit(ZooKeeperSettings(hosts=server.hosts), cluster, SystemClock()) as zookeeper:
-        done = hand_over(zookeeper, cluster, None, "c", SystemClock(), 20.0)
+    with visit(ZooKeeperSettings(hosts=server.hosts), cluster, SystemClock()) as visited:
+        done = hand_over(visited, None, "c", SystemClock(), 20.0)
         assert (done.giver, done.taker) == ("a", "c"), a.story() + b.story() + c.story()
         chain.grows(a, c, term=2)
         assert a.told("ENDING in good order: hand-over"), a.story()
         assert not a.told("the run ended:"), "it ended by failing"
         with pytest.raises(DefinitionError, match="cannot take"):
-            hand_over(zookeeper, cluster, None, "nobody", SystemClock(), 1.0)
-        standing = cluster_standing(zookeeper, cluster, SystemClock())
+            hand_over(visited, None, "nobody", SystemClock(), 1.0)
+        standing = cluster_standing(visited, SystemClock())
         assert standing["seats"][0]["handing_over"] is None
 
 
@@ -385,13 +384,13 @@ def test_a_job_that_failed_on_every_node_is_over_and_each_is_shown(
     first.let.set()
     wait_until(lambda: b.told("TAKING THE SEAT", "no mount"), "b to lead", b.story)
     settings = ZooKeeperSettings(hosts=server.hosts, session_seconds=SESSION_SECONDS)
-    with visit(settings, cluster, SystemClock()) as zookeeper:
-        standing = cluster_standing(zookeeper, cluster, SystemClock())
+    with visit(settings, cluster, SystemClock()) as visited:
+        standing = cluster_standing(visited, SystemClock())
         assert [each["unfit"] for each in standing["nodes"]] == [{"counts": "no mount"}, {}]
         assert standing["seats"][0]["heir"] is None
         second.let.set()
         wait_until(lambda: not a.alive and not b.alive, "both to end", lambda: a.story() + b.story())
-        (seat,) = cluster_standing(zookeeper, cluster, SystemClock())["seats"]
+        (seat,) = cluster_standing(visited, SystemClock())["seats"]
     assert seat["over"]["state"] == "failed"
     assert seat["over"]["error"] == "it failed on every node: a: no mount; b: no java"
     assert (str(a.failure), str(b.failure)) == ("no mount", "no java")

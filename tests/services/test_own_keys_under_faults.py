@@ -80,7 +80,7 @@ def test_a_storage_that_is_gone_is_bypassed_after_ten_failures_and_asked_again_a
     shard.epoch([USERS[9]])
     assert shard.workshop.fetching.standing is Standing.BYPASSED
     shard.settle()
-    cable.mend()
+    cable.restore()
     asked = cable.requests
     shard.epoch([USERS[10]])
     assert shard.last is not None
@@ -122,9 +122,7 @@ def test_a_storage_that_hangs_costs_an_epoch_one_time_out_and_no_good_state(
     assert shard.epoch(USERS[1:]) == dict.fromkeys(USERS[1:], 3)
 
 
-def test_a_slow_storage_is_waited_for_by_nobody_but_fetches(
-    redis: Server, cable: Cable, tmp_path: Path
-) -> None:
+def test_only_fetches_wait_for_a_slow_storage(redis: Server, cable: Cable, tmp_path: Path) -> None:
     shard = Shard(tmp_path, protection(through(cable), every="1s"))
     shard.epoch(USERS)
     cable.cut()
@@ -133,7 +131,7 @@ def test_a_slow_storage_is_waited_for_by_nobody_but_fetches(
         assert shard.epoch(USERS, after_ms=2_000) == dict.fromkeys(USERS, n)
     assert time.monotonic() - began < 5
     assert events(redis) == {}
-    cable.mend()
+    cable.restore()
 
     def saved() -> bool:
         shard.settle()

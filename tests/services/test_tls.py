@@ -100,7 +100,7 @@ def test_a_node_with_a_certificate_is_let_in(guarded: ZooKeeperSettings) -> None
     zookeeper.close()
 
 
-def test_without_a_certificate_or_with_a_server_nobody_vouches_for_there_is_no_connection(
+def test_without_a_certificate_or_with_an_unknown_authority_there_is_no_connection(
     guarded: ZooKeeperSettings, tmp_path: Path
 ) -> None:
     (tmp_path / "other.pem").write_bytes(issued("somebody else").certificate_pem)

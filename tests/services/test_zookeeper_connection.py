@@ -25,7 +25,7 @@ def test_a_server_that_takes_a_connection_and_never_answers_does_not_cost_the_se
             cable.refuse()
             wait_until(lambda: Connection.SUSPENDED in changes, "the loss to be noticed")
             cable.swallow = 1
-            cable.mend()
+            cable.restore()
             wait_until(lambda: zookeeper.connected, "the connection to be back")
             assert cable.swallow == 0
             assert zookeeper.session == session

@@ -23,6 +23,7 @@ from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import FailoverRecord
 from holdfast.clock import SystemClock
+from holdfast.cluster.membership import Cluster
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
 from holdfast.nodes import seat_keeper
 from holdfast.nodes.follower import Follower
@@ -86,7 +87,7 @@ class Pair:
         return History(self.storage).load().rows
 
     def lag(self, name: str) -> dict[str, Any]:
-        standing = cluster_standing(self._zookeeper, self._root.name, SystemClock())
+        standing = cluster_standing(Cluster(self._zookeeper, self._root.name), SystemClock())
         lags = [each["lag"].get("sequences") for each in standing["nodes"] if each["node"] == name]
         return (lags[0] if lags else None) or {"epoch": -1}
 

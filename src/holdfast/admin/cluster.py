@@ -1,6 +1,6 @@
 """A cluster seen from outside: how it stands, and the hand-over of a seat. For the command line.
 
-Always true: reading changes nothing; a wish that nobody fulfils is taken back.
+Always true: reading changes nothing; a wish that is not fulfilled is taken back.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import msgspec
 
 from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.clock import Clock
-from holdfast.cluster import membership, paths, seats
-from holdfast.cluster.node_records import WishCard
+from holdfast.cluster.membership import Cluster
+from holdfast.cluster.node_records import WishRecord
 from holdfast.cluster.ranking import ClusterSeen, heir, is_able
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
 from holdfast.errors import DefinitionError, HoldfastError, RetryableError
@@ -36,26 +36,21 @@ class HandOver:
 
 
 @contextmanager
-def visit(settings: ZooKeeperSettings, cluster: str, clock: Clock) -> Iterator[ZooKeeper]:
-    """A connection for as long as a command takes. DefinitionError: there is no such cluster."""
+def visit(settings: ZooKeeperSettings, name: str, clock: Clock) -> Iterator[Cluster]:
+    """Connect for as long as a command takes. DefinitionError: there is no such cluster."""
     zookeeper = ZooKeeper(settings, lambda change: None, clock)
     zookeeper.connect()
     try:
-        membership.look_up(zookeeper, cluster)
-        yield zookeeper
+        cluster = Cluster(zookeeper, name)
+        cluster.look_up()
+        yield cluster
     finally:
         zookeeper.close()
 
 
-def see(zookeeper: ZooKeeper, cluster: str) -> ClusterSeen:
-    """The cluster as it is."""
-    known = {job: seats.look(zookeeper, cluster, job) for job in seats.jobs(zookeeper, cluster)}
-    return ClusterSeen(nodes=membership.members(zookeeper, cluster), seats=known)
-
-
-def cluster_standing(zookeeper: ZooKeeper, cluster: str, clock: Clock) -> dict[str, Any]:
+def cluster_standing(cluster: Cluster, clock: Clock) -> dict[str, Any]:
     """Nodes, seats and failovers as plain values. A checkpoint that cannot be read is said to be so."""
-    seen = see(zookeeper, cluster)
+    seen = cluster.look()
     told = []
     for job, seat in sorted(seen.seats.items()):
         holder, pulse, over = seat.holder, seat.pulse, seat.over
@@ -78,65 +73,56 @@ def cluster_standing(zookeeper: ZooKeeper, cluster: str, clock: Clock) -> dict[s
         )
     nodes = [
         {
-            "node": card.name,
-            "host": card.host,
-            "pid": card.pid,
-            "since_ms": card.since_ms,
-            "standby": card.standby,
-            "seats": seen.held_by(card.name),
-            "jobs": sorted(card.code),
-            "unfit": {job: unfit.error for job, unfit in sorted(card.unfit.items())},
-            "lag": {
-                job: {"epoch": lag.epoch, "epochs": lag.epochs, "ms": lag.ms, "problem": lag.problem}
-                for job, lag in card.lag.items()
-            },
+            "node": node.name,
+            "host": node.host,
+            "pid": node.pid,
+            "since_ms": node.since_ms,
+            "standby": node.standby,
+            "seats": seen.held_by(node.name),
+            "jobs": sorted(node.code),
+            "unfit": {job: unfit.error for job, unfit in sorted(node.unfit.items())},
+            "lag": {job: msgspec.structs.asdict(lag) for job, lag in node.lag.items()},
         }
-        for card in seen.nodes.values()
+        for node in seen.nodes.values()
     ]
-    return {"cluster": cluster, "seats": told, "nodes": nodes, "now_ms": clock.now_ms()}
+    return {"cluster": cluster.name, "seats": told, "nodes": nodes, "now_ms": clock.now_ms()}
 
 
-def hand_over(
-    zookeeper: ZooKeeper, cluster: str, job: str | None, to: str | None, clock: Clock, seconds: float
-) -> HandOver:
+def hand_over(cluster: Cluster, job: str | None, to: str | None, clock: Clock, seconds: float) -> HandOver:
     """Have the holder of a seat stop in good order and another node go on; waits until that has happened.
 
-    DefinitionError: nobody holds it, or nobody could take it. RetryableError: it took too long; the wish is
+    DefinitionError: no node holds it, or none could take it. RetryableError: it took too long; the wish is
     taken back.
     """
-    seen = see(zookeeper, cluster)
-    job = _chosen(seen, cluster, job)
+    seen = cluster.look()
+    job = _chosen(seen, cluster.name, job)
     holder = seen.seats[job].holder
     if holder is None:
         raise DefinitionError(
             f"nobody holds the seat of {job!r}, so nobody can give it up; see holdfast status"
         )
-    ready = [name for name, card in seen.nodes.items() if is_able(card, job) and name != holder.node]
+    ready = [name for name, node in seen.nodes.items() if is_able(node, job) and name != holder.node]
     if not ready:
         raise DefinitionError(f"no other node could take {job!r} from {holder.node}; start one first")
     if to is not None and to not in ready:
         raise DefinitionError(f"node {to!r} cannot take {job!r}; those who can: {', '.join(sorted(ready))}")
-    began = clock.monotonic()
-    wish = WishCard(giver=holder.node, to=to or "", by=asker("holdfast handover"), at_ms=clock.now_ms())
-    seats.wish(zookeeper, cluster, job, wish)
+    began, seat = clock.monotonic(), cluster.seat(job)
+    wish = WishRecord(giver=holder.node, to=to or "", by=asker("holdfast handover"), at_ms=clock.now_ms())
+    seat.wish(wish)
     try:
         while clock.monotonic() - began < seconds:
-            now = seats.look(zookeeper, cluster, job).holder
+            now = seat.look().holder
             if now is not None and now.instance != holder.instance:
                 return HandOver(job, holder.node, now.node, clock.monotonic() - began)
             clock.sleep(LOOK_SECONDS)
     finally:
-        # Whoever took the seat has removed the wish; one that nobody fulfilled must not linger.
+        # The node that took the seat has removed the wish; one that was not fulfilled must not linger.
         with suppress(HoldfastError):
-            _take_back(zookeeper, cluster, job, wish)
+            if seat.look().wish == wish:
+                seat.unwish()
     raise RetryableError(
         f"{holder.node} did not give up the seat of {job!r} in {seconds:g} s; look at its log"
     )
-
-
-def _take_back(zookeeper: ZooKeeper, cluster: str, job: str, wish: WishCard) -> None:
-    if seats.look(zookeeper, cluster, job).wish == wish:
-        zookeeper.delete(paths.wish(cluster, job))
 
 
 def _chosen(seen: ClusterSeen, cluster: str, job: str | None) -> str:

@@ -18,14 +18,8 @@ def cluster_picture(found: dict[str, Any]) -> RenderableType:
     now_ms = found["now_ms"]
     seats = _table(f"cluster {found['cluster']}: seats", "job", "holder", "term", "epoch", "state")
     for seat in found["seats"]:
-        _add(
-            seats,
-            seat["job"],
-            seat["holder"] or "nobody",
-            seat["term"],
-            seat["epoch"],
-            state_of(seat, now_ms),
-        )
+        holder, state = seat["holder"] or "nobody", state_of(seat, now_ms)
+        _add(seats, seat["job"], holder, seat["term"], seat["epoch"], state)
     nodes = _table("nodes", "node", "host", "process", "there for", "kind", "seats", "behind")
     for node in found["nodes"]:
         holds = ", ".join(node["seats"]) or "standing by"

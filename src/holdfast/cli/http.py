@@ -10,7 +10,7 @@ from typing import Annotated, Unpack
 import typer
 
 from holdfast.errors import DefinitionError
-from holdfast.nodes.job_on_node import Sighting
+from holdfast.nodes.job_on_node import JobOnNode
 from holdfast.runtime.job import Job, stopping_on_signals
 from holdfast.runtime.progress import Listener, Message
 from holdfast.runtime.settings import RunOptions
@@ -27,7 +27,7 @@ HttpTokenFile = Annotated[
 @contextmanager
 def answering(
     http: str | None, token_file: Path | None, on_message: Message
-) -> Iterator[Callable[[Mapping[str, Sighting]], None]]:
+) -> Iterator[Callable[[Mapping[str, JobOnNode]], None]]:
     """Take the port at `http`, if that is given, for the jobs of a node; they are answered for from when they
     are known until the end of the `with` block.
     """
@@ -41,7 +41,7 @@ def answering(
     with ExitStack() as until_the_end:
         listening = until_the_end.enter_context(listen(*address(http), read_token(token_file)))
 
-        def answer(jobs: Mapping[str, Sighting]) -> None:
+        def answer(jobs: Mapping[str, JobOnNode]) -> None:
             server = until_the_end.enter_context(listening.serve_all(jobs))
             on_message(f"the control API is at {server.url}")
 

@@ -43,7 +43,7 @@ from holdfast.clock import SystemClock, duration_ms
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.errors import DefinitionError, SessionLost
 from holdfast.nodes.node import Node
-from holdfast.nodes.settings import NodeSettings
+from holdfast.nodes.registration import NodeSettings
 from holdfast.nodes.zookeeper_server import ZooKeeperServer
 from holdfast.runtime.settings import RunOptions
 
@@ -154,7 +154,7 @@ def _be_node(
         one = Node(jobs, checkpoint, settings, options, display.message, display.progress)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: one.leave())
-        answer(one.sightings)
+        answer(one.jobs)
         try:
             one.run()
         except SessionLost as lost:
@@ -181,8 +181,8 @@ def handover(
         reached = reached_by(
             zookeeper, zookeeper_auth_file, "10s", zookeeper_tls, zookeeper_ca, zookeeper_cert, zookeeper_key
         )
-        with visit(reached, cluster, clock) as connection:
-            done = hand_over(connection, cluster, job, to, clock, seconds)
+        with visit(reached, cluster, clock) as visited:
+            done = hand_over(visited, job, to, clock, seconds)
         if json:
             print(json_module.dumps(asdict(done)))
         else:

@@ -56,10 +56,8 @@ def status(
                 zookeeper, zookeeper_auth_file, "10s",
                 zookeeper_tls, zookeeper_ca, zookeeper_cert, zookeeper_key,
             )  # fmt: skip
-            with visit(reached, cluster, clock) as connection:
-                _tell(
-                    lambda: cluster_standing(connection, cluster, clock), cluster_picture, clock, watch, json
-                )
+            with visit(reached, cluster, clock) as visited:
+                _tell(lambda: cluster_standing(visited, clock), cluster_picture, clock, watch, json)
         elif checkpoint is not None and cluster is None and zookeeper is None:
             storage = open_storage(checkpoint)
             _tell(lambda: standing(storage, clock, ANSWER_SECONDS), picture, clock, watch, json)

@@ -1,36 +1,46 @@
-"""What nodes write into ZooKeeper for one another, as JSON.
+"""What nodes write into ZooKeeper for one another, as JSON, and under which paths.
+
+    /holdfast/NAME               the cluster (RegisteredCluster)
+    /holdfast/NAME/nodes/N       a node that is there (NodeRecord), ephemeral
+    /holdfast/NAME/seats/JOB     a seat
+        holder                   the node that holds it (HolderRecord), ephemeral: the creator has won
+        pulse                    the last sign of life of a holder (PulseRecord)
+        wish                     the holder is to give it up (WishRecord)
+        over                     the job is not to be run any more (OverRecord)
 
 Always true: a reader passes over fields that it does not know, so nodes of two versions understand each
-other. Nothing here decides about data: what a card says is for choosing and for telling.
+other. Nothing here decides about data: what a record says is for choosing and for telling.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TypeVar
 
 import msgspec
 
-from holdfast.errors import CorruptionError
+from holdfast.errors import CorruptionError, DefinitionError
 
-CardT = TypeVar("CardT", bound="Card")
-
-
-class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of all cards."""
+ROOT = "/holdfast"
+RecordT = TypeVar("RecordT", bound="Record")
 
 
-class ClusterCard(Card, frozen=True, kw_only=True):
-    """`/holdfast/NAME`: the cluster. `id` is written into every checkpoint that it holds."""
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of all records in ZooKeeper."""
+
+
+class RegisteredCluster(Record, frozen=True, kw_only=True):
+    """The cluster. `id` is written into every checkpoint that it holds."""
 
     id: str
     since_ms: int
 
 
-class LagCard(Card, frozen=True, kw_only=True):
+class Lag(Record, frozen=True, kw_only=True):
     """How far a hot standby's working state is behind the newest commit that it knows of.
 
-    `epoch`: where it stands; `epochs` were committed since, the oldest of them `ms` ago. `problem`: what
-    keeps it from following; empty: nothing does.
+    `epoch`: where it stands; `epochs` were committed since, and the oldest of them has been known for `ms`.
+    `problem`: what keeps it from following; empty: nothing does.
     """
 
     epoch: int
@@ -39,7 +49,7 @@ class LagCard(Card, frozen=True, kw_only=True):
     problem: str = ""
 
 
-class UnfitCard(Card, frozen=True, kw_only=True):
+class Unfit(Record, frozen=True, kw_only=True):
     """A job failed on a node, for a reason that another node may not have; `commit` was the newest then."""
 
     error: str
@@ -47,10 +57,10 @@ class UnfitCard(Card, frozen=True, kw_only=True):
     commit: int = 0
 
 
-class NodeCard(Card, frozen=True, kw_only=True):
-    """`nodes/NAME`, ephemeral: a node that is there. `code`: per job, a short name for each part of it.
-    `lag`: per job that it follows; written again about once a second while it changes. `unfit`: the jobs that
-    it does not try again until another node has brought them further.
+class NodeRecord(Record, frozen=True, kw_only=True):
+    """A node that is there. `code`: per job, a short name for each part of it. `lag`: per job that it
+    follows; written again about once a second while it changes. `unfit`: the jobs that it does not try again
+    until another node has brought them further.
     """
 
     name: str
@@ -60,12 +70,12 @@ class NodeCard(Card, frozen=True, kw_only=True):
     since_ms: int
     standby: str
     code: dict[str, dict[str, str]]
-    lag: dict[str, LagCard] = {}
-    unfit: dict[str, UnfitCard] = {}
+    lag: dict[str, Lag] = {}
+    unfit: dict[str, Unfit] = {}
 
 
-class HolderCard(Card, frozen=True, kw_only=True):
-    """`seats/JOB/holder`, ephemeral: who holds the seat, with which code, and where the checkpoint is."""
+class HolderRecord(Record, frozen=True, kw_only=True):
+    """Which node holds a seat, with which code, and where the checkpoint is."""
 
     node: str
     instance: str
@@ -74,8 +84,8 @@ class HolderCard(Card, frozen=True, kw_only=True):
     code: dict[str, str]
 
 
-class PulseCard(Card, frozen=True, kw_only=True):
-    """`seats/JOB/pulse`: the holder's last sign of life. Outlives the holder; `ended` says why it left."""
+class PulseRecord(Record, frozen=True, kw_only=True):
+    """The holder's last sign of life. Outlives the holder; `ended` says why it left."""
 
     node: str
     instance: str
@@ -86,8 +96,8 @@ class PulseCard(Card, frozen=True, kw_only=True):
     ended: str = ""
 
 
-class WishCard(Card, frozen=True, kw_only=True):
-    """`seats/JOB/wish`: the holder `giver` is to give the seat up, to `to` if that is not empty."""
+class WishRecord(Record, frozen=True, kw_only=True):
+    """The holder `giver` is to give the seat up, to `to` if that is not empty."""
 
     giver: str
     to: str
@@ -95,8 +105,8 @@ class WishCard(Card, frozen=True, kw_only=True):
     at_ms: int
 
 
-class OverCard(Card, frozen=True, kw_only=True):
-    """`seats/JOB/over`: the job is not to be run any more. `state`: finished, stopped or failed."""
+class OverRecord(Record, frozen=True, kw_only=True):
+    """The job is not to be run any more. `state`: finished, stopped or failed."""
 
     state: str
     node: str
@@ -104,14 +114,28 @@ class OverCard(Card, frozen=True, kw_only=True):
     error: str = ""
 
 
-def written(card: Card) -> bytes:
-    return msgspec.json.encode(card)
+def written(record: Record) -> bytes:
+    return msgspec.json.encode(record)
 
 
-def read(kind: type[CardT], data: bytes, path: str) -> CardT:
+def read(kind: type[RecordT], data: bytes, path: str) -> RecordT:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as cause:
         raise CorruptionError(
             f"{path} in ZooKeeper holds no {kind.__name__} ({cause}); remove it if nobody else uses the path"
         ) from cause
+
+
+def in_short(failure: BaseException, chars: int = 500) -> str:
+    """An error as one line of a record, never empty."""
+    return " ".join(str(failure).split())[:chars] or type(failure).__name__
+
+
+def checked_name(what: str, name: str) -> str:
+    """A name that can be part of a path."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}", name):
+        raise DefinitionError(
+            f"the {what} name {name!r} cannot be used; take letters, digits and . _ @ -, 100 at most"
+        )
+    return name

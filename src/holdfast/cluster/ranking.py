@@ -1,9 +1,9 @@
-"""Who takes a free seat, and who gives one away: pure decisions over what everybody can see.
+"""Which node takes a free seat, and which gives one away: pure decisions over what every node can see.
 
 Every node ranks itself. The first in rank takes a free seat at once, the others wait a little longer each, so
-that a node that cannot or will not is passed by without anybody having to notice why. Nodes that see
-different things may both try: the coordinator lets one win.
-Never here: the coordinator, a clock.
+that a node that cannot or will not is passed by without others having to know why. Nodes that see different
+things may both try: ZooKeeper lets one win.
+Never here: ZooKeeper, a clock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from holdfast.cluster.node_records import HolderCard, NodeCard, OverCard, PulseCard, WishCard
+from holdfast.cluster.node_records import HolderRecord, NodeRecord, OverRecord, PulseRecord, WishRecord
 
 STEP_SECONDS = 0.4
 """How much longer each next node waits before it takes a free seat."""
@@ -22,21 +22,21 @@ KINDS = ("hot", "warm", "cold")
 
 @dataclass(frozen=True, kw_only=True)
 class SeatSeen:
-    """One seat as the coordinator shows it."""
+    """One seat as ZooKeeper shows it."""
 
-    holder: HolderCard | None = None
-    wish: WishCard | None = None
-    over: OverCard | None = None
-    pulse: PulseCard | None = None
+    holder: HolderRecord | None = None
+    wish: WishRecord | None = None
+    over: OverRecord | None = None
+    pulse: PulseRecord | None = None
     pulse_ms: int | None = None
-    """When the pulse was written, by the coordinator's clock."""
+    """When the pulse was written, by ZooKeeper's clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSeen:
-    """The cluster as the coordinator shows it."""
+    """The cluster as ZooKeeper shows it."""
 
-    nodes: Mapping[str, NodeCard]
+    nodes: Mapping[str, NodeRecord]
     seats: Mapping[str, SeatSeen]
 
     def held_by(self, node: str) -> list[str]:
@@ -44,38 +44,38 @@ class ClusterSeen:
 
 
 def is_free(seat: SeatSeen) -> bool:
-    """Whether anybody may take it."""
+    """Whether a node may take it."""
     return seat.holder is None and seat.over is None
 
 
-def is_able(card: NodeCard, job: str) -> bool:
+def is_able(node: NodeRecord, job: str) -> bool:
     """Whether a node has the job, and it has not failed there."""
-    return job in card.code and job not in card.unfit
+    return job in node.code and job not in node.unfit
 
 
 def hopeless(seen: ClusterSeen, job: str) -> str | None:
-    """Why the job can go on nowhere: it has failed on every node that has it. None: somebody may yet try."""
-    having = sorted((card for card in seen.nodes.values() if job in card.code), key=lambda card: card.name)
-    if not having or not is_free(seen.seats[job]) or any(is_able(card, job) for card in having):
+    """Why the job can go on nowhere: it has failed on every node that has it. None: one may yet try."""
+    having = sorted((node for node in seen.nodes.values() if job in node.code), key=lambda node: node.name)
+    if not having or not is_free(seen.seats[job]) or any(is_able(node, job) for node in having):
         return None
-    return "it failed on every node: " + "; ".join(f"{card.name}: {card.unfit[job].error}" for card in having)
+    return "it failed on every node: " + "; ".join(f"{node.name}: {node.unfit[job].error}" for node in having)
 
 
 def rank(seen: ClusterSeen, job: str, node: str) -> int:
     """How many other nodes should take the seat rather than this one.
 
-    First whoever it was meant for; then whoever holds fewest, then the readiest, then the one that has been
-    there longest; after them whoever gave it up, and last those on which it failed.
+    First the node that it was meant for; then the one that holds fewest, then the readiest, then the one that
+    has been there longest; after them the one that gave it up, and last those on which it failed.
     """
-    return sorted((card for card in seen.nodes.values() if job in card.code), key=_order(seen, job)).index(
-        seen.nodes[node]
-    )
+    having = [each for each in seen.nodes.values() if job in each.code]
+    return sorted(having, key=_order(seen, job)).index(seen.nodes[node])
 
 
 def heir(seen: ClusterSeen, job: str) -> str | None:
-    """Who would take the seat if its holder gave it up; None: nobody else is there."""
+    """Which node would take the seat if its holder gave it up; None: no other could."""
     holder = seen.seats[job].holder
-    others = [card for card in seen.nodes.values() if is_able(card, job) and card.name != _name(holder)]
+    giver = holder.node if holder else None
+    others = [node for node in seen.nodes.values() if is_able(node, job) and node.name != giver]
     return min(others, key=_order(seen, job)).name if others else None
 
 
@@ -85,36 +85,32 @@ def to_give_away(seen: ClusterSeen, node: str) -> str | None:
     Only the node that holds the most gives, and only to one that then still holds no more than it: so a seat
     never comes back.
     """
-    held = {card.name: seen.held_by(card.name) for card in seen.nodes.values()}
+    held = {name: seen.held_by(name) for name in seen.nodes}
     mine = held.get(node, [])
     if len(mine) < 2 or any((len(jobs), name) > (len(mine), node) for name, jobs in held.items()):
         return None
     for job in reversed(mine):
-        takers = [card.name for card in seen.nodes.values() if is_able(card, job)]
+        takers = [name for name, each in seen.nodes.items() if is_able(each, job)]
         if seen.seats[job].wish is None and any(len(held[name]) <= len(mine) - 2 for name in takers):
             return job
     return None
 
 
-def _order(seen: ClusterSeen, job: str) -> Callable[[NodeCard], _Order]:
+def _order(seen: ClusterSeen, job: str) -> Callable[[NodeRecord], _Order]:
     seat = seen.seats[job]
     gave = {seat.wish.giver} if seat.wish else set()
     if seat.pulse is not None and seat.pulse.ended:
         gave.add(seat.pulse.node)
 
-    def key(card: NodeCard) -> _Order:
-        meant = seat.wish is not None and seat.wish.to == card.name
-        kind = KINDS.index(card.standby) if card.standby in KINDS else len(KINDS)
+    def key(node: NodeRecord) -> _Order:
+        meant = seat.wish is not None and seat.wish.to == node.name
+        kind = KINDS.index(node.standby) if node.standby in KINDS else len(KINDS)
         return (
-            job in card.unfit, not meant, card.name in gave, len(seen.held_by(card.name)), kind,
-            card.since_ms, card.name,
+            job in node.unfit, not meant, node.name in gave, len(seen.held_by(node.name)), kind,
+            node.since_ms, node.name,
         )  # fmt: skip
 
     return key
-
-
-def _name(holder: HolderCard | None) -> str | None:
-    return holder.node if holder else None
 
 
 def code_differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:

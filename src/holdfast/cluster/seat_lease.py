@@ -1,9 +1,9 @@
 """Holding a seat: what a node does as its connection, its run and the wishes of others change.
 
-Events in, actions out. A seat is held by an ephemeral node, so the coordinator gives it to nobody else before
+Events in, actions out. A seat is held by an ephemeral node, so ZooKeeper lets no other node have it before
 the session time-out has passed without a word from us. We count that time ourselves, from when the newest
-answered message was *sent*, and stop committing at `PAUSE_PART` of it: the coordinator got the message later
-than that, so its own count ends later still.
+answered message was *sent*, and stop committing at `PAUSE_PART` of it: ZooKeeper got the message later than
+that, so its own count ends later still.
 
     stage          event                                       next           actions
     STANDING_BY    Won                                         LEADING        Extend, Begin
@@ -21,9 +21,10 @@ than that, so its own count ends later still.
 
 When the session is lost: the seat is gone, the run is told to stop, and the node stands by again under its
 next session. When the connection is suspended: nothing yet; see PAUSED.
-Always true: a run is never begun while an earlier one has not ended. Stopping in time is for peace, not for
-safety: a commit that comes too late is refused by the chain (see checkpoint.chain.commits).
-Never here: the coordinator, threads, a clock.
+Always true: a run is never begun while an earlier one has not ended. Stopping in time spares the successor
+work and is not what keeps data safe: the chain refuses a commit that comes too late (see
+checkpoint.chain.commits).
+Never here: ZooKeeper, threads, a clock.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Won:
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """The coordinator answered a message that was sent at `sent_at`."""
+    """ZooKeeper answered a message that was sent at `sent_at`."""
 
     sent_at: float
 
@@ -157,7 +158,7 @@ Action = Begin | Extend | Pause | Resume | Finish | Revoke | Release | Say
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """`session_seconds` as the coordinator granted it; after `resign_seconds` without a commit that was
+    """`session_seconds` as ZooKeeper granted it; after `resign_seconds` without a commit that was
     wanted, a leader gives up its seat.
     """
 
@@ -170,8 +171,8 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tenure:
-    """One node and one seat. Times are monotonic seconds."""
+class Lease:
+    """How one node holds one seat. Times are monotonic seconds."""
 
     stage: Stage = Stage.STANDING_BY
     contact: float = 0.0
@@ -183,51 +184,52 @@ class Tenure:
     revoked: bool = False
 
 
-def step(tenure: Tenure, event: Event, now: float, limits: Limits) -> tuple[Tenure, list[Action]]:
+def step(lease: Lease, event: Event, now: float, limits: Limits) -> tuple[Lease, list[Action]]:
     """What an event means. Touches nothing; the node obeys."""
-    if tenure.stage is Stage.STANDING_BY:
+    if lease.stage is Stage.STANDING_BY:
         if not isinstance(event, Won):
-            return tenure, []
-        begun = _moved(replace(tenure, contact=event.sent_at, held=True, revoked=False), Stage.LEADING, now)
+            return lease, []
+        begun = _moved(replace(lease, contact=event.sent_at, held=True, revoked=False), Stage.LEADING, now)
         return begun, [Extend(event.sent_at + limits.pause_seconds), Begin()]
     match event:
         case Won():
-            raise AssertionError(f"a seat is won once, and this one is {tenure.stage.value}")
+            raise AssertionError(f"a seat is won once, and this one is {lease.stage.value}")
         case Contact():
-            return _on_contact(tenure, event, now, limits)
+            return _on_contact(lease, event, now, limits)
         case Suspended():
-            return tenure, _on_suspended(tenure, now, limits)
+            return lease, _on_suspended(lease, now, limits)
         case Lost():
-            gone = replace(tenure, held=False)
+            gone = replace(lease, held=False)
             return _revoked(gone, f"the seat is lost: {event.why}", now)
         case Give():
-            if tenure.stage is Stage.ENDING:
-                return tenure, []
-            return _moved(tenure, Stage.ENDING, now), [Finish(event.why)]
+            if lease.stage is Stage.ENDING:
+                return lease, []
+            return _moved(lease, Stage.ENDING, now), [Finish(event.why)]
         case RunEnded():
-            ended = _moved(replace(tenure, held=False), Stage.STANDING_BY, now)
-            return ended, [Release()] if tenure.held else []
+            ended = _moved(replace(lease, held=False), Stage.STANDING_BY, now)
+            return ended, [Release()] if lease.held else []
         case Tick():
-            return _on_tick(tenure, event, now, limits)
+            return _on_tick(lease, event, now, limits)
 
 
-def _on_contact(tenure: Tenure, event: Contact, now: float, limits: Limits) -> tuple[Tenure, list[Action]]:
-    if not tenure.held or event.sent_at <= tenure.contact:
-        return tenure, []
+def _on_contact(lease: Lease, event: Contact, now: float, limits: Limits) -> tuple[Lease, list[Action]]:
+    if not lease.held or event.sent_at <= lease.contact:
+        return lease, []
+    # An answer proves only that the session lived when its message was sent, however late it comes.
     until = event.sent_at + limits.pause_seconds
-    heard = replace(tenure, contact=event.sent_at)
-    if tenure.stage is not Stage.PAUSED:
+    heard = replace(lease, contact=event.sent_at)
+    if lease.stage is not Stage.PAUSED:
         return heard, [Extend(until)]
     if until <= now:
         return heard, []
-    return _moved(heard, Stage.LEADING, now), [Extend(until), Resume(now - tenure.since)]
+    return _moved(heard, Stage.LEADING, now), [Extend(until), Resume(now - lease.since)]
 
 
-def _on_suspended(tenure: Tenure, now: float, limits: Limits) -> list[Action]:
-    if tenure.stage is not Stage.LEADING:
+def _on_suspended(lease: Lease, now: float, limits: Limits) -> list[Action]:
+    if lease.stage is not Stage.LEADING:
         return []
-    left = max(0.0, tenure.contact + limits.pause_seconds - now)
-    seat = max(0.0, tenure.contact + limits.session_seconds - now)
+    left = max(0.0, lease.contact + limits.pause_seconds - now)
+    seat = max(0.0, lease.contact + limits.session_seconds - now)
     return [
         Say(
             f"the connection to ZooKeeper is suspended; the seat cannot be given away for {seat:.1f} s more, "
@@ -236,37 +238,37 @@ def _on_suspended(tenure: Tenure, now: float, limits: Limits) -> list[Action]:
     ]
 
 
-def _on_tick(tenure: Tenure, event: Tick, now: float, limits: Limits) -> tuple[Tenure, list[Action]]:
-    silent = now - tenure.contact
-    if tenure.stage is Stage.LEADING:
+def _on_tick(lease: Lease, event: Tick, now: float, limits: Limits) -> tuple[Lease, list[Action]]:
+    silent = now - lease.contact
+    if lease.stage is Stage.LEADING:
         if silent >= limits.pause_seconds:
             why = (
                 f"no word from ZooKeeper for {silent:.1f} s of a session time-out of "
                 f"{limits.session_seconds:.1f} s"
             )
-            return _moved(tenure, Stage.PAUSED, now), [Pause(why)]
+            return _moved(lease, Stage.PAUSED, now), [Pause(why)]
         if event.stuck_since is not None and now - event.stuck_since >= limits.resign_seconds:
-            return _resigned(tenure, f"nothing could be committed for {now - event.stuck_since:.1f} s", now)
-    elif tenure.stage is Stage.PAUSED and now - tenure.since >= limits.resign_seconds:
-        return _resigned(tenure, f"commits were paused for {now - tenure.since:.1f} s", now)
-    elif tenure.stage is Stage.ENDING and now - tenure.since >= limits.resign_seconds and not tenure.revoked:
-        return _resigned(tenure, f"the run did not end in {now - tenure.since:.1f} s", now)
-    return tenure, []
+            return _resigned(lease, f"nothing could be committed for {now - event.stuck_since:.1f} s", now)
+    elif lease.stage is Stage.PAUSED and now - lease.since >= limits.resign_seconds:
+        return _resigned(lease, f"commits were paused for {now - lease.since:.1f} s", now)
+    elif lease.stage is Stage.ENDING and now - lease.since >= limits.resign_seconds and not lease.revoked:
+        return _resigned(lease, f"the run did not end in {now - lease.since:.1f} s", now)
+    return lease, []
 
 
-def _resigned(tenure: Tenure, why: str, now: float) -> tuple[Tenure, list[Action]]:
-    """Give the seat up without waiting for the run, which may hang for as long as it likes."""
-    given, actions = _revoked(replace(tenure, held=False), f"resigned: {why}", now)
-    return given, [*actions, Release()] if tenure.held else actions
+def _resigned(lease: Lease, why: str, now: float) -> tuple[Lease, list[Action]]:
+    """Give the seat up without waiting for the run, which may hang."""
+    given, actions = _revoked(replace(lease, held=False), f"resigned: {why}", now)
+    return given, [*actions, Release()] if lease.held else actions
 
 
-def _revoked(tenure: Tenure, why: str, now: float) -> tuple[Tenure, list[Action]]:
-    if tenure.revoked:
-        return tenure, []
-    ending = tenure if tenure.stage is Stage.ENDING else _moved(tenure, Stage.ENDING, now)
+def _revoked(lease: Lease, why: str, now: float) -> tuple[Lease, list[Action]]:
+    if lease.revoked:
+        return lease, []
+    ending = lease if lease.stage is Stage.ENDING else _moved(lease, Stage.ENDING, now)
     return replace(ending, revoked=True), [Revoke(why)]
 
 
-def _moved(tenure: Tenure, to: Stage, now: float) -> Tenure:
-    assert to in _NEXT[tenure.stage], f"{tenure.stage} cannot become {to}"
-    return replace(tenure, stage=to, since=now)
+def _moved(lease: Lease, to: Stage, now: float) -> Lease:
+    assert to in _NEXT[lease.stage], f"{lease.stage} cannot become {to}"
+    return replace(lease, stage=to, since=now)

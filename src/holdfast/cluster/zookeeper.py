@@ -1,8 +1,8 @@
-"""The door to ZooKeeper: one session after another, small reads and writes, watches. kazoo is imported here
-alone.
+"""The connection to ZooKeeper: one session after another, small reads and writes, watches. Only this module
+imports kazoo.
 
 When the session is lost: every ephemeral node of ours is gone or soon will be; `on_change(Connection.LOST)`
-says so, and a new session is begun by itself, without them. When the connection is suspended: calls fail with
+says so, and a new session begins by itself, without them. When the connection is suspended: calls fail with
 `RetryableError` after `CALL_SECONDS`; the session goes on if the connection is back in time.
 Always true: no call takes much longer than `CALL_SECONDS`. Listeners and watches are called from kazoo's
 threads and must return at once.
@@ -39,13 +39,13 @@ from holdfast.errors import DefinitionError, HoldfastError, RetryableError
 CONNECT_SECONDS = 15.0
 CALL_SECONDS = 2.0
 GRACE_SECONDS = 3.0
-"""How long an old session may still take to come back once a new one was let in."""
-RECONNECT_SECONDS_MAX = 1.0
+"""How long an old session may still take to come back once a new one was accepted."""
+RETRY_SECONDS_MAX = 1.0
 """A seat is won back only if the connection is: so the wait between two tries stays short."""
 
 TRIES_PER_SESSION = 4
-"""A server that takes a connection and never answers, as one does that is only just starting, must not cost
-the session: one try is given so much of it.
+"""A server that is just starting takes a connection and never answers. That must not cost the session, so one
+try gets at most this part of it.
 """
 
 Watch = Callable[[], None]
@@ -102,16 +102,16 @@ class Found:
     changed_ms: int
 
 
-class _Ear(logging.Logger):
-    """Hears which session time-out the server granted: kazoo tells it to its log alone. The rest is quiet."""
+class _GrantedTimeout(logging.Logger):
+    """Reads from kazoo's log, the only place that tells it, which session time-out the server granted."""
 
     def __init__(self) -> None:
         super().__init__("holdfast.kazoo", level=1)
-        self.granted_seconds: float | None = None
+        self.seconds: float | None = None
 
     def log(self, level: int, msg: object, *args: object, **_: Any) -> None:
         if str(msg).startswith("Session created") and len(args) > 2 and isinstance(args[2], int):
-            self.granted_seconds = args[2] / 1_000
+            self.seconds = args[2] / 1_000
 
     def handle(self, record: logging.LogRecord) -> None:
         pass
@@ -124,7 +124,7 @@ class ZooKeeper:
         self, settings: ZooKeeperSettings, on_change: Callable[[Connection], None], clock: Clock
     ) -> None:
         self._settings, self._on_change, self._clock = settings, on_change, clock
-        self._ear = _Ear()
+        self._granted = _GrantedTimeout()
         self._acl: list[ACL] | None = None
         if settings.user:
             self._acl = [make_digest_acl(settings.user, settings.password, all=True)]
@@ -132,7 +132,7 @@ class ZooKeeper:
         self._client.add_listener(self._changed)
 
     def connect(self, seconds: float = CONNECT_SECONDS) -> None:
-        """Begin the first session. RetryableError: nobody answers there."""
+        """Begin the first session. RetryableError: no server answers."""
         try:
             with warnings.catch_warnings():
                 # kazoo warns of a path that is not there; `create_open` refuses it.
@@ -155,11 +155,11 @@ class ZooKeeper:
             self._client.remove_listener(self._changed)
         _shut(self._client)
 
-    def begin_anew(self) -> bool:
+    def replace_session(self) -> bool:
         """After a long silence: begin another session if the servers take one while they refuse the old.
 
         A server that has lost its data refuses, without a word, every session that has seen more than it
-        knows: it would be tried for ever. False: the old one is back, or nobody answers at all.
+        knows, and kazoo would try without end. False: the old one is back, or no server answers.
         """
         fresh = self._made()
         try:
@@ -190,7 +190,7 @@ class ZooKeeper:
     @property
     def session_seconds(self) -> float:
         """The session time-out that the server granted."""
-        return self._ear.granted_seconds or self._settings.session_seconds
+        return self._granted.seconds or self._settings.session_seconds
 
     @property
     def connected(self) -> bool:
@@ -221,11 +221,11 @@ class ZooKeeper:
                 f"the path in {self._settings.hosts} is not there in ZooKeeper; create it, or leave it out"
             ) from cause
 
-    def read(self, path: str, watch: Watch | None = None) -> Found | None:
-        """A node's content, or None. `watch` is called once, when the node next changes or goes."""
+    def read(self, path: str) -> Found | None:
+        """A node's content, or None."""
         try:
             with self._telling(path):
-                data, stat = self._client.get_async(path, watch=_once(watch)).get(timeout=CALL_SECONDS)
+                data, stat = self._client.get_async(path).get(timeout=CALL_SECONDS)
         except NoNodeError:
             return None
         return Found(data, stat.ephemeralOwner, stat.ctime, stat.mtime)
@@ -236,7 +236,8 @@ class ZooKeeper:
         """
         try:
             with self._telling(path):
-                found = self._client.get_children_async(path, watch=_once(watch)).get(timeout=CALL_SECONDS)
+                told = None if watch is None else lambda event: watch()
+                found = self._client.get_children_async(path, watch=told).get(timeout=CALL_SECONDS)
         except NoNodeError:
             return None
         return sorted(found)
@@ -250,7 +251,7 @@ class ZooKeeper:
             return False
         return True
 
-    def write_soon(self, path: str, data: bytes, done: Callable[[], None]) -> None:
+    def write_soon(self, path: str, data: bytes, done: Callable[[], object]) -> None:
         """Replace a node's content without waiting; `done` is called when the server has said that it did."""
 
         def answered(result: Any) -> None:
@@ -271,13 +272,8 @@ class ZooKeeper:
             hosts=_repeated(settings.hosts),
             timeout=settings.session_seconds,
             auth_data=[("digest", f"{settings.user}:{settings.password}")] if settings.user else None,
-            connection_retry={
-                "max_tries": -1,
-                "delay": 0.1,
-                "backoff": 2,
-                "max_delay": RECONNECT_SECONDS_MAX,
-            },
-            logger=self._ear,
+            connection_retry={"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": RETRY_SECONDS_MAX},
+            logger=self._granted,
             use_ssl=settings.tls,
             ca=settings.tls_ca,
             certfile=settings.tls_certificate,
@@ -323,7 +319,3 @@ def _shut(client: KazooClient) -> None:
         client.stop()
     with suppress(Exception):
         client.close()
-
-
-def _once(watch: Watch | None) -> Callable[[Any], None] | None:
-    return None if watch is None else lambda event: watch()

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.history import History, NewestCommit
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile
@@ -72,7 +72,7 @@ class StateReader:
         self._clock = clock or SystemClock()
         self._stored = open_stored(url)
         self._history = History(self._stored.storage)
-        self._listed = self._clock.monotonic()
+        self._newest = NewestCommit(self._history, self._clock, LIST_SECONDS)
         self._lock = threading.Lock()
         self._lookup = KeyLookup(cache_bytes)
 
@@ -120,19 +120,14 @@ class StateReader:
         stored = self._stored
         if stored.savepoint:
             return
-        at = stored.view.number
-        # Commits are numbered without gaps and deleted from the oldest on: this one there and the next one
-        # not is the end of the chain. Listed now and then all the same: a driver that was paused for very
-        # long may have put a deleted name back.
-        recent = self._clock.monotonic() - self._listed < LIST_SECONDS
-        size = stored.storage.size
-        if at and recent and size(names.commit(at + 1)) is None and size(names.commit(at)) is not None:
-            return
-        self._reload()
+        # Commits are deleted from the oldest on: the next one not there, and this one still there after that,
+        # is the end of the chain.
+        at = names.commit(stored.view.number)
+        if not self._newest.is_still(stored.view) or stored.storage.size(at) is None:
+            self._reload()
 
     def _reload(self) -> None:
-        view = self._history.load()
-        self._listed = self._clock.monotonic()
+        view = self._newest.load()
         if (view.number, view.checksum) == (self._stored.view.number, self._stored.view.checksum):
             return
         self._history.forget_below(view.number)

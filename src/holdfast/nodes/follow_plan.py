@@ -1,8 +1,8 @@
 """What a hot standby has followed, and what comes next: decisions over committed records.
 
 A standby brings its working state along the same lines as the leader does, one commit after the other.
-Always true: a line is made of committed records alone, so nothing is ever followed that could be taken back,
-except by a rewind: then the lines are made anew from the view, and so is the working state if it must be.
+Always true: a line is made of committed records alone, so only a rewind can take back what was followed: then
+the lines are made again from the view, and so is the working state where undo does not reach.
 Never here: reading records, Spark (see follower).
 """
 
@@ -15,6 +15,7 @@ from enum import Enum
 from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, line_of
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store.records import CommitRecord, DeltaFile
+from holdfast.cluster.node_records import Lag
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.runner import Lines
 
@@ -87,20 +88,6 @@ def _extended(lines: Lines, deltas: Sequence[DeltaFile]) -> Lines | None:
     return lines
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lag:
-    """How far a standby is behind the newest commit that it knows of."""
-
-    epoch: int = 0
-    """The working state is at the end of this epoch."""
-    epochs: int = 0
-    """Committed since."""
-    seconds: float = 0.0
-    """For how long the oldest of these has been known."""
-    problem: str = ""
-    """What keeps it from following; empty: nothing does."""
-
-
 class Told(Enum):
     """What the log last said of a standby."""
 
@@ -112,14 +99,15 @@ class Told(Enum):
 
 def news(lag: Lag, told: Told) -> tuple[str, Told]:
     """What the log should say now, which may be nothing, and what it has then said."""
-    behind = f"{lag.epochs} epochs and {lag.seconds:.1f} s behind"
+    seconds = lag.ms / 1_000
     if lag.problem and told is not Told.FAILING:
         return f"CANNOT FOLLOW the leader and tries again: {lag.problem}", Told.FAILING
     if lag.problem:
         return "", told
     if lag.epochs == 0 and told is not Told.FOLLOWING:
         return f"HOT: the working state here is at epoch {lag.epoch} and follows the leader's", Told.FOLLOWING
-    if lag.seconds >= BEHIND_SECONDS and told in (Told.FOLLOWING, Told.FAILING):
+    if seconds >= BEHIND_SECONDS and told in (Told.FOLLOWING, Told.FAILING):
+        behind = f"{lag.epochs} epochs and {seconds:.1f} s behind"
         return f"following, {behind}; a takeover would have to catch up", Told.BEHIND
     return "", told
 
@@ -141,9 +129,6 @@ class Sight:
         return replace(self, followed=epoch, since=None if epoch == self.newest else now)
 
     def lag(self, now: float, problem: str) -> Lag:
-        return Lag(
-            epoch=self.followed,
-            epochs=max(0, self.newest - self.followed),
-            seconds=0.0 if self.since is None else now - self.since,
-            problem=problem,
-        )
+        # A tenth of a second is fine enough to read, and changes less often.
+        ms = 0 if self.since is None else round((now - self.since) * 10) * 100
+        return Lag(epoch=self.followed, epochs=max(0, self.newest - self.followed), ms=ms, problem=problem)

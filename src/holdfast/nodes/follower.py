@@ -2,11 +2,11 @@
 
     look for a new commit -> read its records -> bring the changed shards along -> look again
 
-What was committed after the last look is caught up by the restore of a takeover, as ever. A standby that was
-too slow, and whose deltas retention has removed meanwhile, goes on from the snapshots.
+The restore of a takeover catches up on what was committed after the last look. A standby that was too slow,
+and whose deltas retention has removed meanwhile, goes on from the snapshots.
 Always true: only committed versions are followed; storage is read and never written; a step costs what the
-new records and the keys that they touch cost, unless shards have to be built anew.
-Never here: the thread, and what an error means (see attending).
+new records and the keys that they touch cost, unless shards have to be rebuilt.
+Never here: the thread, and what an error means (see standby).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.chain.checkpoint import find_job
-from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.history import History, NewestCommit
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, JobRecord
 from holdfast.clock import Clock
+from holdfast.cluster.node_records import Lag, in_short
 from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.ids import shard_ranges
-from holdfast.nodes.follow_plan import Followed, Lag, Sight, settled
+from holdfast.nodes.follow_plan import Followed, Sight, settled
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.epoch.runner import Lines
 from holdfast.runtime.epoch.schemas_in_force import operator_schemas
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LIST_SECONDS = 5.0
-"""How often the commits are listed though the one that comes next is not there: it may have come and gone."""
+"""How often the commits are listed though the one that comes next is not there."""
 
 
 class _Gone(RetryableError):
@@ -61,10 +61,9 @@ class Follower:
         self._owner, self._clock = owner, clock
         self._placement = Placement(spark)
         self._job: JobRecord | None = None
-        self._listed = clock.monotonic() - LIST_SECONDS
         self._sight = Sight()
         self._problem = ""
-        self._followed, self._history = Followed(), History(storage)
+        self._forget()
         self._lineages: dict[str, Lineage] = {}
         # Keys that are saved on their own are fetched when they are seen: there is nothing to follow.
         self._uids = [uid for uid in program.keyed_uids if uid not in program.own_keys]
@@ -79,18 +78,18 @@ class Follower:
         return self._sight.lag(self._clock.monotonic(), self._problem)
 
     def step(self) -> bool:
-        """Follow what is new. False: nothing was. Raises what went wrong; the next step begins anew then."""
+        """Follow what is new. False: nothing was. Raises what went wrong; the next step starts over then."""
         try:
-            moved = self._step_or_begin_anew()
+            moved = self._step_or_start_over()
         except Exception as failure:
-            self._problem = " ".join(str(failure).split())[:500] or type(failure).__name__
+            self._problem = in_short(failure)
             self._forget()
             raise
         self._problem = ""
         return moved
 
-    def _step_or_begin_anew(self) -> bool:
-        """What retention has removed since the last step is no damage: the view knows of another way."""
+    def _step_or_start_over(self) -> bool:
+        """What retention has removed since the last step is not damage: the view knows of another way."""
         try:
             return self._step()
         except _Gone:
@@ -99,6 +98,7 @@ class Follower:
 
     def _forget(self) -> None:
         self._followed, self._history = Followed(), History(self._storage)
+        self._newest_commit = NewestCommit(self._history, self._clock, LIST_SECONDS)
 
     def _step(self) -> bool:
         view = self._newest()
@@ -122,15 +122,13 @@ class Follower:
         return bool(wanted)
 
     def _newest(self) -> CheckpointView:
-        """The newest commit. A look for the next number is cheaper than a list of all of them."""
-        view, now = self._followed.view, self._clock.monotonic()
-        recent = view.number > 0 and now - self._listed < LIST_SECONDS
-        if recent and self._storage.size(names.commit(view.number + 1)) is None:
+        """The newest commit. A standby that is so slow that the next one came and went learns of it at the
+        next listing: one look less, several times a second, is worth that.
+        """
+        view = self._followed.view
+        if self._newest_commit.is_still(view):
             return view
-        self._listed = now
-        # Its numbers leave out what lies at or below the floor: an old leader may have written such a name
-        # again, and that is no commit.
-        newest = self._history.load()
+        newest = self._newest_commit.load()
         if newest.number < view.number:
             raise CorruptionError(f"commit {view.number} was there and is not any more; reading all again")
         return newest

@@ -1,14 +1,21 @@
-"""What others see of a job on a node, whether the node leads it at the moment or stands by.
+"""One of a node's jobs: its code, its checkpoint, and what others see of it, led by this node or not.
 
 Always true: numbers of this process that only grow do so over all runs of the job in it.
+Never here: the seat (see job_seat), the run (see run).
 """
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
+from holdfast.cluster.node_records import Unfit, checked_name
+from holdfast.graph.fingerprint import fingerprint_parts
+from holdfast.runtime.job import Job
 from holdfast.runtime.progress import Listener, Progress
+from holdfast.runtime.settings import RunOptions
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 
@@ -16,12 +23,18 @@ STANDING_BY = "standing-by"
 """The phase of a job that another node leads, or no node does yet."""
 
 
-class Sighting:
-    """One job on one node. Safe to use from several threads."""
+class JobOnNode:
+    """Safe to use from several threads."""
 
-    def __init__(self, job: str, checkpoint: str) -> None:
-        self._checkpoint = checkpoint
-        self._newest = Progress(job=job, phase=STANDING_BY)
+    def __init__(self, job: Job, checkpoint: str, options: RunOptions) -> None:
+        self.name = checked_name("job", job.name)
+        self.job, self.checkpoint, self.options = job, checkpoint, options
+        self.code = fingerprint_parts(job.graph())
+        self.unfit: Unfit | None = None
+        """Why this node leaves the job to the others; None: it does not."""
+        self.failure: BaseException | None = None
+        """The failure that `unfit` tells of."""
+        self._newest = Progress(job=self.name, phase=STANDING_BY)
         self._before = self._newest
         """The last of the run before this one: what was counted until then."""
         self._listeners: list[Listener] = []
@@ -30,7 +43,7 @@ class Sighting:
     @property
     def storage(self) -> Storage:
         """The job's checkpoint storage."""
-        return open_storage(self._checkpoint)
+        return open_storage(self.checkpoint)
 
     @property
     def running(self) -> bool:
@@ -68,3 +81,10 @@ class Sighting:
         self._newest = now
         for listener in self._listeners:
             listener(now)
+
+
+def jobs_on_node(jobs: Sequence[Job], checkpoint: str, options: RunOptions) -> dict[str, JobOnNode]:
+    """A node's jobs by name. Where there are several, each has its checkpoint below `checkpoint`."""
+    root = checkpoint if "://" in checkpoint else os.path.abspath(os.path.expanduser(checkpoint))
+    urls = [root] if len(jobs) == 1 else [f"{root.rstrip('/')}/{job.name}" for job in jobs]
+    return {job.name: JobOnNode(job, url, options) for job, url in zip(jobs, urls, strict=True)}

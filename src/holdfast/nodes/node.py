@@ -2,35 +2,33 @@
 
     connect -> ( join -> ( look -> take | give | stand by )* )*        a new `join` for every session
 
-One thread, the caller's, talks to ZooKeeper; kazoo's threads only say that something changed. A seat is
-looked at when a watch says so, and now and then.
+Calls go one way: node -> seat_keeper -> job_seat -> run, standby -> registration -> job_on_node. One thread,
+the caller's, talks to ZooKeeper; kazoo's threads only say that something changed. A seat is looked at when a
+watch says so, and now and then.
 When the session is lost: the runs are told to stop, the node registers under its next session and stands by.
 When the connection is suspended: see cluster.seat_lease. When ZooKeeper has lost its data: the cluster is
-registered again under its id, and the seats are taken anew.
-Never here: safety. ZooKeeper elects, storage decides: whoever takes a seat claims a term and commits to the
-chain, where an older leader is refused.
+registered again under its id, and the seats are taken again.
+Never here: safety. ZooKeeper elects, storage decides: a node that takes a seat claims a term and commits to
+the chain, where an older leader is refused.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
-from functools import partial
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.cluster.paths import checked_name
+from holdfast.cluster.node_records import in_short
 from holdfast.cluster.seat_lease import Give, Limits, Lost, RunEnded, Stage, Suspended, Tick
 from holdfast.cluster.zookeeper import Connection, ZooKeeper
 from holdfast.errors import RetryableError, SessionLost
 from holdfast.graph.guarantees import check_guarantee
 from holdfast.graph.validate import check
-from holdfast.nodes.blame import in_short, is_of_the_job, is_replaced
-from holdfast.nodes.job_on_node import Sighting
-from holdfast.nodes.job_seat import Place, Run, Tenant
-from holdfast.nodes.registration import Registration
-from holdfast.nodes.seat_keeper import Seats
-from holdfast.nodes.settings import NodeSettings
+from holdfast.nodes.job_on_node import jobs_on_node
+from holdfast.nodes.job_seat import JobSeat
+from holdfast.nodes.registration import NodeContext, NodeSettings, Registration
+from holdfast.nodes.run import Run, is_of_the_job, is_replaced
+from holdfast.nodes.seat_keeper import SeatKeeper
 from holdfast.nodes.working_dir_lock import Owner, take_owner
 from holdfast.runtime.job import Job
 from holdfast.runtime.progress import Listener, Message
@@ -58,34 +56,21 @@ class Node:
         for job in jobs:
             check(job.graph())
             check_guarantee(job.graph(), run.guarantee)
-        self._run_settings = run
-        self._settings, self._say, self._clock = settings, say, clock or SystemClock()
+        self._run_settings, self._settings = run, settings
+        self._say, self._on_progress, self._clock = say, on_progress, clock or SystemClock()
         self._zookeeper = ZooKeeper(settings.zookeeper, self._connection_changed, self._clock)
-        self._tenants: dict[str, Tenant] = {}
-        self._registration = Registration(settings, self._zookeeper, self._tenants, say, self._clock)
-        self._seats = Seats(
-            settings.cluster, self._zookeeper, self._registration, self._tenants, say, self._clock
-        )
+        self.jobs = jobs_on_node(jobs, checkpoint, options)
+        """Every job by its name, as the control API shows it."""
+        self._registration = Registration(settings, self._zookeeper, self.jobs, say, self._clock)
         self._owner: Owner | None = None
-        place = Place(
-            node=self._registration.name, standby=settings.standby, clock=self._clock, say=say,
-            on_progress=on_progress, limits=self._limits, cluster=self._registration.cluster_record,
-            owner=self._owner_name,
-        )  # fmt: skip
-        for job, url in zip(jobs, checkpoints_of(jobs, checkpoint), strict=True):
-            name = checked_name("job", job.name)
-            self._tenants[name] = Tenant(job, url, options, place, partial(self._seats.release, name))
+        self._seats: dict[str, JobSeat] = {}
+        self._keeper: SeatKeeper
         self._wake, self._leaving = threading.Event(), threading.Event()
         self._joined = self._dirty = False
         self._silent_since: float | None = None
         self._looked = self._clock.monotonic()
         self._failure: BaseException | None = None
         self._problem = ""
-
-    @property
-    def sightings(self) -> dict[str, Sighting]:
-        """What the control API shows: every job by its name."""
-        return {name: tenant.sighting for name, tenant in self._tenants.items()}
 
     def leave(self) -> None:
         """End in good order: every seat is given up after its epoch. From a signal handler or any thread."""
@@ -97,8 +82,7 @@ class Node:
         self._zookeeper.connect()
         try:
             self._registration.enter()
-            run = self._run_settings
-            self._owner = take_owner(run.working_dir, private=run.private_working_dir)
+            self._make_seats()
             self._make_ready()
             self._join()
             name, cluster = self._registration.name, self._settings.cluster
@@ -111,39 +95,50 @@ class Node:
             self._close()
         if self._failure is not None:
             raise self._failure
-        for tenant in self._tenants.values():
-            if tenant.unfit is not None and self._seats.failed(tenant):
-                raise tenant.unfit.failure
+        for job in self.jobs.values():
+            if job.failure is not None and self._keeper.failed(job.name):
+                raise job.failure
+
+    def _make_seats(self) -> None:
+        run = self._run_settings
+        self._owner = take_owner(run.working_dir, private=run.private_working_dir)
+        context = NodeContext(
+            registration=self._registration, owner=self._owner.name, limits=self._limits, clock=self._clock,
+            say=self._say, on_progress=self._on_progress,
+        )  # fmt: skip
+        self._seats = {name: JobSeat(job, context) for name, job in self.jobs.items()}
+        self._keeper = SeatKeeper(context, self._seats)
 
     def _make_ready(self) -> None:
         """Stand by as this kind of node does, before others count on it. Raises what prevents that."""
         if self._settings.standby == "cold":
             return
-        self._say("WARMING UP: starting Spark, compiling the jobs and rehearsing an epoch")
-        for tenant in self._tenants.values():
-            tenant.attend()
-        attendants = [tenant.attendant for tenant in self._tenants.values() if tenant.attendant is not None]
-        while any(each.preparing for each in attendants) and not self._leaving.is_set():
+        self._say("WARMING UP: starting Spark, compiling the jobs and running an epoch without rows")
+        for seat in self._seats.values():
+            seat.stand_by()
+        standbys = [seat.standby for seat in self._seats.values() if seat.standby is not None]
+        while any(each.preparing for each in standbys) and not self._leaving.is_set():
             self._leaving.wait(TICK_SECONDS)
-        for each in attendants:
+        for each in standbys:
             if each.failure is not None:
                 raise each.failure
-        self._say("WARM: Spark is started, the jobs are compiled and rehearsed")
+        self._say("WARM: Spark is started, the jobs are compiled and have run without rows")
 
     def _join(self) -> None:
-        self._registration.join()
+        self._registration.join(self._keeper.lags)
         self._joined = self._dirty = True
 
     def _done(self) -> bool:
-        if any(tenant.stage is not Stage.STANDING_BY for tenant in self._tenants.values()):
+        if any(seat.stage is not Stage.STANDING_BY for seat in self._seats.values()):
             return False
-        return self._leaving.is_set() or self._seats.all_over
+        return self._leaving.is_set() or self._keeper.all_over
 
     def _close(self) -> None:
-        """Whatever happened: end the runs, and the session with its seats."""
-        for tenant in self._tenants.values():
-            tenant.feed(Lost("the node ends"))
-            tenant.leave()
+        """However it came to that: end the runs, and the session with its seats."""
+        for seat in self._seats.values():
+            seat.feed(Lost("the node ends"))
+            if seat.standby is not None:
+                seat.standby.close()
         self._zookeeper.close()
         if self._owner is not None:
             self._owner.release()
@@ -164,44 +159,43 @@ class Node:
             self._dirty = True
 
     def _mind_runs(self) -> None:
-        for tenant in self._tenants.values():
-            tenant.feed(Tick(tenant.stuck_since))
+        for seat in self._seats.values():
+            self._keeper.feed(seat, Tick(seat.stuck_since))
             if self._leaving.is_set():
-                tenant.feed(Give("the node was told to end"))
-        for tenant in self._tenants.values():
-            if (run := tenant.run_over) is not None:
-                self._ended(tenant, run)
-            attendant = tenant.attendant
-            if attendant is not None and attendant.lost is not None:
-                self._fail(attendant.lost)
+                seat.feed(Give("the node was told to end"))
+        for seat in self._seats.values():
+            if seat.run is not None and seat.run.over:
+                self._ended(seat, seat.run)
+            if seat.standby is not None and seat.standby.lost is not None:
+                self._fail(seat.standby.lost)
 
-    def _ended(self, tenant: Tenant, run: Run) -> None:
+    def _ended(self, seat: JobSeat, run: Run) -> None:
         """A run is over: whether the seat is free for the others, or the job is over too."""
-        failure, job = run.failure, tenant.name
+        failure, job = run.failure, seat.job.name
         left_to_others = isinstance(failure, RetryableError) or is_replaced(failure)
         if failure is None and not run.asked_to_end:
-            self._seats.end(job, "finished" if self._run_settings.until == Until.EXHAUSTED else "stopped")
+            self._keeper.end(job, "finished" if self._run_settings.until == Until.EXHAUSTED else "stopped")
         elif isinstance(failure, SessionLost):
             self._fail(failure)
         elif left_to_others:
-            self._seats.cool(job)
+            self._keeper.cool(job)
             self._say(f"{job}: the run ended: {failure}")
         elif failure is not None and is_of_the_job(failure):
             self._failure = failure
-            self._seats.end(job, "failed", in_short(failure, 2_000))
-            if len(self._tenants) > 1:
+            self._keeper.end(job, "failed", in_short(failure, 2_000))
+            if len(self._seats) > 1:
                 # The others go on for who knows how long; with one job its error ends the process right now.
                 self._say(f"{job}: FAILED: {failure}")
         elif failure is not None:
-            self._seats.fail_here(tenant, failure)
+            self._keeper.fail_here(seat, failure)
             self._say(f"{job}: FAILED HERE, left to the other nodes: {in_short(failure, 2_000)}")
         else:
             self._say(f"{job}: the run ended in good order")
-        tenant.feed(RunEnded())
-        tenant.forget_run()
-        standing_by = (run.asked_to_end or left_to_others) and tenant.unfit is None
+        self._keeper.feed(seat, RunEnded())
+        seat.forget_run()
+        standing_by = (run.asked_to_end or left_to_others) and seat.job.unfit is None
         if standing_by and not self._leaving.is_set():
-            tenant.attend()
+            seat.stand_by()
         self._dirty = True
 
     def _fail(self, failure: BaseException) -> None:
@@ -219,7 +213,7 @@ class Node:
             return
         self._silent_since = self._silent_since or now
         if now - self._silent_since >= self._zookeeper.session_seconds:
-            if self._zookeeper.begin_anew():
+            if self._zookeeper.replace_session():
                 self._say(
                     "ZooKeeper refuses the session it once gave (it lost its data); a new one was begun"
                 )
@@ -232,27 +226,27 @@ class Node:
     def _mind_cluster(self) -> None:
         if not self._zookeeper.connected or not self._joined:
             return
-        self._seats.beat()
-        self._registration.tell_lag()
+        self._keeper.beat()
+        self._registration.tell_lag(self._keeper.lags)
         if self._dirty or self._clock.monotonic() - self._looked >= LOOK_SECONDS:
             self._dirty, self._looked = False, self._clock.monotonic()
-            if not self._seats.look(self._changed):
+            if not self._keeper.look(self._changed):
                 self._say("ZooKeeper does not know this node any more; registering again")
                 self._register_again()
-        if not self._leaving.is_set() and self._seats.seek():
+        if not self._leaving.is_set() and self._keeper.seek():
             self._dirty = True
 
-    # What the tenants and kazoo's threads call.
+    # What kazoo's threads call.
 
     def _connection_changed(self, change: Connection) -> None:
         if change is Connection.LOST:
             self._joined = False
-            for tenant in self._tenants.values():
-                tenant.feed(Lost("the ZooKeeper session has ended"))
+            for seat in self._seats.values():
+                seat.feed(Lost("the ZooKeeper session has ended"))
             self._say("the ZooKeeper session has ended; registering again as soon as ZooKeeper answers")
         elif change is Connection.SUSPENDED:
-            for tenant in self._tenants.values():
-                tenant.feed(Suspended())
+            for seat in self._seats.values():
+                seat.feed(Suspended())
         else:
             self._dirty = True
         self._wake.set()
@@ -265,13 +259,3 @@ class Node:
         return Limits(
             session_seconds=self._zookeeper.session_seconds, resign_seconds=self._settings.resign_seconds
         )
-
-    def _owner_name(self) -> str:
-        assert self._owner is not None, "a node has an owner's name before it leads"
-        return self._owner.name
-
-
-def checkpoints_of(jobs: Sequence[Job], checkpoint: str) -> list[str]:
-    """Where each job's checkpoint is: below `checkpoint` by the job's name, where there are several."""
-    place = checkpoint if "://" in checkpoint else os.path.abspath(os.path.expanduser(checkpoint))
-    return [place] if len(jobs) == 1 else [f"{place.rstrip('/')}/{job.name}" for job in jobs]

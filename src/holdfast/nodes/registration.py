@@ -1,7 +1,7 @@
-"""What ZooKeeper knows of a node: the cluster it belongs to, its card, and how far behind its state is.
+"""A node's entry in its cluster: how it is to behave, what ZooKeeper knows of it, whose its checkpoints are.
 
 `enter` before `join`, both again for every session and after ZooKeeper has lost its data.
-Never here: seats that change hands (see sitting).
+Never here: seats that change hands (see seat_keeper).
 """
 
 from __future__ import annotations
@@ -9,127 +9,158 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from holdfast.checkpoint.chain.checkpoint import cluster_of
+from holdfast.checkpoint.chain.checkpoint import cluster_of, find_job, hold_by_cluster, refuse_if_occupied
 from holdfast.checkpoint.store.records import ClusterRecord
 from holdfast.clock import Clock
-from holdfast.cluster import membership, seats
-from holdfast.cluster.membership import Founding
-from holdfast.cluster.node_records import ClusterCard, HolderCard, LagCard, NodeCard, UnfitCard
-from holdfast.cluster.ranking import code_differences
-from holdfast.cluster.zookeeper import ZooKeeper
+from holdfast.cluster.membership import Cluster, Founding
+from holdfast.cluster.node_records import HolderRecord, Lag, NodeRecord, RegisteredCluster, checked_name
+from holdfast.cluster.ranking import KINDS, code_differences
+from holdfast.cluster.seat_lease import Limits
+from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
 from holdfast.errors import DefinitionError
-from holdfast.nodes.follow_plan import Lag
-from holdfast.nodes.job_seat import Tenant
-from holdfast.nodes.settings import NodeSettings
-from holdfast.runtime.progress import Message
-from holdfast.storage.urls import open_storage
+from holdfast.nodes.job_on_node import JobOnNode
+from holdfast.runtime.progress import Listener, Message
 
 LAG_SECONDS = 1.0
 """How often, at most, a node tells how far behind it is."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class NodeSettings:
+    """`standby`: one of KINDS. Warm: Spark is started, the jobs are compiled, and both are warmed up
+    beforehand; hot: and the working state follows the leader's.
+    """
+
+    cluster: str
+    zookeeper: ZooKeeperSettings
+    name: str = ""
+    standby: str = "cold"
+    resign_seconds: float = 60.0
+    allow_other_code: bool = False
+    move_checkpoint: bool = False
+
+    def __post_init__(self) -> None:
+        checked_name("cluster", self.cluster)
+        if self.name:
+            checked_name("node", self.name)
+        if self.standby not in KINDS:
+            raise DefinitionError(f"standby={self.standby!r} is not known; choose one of {', '.join(KINDS)}")
+        if self.resign_seconds <= 0:
+            raise DefinitionError("a leader cannot resign after no time; choose --resign-after 60s or so")
+
+
 class Registration:
-    """One node's entry in its cluster. `tenants`, by job, are still being made when this is."""
+    """One node of one cluster. `jobs` by name."""
 
     def __init__(
         self,
         settings: NodeSettings,
         zookeeper: ZooKeeper,
-        tenants: Mapping[str, Tenant],
+        jobs: Mapping[str, JobOnNode],
         say: Message,
         clock: Clock,
     ) -> None:
         self.name = settings.name or f"{socket.gethostname()}-{os.getpid()}"
         self.instance = uuid.uuid4().hex
-        self._settings, self._zookeeper, self._tenants = settings, zookeeper, tenants
-        self._say, self._clock = say, clock
+        self.standby, self.cluster = settings.standby, Cluster(zookeeper, settings.cluster)
+        self._settings, self._jobs, self._say, self._clock = settings, jobs, say, clock
         self._since_ms = clock.now_ms()
-        self._cluster: ClusterCard | None = None
-        self._told: NodeCard | None = None
+        self._registered: RegisteredCluster | None = None
+        self._told: NodeRecord | None = None
         self._lag_told = clock.monotonic()
 
     def enter(self) -> None:
         """Find or found the cluster, and see that the jobs and checkpoints are its own."""
-        zookeeper, cluster, first = self._zookeeper, self._settings.cluster, self._cluster is None
-        fresh = self._cluster or ClusterCard(id=self._fresh_id(), since_ms=self._clock.now_ms())
-        self._cluster, founding = membership.found(zookeeper, cluster, fresh)
+        first = self._registered is None
+        fresh = self._registered or RegisteredCluster(id=self._fresh_id(), since_ms=self._clock.now_ms())
+        self._registered, founding = self.cluster.found(fresh)
         if founding is Founding.CREATED and not first:
             self._say(
-                f"ZOOKEEPER LOST ITS DATA: it knew no cluster {cluster!r} any more; that is registered "
-                "again under its id. What the jobs have done is in their checkpoints and is not touched"
+                f"ZOOKEEPER LOST ITS DATA: it knew no cluster {self.cluster.name!r} any more; that is "
+                "registered again under its id. What the jobs have done is in their checkpoints and is not "
+                "touched"
             )
-        for tenant in self._tenants.values():
-            seats.prepare(zookeeper, cluster, tenant.name)
+        for job in self._jobs.values():
+            seat = self.cluster.seat(job.name)
+            seat.prepare()
             if first:
-                tenant.mark_checkpoint(move=self._settings.move_checkpoint)
-                seats.reopen(zookeeper, cluster, tenant.name)
-            seat = seats.look(zookeeper, cluster, tenant.name)
-            if seat.holder is not None:
-                self.refuse_other_code(tenant, seat.holder)
+                self.mark_checkpoint(job, move=self._settings.move_checkpoint)
+                seat.reopen()
+            if (holder := seat.look().holder) is not None:
+                self.refuse_other_code(job, holder)
 
-    def join(self) -> None:
-        self._told = self._card()
-        membership.join(self._zookeeper, self._settings.cluster, self._told)
+    def join(self, lags: Mapping[str, Lag]) -> None:
+        self._told = self._record(lags)
+        self.cluster.join(self._told)
 
-    def tell(self) -> None:
+    def tell(self, lags: Mapping[str, Lag]) -> None:
         """Let others see this node as it is now. What it does next in ZooKeeper is seen after that."""
-        self._told = self._card()
-        membership.tell(self._zookeeper, self._settings.cluster, self._told)
+        self._told = self._record(lags)
+        self.cluster.tell(self._told)
 
-    def tell_lag(self) -> None:
-        """Let others see how far behind this node's working state is, while that changes."""
+    def tell_lag(self, lags: Mapping[str, Lag]) -> None:
+        """Let others see how far behind this node's working state is, now and then while that changes."""
         now = self._clock.monotonic()
-        if now - self._lag_told < LAG_SECONDS:
-            return
-        card = self._card()
-        if card != self._told:
-            membership.tell(self._zookeeper, self._settings.cluster, card)
-        self._lag_told, self._told = now, card
+        if now - self._lag_told >= LAG_SECONDS:
+            if self._record(lags) != self._told:
+                self.tell(lags)
+            self._lag_told = now
 
-    def refuse_other_code(self, tenant: Tenant, holder: HolderCard) -> None:
+    def refuse_other_code(self, job: JobOnNode, holder: HolderRecord) -> None:
         """DefinitionError: another node leads the job, and not as this one would."""
         if holder.instance == self.instance or self._settings.allow_other_code:
             return
-        differences = code_differences(tenant.code, holder.code)
+        differences = code_differences(job.code, holder.code)
         if differences:
             raise DefinitionError(
-                f"job {tenant.name!r} is not as node {holder.node} leads it: {'; '.join(differences)}; "
+                f"job {job.name!r} is not as node {holder.node} leads it: {'; '.join(differences)}; "
                 "start the same code, or --allow-other-code to upgrade by taking over"
             )
 
-    def cluster_record(self) -> ClusterRecord:
-        """What marks a checkpoint as this cluster's."""
-        assert self._cluster is not None, "the cluster is known before a checkpoint is marked"
-        return ClusterRecord(
-            cluster=self._settings.cluster, id=self._cluster.id, zookeeper=self._settings.zookeeper.hosts,
+    def mark_checkpoint(self, job: JobOnNode, *, move: bool) -> None:
+        """See to it that the checkpoint is this cluster's. RestoreError: it is another's."""
+        assert self._registered is not None, "the cluster is known before a checkpoint is marked"
+        storage = job.storage
+        if find_job(storage) is None:
+            refuse_if_occupied(storage)
+        record = ClusterRecord(
+            cluster=self.cluster.name, id=self._registered.id, zookeeper=self._settings.zookeeper.hosts,
             node=self.name, at_ms=self._clock.now_ms(),
         )  # fmt: skip
+        hold_by_cluster(storage, record, move=move)
 
-    def _card(self) -> NodeCard:
-        lags = {job: tenant.lag for job, tenant in self._tenants.items()}
-        return NodeCard(
+    def _record(self, lags: Mapping[str, Lag]) -> NodeRecord:
+        jobs = self._jobs.values()
+        return NodeRecord(
             name=self.name, instance=self.instance, host=socket.gethostname(), pid=os.getpid(),
-            since_ms=self._since_ms, standby=self._settings.standby,
-            code={name: tenant.code for name, tenant in self._tenants.items()},
-            lag={job: _lag_card(lag) for job, lag in lags.items() if lag is not None},
-            unfit={
-                job: UnfitCard(error=unfit.error, at_ms=unfit.at_ms, commit=unfit.commit)
-                for job, tenant in self._tenants.items() if (unfit := tenant.unfit) is not None
-            },
+            since_ms=self._since_ms, standby=self.standby, code={job.name: job.code for job in jobs},
+            lag=dict(lags), unfit={job.name: job.unfit for job in jobs if job.unfit is not None},
         )  # fmt: skip
 
     def _fresh_id(self) -> str:
         """The id under which a checkpoint knows this cluster, if one does: then ZooKeeper has lost it."""
-        for tenant in self._tenants.values():
-            known = cluster_of(open_storage(tenant.checkpoint))
-            same = known is not None and known.cluster == self._settings.cluster
-            if known is not None and same and known.zookeeper == self._settings.zookeeper.hosts:
+        here = (self.cluster.name, self._settings.zookeeper.hosts)
+        for job in self._jobs.values():
+            known = cluster_of(job.storage)
+            if known is not None and (known.cluster, known.zookeeper) == here:
                 return known.id
         return uuid.uuid4().hex
 
 
-def _lag_card(lag: Lag) -> LagCard:
-    # A tenth of a second is fine enough to read, and changes less often.
-    return LagCard(epoch=lag.epoch, epochs=lag.epochs, ms=round(lag.seconds * 10) * 100, problem=lag.problem)
+@dataclass(frozen=True, kw_only=True)
+class NodeContext:
+    """What all jobs on a node share. `owner`: the name under which it keeps its working state."""
+
+    registration: Registration
+    owner: str
+    limits: Callable[[], Limits]
+    clock: Clock
+    say: Message
+    on_progress: Listener
+
+    def saying(self, job: JobOnNode) -> Message:
+        """Says what is said of one job."""
+        return lambda text: self.say(f"{job.name}: {text}")

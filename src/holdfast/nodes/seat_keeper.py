@@ -1,16 +1,26 @@
-"""A node's part in who holds which seat: looks at the cluster, takes what is free, gives away, gives back.
+"""Keeps a node's seats: looks at the cluster, takes what is free, gives away what is too much, gives back.
 
-Called by the node's one thread, but for `changed` and the releases of tenants.
+    a takeover:  look -> is the seat free, and are we next in rank? -> take (ZooKeeper elects)
+                 -> JobSeat.won -> Run -> claim a term (storage decides) -> restore -> commit
+
+Called by the node's one thread, but for `watch`.
 Never here: safety. ZooKeeper elects, storage decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
-from holdfast.clock import Clock
-from holdfast.cluster import membership, seats
-from holdfast.cluster.node_records import HolderCard, OverCard, PulseCard, WishCard
+from holdfast.cluster.node_records import (
+    HolderRecord,
+    Lag,
+    OverRecord,
+    PulseRecord,
+    Unfit,
+    WishRecord,
+    in_short,
+)
 from holdfast.cluster.ranking import (
     STEP_SECONDS,
     ClusterSeen,
@@ -21,14 +31,11 @@ from holdfast.cluster.ranking import (
     rank,
     to_give_away,
 )
-from holdfast.cluster.seat_lease import Contact, Give, Lost, Stage, Won
-from holdfast.cluster.zookeeper import ZooKeeper
+from holdfast.cluster.seat_lease import Contact, Event, Give, Lost, Stage, Won
 from holdfast.errors import HoldfastError
-from holdfast.nodes.blame import Unfit
-from holdfast.nodes.failover_timing import Predecessor
-from holdfast.nodes.job_seat import Tenant
-from holdfast.nodes.registration import Registration
-from holdfast.runtime.progress import Message
+from holdfast.nodes.job_seat import JobSeat
+from holdfast.nodes.registration import NodeContext
+from holdfast.nodes.run import Predecessor
 
 BEATS_PER_SESSION = 10
 BALANCE_SECONDS = 5.0
@@ -37,158 +44,155 @@ COOL_SECONDS = 5.0
 """How long a node leaves a seat to the others after its run of the job ended."""
 
 
-class Seats:
-    """The seats of one cluster, as one node sees them and sits on them."""
+class SeatKeeper:
+    """The seats of a node's jobs, by job, in the cluster as the node sees it."""
 
-    def __init__(
-        self,
-        cluster: str,
-        zookeeper: ZooKeeper,
-        registration: Registration,
-        tenants: Mapping[str, Tenant],
-        say: Message,
-        clock: Clock,
-    ) -> None:
-        self._cluster, self._zookeeper, self._registration = cluster, zookeeper, registration
-        self._tenants, self._say, self._clock = tenants, say, clock
+    def __init__(self, context: NodeContext, seats: Mapping[str, JobSeat]) -> None:
+        self._context, self._seats = context, seats
+        self._registration, self._clock, self._say = context.registration, context.clock, context.say
+        self._cluster = context.registration.cluster
         self._seen = ClusterSeen(nodes={}, seats={})
         self._free_since: dict[str, float] = {}
         self._cool_until: dict[str, float] = {}
-        self._beaten = self._unbalanced_since = clock.monotonic()
+        self._beaten = self._unbalanced_since = self._clock.monotonic()
 
     @property
     def all_over(self) -> bool:
         """Whether none of this node's jobs is to be run any more."""
-        known = [self._seen.seats.get(job) for job in self._tenants]
+        known = [self._seen.seats.get(job) for job in self._seats]
         return all(seat is not None and seat.over is not None for seat in known)
+
+    @property
+    def lags(self) -> dict[str, Lag]:
+        return {job: lag for job, seat in self._seats.items() if (lag := seat.lag) is not None}
 
     def look(self, watch: Callable[[], None]) -> bool:
         """See the cluster as it is; `watch` is told of the next change. False: it does not know this node."""
-        zookeeper, cluster = self._zookeeper, self._cluster
-        nodes = membership.members(zookeeper, cluster, watch)
-        known = {
-            job: seats.look(zookeeper, cluster, job, watch) for job in seats.jobs(zookeeper, cluster, watch)
-        }
-        self._seen = ClusterSeen(nodes=nodes, seats=known)
-        if self._registration.name not in nodes or any(job not in known for job in self._tenants):
+        self._seen = self._cluster.look(watch)
+        known = self._seen.seats
+        if self._registration.name not in self._seen.nodes or any(job not in known for job in self._seats):
             return False
-        for tenant in self._tenants.values():
-            self._mind_holder(tenant, known[tenant.name])
-            self._mind_failures(tenant, known[tenant.name])
+        for job, seat in self._seats.items():
+            self._mind_holder(seat, known[job])
+            self._mind_failures(seat, known[job])
         return True
 
-    def _mind_failures(self, tenant: Tenant, seat: SeatSeen) -> None:
-        """Try again once another node has brought the job further; end it where none can."""
-        unfit, pulse = tenant.unfit, seat.pulse
-        if unfit is not None and pulse is not None and pulse.commit > unfit.commit:
-            tenant.unfit = None
-            self._registration.tell()
-            self._say(f"{tenant.name}: node {pulse.node} has brought it further; standing by for it again")
-            tenant.attend()
-        elif (why := hopeless(self._seen, tenant.name)) is not None:
-            self.end(tenant.name, "failed", why[:2_000])
-            self._say(f"{tenant.name}: FAILED: {why}")
-
-    def fail_here(self, tenant: Tenant, failure: BaseException) -> None:
-        """Leave the job to the others: what it failed of may be this node's own. The seat is given back after
-        this, so that whoever sees it free sees why."""
-        seat = self._seen.seats.get(tenant.name)
-        commit = max(tenant.progress.commit, seat.pulse.commit if seat and seat.pulse else 0)
-        tenant.unfit = Unfit(failure, commit, self._clock.now_ms())
-        self._registration.tell()
-
-    def failed(self, tenant: Tenant) -> bool:
-        """Whether the job is over because it failed."""
-        seat = self._seen.seats.get(tenant.name)
-        return seat is not None and seat.over is not None and seat.over.state == "failed"
-
-    def _mind_holder(self, tenant: Tenant, seat: SeatSeen) -> None:
+    def _mind_holder(self, seat: JobSeat, seen: SeatSeen) -> None:
         """What the sight of a seat means for this node."""
-        holder = seat.holder
-        if is_free(seat):
-            self._free_since.setdefault(tenant.name, self._clock.monotonic())
+        job, holder = seat.job, seen.holder
+        if is_free(seen):
+            self._free_since.setdefault(job.name, self._clock.monotonic())
         else:
-            self._free_since.pop(tenant.name, None)
+            self._free_since.pop(job.name, None)
         if holder is not None:
-            self._registration.refuse_other_code(tenant, holder)
-        if tenant.holds and not self._is_ours(seat):
-            who = f"node {holder.node} has it" if holder else "it was taken away in ZooKeeper"
-            tenant.feed(Lost(who))
-        elif tenant.holds and seat.wish is not None and seat.wish.giver == self._registration.name:
-            tenant.feed(Give(f"hand-over to {seat.wish.to or 'whoever is readiest'}"))
+            self._registration.refuse_other_code(job, holder)
+        if seat.holds and not self._is_ours(seen):
+            seat.feed(Lost(f"node {holder.node} has it" if holder else "it was taken away in ZooKeeper"))
+        elif seat.holds and seen.wish is not None and seen.wish.giver == self._registration.name:
+            seat.feed(Give(f"hand-over to {seen.wish.to or 'whoever is readiest'}"))
+
+    def _mind_failures(self, seat: JobSeat, seen: SeatSeen) -> None:
+        """Try again once another node has brought the job further; end it where none can."""
+        job, unfit, pulse = seat.job, seat.job.unfit, seen.pulse
+        if unfit is not None and pulse is not None and pulse.commit > unfit.commit:
+            job.unfit = job.failure = None
+            self._registration.tell(self.lags)
+            self._say(f"{job.name}: node {pulse.node} has brought it further; standing by for it again")
+            seat.stand_by()
+        elif (why := hopeless(self._seen, job.name)) is not None:
+            self.end(job.name, "failed", why[:2_000])
+            self._say(f"{job.name}: FAILED: {why}")
+
+    def fail_here(self, seat: JobSeat, failure: BaseException) -> None:
+        """Leave the job to the others: what it failed of may be this node's own. The seat is given back after
+        this, so that a node that sees it free sees why.
+        """
+        seen = self._seen.seats.get(seat.job.name)
+        commit = max(seat.progress.commit, seen.pulse.commit if seen and seen.pulse else 0)
+        seat.job.failure = failure
+        seat.job.unfit = Unfit(error=in_short(failure), at_ms=self._clock.now_ms(), commit=commit)
+        self._registration.tell(self.lags)
+
+    def failed(self, job: str) -> bool:
+        """Whether the job is over because it failed."""
+        seen = self._seen.seats.get(job)
+        return seen is not None and seen.over is not None and seen.over.state == "failed"
 
     def beat(self) -> None:
-        """Give a sign of life for every seat that is held, now and then."""
+        """Give a sign of life for every seat that is held, now and then. Its answer extends the lease."""
         now = self._clock.monotonic()
-        if now - self._beaten < self._zookeeper.session_seconds / BEATS_PER_SESSION:
+        if now - self._beaten < self._context.limits().session_seconds / BEATS_PER_SESSION:
             return
         self._beaten = now
-        for tenant in self._tenants.values():
-            if tenant.holds:
-                card, told = self._pulse_of(tenant), _contact(tenant, now)
-                seats.beat(self._zookeeper, self._cluster, tenant.name, card, told)
+        for job, seat in self._seats.items():
+            if seat.holds:
+                self._cluster.seat(job).beat(self._pulse_of(seat), partial(seat.feed, Contact(now)))
 
     def seek(self) -> bool:
         """Take what is free and give away what is too much; whether anything may have changed."""
         now = self._clock.monotonic()
-        wanted = [tenant for tenant in self._tenants.values() if self._is_wanted(tenant, now)]
-        for tenant in wanted:
-            self._take(tenant, self._seen.seats[tenant.name])
+        wanted = [seat for seat in self._seats.values() if self._is_wanted(seat, now)]
+        for seat in wanted:
+            self._take(seat, self._seen.seats[seat.job.name])
         return self._balance(now) or bool(wanted)
 
-    def _is_wanted(self, tenant: Tenant, now: float) -> bool:
+    def _is_wanted(self, seat: JobSeat, now: float) -> bool:
         """Whether this node should try to take the job's seat now."""
-        job, seat = tenant.name, self._seen.seats.get(tenant.name)
-        if seat is None or tenant.stage is not Stage.STANDING_BY or now < self._cool_until.get(job, 0):
+        job, seen = seat.job.name, self._seen.seats.get(seat.job.name)
+        if seen is None or seat.stage is not Stage.STANDING_BY or now < self._cool_until.get(job, 0):
             return False
-        if tenant.unfit is not None:
+        if seat.job.unfit is not None:
             return False
         patience = rank(self._seen, job, self._registration.name) * STEP_SECONDS
-        return self._is_ours(seat) or (is_free(seat) and now - self._free_since[job] >= patience)
+        return self._is_ours(seen) or (is_free(seen) and now - self._free_since[job] >= patience)
 
-    def _is_ours(self, seat: SeatSeen) -> bool:
-        return seat.holder is not None and seat.holder.instance == self._registration.instance
+    def _is_ours(self, seen: SeatSeen) -> bool:
+        return seen.holder is not None and seen.holder.instance == self._registration.instance
 
-    def _take(self, tenant: Tenant, seat: SeatSeen) -> None:
-        zookeeper, cluster, job = self._zookeeper, self._cluster, tenant.name
+    def _take(self, seat: JobSeat, seen: SeatSeen) -> None:
+        job, there = seat.job, self._cluster.seat(seat.job.name)
+        # The lease counts from before the message is sent, so it ends before ZooKeeper's own count does.
         sent_at = self._clock.monotonic()
-        card = HolderCard(
+        holder = HolderRecord(
             node=self._registration.name, instance=self._registration.instance,
-            since_ms=self._clock.now_ms(), checkpoint=tenant.checkpoint, code=tenant.code,
+            since_ms=self._clock.now_ms(), checkpoint=job.checkpoint, code=job.code,
         )  # fmt: skip
-        won_ms = seats.take(zookeeper, cluster, job, card)
+        won_ms = there.take(holder)
         if won_ms is None:
             return
-        before = _predecessor(seat, won_ms)
-        seats.set_pulse(zookeeper, cluster, job, self._pulse_of(tenant))
-        seats.unwish(zookeeper, cluster, job)
+        before = _predecessor(seen, won_ms)
+        there.set_pulse(self._pulse_of(seat))
+        there.unwish()
         who = f"{before.node} had it and {before.reason}" if before.node else before.reason
         heard = (
             f", last heard of {before.detect_ms / 1_000:.1f} s ago" if before.detect_ms is not None else ""
         )
-        self._say(f"{job}: TAKING THE SEAT: {who}{heard}; claiming a term in storage")
-        tenant.won(Won(sent_at), before)
+        self._say(f"{job.name}: TAKING THE SEAT: {who}{heard}; claiming a term in storage")
+        seat.won(Won(sent_at), before)
 
     def _balance(self, now: float) -> bool:
         """Wish a seat away where another node holds two fewer, once that has lasted; whether one was."""
         name, job = self._registration.name, to_give_away(self._seen, self._registration.name)
-        if job is None or job not in self._tenants or self._tenants[job].stage is not Stage.LEADING:
+        if job is None or job not in self._seats or self._seats[job].stage is not Stage.LEADING:
             self._unbalanced_since = now
             return False
         if now - self._unbalanced_since < BALANCE_SECONDS:
             return False
         self._unbalanced_since = now
         by, to = f"node {name}, to hold no more seats than others", heir(self._seen, job) or ""
-        card = WishCard(giver=name, to=to, by=by, at_ms=self._clock.now_ms())
-        seats.wish(self._zookeeper, self._cluster, job, card)
+        self._cluster.seat(job).wish(WishRecord(giver=name, to=to, by=by, at_ms=self._clock.now_ms()))
         return True
 
-    def release(self, job: str, why: str) -> None:
-        """Give a seat back; where ZooKeeper cannot be told, the end of the session does it."""
+    def feed(self, seat: JobSeat, event: Event) -> None:
+        """Tell a seat of an event, and give it back if that follows. Where ZooKeeper cannot be told, the end
+        of the session gives it back.
+        """
+        job, why = seat.job.name, seat.feed(event)
+        if why is None:
+            return
         try:
-            pulse = self._pulse_of(self._tenants[job], ended=why)
-            seats.set_pulse(self._zookeeper, self._cluster, job, pulse)
-            seats.release(self._zookeeper, self._cluster, job)
+            self._cluster.seat(job).set_pulse(self._pulse_of(seat, ended=why))
+            self._cluster.seat(job).release()
         except HoldfastError as problem:
             self._say(f"{job}: the seat is given up, but ZooKeeper was not told: {problem}")
         self.cool(job)
@@ -199,24 +203,20 @@ class Seats:
 
     def end(self, job: str, state: str, error: str = "") -> None:
         """Say that a job is not to be run any more."""
-        card = OverCard(state=state, node=self._registration.name, at_ms=self._clock.now_ms(), error=error)
-        seats.end(self._zookeeper, self._cluster, job, card)
+        over = OverRecord(state=state, node=self._registration.name, at_ms=self._clock.now_ms(), error=error)
+        self._cluster.seat(job).end(over)
 
-    def _pulse_of(self, tenant: Tenant, ended: str = "") -> PulseCard:
-        now = tenant.progress
-        return PulseCard(
+    def _pulse_of(self, seat: JobSeat, ended: str = "") -> PulseRecord:
+        now = seat.progress
+        return PulseRecord(
             node=self._registration.name, instance=self._registration.instance, term=now.term,
             phase=now.phase, epoch=now.committed_epoch, commit=now.commit, ended=ended,
         )  # fmt: skip
 
 
-def _contact(tenant: Tenant, sent_at: float) -> Callable[[], None]:
-    return lambda: tenant.feed(Contact(sent_at))
-
-
-def _predecessor(seat: SeatSeen, won_ms: int) -> Predecessor:
-    """Who had the seat, from what it left behind."""
-    if seat.pulse is None or seat.pulse_ms is None:
+def _predecessor(seen: SeatSeen, won_ms: int) -> Predecessor:
+    """Which node had the seat, from what it left behind."""
+    if seen.pulse is None or seen.pulse_ms is None:
         return Predecessor()
-    reason = f"gave it up ({seat.pulse.ended})" if seat.pulse.ended else "its session ended"
-    return Predecessor(node=seat.pulse.node, reason=reason, detect_ms=max(0, won_ms - seat.pulse_ms))
+    reason = f"gave it up ({seen.pulse.ended})" if seen.pulse.ended else "its session ended"
+    return Predecessor(node=seen.pulse.node, reason=reason, detect_ms=max(0, won_ms - seen.pulse_ms))

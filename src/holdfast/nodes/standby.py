@@ -1,10 +1,10 @@
-"""Attending to a seat that another node holds: a thread keeps this node ready to take it.
+"""Standing by for a seat that another node holds: a thread keeps this node ready to take it.
 
-    prepare -> ( follow | rehearse )* until told to stop
+    prepare -> ( follow | warm up )* until told to stop
 
 Always true: what goes wrong here is told and tried again, and a takeover does without. Only a node that
 cannot be made ready to begin with does not join.
-Never here: what following means (see follower), what is rehearsed (see standby).
+Never here: what following means (see follower), what is warmed up (see warm_up).
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.clock import Clock
+from holdfast.cluster.node_records import Lag
 from holdfast.errors import SessionLost
 from holdfast.graph.guarantees import Guarantee
-from holdfast.graph.job_graph import Graph
-from holdfast.nodes.follow_plan import Lag, Told, news
+from holdfast.nodes.follow_plan import Told, news
 from holdfast.nodes.follower import Follower
-from holdfast.nodes.warm_up import rehearse
+from holdfast.nodes.job_on_node import JobOnNode
+from holdfast.nodes.registration import NodeContext
+from holdfast.nodes.warm_up import warm_up
 from holdfast.runtime.epoch.program import Program, compile_graph, first_line
-from holdfast.runtime.progress import Message
-from holdfast.runtime.settings import RunSettings
+from holdfast.runtime.settings import check_settings
 from holdfast.runtime.spark_session import default_parallelism, open_session, revived, run_in_background
 from holdfast.runtime.warm_start import Prepared
-from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,22 +31,26 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 """How often a hot standby looks for a new commit."""
 RETRY_SECONDS = 5.0
-REHEARSE_SECONDS = 30.0
+WARM_UP_SECONDS = 30.0
 """Spark ends Python workers after a minute without work."""
 TAG = "holdfast-standby"
 ROUNDS_FIRST = 3
-"""Rehearsals before a node joins: the first loads classes, the next are compiled code."""
+"""Warm-ups before a node joins: the first loads classes, the next are compiled code."""
+FINISH_SECONDS = 2.0
+"""How long a takeover waits for the last step of following. More does not pay: tasks that race for a shard do
+each other no harm.
+"""
 
 
-class Attendant:
-    """One seat, from `start` to `stop`. `hot`: the working state follows the leader's."""
+class Standby:
+    """For one seat, until `stop`. On a hot standby the working state follows the leader's."""
 
-    def __init__(
-        self, graph: Graph, settings: RunSettings, owner: str, clock: Clock, say: Message, *, hot: bool
-    ) -> None:
-        self._graph, self._settings, self._owner = graph, settings, owner
-        self._clock, self._say = clock, say
-        self._hot = hot and settings.guarantee is not Guarantee.AT_MOST_ONCE
+    def __init__(self, job: JobOnNode, context: NodeContext) -> None:
+        self._job, self._owner, self._clock = job, context.owner, context.clock
+        self._graph, self._settings = job.job.graph(), check_settings(job.checkpoint, job.options)
+        self._say = context.saying(job)
+        hot = context.registration.standby == "hot"
+        self._hot = hot and self._settings.guarantee is not Guarantee.AT_MOST_ONCE
         self._stopping, self._ready = threading.Event(), threading.Event()
         self._spark: SparkSession | None = None
         self._program: Program | None = None
@@ -58,17 +61,17 @@ class Attendant:
         """What the first preparation failed with."""
         self.lost: SessionLost | None = None
         """Spark is gone for good: this process cannot lead any more."""
-        self._thread = threading.Thread(target=self._attend, name="holdfast-standby", daemon=True)
-
-    def start(self) -> None:
+        self._thread = threading.Thread(target=self._stand_by, name="holdfast-standby", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Do nothing more after what is under way; returns at once."""
         self._stopping.set()
 
-    def join(self, seconds: float) -> None:
-        self._thread.join(seconds)
+    def close(self) -> None:
+        """Stop, and wait a little for what is under way."""
+        self.stop()
+        self._thread.join(FINISH_SECONDS)
 
     @property
     def preparing(self) -> bool:
@@ -85,19 +88,19 @@ class Attendant:
         """How far behind the working state is; None: this standby follows nothing."""
         return self._follower.lag if self._follower is not None else None
 
-    def _attend(self) -> None:
-        while not self._prepared_at_last():
+    def _stand_by(self) -> None:
+        while not self._prepare_first():
             if self._stopping.wait(RETRY_SECONDS):
                 return
-        self._rehearse(ROUNDS_FIRST)
+        self._warm_up(ROUNDS_FIRST)
         self._ready.set()
         wait = 0.0
         while not self._stopping.wait(wait):
             wait = POLL_SECONDS if self._follow() else RETRY_SECONDS
-            if self._clock.monotonic() - self._worked >= REHEARSE_SECONDS and not self._stopping.is_set():
-                self._rehearse(1)
+            if self._clock.monotonic() - self._worked >= WARM_UP_SECONDS and not self._stopping.is_set():
+                self._warm_up(1)
 
-    def _prepared_at_last(self) -> bool:
+    def _prepare_first(self) -> bool:
         try:
             self._prepare(open_session(self._graph.name))
         except Exception as failure:
@@ -112,8 +115,9 @@ class Attendant:
         self._spark, program = spark, compile_graph(self._graph, spark)
         self._program = program
         if self._hot:
-            storage = open_storage(self._settings.checkpoint)
-            self._follower = Follower(spark, program, self._settings, storage, self._owner, self._clock)
+            self._follower = Follower(
+                spark, program, self._settings, self._job.storage, self._owner, self._clock
+            )
 
     def _follow(self) -> bool:
         """Look once, and tell how far it got. False: something went wrong."""
@@ -129,10 +133,10 @@ class Attendant:
         if text:
             self._say(text)
         if problem is not None:
-            self._mend(problem)
+            self._revive(problem)
         return problem is None
 
-    def _rehearse(self, rounds: int) -> None:
+    def _warm_up(self, rounds: int) -> None:
         self._worked = self._clock.monotonic()
         assert self._spark is not None
         assert self._program is not None
@@ -141,20 +145,20 @@ class Attendant:
             self._settings.parallelism or known or default_parallelism(self._spark), self._settings.key_groups
         )
         try:
-            rehearse(self._spark, self._program, self._settings, shards, rounds)
+            warm_up(self._spark, self._program, self._settings, shards, rounds)
         except Exception as failure:
-            if self._mend(failure):
+            if self._revive(failure):
                 self._say(f"the first epoch after a takeover will be slow: {first_line(failure)}")
 
-    def _mend(self, problem: Exception) -> bool:
+    def _revive(self, problem: Exception) -> bool:
         """After a failure: see to it that there is a Spark session. True: there was one."""
         assert self._spark is not None
         try:
-            session = revived(self._spark, self._graph.name, own=True)
-            if session is self._spark:
+            spark = revived(self._spark, self._graph.name, own=True)
+            if spark is self._spark:
                 return True
             self._say(f"the Spark session of this standby had ended ({first_line(problem)}); one was started")
-            self._prepare(session)
+            self._prepare(spark)
         except SessionLost as lost:
             self.lost = lost
             self._stopping.set()

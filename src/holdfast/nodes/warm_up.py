@@ -2,7 +2,7 @@
 
 Spark is started, the job is compiled, and its plans are run on an epoch without rows, so that classes are
 loaded, code is generated and Python workers have imported what they need. Spark ends workers that were idle
-for a minute, so the rehearsal is repeated.
+for a minute, so a standby warms up again and again.
 Always true: nothing of the job's data is read or written; no source and no sink is opened.
 """
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-REHEARSAL = "rehearsal"
+WARM_UP = "warm-up"
 WORKERS_PER_CORE = 2
 """Tasks per core of the job that warms workers up, so that every one of them gets some."""
 
 
-def rehearse(spark: SparkSession, program: Program, settings: RunSettings, shards: int, rounds: int) -> None:
+def warm_up(spark: SparkSession, program: Program, settings: RunSettings, shards: int, rounds: int) -> None:
     """Run the job's plans on an epoch without rows, `rounds` times."""
     storage = open_storage(settings.checkpoint)
     tasks = WORKERS_PER_CORE * default_parallelism(spark)
-    spark.range(0, tasks, 1, tasks).mapInArrow(partial(_practise, settings.backend), "id long").collect()
+    spark.range(0, tasks, 1, tasks).mapInArrow(partial(_import_all, settings.backend), "id long").collect()
     runner = EpochRunner(
         spark,
         program,
-        work_place(spark, settings, REHEARSAL, storage, REHEARSAL),
+        work_place(spark, settings, WARM_UP, storage, WARM_UP),
         storage,
         {node.uid: _NoRows(frame_ddl(parse_schema(node.source.schema))) for node in program.graph.sources},
         settings.key_groups,
@@ -53,13 +53,13 @@ def rehearse(spark: SparkSession, program: Program, settings: RunSettings, shard
     )
     lists = {uid: OperatorLists(({},) * shards) for uid in program.unkeyed}
     for _ in range(rounds):
-        runner.run(_empty_plan(program, shards), _no_lines(program, settings, shards), lists, 0, REHEARSAL)
+        runner.run(_empty_plan(program, shards), _no_lines(program, settings, shards), lists, 0, WARM_UP)
 
 
 def _empty_plan(program: Program, shards: int) -> PlanRecord:
     nothing = PlannedSlice(start=None, end=None, rows=0)
     return PlanRecord(
-        epoch=0, attempt=0, term=0, run=REHEARSAL, parent=0, fingerprint="", parallelism=shards, clock_ms=0,
+        epoch=0, attempt=0, term=0, run=WARM_UP, parent=0, fingerprint="", parallelism=shards, clock_ms=0,
         slices={node.uid: nothing for node in program.graph.sources},
     )  # fmt: skip
 
@@ -73,9 +73,7 @@ def _no_lines(program: Program, settings: RunSettings, shards: int) -> Lines:
 
 @dataclass(frozen=True)
 class _NoRows:
-    """The reader of a source that has nothing: its columns and no row, in a plan that Spark cannot see
-    through.
-    """
+    """The reader of a source without rows: only its columns, in a plan that Spark cannot shorten."""
 
     ddl: str
 
@@ -98,7 +96,7 @@ def _none(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return iter(())
 
 
-def _practise(backend: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _import_all(backend: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Import what the tasks of epochs import, late imports too."""
     import pyarrow.parquet  # noqa: F401
 

@@ -1,9 +1,9 @@
-"""Whose working state is whose: each node on a machine has a directory of its own.
+"""Which working state is a node's own: each node on a machine locks a name below the working directory.
 
-A node that is gone leaves its directory to the next one that starts: what is in there is checked before it is
-used, as ever, and may save a restore. So there are never more directories than nodes were up at once.
-Always true: two nodes that are up and have the same working directory have different owners. The system gives
-an owner's lock up when its process dies, however it dies.
+A node that is gone leaves its name to the next one that starts: the state there is checked before it is used,
+and may save a restore. So there are never more directories than nodes were up at once.
+Always true: two nodes that are up and have the same working directory have different owners. The system
+releases an owner's lock when its process dies, however it dies.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Owner:
 
 
 def take_owner(working_dir: str, *, private: bool = False) -> Owner:
-    """The first name that nobody has. MachineError: nothing can be written there. `private`: nobody chose the
-    place, so it must be this user's alone.
+    """The first free name. MachineError: nothing can be written there. `private`: the directory is a default
+    and not a choice, so it must be this user's alone.
     """
     if private:
         private_directory(Path(working_dir))

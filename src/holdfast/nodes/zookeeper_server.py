@@ -1,14 +1,13 @@
 """A real ZooKeeper server from the jars inside PySpark: one process, on loopback, for development and tests.
 
-Always true: it listens on loopback alone; what it promised is on disk before it says so (its own log), so it
-can be killed and started again on the same directory.
+Always true: it listens on loopback alone; it answers a write after that is in its log on disk, so it can be
+killed and started again on the same directory.
 Never here: an ensemble. In production run three or five servers of your own.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -29,12 +28,12 @@ LOOK_SECONDS = 0.05
 
 
 class ZooKeeperServer:
-    """One server, started and ended as often as one likes."""
+    """One server; it can be started and ended again and again."""
 
     def __init__(
         self, data_dir: str | Path, port: int = 2181, *, settings: Mapping[str, object] | None = None
     ) -> None:
-        """`settings`: further ones of zoo.cfg."""
+        """`settings`: more lines of zoo.cfg."""
         self.port, self.data_dir = port, Path(data_dir).absolute()
         self._settings, self._clock = settings or {}, SystemClock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -99,15 +98,10 @@ class ZooKeeperServer:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it with SIGKILL, at whatever it is doing."""
+        """End it with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-
-    def wipe(self) -> None:
-        """Let it lose all its data. For one that does not run."""
-        assert self.pid is None, "it runs"
-        shutil.rmtree(self.data_dir / "data", ignore_errors=True)
 
     def _configured(self) -> Path:
         file = self.data_dir / "zoo.cfg"
@@ -138,7 +132,7 @@ class ZooKeeperServer:
 
 
 def free_port() -> int:
-    """A port that nobody uses at the moment."""
+    """A port that is free at the moment."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

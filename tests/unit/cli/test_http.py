@@ -10,10 +10,11 @@ import httpx
 import pytest
 import typer
 
+import holdfast as hf
 from holdfast.cli.http import address, answering, read_token, run_beside
 from holdfast.cli.main import app
 from holdfast.errors import DefinitionError
-from holdfast.nodes.job_on_node import Sighting
+from holdfast.nodes.job_on_node import JobOnNode
 from holdfast.runtime.job import Job
 from holdfast.runtime.progress import Progress
 from holdfast.storage.local_directory import LocalStorage
@@ -138,7 +139,7 @@ def test_a_node_takes_every_option_of_run() -> None:
 def test_the_jobs_of_a_node_are_answered_for_while_it_runs(tmp_path: Path) -> None:
     said: list[str] = []
     with answering("127.0.0.1:0", None, said.append) as answer:
-        answer({"orders": Sighting("orders", str(tmp_path))})
+        answer({"orders": JobOnNode(hf.Job("orders"), str(tmp_path), {})})
         url = said[0].rpartition(" ")[2]
         assert httpx.get(f"{url}/ready").json() == {"ready": False, "phase": "standing-by"}
         assert httpx.get(f"{url}/status").json()["leader"] is None

@@ -1,4 +1,4 @@
-"""Who takes a free seat and who gives one away, from what everybody sees."""
+"""Which node takes a free seat and which gives one away, from what all of them see."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.cluster.node_records import HolderCard, NodeCard, OverCard, PulseCard, UnfitCard, WishCard
+from holdfast.cluster.node_records import HolderRecord, NodeRecord, OverRecord, PulseRecord, Unfit, WishRecord
 from holdfast.cluster.ranking import (
     ClusterSeen,
     SeatSeen,
@@ -21,41 +21,41 @@ from holdfast.cluster.ranking import (
 JOBS = ("counts", "sums")
 
 
-def node(name: str, since_ms: int = 0, standby: str = "cold", jobs: tuple[str, ...] = JOBS) -> NodeCard:
-    return NodeCard(
+def node(name: str, since_ms: int = 0, standby: str = "cold", jobs: tuple[str, ...] = JOBS) -> NodeRecord:
+    return NodeRecord(
         name=name, instance=name, host="h", pid=1, since_ms=since_ms, standby=standby,
         code={job: {} for job in jobs},
     )  # fmt: skip
 
 
-def held(by: str) -> HolderCard:
-    return HolderCard(node=by, instance=by, since_ms=0, checkpoint="ck", code={})
+def held(by: str) -> HolderRecord:
+    return HolderRecord(node=by, instance=by, since_ms=0, checkpoint="ck", code={})
 
 
-def seen(*nodes: NodeCard, **seats: SeatSeen) -> ClusterSeen:
-    return ClusterSeen(nodes={card.name: card for card in nodes}, seats=seats)
+def seen(*nodes: NodeRecord, **seats: SeatSeen) -> ClusterSeen:
+    return ClusterSeen(nodes={each.name: each for each in nodes}, seats=seats)
 
 
 def order(cluster: ClusterSeen, job: str) -> list[str]:
     return sorted(cluster.nodes, key=lambda name: rank(cluster, job, name))
 
 
-def test_whoever_holds_fewest_comes_first_then_the_readiest_then_the_eldest() -> None:
+def test_the_node_with_fewest_seats_comes_first_then_the_readiest_then_the_eldest() -> None:
     nodes = (node("a", 1), node("b", 3), node("c", 2), node("d", 4, "warm"))
     cluster = seen(*nodes, counts=SeatSeen(), sums=SeatSeen(holder=held("a")))
     assert order(cluster, "counts") == ["d", "c", "b", "a"]
 
 
 def test_a_handover_goes_to_the_one_it_was_meant_for_and_never_back_first() -> None:
-    wish = WishCard(giver="a", to="c", by="me", at_ms=0)
+    wish = WishRecord(giver="a", to="c", by="me", at_ms=0)
     nodes = (node("a", 1, "warm"), node("b", 2), node("c", 3))
     assert order(seen(*nodes, counts=SeatSeen(wish=wish)), "counts") == ["c", "b", "a"]
-    anyone = WishCard(giver="a", to="", by="me", at_ms=0)
+    anyone = WishRecord(giver="a", to="", by="me", at_ms=0)
     assert order(seen(*nodes, counts=SeatSeen(wish=anyone)), "counts") == ["b", "c", "a"]
 
 
 def test_a_node_that_gave_its_seat_up_comes_last() -> None:
-    resigned = PulseCard(node="a", instance="a", ended="resigned: nothing could be committed")
+    resigned = PulseRecord(node="a", instance="a", ended="resigned: nothing could be committed")
     nodes = (node("a", 1, "warm"), node("b", 2))
     assert order(seen(*nodes, counts=SeatSeen(pulse=resigned)), "counts") == ["b", "a"]
 
@@ -63,7 +63,7 @@ def test_a_node_that_gave_its_seat_up_comes_last() -> None:
 def test_a_seat_of_a_job_that_is_over_is_not_free() -> None:
     assert is_free(SeatSeen())
     assert not is_free(SeatSeen(holder=held("a")))
-    assert not is_free(SeatSeen(over=OverCard(state="finished", node="a", at_ms=0)))
+    assert not is_free(SeatSeen(over=OverRecord(state="finished", node="a", at_ms=0)))
 
 
 def test_the_heir_is_never_the_holder_nor_a_node_without_the_job() -> None:
@@ -84,7 +84,7 @@ def test_a_node_gives_one_seat_away_when_another_holds_two_fewer() -> None:
 
 @given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=8))
 def test_giving_away_comes_to_an_end_with_seats_balanced(holders: list[str]) -> None:
-    """Every hand-over makes the spread smaller, whoever held what; so it ends."""
+    """Every hand-over makes the spread smaller, whatever it was before; so it ends."""
     jobs = tuple(f"job{number}" for number in range(len(holders)))
     nodes = [node(name, jobs=jobs) for name in "abcd"]
     now = dict(zip(jobs, holders, strict=True))
@@ -110,13 +110,13 @@ def test_differences_in_code_are_told_part_by_part() -> None:
     assert code_differences(ours, dict(ours)) == []
 
 
-def unfit(card: NodeCard, error: str) -> NodeCard:
-    return replace(card, unfit={"counts": UnfitCard(error=error, at_ms=0)})
+def unfit(node: NodeRecord, error: str) -> NodeRecord:
+    return replace(node, unfit={"counts": Unfit(error=error, at_ms=0)})
 
 
 def test_a_node_on_which_the_job_failed_comes_last_and_inherits_nothing() -> None:
     nodes = [unfit(node("a"), "no mount"), node("b"), node("c")]
-    wish = WishCard(giver="b", to="a", by="me", at_ms=0)
+    wish = WishRecord(giver="b", to="a", by="me", at_ms=0)
     assert order(seen(*nodes, counts=SeatSeen(wish=wish)), "counts")[-1] == "a"
     assert heir(seen(nodes[0], nodes[1], counts=SeatSeen(holder=held("b"))), "counts") is None
 
@@ -127,5 +127,5 @@ def test_a_job_is_hopeless_once_it_failed_on_every_node_that_has_it() -> None:
     assert hopeless(seen(a, b, counts=SeatSeen()), "counts") == told
     assert hopeless(seen(a, node("b"), counts=SeatSeen()), "counts") is None
     assert hopeless(seen(a, b, counts=SeatSeen(holder=held("b"))), "counts") is None
-    over = OverCard(state="failed", node="a", at_ms=0)
+    over = OverRecord(state="failed", node="a", at_ms=0)
     assert hopeless(seen(a, b, counts=SeatSeen(over=over)), "counts") is None

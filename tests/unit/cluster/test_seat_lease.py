@@ -14,6 +14,7 @@ from holdfast.cluster.seat_lease import (
     Extend,
     Finish,
     Give,
+    Lease,
     Limits,
     Lost,
     Pause,
@@ -24,7 +25,6 @@ from holdfast.cluster.seat_lease import (
     Say,
     Stage,
     Suspended,
-    Tenure,
     Tick,
     Won,
     step,
@@ -37,16 +37,16 @@ class Story:
     """Feeds events and remembers what was done."""
 
     def __init__(self) -> None:
-        self.tenure, self.done = Tenure(), list[Action]()
+        self.lease, self.done = Lease(), list[Action]()
 
     def tell(self, event: Event, at: float) -> list[Action]:
-        self.tenure, actions = step(self.tenure, event, at, LIMITS)
+        self.lease, actions = step(self.lease, event, at, LIMITS)
         self.done += actions
         return actions
 
     @property
     def stage(self) -> Stage:
-        return self.tenure.stage
+        return self.lease.stage
 
 
 def leading(at: float = 100.0) -> Story:
@@ -97,7 +97,7 @@ def test_a_lost_session_ends_the_run_and_the_seat_is_not_given_back_twice() -> N
     (revoke,) = story.tell(Lost("the session has ended"), 101.0)
     assert isinstance(revoke, Revoke)
     assert story.tell(Contact(100.5), 101.1) == [], "no contact makes a lost seat ours again"
-    assert story.tell(RunEnded(), 103.0) == [], "somebody else may have it: hands off"
+    assert story.tell(RunEnded(), 103.0) == [], "another node may have it: hands off"
     assert story.stage is Stage.STANDING_BY
 
 
@@ -147,7 +147,7 @@ def test_a_run_that_ends_by_itself_frees_the_seat() -> None:
     assert story.tell(RunEnded(), 101.0) == [Release()]
 
 
-def test_standing_by_nothing_but_winning_means_anything() -> None:
+def test_on_standby_only_winning_has_an_effect() -> None:
     story = Story()
     for event in (Contact(1.0), Suspended(), Lost("x"), Give("x"), RunEnded(), Tick(stuck_since=0.0)):
         assert story.tell(event, 1_000.0) == []

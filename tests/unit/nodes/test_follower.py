@@ -21,10 +21,10 @@ from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
+from holdfast.cluster.node_records import Lag
 from holdfast.errors import RetryableError
 from holdfast.ids import CommitNumber, shard_ranges
 from holdfast.nodes import follower
-from holdfast.nodes.follow_plan import Lag
 from holdfast.nodes.follower import LIST_SECONDS, Follower
 from holdfast.runtime.epoch.program import OperatorForm, Program
 from holdfast.runtime.settings import check_settings
@@ -116,7 +116,7 @@ def test_a_takeover_finds_the_followed_state_and_restores_nothing(
     made: MadeCheckpoint, standby: Standby
 ) -> None:
     standby.step()
-    assert standby.follower.lag == Lag()
+    assert standby.follower.lag == Lag(epoch=0)
     for number in range(5):
         made.commit(some(number), snapshots=number == 2)
         standby.step()

@@ -15,6 +15,7 @@ from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, Head, fold, fr
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import unseal
 from holdfast.checkpoint.store.records import CommitRecord, Manifest
+from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.ids import CommitNumber
 from holdfast.storage.checksums import checksum
@@ -227,6 +228,31 @@ class History:
                 continue
             return DamagedChain(head, number, (cause,))
         return DamagedChain(head, CommitNumber(0), (cause,))
+
+
+class NewestCommit:
+    """Finds the newest commit again and again, mostly by a look at one name: numbers have no gaps.
+
+    All names are listed when the next one is there, and every `list_seconds` all the same: the next may have
+    come and gone, and a driver that was paused for very long may have put a deleted name back.
+    """
+
+    def __init__(self, history: History, clock: Clock, list_seconds: float) -> None:
+        self._history, self._clock, self._list_seconds = history, clock, list_seconds
+        self._listed = clock.monotonic()
+
+    def is_still(self, view: CheckpointView) -> bool:
+        """Whether a commit is still the newest, as far as the name after it tells."""
+        if view.number == 0 or self._clock.monotonic() - self._listed >= self._list_seconds:
+            return False
+        return self._history.storage.size(names.commit(view.number + 1)) is None
+
+    def load(self) -> CheckpointView:
+        """List all names; raises what `History.load` raises."""
+        began = self._clock.monotonic()
+        view = self._history.load()
+        self._listed = began
+        return view
 
 
 def brings_manifest(record: CommitRecord) -> bool:

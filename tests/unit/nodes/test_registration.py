@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-import holdfast as hf
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.errors import DefinitionError
-from holdfast.nodes.node import checkpoints_of
-from holdfast.nodes.settings import NodeSettings
+from holdfast.nodes.registration import NodeSettings
 
 ZOOKEEPER = ZooKeeperSettings(hosts="h:2181")
 
@@ -32,9 +30,3 @@ def test_what_cannot_be_meant_is_refused(given: dict[str, Any], told: str) -> No
 def test_no_zookeeper_is_told() -> None:
     with pytest.raises(DefinitionError, match="no ZooKeeper was given"):
         ZooKeeperSettings(hosts=" ")
-
-
-def test_several_jobs_have_checkpoints_of_their_own() -> None:
-    counts, sums = hf.Job("counts"), hf.Job("sums")
-    assert checkpoints_of([counts], "s3://b/shop") == ["s3://b/shop"]
-    assert checkpoints_of([counts, sums], "s3://b/shop/") == ["s3://b/shop/counts", "s3://b/shop/sums"]

@@ -1,4 +1,4 @@
-"""A standby rehearses the job's own plans, and touches nothing of the job."""
+"""A standby warms up with the job's own plans, and touches nothing of the job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
-from holdfast.nodes.warm_up import rehearse
+from holdfast.nodes.warm_up import warm_up
 from holdfast.runtime.epoch.program import compile_graph
 from holdfast.runtime.placement import Placement, every_shard
 from holdfast.runtime.settings import check_settings
@@ -20,14 +20,14 @@ class Unopened(hf.MemorySource):
     """A source that must not be opened."""
 
     def reader(self, notes: Notes[Any]) -> Any:
-        raise AssertionError("a rehearsal opened the source")
+        raise AssertionError("a warm-up opened the source")
 
 
 class Unshown(hf.MemorySink):
     """A sink that must not be opened."""
 
     def publisher(self, job: str, uid: str) -> Any:
-        raise AssertionError("a rehearsal opened the sink")
+        raise AssertionError("a warm-up opened the sink")
 
 
 class Latest(hf.OperatorFunction):
@@ -35,10 +35,10 @@ class Latest(hf.OperatorFunction):
     latest = hf.ListState("string")
 
     def process(self, row: Any, ctx: Any) -> Any:
-        raise AssertionError("a rehearsal has no rows")
+        raise AssertionError("a warm-up has no rows")
 
 
-def test_every_kind_of_stage_is_rehearsed_and_nothing_is_opened_or_written(
+def test_every_kind_of_stage_is_warmed_up_and_nothing_is_opened_or_written(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     planned: list[DataFrame] = []
@@ -47,7 +47,7 @@ def test_every_kind_of_stage_is_rehearsed_and_nothing_is_opened_or_written(
         planned.append(frame)
         return frame.selectExpr("user", "amount * 2 as amount")
 
-    job = hf.Job("rehearsed")
+    job = hf.Job("warmed-up")
     rows = job.source(Unopened([("u", 1)], schema=SCHEMA), uid="rows").transform(doubled, materialize=True)
     keyed = rows.key_by("user").process(Sequence(), uid="sequence")
     keyed.sink(Unshown(), uid="numbered")
@@ -55,7 +55,7 @@ def test_every_kind_of_stage_is_rehearsed_and_nothing_is_opened_or_written(
     program = compile_graph(job.graph(), spark)
     compiled = len(planned)
     settings = check_settings(tmp_path / "ck", {"working_dir": tmp_path / "working", "key_groups": 8})
-    rehearse(spark, program, settings, shards=3, rounds=2)
+    warm_up(spark, program, settings, shards=3, rounds=2)
     assert len(planned) == compiled + 2, "each round plans the job's transforms"
     assert list(tmp_path.rglob("*")) == [], "something was written"
 

@@ -1,0 +1,130 @@
+"""A seat does what its lease says: it begins and ends a run, extends and revokes its permit to commit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import holdfast as hf
+from holdfast.cluster.seat_lease import Contact, Give, Limits, Lost, RunEnded, Stage, Tick, Won
+from holdfast.errors import SeatLost
+from holdfast.nodes.job_on_node import JobOnNode
+from holdfast.nodes.job_seat import JobSeat
+from holdfast.nodes.registration import NodeContext
+from holdfast.nodes.run import Predecessor, Run
+from holdfast.runtime.control.commit_permit import Permit
+from holdfast.testing.clocks import ManualClock
+
+LIMITS = Limits(session_seconds=9.0, resign_seconds=60.0)
+DEADLINE_SECONDS = 10.0
+
+
+class IdleJob(hf.Job):
+    """Runs until it is told to stop, and fails then if its permit was revoked."""
+
+    failure: Exception | None = None
+
+    def start_as(self, wishes: Any, *args: Any, **more: Any) -> Any:
+        if self.failure is not None:
+            raise self.failure
+
+        def wait(timeout: float | None = None) -> None:
+            assert wishes.stopping.wait(DEADLINE_SECONDS)
+            wishes.permit.refuse_if_revoked()
+
+        return SimpleNamespace(running=False, wait=wait)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def seat_of(tmp_path: Path, clock: ManualClock) -> Callable[[IdleJob], JobSeat]:
+    registration = SimpleNamespace(name="a", standby="cold", mark_checkpoint=lambda job, move: None)
+    context = NodeContext(
+        registration=cast(Any, registration), owner="here-1", limits=lambda: LIMITS, clock=clock,
+        say=lambda text: None, on_progress=lambda progress: None,
+    )  # fmt: skip
+
+    def won(job: IdleJob) -> JobSeat:
+        seat = JobSeat(JobOnNode(job, str(tmp_path), {}), context)
+        seat.won(Won(clock.monotonic()), Predecessor())
+        return seat
+
+    return won
+
+
+@pytest.fixture
+def seat(seat_of: Callable[[IdleJob], JobSeat]) -> JobSeat:
+    return seat_of(IdleJob("counts"))
+
+
+def ended(seat: JobSeat) -> Run:
+    assert seat.run is not None
+    seat.run._thread.join(DEADLINE_SECONDS)
+    assert seat.run.over
+    return seat.run
+
+
+def may_commit(permit: Permit) -> bool:
+    def wait() -> None:
+        with suppress(SeatLost):
+            permit.await_valid()
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    waiting.join(0.5)
+    return not waiting.is_alive()
+
+
+def test_commits_are_allowed_for_as_long_as_zookeeper_answers(seat: JobSeat, clock: ManualClock) -> None:
+    assert seat.run is not None
+    clock.sleep(5)
+    seat.feed(Contact(5.0))
+    clock.sleep(5)
+    assert may_commit(seat.run.permit), "two thirds of a session after the newest answered message"
+    clock.sleep(1)
+    assert not may_commit(seat.run.permit)
+    seat.feed(Lost("the test ends"))
+
+
+def test_a_lost_seat_revokes_the_run_and_is_not_given_back(seat: JobSeat) -> None:
+    assert seat.feed(Lost("the session has ended")) is None
+    assert isinstance(ended(seat).failure, SeatLost)
+    assert seat.feed(RunEnded()) is None
+    assert seat.stage is Stage.STANDING_BY
+
+
+def test_a_seat_that_is_handed_over_is_given_back_after_the_run(seat: JobSeat) -> None:
+    assert seat.feed(Give("hand-over to b")) is None
+    run = ended(seat)
+    assert run.failure is None
+    assert run.asked_to_end
+    assert seat.feed(RunEnded()) == "hand-over to b"
+    seat.forget_run()
+    assert not seat.holds
+    assert not seat.job.running
+
+
+def test_a_seat_is_given_back_while_a_run_hangs(seat: JobSeat, clock: ManualClock) -> None:
+    clock.sleep(60)
+    seat.feed(Contact(60.0))
+    why = seat.feed(Tick(stuck_since=0.0))
+    assert why == "resigned: nothing could be committed for 60.0 s"
+    assert isinstance(ended(seat).failure, SeatLost)
+
+
+def test_a_run_that_fails_says_why_its_seat_is_free(seat_of: Callable[[IdleJob], JobSeat]) -> None:
+    job = IdleJob("counts")
+    job.failure = OSError("no mount")
+    seat = seat_of(job)
+    assert ended(seat).failure is job.failure
+    assert seat.feed(RunEnded()) == "its run ended: no mount"
