@@ -23,7 +23,6 @@ from xxhash import xxh3_64_intdigest
 
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import DefinitionError, ObjectMissing
@@ -121,12 +120,8 @@ class StateReader:
         if stored.savepoint:
             return
         at = stored.view.number
-        # Commits are numbered without gaps and deleted from the oldest on: this one there and the next one
-        # not is the end of the chain. Listed now and then all the same: a driver that was paused for very
-        # long may have put a deleted name back.
         recent = self._clock.monotonic() - self._listed < LIST_SECONDS
-        size = stored.storage.size
-        if at and recent and size(names.commit(at + 1)) is None and size(names.commit(at)) is not None:
+        if at and recent and self._history.is_newest(at):
             return
         self._reload()
 

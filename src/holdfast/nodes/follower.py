@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.chain.checkpoint import find_job
 from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.shard_lines import Lines
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, JobRecord
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.ids import shard_ranges
 from holdfast.nodes.follow_plan import Followed, Lag, Sight, settled
 from holdfast.runtime.epoch.program import Program
-from holdfast.runtime.epoch.runner import Lines
 from holdfast.runtime.epoch.schemas_in_force import operator_schemas
 from holdfast.runtime.placement import Placement, work_place
 from holdfast.runtime.settings import RunSettings
@@ -122,10 +121,10 @@ class Follower:
         return bool(wanted)
 
     def _newest(self) -> CheckpointView:
-        """The newest commit. A look for the next number is cheaper than a list of all of them."""
+        """The newest commit."""
         view, now = self._followed.view, self._clock.monotonic()
         recent = view.number > 0 and now - self._listed < LIST_SECONDS
-        if recent and self._storage.size(names.commit(view.number + 1)) is None:
+        if recent and self._history.is_newest(view.number):
             return view
         self._listed = now
         # Its numbers leave out what lies at or below the floor: an old leader may have written such a name

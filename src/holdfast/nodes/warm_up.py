@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line
+from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line, Lines
 from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.checkpoint.store.records import Slice as PlannedSlice
 from holdfast.connectors.contract import Json, Slice
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.list_state import OperatorLists
 from holdfast.runtime.epoch.program import Program
-from holdfast.runtime.epoch.runner import EpochRunner, Lines
+from holdfast.runtime.epoch.runner import EpochRunner
 from holdfast.runtime.placement import Placement, work_place
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import default_parallelism

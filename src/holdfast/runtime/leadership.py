@@ -17,7 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.chain.checkpoint import Checkpoint
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line, line_of
+from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line, Lines, extended, lines_of, rebased
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.clock import Clock
@@ -25,7 +25,7 @@ from holdfast.connectors.contract import Mark
 from holdfast.errors import RestoreError
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.guarantees import Guarantee
-from holdfast.ids import KeyGroupRange, shard_ranges
+from holdfast.ids import shard_ranges
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.epoch.admission import Admission
 from holdfast.runtime.epoch.committer import Committer, PublishOrder
@@ -35,7 +35,7 @@ from holdfast.runtime.epoch.plan_clock import strange_clock
 from holdfast.runtime.epoch.planner import Planner, recorded_plans
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.epoch.publisher import Publishing
-from holdfast.runtime.epoch.runner import EpochOutcome, EpochRunner, Lines
+from holdfast.runtime.epoch.runner import EpochOutcome, EpochRunner
 from holdfast.runtime.epoch.save_ledger import Ledger
 from holdfast.runtime.epoch.schemas_in_force import InForce, operator_schemas
 from holdfast.runtime.epoch.snapshotter import Snapshotter
@@ -233,10 +233,11 @@ class Stretch:
         outcome.marks = [
             self._ledger.take(key, own, outcome.versions[key]) for key, own in outcome.own_keys.items()
         ]
-        for delta in outcome.deltas:
-            for key, line in self._lines.items():
-                if key[0] == delta.operator and line.groups.first == delta.first_group:
-                    self._lines[key] = line.extended(delta)
+        lines = extended(self._lines, outcome.deltas)
+        assert lines is not None, (
+            f"what epoch {plan.epoch} changed does not follow the lines that it was given"
+        )
+        self._lines = lines
         if exactly:
             self._take_snapshots(plan.epoch)
         else:
@@ -295,15 +296,9 @@ class Stretch:
                 self._seat.monitor.say(f"keys of {uid!r}: {counts.error}; processing goes on")
 
     def _take_snapshots(self, epoch: int) -> None:
-        for file in self._snapshotter.step(self._lines, epoch, self._seat.monitor.say):
-            for key, line in self._lines.items():
-                if (
-                    key[0] == file.operator
-                    and line.groups.first == file.first_group
-                    and line.went_through(file.version)
-                ):
-                    self._lines[key] = line.rebased(file)
-                    self._committer.add_snapshots([file])
+        finished = self._snapshotter.step(self._lines, epoch, self._seat.monitor.say)
+        self._lines, used = rebased(self._lines, finished)
+        self._committer.add_snapshots(used)
 
     def _committed(self, view: CheckpointView) -> None:
         self._seat.monitor.update(
@@ -367,16 +362,10 @@ def _ledger_of(seat: Seat, view: CheckpointView, shards: int) -> Ledger:
 
 
 def _lines_of(seat: Seat, view: CheckpointView, shards: int, ledger: Ledger) -> Lines:
-    return {
-        (uid, shard): _line(seat, view, uid, shard, groups, ledger)
-        for uid in seat.program.keyed_uids
-        for shard, groups in enumerate(shard_ranges(seat.settings.key_groups, shards))
+    own, ranges = seat.program.own_keys, shard_ranges(seat.settings.key_groups, shards)
+    saved = [uid for uid in seat.program.keyed_uids if uid not in own]
+    return lines_of(view, saved, ranges, seat.inspector.damaged) | {
+        (uid, shard): Line(groups, ledger.version((uid, shard)) or EMPTY_VERSION)
+        for uid in own
+        for shard, groups in enumerate(ranges)
     }
-
-
-def _line(
-    seat: Seat, view: CheckpointView, uid: str, shard: int, groups: KeyGroupRange, ledger: Ledger
-) -> Line:
-    if uid in seat.program.own_keys:
-        return Line(groups, ledger.version((uid, shard)) or EMPTY_VERSION)
-    return line_of(view, uid, groups, seat.inspector.damaged)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from holdfast import errors
 from holdfast.checkpoint.chain.plans import input_of
-from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.chain.shard_lines import Lines
 from holdfast.checkpoint.store.records import DeltaFile, OwnKeysShard, PlanRecord, StagedFile, VersionRecord
 from holdfast.connectors.contract import SourceReader, VerifyingReader
 from holdfast.errors import EpochFailed, EpochInterrupted
@@ -25,7 +25,7 @@ from holdfast.graph.job_graph import OperatorNode, UnkeyedNode
 from holdfast.runtime.epoch.frames import EpochFrames, slice_of
 from holdfast.runtime.epoch.list_state import Lists, TakenLists, take_lists
 from holdfast.runtime.epoch.program import Program, Stage
-from holdfast.runtime.placement import Placement
+from holdfast.runtime.placement import Placement, shard_expression
 from holdfast.runtime.spark_failures import explained
 from holdfast.runtime.spark_session import describe_jobs
 from holdfast.state.encoding.keys import GROUP_COLUMN
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SHARD_COLUMN = "__hf_shard"
-Lines = dict[tuple[str, int], Line]
-"""(operator uid, shard) -> its line of state."""
 
 
 @dataclass
@@ -230,7 +228,7 @@ class EpochRunner:
 
         routing = self._program.forms[node.uid].routing
         grouped = frame.selectExpr("*", f"cast(pmod({routing}, {self._key_groups}) as int) as {GROUP_COLUMN}")
-        shard = f"cast((({GROUP_COLUMN} + 1) * {shards} - 1) div {self._key_groups} as int)"
+        shard = shard_expression(GROUP_COLUMN, shards, self._key_groups)
         if self._placement.single_executor:
             placed = grouped.repartitionById(shards, expr(shard))
             return placed.mapInArrow(partial(run_operator, task), RESULT_SCHEMA)

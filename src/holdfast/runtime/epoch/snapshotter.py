@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.chain.shard_lines import Line, Lines
 from holdfast.checkpoint.store.records import OperatorSchema, SnapshotFile, VersionRecord
 from holdfast.ids import KeyGroupRange
 from holdfast.runtime.epoch.program import first_line
@@ -30,8 +30,6 @@ from holdfast.tasks.working_state import snapshot_shard
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Lines = dict[tuple[str, int], Line]
 
 DELTAS_MIN = 20
 """Below this many deltas a restore is quick enough, and the job that snapshots would cost more than it

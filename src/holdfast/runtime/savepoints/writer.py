@@ -15,6 +15,7 @@ from holdfast.errors import DefinitionError
 from holdfast.ids import shard_ranges
 from holdfast.inspect.stored_state import StoredState, pieces
 from holdfast.runtime.epoch.program import frame_schema
+from holdfast.runtime.placement import shard_expression
 from holdfast.runtime.savepoints.tasks import ENTRY_SCHEMA, RegroupTask, WriteTask, decode_written
 from holdfast.state.encoding.keys import group_expression
 from holdfast.state.encoding.layout import StateLayout
@@ -84,7 +85,7 @@ def _written(
     epoch = draft.manifest.last_epoch
     ranges = shard_ranges(draft.key_groups, shards)
     task = WriteTask(target.url, layout, form, group, ranges, epoch)
-    shard = f"cast((({_quoted(group)} + 1) * {shards} - 1) div {draft.key_groups} as int)"
+    shard = shard_expression(_quoted(group), shards, draft.key_groups)
     order = [_quoted(group), "`key`"] if form == "entries" else [_quoted(group)]
     placed = frame.repartitionById(shards, expr(shard)).sortWithinPartitions(*order)
     results = [decode_written(bytes(row[0])) for row in placed.mapInArrow(task, RESULT_SCHEMA).collect()]
