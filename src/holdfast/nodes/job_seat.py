@@ -42,10 +42,10 @@ from holdfast.nodes.job_on_node import Sighting
 from holdfast.nodes.standby import Attendant
 from holdfast.runtime.control.commit_permit import Permit
 from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.driver import Prepared
 from holdfast.runtime.job import Job, JobHandle
 from holdfast.runtime.progress import Listener, Message, Progress
 from holdfast.runtime.settings import RunOptions, check_settings
-from holdfast.runtime.warm_start import Prepared
 from holdfast.storage.urls import open_storage
 
 LOOK_SECONDS = 0.2
@@ -224,7 +224,7 @@ class Tenant:
             self.mark_checkpoint(move=False)
             run.wishes.permit.refuse_if_revoked()
             run.handle = self._job.start_as(
-                run.wishes, self.checkpoint, None, True, lambda progress: self._note(run, progress),
+                run.wishes, self.checkpoint, None, lambda progress: self._note(run, progress),
                 self._say, self._options, self._prepared(),
             )  # fmt: skip
             while run.handle.running:

@@ -19,11 +19,11 @@ from holdfast.graph.job_graph import Graph
 from holdfast.nodes.follow_plan import Lag, Told, news
 from holdfast.nodes.follower import Follower
 from holdfast.nodes.warm_up import rehearse
+from holdfast.runtime.driver import Prepared
 from holdfast.runtime.epoch.program import Program, compile_graph, first_line
 from holdfast.runtime.progress import Message
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import default_parallelism, open_session, revived, run_in_background
-from holdfast.runtime.warm_start import Prepared
 from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:

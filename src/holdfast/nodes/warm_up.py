@@ -20,7 +20,7 @@ from holdfast.connectors.contract import Json, Slice
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.list_state import OperatorLists
 from holdfast.runtime.epoch.program import Program
-from holdfast.runtime.epoch.runner import EpochRunner
+from holdfast.runtime.epoch.runner import EpochRunner, EpochStart
 from holdfast.runtime.placement import Placement, work_place
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import default_parallelism
@@ -43,18 +43,22 @@ def rehearse(spark: SparkSession, program: Program, settings: RunSettings, shard
     tasks = WORKERS_PER_CORE * default_parallelism(spark)
     spark.range(0, tasks, 1, tasks).mapInArrow(partial(_practise, settings.backend), "id long").collect()
     runner = EpochRunner(
-        spark,
-        program,
-        work_place(spark, settings, REHEARSAL, storage, REHEARSAL),
-        storage,
-        {node.uid: _NoRows(frame_ddl(parse_schema(node.source.schema))) for node in program.graph.sources},
-        settings.key_groups,
-        True,
-        Placement(spark),
+        spark=spark,
+        program=program,
+        place=work_place(spark, settings, REHEARSAL, storage, REHEARSAL),
+        placement=Placement(spark),
+        storage=storage,
+        readers={
+            node.uid: _NoRows(frame_ddl(parse_schema(node.source.schema))) for node in program.graph.sources
+        },
+        key_groups=settings.key_groups,
+        saves_state=True,
+        run_name=REHEARSAL,
     )
     lists = {uid: OperatorLists(({},) * shards) for uid in program.unkeyed}
     for _ in range(rounds):
-        runner.run(_empty_plan(program, shards), _no_lines(program, settings, shards), lists, 0, REHEARSAL)
+        plan, lines = _empty_plan(program, shards), _no_lines(program, settings, shards)
+        runner.run(EpochStart(plan, lines, lists, committed=0))
 
 
 def _empty_plan(program: Program, shards: int) -> PlanRecord:
