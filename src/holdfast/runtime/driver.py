@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import socket
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -36,6 +35,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.graph.job_graph import Graph
+from holdfast.ids import NO_EPOCH
 from holdfast.runtime.control.commit_permit import WatchedStorage
 from holdfast.runtime.control.request_server import Control
 from holdfast.runtime.control.run_flags import Wishes
@@ -48,7 +48,7 @@ from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.leadership import Ending, Leadership
 from holdfast.runtime.progress import Monitor
 from holdfast.runtime.recovery import Recovery
-from holdfast.runtime.restarts import NO_EPOCH, Restarts
+from holdfast.runtime.restarts import Restarts
 from holdfast.runtime.savepoints.run_savepoints import ClaimEnd, open_run, save, seed, stored_view
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import default_parallelism, revived
@@ -157,10 +157,7 @@ class Driver:
             look_around=self._look_around,
             owner=self._prepared.owner,
         )
-        self._restarts = Restarts(
-            self.settings.restart, self._storage, self._clock, random.random, self.monitor.say,
-            term=self._term, run=self._run, host=socket.gethostname(),
-        )  # fmt: skip
+        self._restarts = Restarts(self._context)
         self._restarts.recall()
         self.monitor.update(term=self._term, restarts=self._restarted, phase="restoring")
         self._claim_end = ClaimEnd(self._checkpoint, self.settings, self.monitor.say)
@@ -264,7 +261,7 @@ class Driver:
     def _past(
         self, damage: CorruptionError | ObjectMissing, led_from: CheckpointView | None
     ) -> CheckpointView:
-        """After damage was found: the view to go on from. Raises it when going back is no help."""
+        """After damage was found: the view to go on from. Raises it when going back does not help."""
         recovery = self._context.recovery
         # What a newer leader has retired is gone, not damaged.
         self._context.refuse_if_superseded()
@@ -335,7 +332,7 @@ class Driver:
 
 def _refuse_if_replaying(view: CheckpointView) -> None:
     """Refuse to stop with a savepoint between a rewind and what sinks show: which slices those epochs had is
-    not in a savepoint, and whoever goes on from it as this job would show others under the same numbers.
+    not in a savepoint, and a job that goes on from it as this one would show others under the same numbers.
     """
     shown = max(view.published_through.values(), default=0)
     if shown > view.last_epoch:

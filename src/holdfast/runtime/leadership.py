@@ -21,7 +21,7 @@ from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.connectors.contract import Mark
 from holdfast.errors import RestoreError
 from holdfast.graph.fingerprint import fingerprint
-from holdfast.ids import shard_ranges
+from holdfast.ids import NO_EPOCH, shard_ranges
 from holdfast.runtime.epoch.admission import Admission
 from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.idle_saves import SavingPasses
@@ -36,7 +36,6 @@ from holdfast.runtime.epoch.schemas_in_force import InForce, operator_schemas
 from holdfast.runtime.epoch.snapshotter import Snapshotter
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.placement import Placement, work_place
-from holdfast.runtime.restarts import NO_EPOCH
 from holdfast.runtime.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, Until
 from holdfast.steps import Step, reached
 
@@ -81,7 +80,7 @@ class Leadership:
         self._barrier = context.clock.monotonic()
         self._state_bytes: dict[tuple[str, int], int] = {}
         self._said_of_keys = ""
-        self.running = NO_EPOCH
+        self.running: int = NO_EPOCH
         """The epoch whose jobs run now, or whose failure ended this."""
 
     def _prepare(self, in_force: InForce, view: CheckpointView) -> None:

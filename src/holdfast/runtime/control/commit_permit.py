@@ -1,4 +1,4 @@
-"""Whether a run may commit now: always when it runs by itself, as long as its seat is safe in a cluster.
+"""Whether a run may commit now: always when it runs alone; in a cluster as long as its seat is safe.
 
 A permit ends by itself when it is not extended, also while the whole process is stopped. A commit that is
 about to begin waits until it is extended again, or is refused when it is revoked.

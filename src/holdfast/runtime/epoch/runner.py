@@ -19,16 +19,24 @@ from holdfast import errors
 from holdfast.checkpoint.chain.plans import input_of
 from holdfast.checkpoint.chain.shard_lines import Lines
 from holdfast.checkpoint.store.records import DeltaFile, OwnKeysShard, PlanRecord, StagedFile, VersionRecord
-from holdfast.connectors.contract import SourceReader, VerifyingReader
+from holdfast.checkpoint.store.records import Slice as PlannedSlice
+from holdfast.connectors.contract import Slice, SourceReader, VerifyingReader
 from holdfast.errors import EpochFailed, EpochInterrupted
-from holdfast.graph.job_graph import OperatorNode, UnkeyedNode
-from holdfast.runtime.epoch.frames import EpochFrames, slice_of
+from holdfast.graph.job_graph import (
+    OperatorNode,
+    SourceNode,
+    StreamNode,
+    TransformNode,
+    UnionNode,
+    UnkeyedNode,
+)
 from holdfast.runtime.epoch.list_state import Lists, TakenLists, take_lists
-from holdfast.runtime.epoch.program import Program, Stage
+from holdfast.runtime.epoch.program import Program, Stage, apply_transform, union_frames
 from holdfast.runtime.placement import Placement, shard_expression
 from holdfast.runtime.spark_failures import explained
 from holdfast.runtime.spark_session import describe_jobs
 from holdfast.state.encoding.keys import GROUP_COLUMN
+from holdfast.state.encoding.types import frame_ddl
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
 from holdfast.tasks.bundle import Bundle
@@ -37,12 +45,14 @@ from holdfast.tasks.messages import (
     RESULT_SCHEMA,
     OperatorTask,
     OwnKeysResult,
+    Payload,
     StageTask,
     TaskResult,
     UnkeyedTask,
     WorkPlace,
     decode_result,
 )
+from holdfast.tasks.staged import StagedReader
 from holdfast.tasks.unkeyed import run_unkeyed
 
 if TYPE_CHECKING:
@@ -110,7 +120,7 @@ class EpochRunner:
         """
         began, plan = time.perf_counter(), start.plan
         outcome = EpochOutcome(plan, rows=sum(part.rows or 0 for part in plan.slices.values()))
-        frames = EpochFrames(self.spark, self.program, self.readers, plan, self.place.storage_url)
+        frames = _EpochFrames(self, plan)
         # Unique: after a rewind this very run may run a plan again, while older commits name the first.
         name = f"data/{plan.epoch:012d}/{self.run_name}-{plan.attempt}-bundle-{uuid.uuid4().hex}"
         bundle = Bundle(self.storage, name)
@@ -136,9 +146,9 @@ class EpochRunner:
         for uid, part in plan.slices.items():
             reader = self.readers[uid]
             if not part.skipped and isinstance(reader, VerifyingReader):
-                reader.verify(slice_of(part))
+                reader.verify(_slice_of(part))
 
-    def _run_stage(self, stage: Stage, frames: EpochFrames, start: EpochStart) -> list[TaskResult]:
+    def _run_stage(self, stage: Stage, frames: _EpochFrames, start: EpochStart) -> list[TaskResult]:
         plan = start.plan
         what = f"epoch {plan.epoch} of {self.program.graph.name}: {stage.stream}"
         describe_jobs(self.spark, f"holdfast {what}")
@@ -232,7 +242,7 @@ class EpochRunner:
         return self.placement.run(placed, SHARD_COLUMN, shards, _grouped(task), RESULT_SCHEMA)
 
     def _take_outputs(
-        self, outcome: EpochOutcome, stage: Stage, result: TaskResult, frames: EpochFrames, bundle: Bundle
+        self, outcome: EpochOutcome, stage: Stage, result: TaskResult, frames: _EpochFrames, bundle: Bundle
     ) -> None:
         """Take a chosen result's rows: for the stages that read them, and for the sinks."""
         for output in result.outputs:
@@ -325,3 +335,59 @@ def _chosen(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
             f"{what} gave two results for one shard ({sorted(shards)}); nothing of it became visible"
         )
     return results
+
+
+class _EpochFrames:
+    """The DataFrames of one epoch: sources read by plan, transforms on top, staged rows where they have been
+    computed. Spark computes them when a stage's job runs.
+    """
+
+    def __init__(self, runner: EpochRunner, plan: PlanRecord) -> None:
+        self._runner, self._plan = runner, plan
+        self._staged: dict[str, list[Payload]] = {}
+        self._sources: dict[str, DataFrame] = {}
+
+    def add(self, stream: str, payload: Payload) -> None:
+        """Take staged rows of a stream, to be read by later stages of this epoch."""
+        self._staged.setdefault(stream, []).append(payload)
+
+    def frame(self, node: StreamNode) -> DataFrame:
+        """The rows of a stream: staged ones if the stream is staged."""
+        if node in self._runner.program.streams:
+            return self._staged_frame(self._runner.program.streams[node])
+        return self.computed(node)
+
+    def computed(self, node: StreamNode) -> DataFrame:
+        """The rows of a stream, computed from what it reads."""
+        if isinstance(node, SourceNode):
+            return self._source(node)
+        if isinstance(node, TransformNode):
+            return apply_transform(node, self.frame(node.parent))
+        assert isinstance(node, UnionNode), f"{node} is computed by its operator"
+        return union_frames([self.frame(parent) for parent in node.parents])
+
+    def _source(self, node: SourceNode) -> DataFrame:
+        if node.uid not in self._sources:
+            planned = self._plan.slices.get(node.uid)
+            if planned is None or planned.skipped:
+                frame = self._runner.spark.createDataFrame([], node.source.schema)
+            else:
+                frame = self._runner.readers[node.uid].frame(self._runner.spark, _slice_of(planned))
+            self._sources[node.uid] = frame
+        return self._sources[node.uid]
+
+    def _staged_frame(self, stream: str) -> DataFrame:
+        schema = self._runner.program.schemas[stream]
+        payloads = tuple(self._staged.get(stream, ()))
+        ddl = frame_ddl(schema)
+        if not payloads:
+            return self._runner.spark.createDataFrame([], ddl)
+        reader = StagedReader(self._runner.place.storage_url, payloads, schema)
+        return self._runner.spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(reader, ddl)
+
+
+def _slice_of(planned: PlannedSlice) -> Slice:
+    """A recorded slice, as its source takes it."""
+    return Slice(
+        planned.start, planned.end, planned.rows, planned.detail, planned.notes, planned.replaces_notes
+    )

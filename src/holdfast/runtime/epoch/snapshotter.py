@@ -1,8 +1,7 @@
 """Snapshots of working state, in the background: they bound how many deltas a restore has to apply.
 
-A snapshot is taken of whatever version the working state is at when the task gets there. It is named in a
-commit record
-only if that version was chosen by the driver and has been committed.
+A snapshot is taken of whatever version the working state is at when the task gets there. A commit record
+names it only if the driver chose that version and has committed it.
 Always true: at most one snapshot job runs at a time; no epoch waits for one.
 """
 
