@@ -144,19 +144,11 @@ class Driver:
         release(self._storage, PIN_PREFIX, but_of=self._run)
         assert self._program is not None
         self._context = LeaderContext(
-            program=self._program,
-            settings=self.settings,
-            spark=self._spark,
-            checkpoint=self._checkpoint,
-            term=self._term,
-            run=self._run,
-            clock=self._clock,
-            monitor=self.monitor,
-            wishes=self.wishes,
+            program=self._program, settings=self.settings, spark=self._spark, checkpoint=self._checkpoint,
+            term=self._term, run=self._run, clock=self._clock, monitor=self.monitor, wishes=self.wishes,
             recovery=Recovery(self._checkpoint, self._term, self._run, self.monitor.say),
-            look_around=self._look_around,
-            owner=self._prepared.owner,
-        )
+            look_around=self._look_around, owner=self._prepared.owner,
+        )  # fmt: skip
         self._restarts = Restarts(self._context)
         self._restarts.recall()
         self.monitor.update(term=self._term, restarts=self._restarted, phase="restoring")
@@ -179,14 +171,9 @@ class Driver:
         if not self.leading:
             raise RetryableError("the job is still starting, there is nothing to save yet; try again")
         return save(
-            self._checkpoint,
-            self._spark,
-            url,
-            format=format,
-            stopped_with=stopped_with,
-            run=self._run,
+            self._checkpoint, self._spark, url, format=format, stopped_with=stopped_with, run=self._run,
             clock=self._clock,
-        )
+        )  # fmt: skip
 
     def _refuse_misfit(self, program: Program) -> CheckpointView:
         """Refuse code that what is stored does not fit, while a leader that it does fit can still go on.
@@ -218,10 +205,8 @@ class Driver:
             self.monitor.say(f"the end of the run could not be written down: {refused}")
 
     def _lead(self) -> tuple[Ending, CheckpointView]:
-        """Load and lead, again and again, until that ends the run; gives how, and the view then.
-
-        `view`: what to go on from; None: what the chain ends with, to be loaded.
-        """
+        """Load and lead, again and again, until that ends the run; gives how, and the view then."""
+        # What to go on from; None: what the chain ends with, to be loaded.
         view: CheckpointView | None = None
         while True:
             try:

@@ -91,17 +91,9 @@ class Job(Declaration):
                 f"this Spark session runs epochs slower than it could; consider: {', '.join(missing)}"
             )
         driver = Driver(
-            graph,
-            settings,
-            storage,
-            session,
-            own_session=spark is None,
-            run=uuid.uuid4().hex[:12],
-            clock=clock,
-            monitor=monitor,
-            wishes=wishes,
-            prepared=prepared,
-        )
+            graph, settings, storage, session, own_session=spark is None, run=uuid.uuid4().hex[:12],
+            clock=clock, monitor=monitor, wishes=wishes, prepared=prepared,
+        )  # fmt: skip
         return JobHandle(driver)
 
 

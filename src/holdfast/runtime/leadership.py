@@ -92,17 +92,10 @@ class Leadership:
         )
         placement = Placement(context.spark)
         self._runner = EpochRunner(
-            spark=context.spark,
-            program=program,
-            place=place,
-            placement=placement,
-            storage=checkpoint.storage,
-            readers=self._planner.readers,
-            key_groups=settings.key_groups,
-            saves_state=settings.saves_state,
-            run_name=context.run,
-            term=context.term,
-        )
+            spark=context.spark, program=program, place=place, placement=placement,
+            storage=checkpoint.storage, readers=self._planner.readers, key_groups=settings.key_groups,
+            saves_state=settings.saves_state, run_name=context.run, term=context.term,
+        )  # fmt: skip
         self._passes = SavingPasses(
             context.spark, program, place, placement, shards, context.term, context.run, context.clock
         )
