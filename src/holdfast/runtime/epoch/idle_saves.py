@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.chain.shard_lines import Line, Lines
 from holdfast.clock import Clock
 from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.ids import KeyGroupRange
@@ -52,7 +52,6 @@ WAIT_SECONDS = 1.0
 LAST_WAIT_SECONDS = 10.0
 """At the end of a run, or before the number of shards changes: how long it waits for any of them to end."""
 
-Lines = Mapping[tuple[str, int], Line]
 Results = dict[tuple[str, int], OwnKeysResult]
 
 
