@@ -148,3 +148,13 @@ class CorruptionError(HoldfastError):
     """Stored bytes are not what was written. Never retried over."""
 
     exit_code = 5
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first; its type where it says nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def one_line(error: BaseException) -> str:
+    """All that an error says, in one line; its type where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__

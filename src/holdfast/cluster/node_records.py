@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.errors import CorruptionError, DefinitionError
+from holdfast.errors import CorruptionError, DefinitionError, one_line
 
 ROOT = "/holdfast"
 RecordT = TypeVar("RecordT", bound="Record")
@@ -129,7 +129,7 @@ def read(kind: type[RecordT], data: bytes, path: str) -> RecordT:
 
 def in_short(failure: BaseException, chars: int = 500) -> str:
     """An error as one line of a record, never empty."""
-    return " ".join(str(failure).split())[:chars] or type(failure).__name__
+    return one_line(failure)[:chars]
 
 
 def checked_name(what: str, name: str) -> str:

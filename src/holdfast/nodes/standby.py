@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from holdfast.cluster.node_records import Lag
-from holdfast.errors import SessionLost
+from holdfast.errors import SessionLost, first_line
 from holdfast.graph.guarantees import Guarantee
 from holdfast.nodes.follow_plan import Told, news
 from holdfast.nodes.follower import Follower
@@ -21,7 +21,7 @@ from holdfast.nodes.job_on_node import JobOnNode
 from holdfast.nodes.registration import NodeContext
 from holdfast.nodes.warm_up import warm_up
 from holdfast.runtime.driver import Prepared
-from holdfast.runtime.epoch.program import Program, compile_graph, first_line
+from holdfast.runtime.epoch.program import Program, compile_graph
 from holdfast.runtime.settings import check_settings
 from holdfast.runtime.spark_session import default_parallelism, open_session, revived, run_in_background
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from holdfast.errors import first_line
+
 REASON_CHARS_MAX = 1_500
 
 
@@ -64,18 +66,18 @@ def explained(failure: Exception) -> SparkFailure:
 
     text = str(failure)
     if isinstance(failure, Py4JNetworkError | EOFError) or _is_connection(failure):
-        return SparkFailure(f"the connection to Spark was lost ({_line(failure)})", outside=True)
+        return SparkFailure(f"the connection to Spark was lost ({first_line(failure)})", outside=True)
     if not isinstance(failure, Py4JError | PySparkException):
-        return SparkFailure(_shortened(_line(failure)))
+        return SparkFailure(_shortened(first_line(failure)))
     if "Traceback (most recent call last)" in text:
         raised = _shortened(_last_of_traceback(text))
         return SparkFailure(raised, outside=_OUTSIDE_PYTHON.match(raised) is not None)
     chain = _chain(text)
     if isinstance(failure, PySparkException) and (failure.getCondition() or not chain):
         ended = failure.getCondition() in _SESSION_CONDITIONS
-        return SparkFailure(_shortened(_SQLSTATE.sub("", _line(failure))), outside=ended)
+        return SparkFailure(_shortened(_SQLSTATE.sub("", first_line(failure))), outside=ended)
     lost = next(filter(None, map(_lost, chain)), None)
-    return lost or SparkFailure(_shortened("; caused by ".join(chain) or _line(failure)))
+    return lost or SparkFailure(_shortened("; caused by ".join(chain) or first_line(failure)))
 
 
 def _is_connection(failure: Exception) -> bool:
@@ -136,12 +138,7 @@ def _last_of_traceback(text: str) -> str:
         if _FRAME.match(line) is not None or not line.strip():
             break
         raised.append(line.strip())
-    return " ".join(raised) or _line(Exception(text))
-
-
-def _line(failure: Exception) -> str:
-    """What an error says, its first line; its kind where it says nothing."""
-    return next((line.strip() for line in str(failure).splitlines() if line.strip()), type(failure).__name__)
+    return " ".join(raised) or first_line(Exception(text))
 
 
 def _shortened(text: str) -> str:

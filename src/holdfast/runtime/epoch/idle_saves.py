@@ -20,9 +20,10 @@ import pyarrow as pa
 
 from holdfast.checkpoint.chain.shard_lines import Line, Lines
 from holdfast.clock import Clock
+from holdfast.errors import first_line
 from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.ids import KeyGroupRange
-from holdfast.runtime.epoch.program import Program, first_line
+from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.placement import Placement
 from holdfast.runtime.spark_session import describe_jobs
 from holdfast.state.contract import ShardState, Version, attach_state

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, first_line
 from holdfast.graph.columns import sink_refusals
 from holdfast.graph.job_graph import (
     MAIN_OUTPUT,
@@ -222,11 +222,6 @@ def apply_transform(node: TransformNode, frame: DataFrame) -> DataFrame:
             "it must give back a DataFrame"
         )
     return given
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line; its kind where it says nothing."""
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def union_frames(frames: list[DataFrame]) -> DataFrame:

@@ -16,8 +16,7 @@ from functools import partial
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.connectors.contract import Mark, Publisher, RememberingPublisher, StagedPart
-from holdfast.errors import DefinitionError, HoldfastError, RestoreError, SinkFailed
-from holdfast.runtime.epoch.program import first_line
+from holdfast.errors import DefinitionError, HoldfastError, RestoreError, SinkFailed, first_line
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.steps import Step, reached
 from holdfast.tasks.staged import load_extent

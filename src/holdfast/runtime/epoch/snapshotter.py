@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from holdfast.checkpoint.chain.shard_lines import Line, Lines
 from holdfast.checkpoint.store.records import OperatorSchema, SnapshotFile, VersionRecord
+from holdfast.errors import first_line
 from holdfast.ids import KeyGroupRange
-from holdfast.runtime.epoch.program import first_line
 from holdfast.runtime.epoch.schemas_in_force import InForce
 from holdfast.runtime.placement import Placement
 from holdfast.runtime.spark_session import interrupt_jobs, run_in_background
