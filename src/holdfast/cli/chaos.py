@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json as jsons
 import os
 import random
 import signal
@@ -26,6 +25,7 @@ from holdfast.chaos.history import Event
 from holdfast.chaos.inside.child import LifeSettings
 from holdfast.chaos.round import Stage
 from holdfast.chaos.spark_cluster import Cluster
+from holdfast.cli.format import print_json
 from holdfast.cli.load_job import load_job
 from holdfast.cli.options import AppFile, AsJson, JobName, Verbose, one_line_errors
 from holdfast.connectors.generator import GeneratorSource
@@ -216,7 +216,7 @@ class _Telling:
 
     def report(self, report: Report, *, as_json: bool) -> None:
         if as_json:
-            print(jsons.dumps(report.as_dict()))
+            print_json(report.as_dict())
             return
         figures, tally = report.figures, report.figures.tally
         for name, value in (

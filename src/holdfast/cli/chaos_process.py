@@ -1,4 +1,4 @@
-"""The process that `holdfast chaos` starts and hurts: `chaos_child APP DIRECTORY SETTINGS`.
+"""The process that `holdfast chaos` starts and hurts: `chaos_process APP DIRECTORY SETTINGS`.
 
 Exit codes are those of `holdfast run`.
 """
@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.chaos.inside.child import LifeSettings, live
 from holdfast.cli.load_job import load_job
-from holdfast.cli.options import UNEXPECTED, explained
+from holdfast.cli.options import tell
 from holdfast.errors import HoldfastError
 
 
@@ -31,9 +31,7 @@ def main() -> None:
     except Exception as error:
         if not isinstance(error, HoldfastError):
             traceback.print_exc()
-        for line in explained(error):
-            sys.stderr.write(f"error: {line}\n")
-        sys.exit(error.exit_code if isinstance(error, HoldfastError) else UNEXPECTED)
+        sys.exit(tell(error))
 
 
 if __name__ == "__main__":

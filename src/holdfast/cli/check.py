@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json as json_module
-import sys
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from holdfast.admin.upgrade_check import Rehearsal, rehearse
+from holdfast.admin.upgrade_check import rehearse
+from holdfast.cli.format import answer, new_table, print_rows
 from holdfast.cli.load_job import load_job
-from holdfast.cli.options import AppFile, AsJson, JobName, Verbose, one_line_errors
+from holdfast.cli.options import (
+    AppFile,
+    AsJson,
+    CheckpointOrSavepoint,
+    JobName,
+    Verbose,
+    one_line_errors,
+)
 from holdfast.errors import RestoreError
 from holdfast.runtime.spark_session import open_session
 from holdfast.storage.urls import open_storage
@@ -23,7 +27,7 @@ _STYLES = {"added": "green", "converted": "cyan", "renamed": "cyan", "changed": 
 
 def check(
     file: AppFile,
-    checkpoint: Annotated[str, typer.Option(help="Where the checkpoint, or a savepoint, is.")],
+    checkpoint: CheckpointOrSavepoint,
     allow_dropped_state: Annotated[
         bool, typer.Option("--allow-dropped-state", help="As it would be given to `run`.")
     ] = False,
@@ -46,34 +50,18 @@ def check(
             guarantee=guarantee,
             parallelism=parallelism,
         )
-        if json:
-            _print_lines(found)
-        else:
-            _print_table(found)
+        title = f"{found.job}, from epoch {found.epoch} of {found.place}"
+        print_rows(
+            found.findings,
+            as_json=json,
+            plain=asdict,
+            cells=lambda finding: (finding.part, finding.name, finding.what, finding.detail),
+            table=new_table(title, "part", "name", "becomes", "more"),
+            style=lambda finding: _STYLES.get(finding.what),
+            empty="",
+        )
+        verdict = {"can_continue": not found.problems, "problems": found.problems}
+        good_news = [] if found.problems else ["`run` can go on from here; nothing was touched"]
+        answer(json, {"job": found.job, "place": found.place, "epoch": found.epoch, **verdict}, *good_news)
         if found.problems:
             raise RestoreError("\n".join(found.problems))
-
-
-def _print_lines(found: Rehearsal) -> None:
-    for finding in found.findings:
-        sys.stdout.write(json_module.dumps(asdict(finding)) + "\n")
-    verdict = {"job": found.job, "place": found.place, "epoch": found.epoch}
-    sys.stdout.write(
-        json_module.dumps({**verdict, "can_continue": not found.problems, "problems": found.problems}) + "\n"
-    )
-
-
-def _print_table(found: Rehearsal) -> None:
-    console = Console()
-    title = f"{found.job}, from epoch {found.epoch} of {found.place}"
-    table = Table(title=title, title_justify="left")
-    for heading in ("part", "name", "becomes", "more"):
-        table.add_column(heading, overflow="fold")
-    for finding in found.findings:
-        table.add_row(
-            finding.part, finding.name, finding.what, finding.detail, style=_STYLES.get(finding.what)
-        )
-    if found.findings:
-        console.print(table)
-    if not found.problems:
-        console.print("`run` can go on from here; nothing was touched", highlight=False)

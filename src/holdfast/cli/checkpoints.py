@@ -9,53 +9,50 @@ import msgspec
 import typer
 from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from holdfast.admin.prune import Pruned, prune
-from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.chain.history import DamagedChain, History, brings_manifest
 from holdfast.checkpoint.chain.history import verify as damaged_records
 from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.checkpoint.chain.view import CheckpointView, to_manifest
 from holdfast.checkpoint.savepoints.copy import Copy, chunks_of, damage_in
 from holdfast.checkpoint.store.records import CommitRecord, Extent
-from holdfast.cli.format import moment, size
-from holdfast.cli.options import AsJson, Verbose, one_line_errors
+from holdfast.cli.format import answer, counted, fact_grid, moment, new_table, print_json, print_rows, size
+from holdfast.cli.options import AsJson, Checkpoint, Verbose, one_line_errors, open_checkpoint
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.runtime.recovery import Inspector
 from holdfast.storage.contract import Storage
-from holdfast.storage.urls import open_storage
 
 checkpoints = typer.Typer(
-    no_args_is_help=True, help="Look at the commits of a checkpoint, check them, give up old ones."
+    name="checkpoints",
+    no_args_is_help=True,
+    help="Look at the commits of a checkpoint, check them, give up old ones.",
 )
 
-Place = Annotated[str, typer.Option("--checkpoint", help="Where the checkpoint is.")]
 Number = Annotated[int, typer.Argument(metavar="N", help="The number of the commit.")]
 
 
 @checkpoints.command("list")
-def list_command(checkpoint: Place, json: AsJson = False, verbose: Verbose = False) -> None:
+def list_command(checkpoint: Checkpoint, json: AsJson = False, verbose: Verbose = False) -> None:
     """List the commits that are in storage, oldest first."""
     with one_line_errors(verbose):
-        storage = open_storage(checkpoint)
-        job = read_job(storage)
-        rows = _commits(storage)
-        if json:
-            for row in rows:
-                print(json_module.dumps(row))
-            return
-        table = Table(
-            title=f"{job.job}: commits in {storage.url}", title_justify="left", box=box.SIMPLE, pad_edge=False
+        storage, job = open_checkpoint(checkpoint)
+        table = new_table(
+            f"{job.job}: commits in {storage.url}",
+            "commit", "epochs", "time", "term", "rows", "files", "size", "kept",
+            right=("rows", "files", "size"), box=box.SIMPLE, pad_edge=False,
+        )  # fmt: skip
+        for column in table.columns[:-1]:
+            column.no_wrap, column.overflow = True, "ellipsis"
+        print_rows(
+            _commits(storage),
+            as_json=json,
+            plain=dict,
+            cells=_cells,
+            table=table,
+            empty=f"no commits in {storage.url} yet",
         )
-        for heading in ("commit", "epochs", "time", "term", "rows", "files", "size"):
-            numbers = heading in ("rows", "files", "size")
-            table.add_column(heading, justify="right" if numbers else "left", no_wrap=True)
-        table.add_column("kept", overflow="fold")
-        for row in rows:
-            table.add_row(*_shown(row))
-        Console().print(table if rows else f"no commits in {storage.url} yet", highlight=False)
 
 
 def _commits(storage: Storage) -> list[dict[str, Any]]:
@@ -96,7 +93,7 @@ def _facts(record: CommitRecord) -> dict[str, Any]:
     }
 
 
-def _shown(row: dict[str, Any]) -> list[str]:
+def _cells(row: dict[str, Any]) -> list[str]:
     kept = "yes" if row["retained"] else "no"
     if row["pinned_by"]:
         kept = f"pinned by {', '.join(row['pinned_by'])}"
@@ -113,27 +110,20 @@ def _shown(row: dict[str, Any]) -> list[str]:
 
 
 @checkpoints.command()
-def show(number: Number, checkpoint: Place, json: AsJson = False, verbose: Verbose = False) -> None:
+def show(number: Number, checkpoint: Checkpoint, json: AsJson = False, verbose: Verbose = False) -> None:
     """Show everything about one commit: its record, and the checkpoint that it leads to."""
     with one_line_errors(verbose):
-        storage = open_storage(checkpoint)
-        read_job(storage)
-        history = History(storage)
+        history = History(open_checkpoint(checkpoint)[0])
         number = _chosen(history, number)
         record, view = history.record(number), history.view_at(number)
         if json:
-            whole = {
-                "record": msgspec.to_builtins(record),
-                "checkpoint": msgspec.to_builtins(to_manifest(view)),
-            }
-            print(json_module.dumps(whole))
-            return
-        _show(Console(), record, view)
+            print_json(msgspec.to_builtins({"record": record, "checkpoint": to_manifest(view)}))
+        else:
+            _show(Console(), record, view)
 
 
 def _show(console: Console, record: CommitRecord, view: CheckpointView) -> None:
     facts = _facts(record)
-    grid = Table.grid(padding=(0, 2))
     told = {
         "commit": f"{record.number}, after commit {record.parent.number}",
         "epochs": f"{record.first_epoch} to {record.last_epoch}" if record.attempts else "none",
@@ -147,12 +137,8 @@ def _show(console: Console, record: CommitRecord, view: CheckpointView) -> None:
         "positions": json_module.dumps(msgspec.to_builtins(view.positions)),
         "published through": json_module.dumps(view.published_through),
     }
-    for name, value in told.items():
-        grid.add_row(f"[dim]{name}[/dim]", value.replace("[", r"\["))
-    console.print(grid, highlight=False)
-    table = Table(title="state that it leads to", title_justify="left")
-    for heading in ("operator", "key", "states", "snapshots", "deltas", "lists"):
-        table.add_column(heading, overflow="fold")
+    console.print(fact_grid(told.items()), highlight=False)
+    table = new_table("state that it leads to", "operator", "key", "states", "snapshots", "deltas", "lists")
     for schema in view.operators:
         deltas = view.live_deltas(schema.uid)
         snapshots = view.snapshots.get(schema.uid, ())
@@ -170,7 +156,7 @@ def _show(console: Console, record: CommitRecord, view: CheckpointView) -> None:
 
 @checkpoints.command()
 def verify(
-    checkpoint: Place,
+    checkpoint: Checkpoint,
     number: Annotated[int | None, typer.Argument(metavar="[N]", help="[default: the newest]")] = None,
     json: AsJson = False,
     verbose: Verbose = False,
@@ -178,21 +164,17 @@ def verify(
     """Read every byte that a commit names, and every record. Exit code 5 if something is damaged."""
     found: dict[str, Any] = {}
     with one_line_errors(verbose):
-        found = _verified(open_storage(checkpoint), number)
-        if json:
-            print(json_module.dumps(found))
-        else:
-            for problem in found["damage"]:
-                print(f"damage: {problem}")
-            what = f"commit {found['commit']}: {found['files']} files, {size(found['bytes'])}"
-            state = "whole" if not found["damage"] else "damaged, and can be restored from other files"
-            print(f"{what}, {state if found['restorable'] else 'damaged, and cannot be restored'}")
+        storage, job = open_checkpoint(checkpoint)
+        found = _verified(storage, job.key_groups, number)
+        what = f"commit {found['commit']}: {counted(found['files'], 'file')}, {size(found['bytes'])}"
+        state = "whole" if not found["damage"] else "damaged, and can be restored from other files"
+        verdict = f"{what}, {state if found['restorable'] else 'damaged, and cannot be restored'}"
+        answer(json, found, *(f"damage: {problem}" for problem in found["damage"]), verdict)
     if found["damage"]:
         raise typer.Exit(CorruptionError.exit_code)
 
 
-def _verified(storage: Storage, number: int | None) -> dict[str, Any]:
-    job = read_job(storage)
+def _verified(storage: Storage, key_groups: int, number: int | None) -> dict[str, Any]:
     history = History(storage)
     number = _chosen(history, number)
     problems = damaged_records(history)
@@ -209,7 +191,7 @@ def _verified(storage: Storage, number: int | None) -> dict[str, Any]:
         "epoch": view.last_epoch,
         "files": len(copies),
         "bytes": sum(copy.length for copy in copies),
-        "restorable": whole or Inspector(storage, job.key_groups, lambda text: None).restorable(view),
+        "restorable": whole or Inspector(storage, key_groups, lambda text: None).restorable(view),
         "damage": problems,
     }
 
@@ -243,7 +225,7 @@ def _chosen(history: History, number: int | None) -> int:
 
 @checkpoints.command("prune")
 def prune_command(
-    checkpoint: Place,
+    checkpoint: Checkpoint,
     keep: Annotated[int, typer.Option(help="How many of the newest commits to keep.")],
     pins_older_than: Annotated[
         str | None, typer.Option(help="Also drop pins older than this, such as 1d: their readers fail.")
@@ -258,22 +240,15 @@ def prune_command(
 ) -> None:
     """Give up old commits and delete what only they need. Beside a running job: only what it has given up."""
     with one_line_errors(verbose):
-        storage = open_storage(checkpoint)
-        read_job(storage)
-        age = duration_ms(pins_older_than) if pins_older_than else None
         done = prune(
-            storage,
+            open_checkpoint(checkpoint)[0],
             keep,
             SystemClock(),
-            pins_older_than_ms=age,
+            pins_older_than_ms=duration_ms(pins_older_than) if pins_older_than else None,
             dry_run=dry_run,
             not_running=not_running,
         )
-        if json:
-            print(json_module.dumps(msgspec.to_builtins(done)))
-        else:
-            for line in _told(done, dry_run):
-                print(line)
+        answer(json, msgspec.to_builtins(done), *_told(done, dry_run))
 
 
 def _told(done: Pruned, dry_run: bool) -> list[str]:
@@ -285,11 +260,11 @@ def _told(done: Pruned, dry_run: bool) -> list[str]:
         given_up = f"{done.given_up[0]} to {done.given_up[-1]}"
         lines.append(f"commits {given_up} {would}given up")
     if done.pins_dropped:
-        lines.append(f"{len(done.pins_dropped)} pins {would}dropped")
+        lines.append(f"{counted(len(done.pins_dropped), 'pin')} {would}dropped")
     if done.held_back:
         lines.append(f"nothing could be deleted: {done.held_back}")
     lines.append(
         f"commits {done.retained_from} to {done.newest} are kept"
-        + ("" if dry_run else f"; {done.deleted} objects deleted")
+        + ("" if dry_run else f"; {counted(done.deleted, 'object')} deleted")
     )
     return lines

@@ -1,12 +1,11 @@
 """Talking to a running job through its checkpoint storage: `holdfast stop | savepoint | rescale | request`.
 
-Always true: nothing is written into a place that holds no checkpoint, and no request that cannot be meant;
-a request that nobody takes is taken back before the command ends.
+Always true: nothing is written into a place that holds no checkpoint, and no request that makes no sense; a
+request that no leader takes is taken back before the command ends.
 """
 
 from __future__ import annotations
 
-import json as json_module
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -18,18 +17,15 @@ import typer
 from rich.console import Console
 
 from holdfast.admin.status import asked_plainly
-from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.chain.terms import ending_of, newest_ending, newest_term
 from holdfast.checkpoint.log.requests import NOBODY, Asked, State, read_asked
-from holdfast.cli.format import age, ending
-from holdfast.cli.options import AsJson, Verbose, one_line_errors
+from holdfast.cli.format import age, answer, ending
+from holdfast.cli.options import AsJson, Checkpoint, Verbose, one_line_errors, open_checkpoint
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.errors import DefinitionError, HoldfastError, RetryableError
 from holdfast.runtime.control.request_client import TAKEN_SECONDS, ask_leader, asker, wait_for_end
 from holdfast.storage.contract import Storage
-from holdfast.storage.urls import open_storage
 
-Checkpoint = Annotated[str, typer.Option(help="Where the job's checkpoint is.")]
 Timeout = Annotated[str, typer.Option(help="How long to wait for the end, such as 30s or 10m.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Print the id of the request and do not wait.")]
 
@@ -85,7 +81,7 @@ def request(
 ) -> None:
     """Say what became of a request."""
     with one_line_errors(verbose):
-        storage = _storage_of(checkpoint)
+        storage, _ = open_checkpoint(checkpoint)
         asked = read_asked(storage, id)
         if asked.state.ended:
             _tell_end(storage, asked, as_json=json)
@@ -97,16 +93,16 @@ def _ask(
     checkpoint: str, verb: str, arguments: dict[str, Any], timeout: str, *, wait: bool, as_json: bool
 ) -> None:
     clock, seconds = SystemClock(), duration_ms(timeout) / 1_000
-    storage = _storage_of(checkpoint)
+    storage, _ = open_checkpoint(checkpoint)
     if newest_ending(storage) is not None:
         raise RetryableError(f"{verb} was not asked: {_last_leader(storage)}")
     id = ask_leader(storage, verb, arguments, clock, by=asker(f"holdfast {verb}")).id
     if not wait:
-        print(json_module.dumps({"request": id}) if as_json else id)
+        answer(as_json, {"request": id}, id)
         return
-    taken_within = min(TAKEN_SECONDS, seconds)
     try:
         with _progress_line(verb, clock) as tell:
+            taken_within = min(TAKEN_SECONDS, seconds)
             asked = wait_for_end(
                 storage, id, clock, taken_within=taken_within, ended_within=seconds, tell=tell
             )
@@ -136,14 +132,12 @@ def _tell_end(storage: Storage, asked: Asked, *, as_json: bool) -> None:
 
 def _print(asked: Asked, *, as_json: bool) -> None:
     told = asked_plainly(asked)
-    if as_json:
-        print(json_module.dumps(told))
-        return
     arguments, result = told.get("arguments", {}), told.get("result", {})
     facts = [f"{name} {result[name]}" for name in ("id", "commit", "epoch") if name in result]
     if place := arguments.get("url") or arguments.get("savepoint"):
         facts.append(f"at {place}")
-    print(f"{told.get('verb', 'request')}: {asked.state}" + (f" ({', '.join(facts)})" if facts else ""))
+    more = f" ({', '.join(facts)})" if facts else ""
+    answer(as_json, told, f"{told.get('verb', 'request')}: {asked.state}{more}")
 
 
 @contextmanager
@@ -178,12 +172,6 @@ def _last_leader(storage: Storage) -> str:
 
 def _how_to_follow(id: str, checkpoint: str) -> str:
     return f"the request goes on: follow it with `holdfast request {id} --checkpoint {checkpoint}`"
-
-
-def _storage_of(checkpoint: str) -> Storage:
-    storage = open_storage(checkpoint)
-    read_job(storage)
-    return storage
 
 
 def _place(url: str | None) -> str | None:

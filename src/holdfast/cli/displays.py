@@ -15,9 +15,8 @@ from typing import Self, TextIO
 from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
-from rich.table import Table
 
-from holdfast.cli.format import facts, line
+from holdfast.cli.format import fact_grid, facts, line
 from holdfast.cli.terminal import LogFile
 from holdfast.clock import Clock
 from holdfast.runtime.progress import Progress
@@ -159,11 +158,11 @@ class LivePanel:
         progress = self._newest
         if progress is None:
             return Panel("starting Spark", title="holdfast", expand=False)
-        table = Table.grid(padding=(0, 2))
-        for name, value in facts(progress, self._clock.now_ms()):
-            table.add_row(f"[dim]{name}[/dim]", _escaped(value))
         return Panel(
-            table, title=f"holdfast: {progress.job}", expand=False, border_style=_colour(progress.phase)
+            fact_grid(facts(progress, self._clock.now_ms())),
+            title=f"holdfast: {progress.job}",
+            expand=False,
+            border_style=_colour(progress.phase),
         )
 
     def __enter__(self) -> Self:
@@ -190,10 +189,6 @@ Display = JsonLines | PlainLines | LivePanel
 
 def _other_phase(shown: Progress | None, newest: Progress) -> bool:
     return shown is None or shown.phase != newest.phase
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 def _colour(phase: str) -> str:

@@ -1,9 +1,15 @@
-"""Numbers as people read them."""
+"""What commands print: tables and words for people, or JSON lines for programs."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from holdfast.runtime.progress import Progress
 
@@ -16,7 +22,65 @@ _ENDINGS = {
     "failed": "ended with a failure",
     "unknown": "was a command; the run before it left no word",
 }
+Thing = TypeVar("Thing")
 _SIZES = ("bytes", "kB", "MB", "GB", "TB")
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value), flush=True)
+
+
+def answer(as_json: bool, plain: object, *lines: str) -> None:
+    """Print one answer: `plain` for programs, `lines` for people."""
+    if as_json:
+        print_json(plain)
+        return
+    for each in lines:
+        print(each)
+
+
+def print_rows(
+    found: Sequence[Thing],
+    *,
+    as_json: bool,
+    plain: Callable[[Thing], object],
+    cells: Callable[[Thing], Iterable[str]],
+    table: Table,
+    style: Callable[[Thing], str | None] = lambda one: None,
+    empty: str | None = None,
+) -> None:
+    """Print things of one kind: a JSON line each, or the rows of `table`. `empty`: said instead of a table
+    without rows.
+    """
+    if as_json:
+        for one in found:
+            print_json(plain(one))
+        return
+    for one in found:
+        table.add_row(*map(Text, cells(one)), style=style(one))
+    if found or empty != "":
+        Console().print(table if found or empty is None else empty, highlight=False)
+
+
+def new_table(title: str, *headings: str, right: Collection[str] = (), **look: Any) -> Table:
+    """A table without rows. What does not fit a column goes on in the next line."""
+    table = Table(title=title, title_justify="left", **look)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    return table
+
+
+def fact_grid(named: Iterable[tuple[str, str]]) -> Table:
+    """Facts below one another, each behind its name."""
+    grid = Table.grid(padding=(0, 2))
+    for name, value in named:
+        grid.add_row(Text(name, style="dim"), Text(value))
+    return grid
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 file`, `2,000 files`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def size(count: int) -> str:
@@ -58,18 +122,18 @@ def rows(count: int | None) -> str:
 
 def lag(progress: Progress) -> str:
     """What waits at the sources: rows, and files where these are what is counted."""
-    said = [] if progress.lag_rows is None else [f"{rows(progress.lag_rows)} rows"]
+    said = [] if progress.lag_rows is None else [counted(progress.lag_rows, "row")]
     if progress.waiting_files is not None:
-        said.append(f"{rows(progress.waiting_files)} files, {size(progress.waiting_bytes or 0)}")
+        said.append(f"{counted(progress.waiting_files, 'file')}, {size(progress.waiting_bytes or 0)}")
     return " and ".join(said) or "unknown"
 
 
 def saved_keys(numbers: dict[str, int]) -> str:
     """How keys that are saved on their own stand."""
-    said = f"{rows(numbers['unsaved'])} events in no save, {rows(numbers['lost'])} lost at most"
+    said = f"{counted(numbers['unsaved'], 'event')} in no save, {rows(numbers['lost'])} lost at most"
     shown = [name for name in SAVED_KEYS_SHOWN if numbers.get(name)]
-    counted = [f"{rows(numbers[name])} {name.replace('_', ' ')}" for name in shown]
-    return "; ".join([said, "keys " + ", ".join(counted)] if counted else [said])
+    keys = [f"{rows(numbers[name])} {name.replace('_', ' ')}" for name in shown]
+    return f"{said}; keys {', '.join(keys)}" if keys else said
 
 
 def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:

@@ -1,38 +1,48 @@
-"""The end-to-end guarantee of a job as a table."""
+"""`holdfast guarantees`: what each source and sink of a job gives, and what that makes end to end."""
 
 from __future__ import annotations
 
-import json
-import sys
+from typing import Annotated
 
+import typer
 from rich.console import Console
-from rich.table import Table
 
+from holdfast.cli.format import new_table, print_rows
+from holdfast.cli.load_job import load_job
+from holdfast.cli.options import AppFile, AsJson, JobName, Verbose, one_line_errors
 from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import Guarantee, Statement, statements
 from holdfast.graph.job_graph import Graph, SourceNode
 from holdfast.graph.validate import check
 
 
-def print_guarantees(graph: Graph, asked: str, *, as_json: bool) -> None:
-    """Print what each part gives when `asked` is asked for."""
+def guarantees(
+    file: AppFile,
+    guarantee: Annotated[str, typer.Option(help="The guarantee to ask for.")] = "exactly-once",
+    job: JobName = None,
+    json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say what each source and sink of a job guarantees, and why. Starts no Spark."""
+    with one_line_errors(verbose):
+        _print(load_job(file, job).graph(), guarantee, as_json=json)
+
+
+def _print(graph: Graph, asked: str, *, as_json: bool) -> None:
     check(graph)
     choices = [str(guarantee) for guarantee in Guarantee if guarantee is not Guarantee.NONE]
     if asked not in choices:
         raise DefinitionError(f"guarantee={asked!r} is not known; use one of {', '.join(choices)}")
     found = statements(graph, Guarantee(asked))
-    if as_json:
-        for statement in found:
-            sys.stdout.write(json.dumps(_plain(statement)) + "\n")
-        return
-    table = Table(title=f"{graph.name}, asked for {asked}", title_justify="left")
-    for heading in ("part", "uid", "connector", "gives", "because"):
-        table.add_column(heading)
-    for statement in found:
-        table.add_row(*_plain(statement).values())
-    console = Console()
-    console.print(table)
-    console.print(verdict(found, Guarantee(asked)), highlight=False)
+    print_rows(
+        found,
+        as_json=as_json,
+        plain=_plain,
+        cells=lambda statement: _plain(statement).values(),
+        table=new_table(f"{graph.name}, asked for {asked}", "part", "uid", "connector", "gives", "because"),
+    )
+    if not as_json:
+        Console().print(verdict(found, Guarantee(asked)), highlight=False)
 
 
 def verdict(found: list[Statement], asked: Guarantee) -> str:

@@ -1,7 +1,7 @@
-"""The command line: `holdfast run | guarantees | skip | demo | version`.
+"""The command line: `holdfast`, put together from the modules that hold its commands.
 
-Always true: what goes wrong is told in one line on standard error, `error: ...`, and by an exit code that
-says what to do about it (docs/how-to/run.md). Tracebacks only with --verbose or HOLDFAST_DEBUG=1.
+Always true: what goes wrong is one line on standard error, `error: ...`, and an exit code that says what to
+do about it (docs/how-to/run.md). Tracebacks only with --verbose or HOLDFAST_DEBUG=1.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from holdfast.cli.chaos import chaos
 from holdfast.cli.check import check
 from holdfast.cli.checkpoints import checkpoints
 from holdfast.cli.control import request, rescale, savepoint, stop
-from holdfast.cli.guarantees import print_guarantees
-from holdfast.cli.load_job import load_job
+from holdfast.cli.guarantees import guarantees
 from holdfast.cli.node import handover, node, zookeeper
-from holdfast.cli.options import AppFile, AsJson, JobName, Verbose, one_line_errors
+from holdfast.cli.options import Verbose, one_line_errors
 from holdfast.cli.run import run
 from holdfast.cli.savepoints import savepoints
-from holdfast.cli.savepoints_convert import convert
 from holdfast.cli.sinks import sinks
 from holdfast.cli.skip import skip
 from holdfast.cli.state import state
@@ -36,36 +34,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Fault-tolerant stateful stream processing for PySpark.",
 )
-
-
-app.command()(run)
-app.command()(check)
-app.command()(chaos)
-for command in (status, stop, savepoint, rescale, request, skip, node, handover, zookeeper):
+for command in (
+    run, check, chaos, status, stop, savepoint, rescale, request, skip, node, handover, zookeeper, guarantees,
+):  # fmt: skip
     app.command()(command)
-savepoints.command()(convert)
-app.add_typer(savepoints, name="savepoints")
-app.add_typer(checkpoints, name="checkpoints")
-app.add_typer(state, name="state")
-app.add_typer(sinks, name="sinks")
+for group in (savepoints, checkpoints, state, sinks):
+    app.add_typer(group)
 
 
 def main() -> None:
     """The entry point of `holdfast`."""
     app()
-
-
-@app.command()
-def guarantees(
-    file: AppFile,
-    guarantee: Annotated[str, typer.Option(help="The guarantee to ask for.")] = "exactly-once",
-    job: JobName = None,
-    json: AsJson = False,
-    verbose: Verbose = False,
-) -> None:
-    """Say what each source and sink of a job guarantees, and why. Starts no Spark."""
-    with one_line_errors(verbose):
-        print_guarantees(load_job(file, job).graph(), guarantee, as_json=json)
 
 
 @app.command()

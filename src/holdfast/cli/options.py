@@ -1,4 +1,4 @@
-"""What every command says in the same way: its common options, and errors as one line and an exit code."""
+"""What commands have in common: options, opening a checkpoint, and errors as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ from typing import Annotated
 
 import typer
 
+from holdfast.checkpoint.chain.checkpoint import read_job
+from holdfast.checkpoint.store.records import JobRecord
 from holdfast.errors import HoldfastError
+from holdfast.storage.contract import Storage
+from holdfast.storage.urls import open_storage
 
 UNEXPECTED = 70
-"""EX_SOFTWARE: nobody foresaw this error."""
+"""EX_SOFTWARE: an error that Holdfast has no name for."""
 
 AppFile = Annotated[Path, typer.Argument(metavar="APP", help="The Python file that declares the job.")]
 JobName = Annotated[str | None, typer.Option("--job", help="Which job, if the file declares several.")]
+Checkpoint = Annotated[str, typer.Option("--checkpoint", help="Where the job's checkpoint is.")]
+CheckpointOrSavepoint = Annotated[
+    str, typer.Option("--checkpoint", help="Where the checkpoint or savepoint is.")
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
 
@@ -30,9 +38,14 @@ def one_line_errors(verbose: bool) -> Iterator[None]:
     except Exception as error:
         if verbose or os.environ.get("HOLDFAST_DEBUG") == "1":
             traceback.print_exc()
-        for line in explained(error):
-            print(f"error: {line}", file=sys.stderr)
-        raise typer.Exit(error.exit_code if isinstance(error, HoldfastError) else UNEXPECTED) from error
+        raise typer.Exit(tell(error)) from error
+
+
+def tell(error: Exception) -> int:
+    """Say on standard error what went wrong; gives the exit code that tells a program."""
+    for line in explained(error):
+        print(f"error: {line}", file=sys.stderr)
+    return error.exit_code if isinstance(error, HoldfastError) else UNEXPECTED
 
 
 def explained(error: Exception) -> list[str]:
@@ -42,3 +55,9 @@ def explained(error: Exception) -> list[str]:
         return lines
     what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return [f"unexpected {what}; run again with --verbose for the traceback"]
+
+
+def open_checkpoint(url: str) -> tuple[Storage, JobRecord]:
+    """The storage of a checkpoint, and whose it is. RestoreError: there is no checkpoint."""
+    storage = open_storage(url)
+    return storage, read_job(storage)

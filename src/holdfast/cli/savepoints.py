@@ -1,16 +1,12 @@
-"""`holdfast savepoints list | show | verify | dispose`: what can be done with savepoints without a job."""
+"""`holdfast savepoints list | show | verify | convert | dispose`: savepoints, without their job."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from json import dumps
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from holdfast.checkpoint.savepoints.layout import (
     FoundSavepoint,
@@ -23,13 +19,17 @@ from holdfast.checkpoint.savepoints.layout import (
     verify_savepoint,
 )
 from holdfast.checkpoint.store.records import SavepointRecord
-from holdfast.cli.format import size
+from holdfast.cli.format import answer, counted, moment, new_table, print_rows, size
 from holdfast.cli.options import AsJson, Verbose, one_line_errors
 from holdfast.clock import SystemClock
 from holdfast.errors import CorruptionError
+from holdfast.runtime.savepoints.savepoint import Savepoint
+from holdfast.runtime.spark_session import open_session
 from holdfast.storage.urls import open_storage
 
-savepoints = typer.Typer(no_args_is_help=True, help="Look at savepoints, check them, remove them.")
+savepoints = typer.Typer(
+    name="savepoints", no_args_is_help=True, help="Look at savepoints, check, convert and remove them."
+)
 
 Place = Annotated[str, typer.Argument(metavar="URL", help="Where the savepoint is.")]
 
@@ -43,17 +43,15 @@ def list_command(
     """List the savepoints in and below a place, unfinished and damaged ones too."""
     with one_line_errors(verbose):
         storage = open_storage(url)
-        found = list_savepoints(storage)
-        if json:
-            for one in found:
-                _print_json(_plain(one))
-            return
-        table = Table(title=f"below {storage.url}", title_justify="left")
-        for heading in ("savepoint", "job", "epoch", "taken", "size", "format", "state"):
-            table.add_column(heading, overflow="fold")
-        for one in found:
-            table.add_row(one.url.removeprefix(storage.url).lstrip("/") or ".", *_row(one))
-        Console().print(table if found else f"no savepoints in {url}", highlight=False)
+        headings = ("savepoint", "job", "epoch", "taken", "size", "format", "state")
+        print_rows(
+            list_savepoints(storage),
+            as_json=json,
+            plain=_plain,
+            cells=lambda one: (one.url.removeprefix(storage.url).lstrip("/") or ".", *_cells(one)),
+            table=new_table(f"below {storage.url}", *headings),
+            empty=f"no savepoints in {url}",
+        )
 
 
 @savepoints.command()
@@ -62,11 +60,7 @@ def show(url: Place, json: AsJson = False, verbose: Verbose = False) -> None:
     with one_line_errors(verbose):
         storage = open_storage(url)
         found = FoundSavepoint(storage.url, read_savepoint(storage), find_claim(storage))
-        if json:
-            _print_json(_plain(found))
-            return
-        for name, value in _facts(found):
-            print(f"{name:>12}  {value}")
+        answer(json, _plain(found), *(f"{name:>12}  {value}" for name, value in _facts(found)))
 
 
 @savepoints.command()
@@ -74,14 +68,38 @@ def verify(url: Place, json: AsJson = False, verbose: Verbose = False) -> None:
     """Read every byte of a savepoint and say what is damaged or missing."""
     with one_line_errors(verbose):
         problems = verify_savepoint(open_storage(url))
-        if json:
-            _print_json({"url": url, "whole": not problems, "problems": problems})
-        elif problems:
+        if problems and not json:
             raise CorruptionError("\n".join(problems))
-        else:
-            print("whole: every byte is as it was written")
+        told = {"url": url, "whole": not problems, "problems": problems}
+        answer(json, told, "whole: every byte is as it was written")
     if problems:
         raise typer.Exit(CorruptionError.exit_code)
+
+
+@savepoints.command()
+def convert(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="Where the savepoint is.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="An empty place for the new one.")],
+    key_groups: Annotated[
+        int | None, typer.Option(help="How many key groups the new one has. [default: as many]")
+    ] = None,
+    parallelism: Annotated[
+        int | None, typer.Option(help="For how many tasks its files are cut. [default: one per core]")
+    ] = None,
+    json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Make another savepoint of the same state, in other key groups, as Parquet. Starts Spark."""
+    with one_line_errors(verbose):
+        before = Savepoint.open(source)
+        made = before.convert(
+            target, open_session("savepoint convert"), key_groups=key_groups, parallelism=parallelism
+        )
+        files = len(made.record.manifest.deltas)
+        told = {"url": made.url, "job": made.job, "epoch": made.epoch, "key_groups": made.key_groups}
+        groups = f"{before.key_groups} -> {made.key_groups} key groups"
+        line = f"{made.url}: job {made.job!r}, epoch {made.epoch}, {groups}, {counted(files, 'file')}"
+        answer(json, {**told, "files": files}, line)
 
 
 @savepoints.command()
@@ -96,14 +114,14 @@ def dispose(
         print(f"removed the savepoint in {url}")
 
 
-def _row(one: FoundSavepoint) -> Iterable[str]:
+def _cells(one: FoundSavepoint) -> Iterable[str]:
     record = one.record
     if record is None:
         return ("", "", "", "", "", one.problem)
     return (
         record.job,
         f"{record.manifest.last_epoch:,}",
-        _time(record.created_ms),
+        f"{moment(record.created_ms)} UTC",
         size(size_of(record)),
         record.format,
         one.problem or _ownership(one),
@@ -120,15 +138,16 @@ def _facts(one: FoundSavepoint) -> list[tuple[str, str]]:
     record = one.record
     assert record is not None
     manifest = record.manifest
+    objects = counted(len(objects_of(manifest)), "object")
     return [
         ("savepoint", f"{record.id} in {one.url}"),
         ("job", f"{record.job} ({record.identity})"),
-        ("taken", f"{_time(record.created_ms)}, {_ownership(one)}, by {record.written_by}"),
+        ("taken", f"{moment(record.created_ms)} UTC, {_ownership(one)}, by {record.written_by}"),
         ("epoch", f"{manifest.last_epoch:,} (commit {record.commit:,}, {manifest.rows:,} rows)"),
-        ("size", f"{size(size_of(record))} in {len(objects_of(manifest)):,} objects, {record.format}"),
+        ("size", f"{size(size_of(record))} in {objects}, {record.format}"),
         ("cut into", f"{record.key_groups} key groups, {manifest.parallelism} shards"),
         *(("operator", _operator(record, uid)) for uid in _operators(record)),
-        *(("source", f"{uid} at {json.dumps(position)}") for uid, position in manifest.positions.items()),
+        *(("source", f"{uid} at {dumps(position)}") for uid, position in manifest.positions.items()),
     ]
 
 
@@ -170,11 +189,3 @@ def _plain(one: FoundSavepoint) -> dict[str, Any]:
         "operators": _operators(record),
         "positions": manifest.positions,
     }
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")

@@ -2,49 +2,46 @@
 
 from __future__ import annotations
 
-import json as json_module
 import sys
 from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from holdfast.admin.set_aside import set_aside, standings
-from holdfast.checkpoint.chain.checkpoint import read_job
+from holdfast.admin.set_aside import Standing, set_aside, standings
 from holdfast.checkpoint.chain.history import History
-from holdfast.cli.options import AsJson, Verbose, one_line_errors
+from holdfast.cli.format import answer, new_table, print_rows
+from holdfast.cli.options import AsJson, Checkpoint, Verbose, one_line_errors, open_checkpoint
 from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError
 from holdfast.storage.urls import open_storage
 
 sinks = typer.Typer(
-    no_args_is_help=True, help="See what sinks have shown; put aside rows that one cannot show."
+    name="sinks",
+    no_args_is_help=True,
+    help="See what sinks have shown; put aside rows that one cannot show.",
 )
-
-Checkpoint = Annotated[str, typer.Option(help="Where the job's checkpoint is.")]
 
 
 @sinks.command("list")
 def list_command(checkpoint: Checkpoint, json: AsJson = False, verbose: Verbose = False) -> None:
     """List the sinks of a checkpoint: up to which epoch each has shown rows, and how many wait for it."""
     with one_line_errors(verbose):
-        storage = open_storage(checkpoint)
-        job = read_job(storage)
-        found = standings(History(storage).load())
-        if json:
-            for standing in found:
-                print(json_module.dumps(msgspec.to_builtins(standing)))
-            return
-        table = Table(title=f"{job.job}: sinks", title_justify="left")
-        for heading in ("sink", "shown through epoch", "epochs that wait", "rows that wait"):
-            table.add_column(heading, justify="left" if heading == "sink" else "right")
-        for standing in found:
-            epochs = standing.waiting_epochs
-            waiting = f"{epochs[0]} to {epochs[-1]}" if epochs else "none"
-            table.add_row(standing.sink, f"{standing.shown:,}", waiting, f"{standing.rows:,}")
-        Console().print(table, highlight=False)
+        storage, job = open_checkpoint(checkpoint)
+        numbers = ("shown through epoch", "epochs that wait", "rows that wait")
+        print_rows(
+            standings(History(storage).load()),
+            as_json=json,
+            plain=msgspec.to_builtins,
+            cells=_cells,
+            table=new_table(f"{job.job}: sinks", "sink", *numbers, right=numbers),
+        )
+
+
+def _cells(standing: Standing) -> tuple[str, ...]:
+    epochs = standing.waiting_epochs
+    waiting = f"{epochs[0]} to {epochs[-1]}" if epochs else "none"
+    return standing.sink, f"{standing.shown:,}", waiting, f"{standing.rows:,}"
 
 
 @sinks.command("set-aside")
@@ -70,17 +67,14 @@ def set_aside_command(
     of the epochs already: look there before you use what was put aside.
     """
     with one_line_errors(verbose):
-        storage = open_storage(checkpoint)
-        read_job(storage)
+        storage, _ = open_checkpoint(checkpoint)
         _confirm(f"Sink {sink!r} will never show these rows; they are written to {to}. Go on?", yes)
         done = set_aside(
             storage, sink, open_storage(to), SystemClock(), through=through, not_running=not_running
         )
-        if json:
-            print(json_module.dumps(msgspec.to_builtins(done)))
-        else:
-            epochs = f"epochs {done.epochs[0]} to {done.epochs[-1]}"
-            print(f"{done.rows:,} rows of {epochs} are in {done.place}; the job goes on after them")
+        epochs = f"epochs {done.epochs[0]} to {done.epochs[-1]}"
+        told = f"{done.rows:,} rows of {epochs} are in {done.place}; the job goes on after them"
+        answer(json, msgspec.to_builtins(done), told)
 
 
 def _confirm(question: str, yes: bool) -> None:

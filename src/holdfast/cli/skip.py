@@ -9,17 +9,14 @@ from typing import Annotated
 
 import typer
 
-from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.chain.skip import Choice, GivenUp, choose, give_up
 from holdfast.checkpoint.chain.terms import newest_ending
-from holdfast.checkpoint.store.records import PlanRecord
-from holdfast.cli.format import rows, size
-from holdfast.cli.options import AsJson, Verbose, one_line_errors
+from holdfast.cli.format import answer, counted, size
+from holdfast.cli.options import AsJson, Checkpoint, Verbose, one_line_errors, open_checkpoint
 from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError, RestoreError
 from holdfast.runtime.control.request_client import asker, status_of_leader
 from holdfast.storage.contract import Storage
-from holdfast.storage.urls import open_storage
 
 ANSWER_SECONDS = 2.0
 FILES_SHOWN = 50
@@ -28,7 +25,7 @@ DECLINED = 1
 
 
 def skip(
-    checkpoint: Annotated[str, typer.Option(help="Where the job's checkpoint is.")],
+    checkpoint: Checkpoint,
     epoch: Annotated[int | None, typer.Option(help="Which epoch. [default: the next one]")] = None,
     source: Annotated[str | None, typer.Option(help="Only what it reads of this source (its uid).")] = None,
     file: Annotated[
@@ -43,26 +40,21 @@ def skip(
     """
     agreed = False
     with one_line_errors(verbose):
-        storage = open_storage(checkpoint)
-        job = read_job(storage)
+        storage, job = open_checkpoint(checkpoint)
         choice = choose(storage, epoch=epoch, source=source, files=file or ())
         _refuse_if_led(storage)
         for line in described(job.job, choice):
             print(line, file=sys.stderr if json else sys.stdout)
         agreed = yes or _agreed()
         if agreed:
-            _tell(give_up(storage, choice), choice, as_json=json)
+            plan = give_up(storage, choice)
+            parts = [asdict(part) for part in choice.parts]
+            told = {"epoch": plan.epoch, "attempt": plan.attempt, "given_up": parts}
+            which = f"attempt {plan.attempt} of the plan of epoch {plan.epoch}"
+            answer(json, told, f"given up, by {which}; start the job again")
     if not agreed:
         print("nothing was given up", file=sys.stderr)
         raise typer.Exit(DECLINED)
-
-
-def _tell(plan: PlanRecord, choice: Choice, *, as_json: bool) -> None:
-    if as_json:
-        parts = [asdict(part) for part in choice.parts]
-        print(json_module.dumps({"epoch": plan.epoch, "attempt": plan.attempt, "given_up": parts}))
-    else:
-        print(f"given up, by attempt {plan.attempt} of the plan of epoch {plan.epoch}; start the job again")
 
 
 def described(job: str, choice: Choice) -> list[str]:
@@ -81,13 +73,13 @@ def described(job: str, choice: Choice) -> list[str]:
 
 def _part(part: GivenUp) -> list[str]:
     what = "all of it" if part.whole else "some of its files"
-    known = "rows not counted" if part.rows is None else f"{rows(part.rows)} rows"
+    known = "rows not counted" if part.rows is None else counted(part.rows, "row")
     if not part.files:
         start = "the beginning" if part.start is None else json_module.dumps(part.start)
         end = json_module.dumps(part.end)
         return [f"  source {part.source!r}, {what}: after {start} up to {end}, {known}"]
     total = size(sum(file.size for file in part.files))
-    said = [f"  source {part.source!r}, {what}: {len(part.files):,} files, {total}, {known}"]
+    said = [f"  source {part.source!r}, {what}: {counted(len(part.files), 'file')}, {total}, {known}"]
     said += [f"    {file.name} ({size(file.size)})" for file in part.files[:FILES_SHOWN]]
     more = len(part.files) - FILES_SHOWN
     return [*said, f"    and {more:,} more"] if more > 0 else said

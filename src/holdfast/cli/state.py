@@ -1,6 +1,6 @@
 """`holdfast state show | export | diff | get`: what operators remember, read from storage. Starts no Spark.
 
-A state is named by where it is: `URL` of a checkpoint (its newest commit) or of a savepoint, `URL@N` for
+A state is named by its place: `URL` of a checkpoint (its newest commit) or of a savepoint, `URL@N` for
 commit N, `URL#E` for the state after epoch E.
 """
 
@@ -10,18 +10,17 @@ import base64
 import json as json_module
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from holdfast.cli.export import export_state, plain, plain_rows
-from holdfast.cli.format import size
-from holdfast.cli.options import AsJson, Verbose, one_line_errors
+from holdfast.cli.format import answer, counted, new_table, print_rows, size
+from holdfast.cli.options import AsJson, CheckpointOrSavepoint, Verbose, one_line_errors
 from holdfast.errors import DefinitionError
 from holdfast.inspect.diff import OperatorDifference, differences
 from holdfast.inspect.point_query import StateReader
@@ -40,7 +39,7 @@ from holdfast.state.files.rows import rows_of
 DIFFERENT = 1
 """Exit code of `diff` where the two differ."""
 
-state = typer.Typer(no_args_is_help=True, help="Look at what operators remember.")
+state = typer.Typer(name="state", no_args_is_help=True, help="Look at what operators remember.")
 
 Where = Annotated[
     str,
@@ -71,7 +70,7 @@ def show(
     with one_line_errors(verbose):
         stored = opened(where)
         with pinned(stored, "holdfast state show"):
-            for one in [uid] if uid else [*stored.lineages, *stored.unkeyed_operators]:
+            for one in _operators(stored, uid):
                 if one in stored.unkeyed_operators:
                     _show_lists(stored, one, limit, as_json=json)
                 elif sizes:
@@ -80,42 +79,38 @@ def show(
                     _show_keys(stored, one, limit, as_json=json)
 
 
+def _operators(stored: StoredState, uid: str | None) -> list[str]:
+    return [uid] if uid else [*stored.lineages, *stored.unkeyed_operators]
+
+
 def _show_keys(stored: StoredState, uid: str, limit: int, *, as_json: bool) -> None:
     rows: list[dict[str, Any]] = []
     for table in state_tables(stored, uid):
         rows += plain_rows(table.slice(0, limit - len(rows)))
         if len(rows) >= limit:
             break
-    if as_json:
-        for row in rows:
-            print(json_module.dumps({"operator": uid, **row}))
-        return
-    layout = stored.layout(uid)
-    shown = Table(title=f"{uid}: first {len(rows)} keys of {stored}", title_justify="left")
-    for name in rows[0] if rows else layout.key.names:
-        shown.add_column(name, overflow="fold")
-    for row in rows:
-        shown.add_row(*(_cell(value) for value in row.values()))
-    Console().print(shown, highlight=False)
+    columns = rows[0] if rows else stored.layout(uid).key.names
+    print_rows(
+        rows,
+        as_json=as_json,
+        plain=lambda row: {"operator": uid, **row},
+        cells=lambda row: map(_cell, row.values()),
+        table=new_table(f"{uid}: first {counted(len(rows), 'key')} of {stored}", *columns),
+    )
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json_module.dumps(value)
 
 
 def _show_lists(stored: StoredState, uid: str, limit: int, *, as_json: bool) -> None:
     """Of an operator without keys: the first items of each shard's lists."""
     for held in lists_of_operator(stored, uid):
-        items = [plain(item) for item in held.items[:limit]]
-        if as_json:
-            told = {"operator": uid, "state": held.state, "shard": held.shard, "count": len(held.items)}
-            print(json_module.dumps({**told, "items": items}))
-        else:
-            first = f", the first {len(items)}" if len(items) < len(held.items) else ""
-            print(f"{uid}.{held.state}, shard {held.shard}: {len(held.items):,} items{first}")
-            for item in items:
-                print(f"  {json_module.dumps(item)}")
-
-
-def _cell(value: Any) -> str:
-    text = "" if value is None else value if isinstance(value, str) else json_module.dumps(value)
-    return text.replace("[", r"\[")
+        items, count = [plain(item) for item in held.items[:limit]], len(held.items)
+        told = {"operator": uid, "state": held.state, "shard": held.shard, "count": count, "items": items}
+        first = f", the first {len(items)}" if len(items) < count else ""
+        heading = f"{uid}.{held.state}, shard {held.shard}: {counted(count, 'item')}{first}"
+        answer(as_json, told, heading, *(f"  {json_module.dumps(item)}" for item in items))
 
 
 def _show_sizes(stored: StoredState, uid: str, *, as_json: bool) -> None:
@@ -126,21 +121,15 @@ def _show_sizes(stored: StoredState, uid: str, *, as_json: bool) -> None:
             keys[row] += 1
         for key, value in run:
             used[int.from_bytes(key[:2], "big")] += len(key) + len(value)
-    if as_json:
-        for group in range(stored.key_groups):
-            print(
-                json_module.dumps(
-                    {"operator": uid, "key_group": group, "keys": keys[group], "bytes": used[group]}
-                )
-            )
-        return
-    table = Table(title=f"{uid}: key groups of {stored}", title_justify="left")
-    for heading in ("key group", "keys", "size"):
-        table.add_column(heading, justify="right")
-    for group in range(stored.key_groups):
-        table.add_row(str(group), f"{keys[group]:,}", size(used[group]))
-    table.add_row("all", f"{sum(keys):,}", size(sum(used)))
-    Console().print(table, highlight=False)
+    groups: list[tuple[int | str, int, int]] = [*zip(range(stored.key_groups), keys, used, strict=True)]
+    headings = ("key group", "keys", "size")
+    print_rows(
+        groups if as_json else [*groups, ("all", sum(keys), sum(used))],
+        as_json=as_json,
+        plain=lambda row: {"operator": uid, "key_group": row[0], "keys": row[1], "bytes": row[2]},
+        cells=lambda row: (str(row[0]), f"{row[1]:,}", size(row[2])),
+        table=new_table(f"{uid}: key groups of {stored}", *headings, right=headings),
+    )
 
 
 @state.command()
@@ -156,12 +145,10 @@ def export(
     with one_line_errors(verbose):
         stored = opened(where)
         with pinned(stored, "holdfast state export"):
-            for one in [uid] if uid else [*stored.lineages, *stored.unkeyed_operators]:
+            for one in _operators(stored, uid):
                 path, count = export_state(stored, one, format, out)
-                if json:
-                    print(json_module.dumps({"operator": one, "file": str(path), "rows": count}))
-                else:
-                    print(f"{one}: {count:,} rows in {path}")
+                told = {"operator": one, "file": str(path), "rows": count}
+                answer(json, told, f"{one}: {counted(count, 'row')} in {path}")
 
 
 @state.command()
@@ -179,31 +166,28 @@ def diff(
         with pinned(before, "holdfast state diff"), pinned(after, "holdfast state diff"):
             found = differences(before, after, limit)
         for one in found:
-            if json:
-                print(json_module.dumps(plain(asdict(one))))
-            else:
-                _show_difference(one)
+            answer(json, plain(asdict(one)), *_described(one))
     if any(one.differs for one in found):
         raise typer.Exit(DIFFERENT)
 
 
-def _show_difference(one: OperatorDifference) -> None:
+def _described(one: OperatorDifference) -> Iterator[str]:
     if not one.differs:
-        print(f"{one.uid}: equal")
+        yield f"{one.uid}: equal"
         return
-    print(f"{one.uid}: {one.added:,} keys added, {one.removed:,} removed, {one.changed:,} changed")
+    yield f"{one.uid}: {counted(one.added, 'key')} added, {one.removed:,} removed, {one.changed:,} changed"
     for line in one.schema:
-        print(f"  {line}")
+        yield f"  {line}"
     for example in one.examples:
-        print(f"  {example.kind} {json_module.dumps(plain(example.key))}")
+        yield f"  {example.kind} {json_module.dumps(plain(example.key))}"
         for mark, values in (("-", example.before), ("+", example.after)):
             if values is not None:
-                print(f"    {mark} {json_module.dumps(plain(values))}")
+                yield f"    {mark} {json_module.dumps(plain(values))}"
 
 
 @state.command()
 def get(
-    checkpoint: Annotated[str, typer.Option(help="Where the checkpoint or savepoint is.")],
+    checkpoint: CheckpointOrSavepoint,
     uid: Annotated[str, typer.Option(help="Which operator.")],
     key: Annotated[
         str,
@@ -218,16 +202,12 @@ def get(
     found = False
     with one_line_errors(verbose):
         with StateReader(checkpoint) as reader:
-            answer = reader.get(uid, key_written(reader.layout(uid), key))
-        found = answer.found
-        if json:
-            print(json_module.dumps(plain(asdict(answer))))
-        else:
-            print(f"commit {answer.commit}, epoch {answer.epoch}")
-            for name, value in answer.values.items():
-                print(f"{name} = {json_module.dumps(plain(value))}")
-            if not found:
-                print("nothing is stored for this key", file=sys.stderr)
+            got = reader.get(uid, key_written(reader.layout(uid), key))
+        found = got.found
+        values = (f"{name} = {json_module.dumps(plain(value))}" for name, value in got.values.items())
+        answer(json, plain(asdict(got)), f"commit {got.commit}, epoch {got.epoch}", *values)
+        if not found and not json:
+            print("nothing is stored for this key", file=sys.stderr)
     if not found:
         raise typer.Exit(DIFFERENT)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
@@ -18,7 +17,17 @@ from rich.text import Text
 from holdfast.admin.cluster import cluster_standing, visit
 from holdfast.admin.status import standing
 from holdfast.cli.cluster_tables import cluster_picture
-from holdfast.cli.format import age, ending, facts, rows, saved_keys, size
+from holdfast.cli.format import (
+    age,
+    ending,
+    fact_grid,
+    facts,
+    new_table,
+    print_json,
+    rows,
+    saved_keys,
+    size,
+)  # fmt: skip
 from holdfast.cli.node import AuthFile, Tls, TlsCa, TlsCertificate, TlsKey, reached_by
 from holdfast.cli.options import AsJson, Verbose, one_line_errors
 from holdfast.clock import Clock, SystemClock
@@ -81,7 +90,7 @@ def _tell(
                 live.update(drawn(look()))
     while True:
         if as_json:
-            print(json_module.dumps(found), flush=True)
+            print_json(found)
         else:
             console.print(drawn(found))
         if not watch:
@@ -92,11 +101,8 @@ def _tell(
 
 def picture(found: dict[str, Any]) -> RenderableType:
     """A job's standing for people."""
-    table = Table.grid(padding=(0, 2))
-    for name, value in lines(found):
-        table.add_row(Text(name, style="dim"), Text(value))
-    shown = grouped(found["failures"])[-FAILURES_SHOWN:]
-    return Group(table, _failures(shown, found["now_ms"])) if shown else Group(table)
+    grid, shown = fact_grid(lines(found)), grouped(found["failures"])[-FAILURES_SHOWN:]
+    return Group(grid, _failures(shown, found["now_ms"])) if shown else grid
 
 
 def lines(found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -151,9 +157,8 @@ def grouped(failures: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def _failures(groups: list[list[dict[str, Any]]], now_ms: int) -> Table:
-    table = Table(title="failures and restarts, newest last", title_justify="left")
-    for heading in ("ago", "times", "term", "epoch", "what", "then"):
-        table.add_column(heading)
+    headings = ("ago", "times", "term", "epoch", "what", "then")
+    table = new_table("failures and restarts, newest last", *headings)
     for same in groups:
         first, last = same[0], same[-1]
         ago, terms = age(last["at_ms"], now_ms), str(last["term"])

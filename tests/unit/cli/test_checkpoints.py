@@ -220,7 +220,7 @@ def test_a_difference_is_the_exit_code(made: MadeCheckpoint) -> None:
     assert read_pins(made.storage).records == ()
 
 
-def test_one_key_is_got(made: MadeCheckpoint) -> None:
+def test_get_shows_the_state_of_one_key(made: MadeCheckpoint) -> None:
     where = ("--checkpoint", made.url, "--uid", "totals", "--key")
     (found,) = call("state", "get", *where, '{"user": "u1", "day": 1}')
     assert found["values"]["total"] == 100

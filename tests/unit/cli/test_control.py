@@ -225,6 +225,21 @@ def test_status_without_a_leader_is_what_storage_knows(place: Place) -> None:
     assert place.requests() == []
 
 
+@pytest.mark.usefixtures("impatient")
+def test_status_shows_long_causes_whole(place: Place) -> None:
+    message = (
+        "cannot read s3://warehouse/" + "/".join(f"year-2026-part-{n:04d}" for n in range(20)) + ".parquet"
+    )
+    failure = FailureRecord(
+        at_ms=SystemClock().now_ms(), term=1, run="r", host="h", epoch=3, kind="StorageError", cause="c",
+        message=message, decision="restart", delay_ms=1_500,
+    )  # fmt: skip
+    record_failure(place.storage, failure)
+    done = CliRunner().invoke(main.app, ["status", "--checkpoint", place.url], env={"COLUMNS": "80"})
+    rows = [line.strip("│").split("│") for line in done.stdout.splitlines() if line.startswith("│")]
+    assert "".join(row[4].strip() for row in rows).replace(" ", "") == message.replace(" ", "")
+
+
 def ended(place: Place, **changed: Any) -> EndedRecord:
     record = EndedRecord(
         term=place.term, run="run-1", at_ms=1_760_000_000_000, ending="stopped", commit=3, last_epoch=3,
