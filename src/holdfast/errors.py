@@ -25,6 +25,9 @@ pickling.
 
 from __future__ import annotations
 
+UNEXPECTED = 70
+"""EX_SOFTWARE, the exit code of an error that is not one of these."""
+
 
 class HoldfastError(Exception):
     """The root of every error that Holdfast raises on purpose."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import holdfast as hf
-from holdfast.chaos.inside.short_intervals import tightened
+from holdfast.chaos.inside.child import tightened
 
 if TYPE_CHECKING:
     import pyarrow as pa

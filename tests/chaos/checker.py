@@ -9,7 +9,7 @@ state is folded from snapshots and deltas with the readers of the stored formats
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from holdfast.chaos import stored_fold
 from holdfast.chaos.checker import Verdict
 from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.errors import HoldfastError
 from holdfast.storage.urls import open_storage
 from tests.chaos.apps import BUCKETS, LEDGER, Place, Shape
@@ -112,7 +113,7 @@ def gather(place: Place, ledger: dict[int, list[Row]]) -> Evidence:
         buckets=sink_rows(place, BUCKETS),
         ledger_states={
             at.number: (at.last_epoch, _by_single_key(stored_fold.operator_state(storage, at, LEDGER)))
-            for at in stored_fold.retained(history, view)
+            for at in _retained(history, view)
         },
         bucket_state=_by_single_key(stored_fold.operator_state(storage, view, BUCKETS)),
     )
@@ -125,6 +126,15 @@ def sink_rows(place: Place, uid: str) -> dict[int, list[Row]]:
         epoch = int(path.name.removeprefix(f"{uid}-out-")[:12])
         found.setdefault(epoch, []).extend(_read_parquet(path))
     return found
+
+
+def _retained(history: History, newest: CheckpointView) -> Iterator[CheckpointView]:
+    """The commits that can be gone back to; those that a rewind has gone past are not among them."""
+    number = newest.number
+    while number >= newest.retained_from:
+        yield history.view_at(number)
+        back_to = history.record(number).rewind_to
+        number = number - 1 if back_to is None else back_to
 
 
 def _by_single_key(state: stored_fold.State) -> State:

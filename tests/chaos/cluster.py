@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.chaos import spark_cluster
+from holdfast.chaos import processes, spark_cluster
 from holdfast.chaos.processes import Process
 from tests.chaos import nemesis
 from tests.chaos.harness import ROOT, wait_until
@@ -24,7 +24,22 @@ class Cluster(spark_cluster.Cluster):
             **{f"spark.executorEnv.{name}": value for name, value in (environment or {}).items()},
             **(settings or {}),
         }
-        return ("--master", self.url, *spark_cluster.arguments(conf))
+        return ("--master", self.url, *arguments(conf))
+
+    def kill_master(self) -> None:
+        self._end("master")
+
+    def kill_worker(self, number: int) -> None:
+        """With its executors, as if the machine were gone."""
+        self._end(f"worker-{number}")
+
+    def executor_in(self, directory: str) -> Process:
+        """The executor that works in `directory`: a task's working directory tells its executor."""
+        return next(process for process in self.executors() if process.directory == directory)
+
+    def executor_of(self, worker: Process) -> Process:
+        """The executor that a Python worker belongs to."""
+        return self.executor_in(worker.directory)
 
     def lose_machine(self, executor: str) -> None:
         """The executor that works in this directory is gone, with all working state on its machine's disk."""
@@ -46,7 +61,13 @@ class Cluster(spark_cluster.Cluster):
         """Wait for the Python worker that stops itself."""
 
         def stopped() -> list[Process]:
-            return [process for process in self.processes() if process.state == "T"]
+            there = [each for started in self._started.values() for each in processes.members(started.pid)]
+            return [process for process in there if process.state == "T"]
 
         wait_until(lambda: bool(stopped()), "a Python worker to stop itself")
         return stopped()[0]
+
+
+def arguments(conf: Mapping[str, str]) -> list[str]:
+    """Settings as options of a command line."""
+    return [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]

@@ -19,7 +19,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.admin.set_aside import set_aside
-from holdfast.chaos.inside.short_intervals import tightened
+from holdfast.chaos.inside.child import tightened
 from holdfast.clock import SystemClock
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.storage.local_directory import LocalStorage

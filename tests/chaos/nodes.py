@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast.chaos.history import History as Story
-from holdfast.chaos.spark_cluster import arguments as spark_arguments
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.checkpoint.store import names
@@ -31,6 +30,7 @@ from holdfast.storage.urls import open_storage
 from tests.chaos import nemesis, recorded_storage
 from tests.chaos.apps import Place, Shape
 from tests.chaos.checker import Verdict, check
+from tests.chaos.cluster import arguments as spark_arguments
 from tests.chaos.harness import ROOT, wait_until
 from tests.chaos.nemesis import Action, Fault
 from tests.services.cable import Cable

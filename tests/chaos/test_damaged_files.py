@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.chaos.inside.short_intervals import tightened
+from holdfast.chaos.inside.child import tightened
 from holdfast.runtime.epoch import snapshotter
 from tests.chaos import victims
 from tests.chaos.apps import LEDGER, Place, Shape

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
-from holdfast.chaos.inside.short_intervals import tightened
+from holdfast.chaos.inside.child import tightened
 from holdfast.checkpoint.chain import history, plans
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Record

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.chaos.spark_cluster import arguments
 from tests.chaos import nemesis
 from tests.chaos.apps import Shape
 from tests.chaos.cluster import Cluster as SparkCluster
+from tests.chaos.cluster import arguments
 from tests.chaos.harness import ROOT
 from tests.chaos.nodes import ENDLESS, Cluster
 

@@ -22,8 +22,7 @@ from typing import Any
 from holdfast.chaos.checker import Finding, Left, Part, SinkShape, Tally, Verdict, compare, doubted, worst
 from holdfast.chaos.evidence import read_left, rows_read
 from holdfast.chaos.faults import DRIVER_STEPS, Kind, schedule
-from holdfast.chaos.figures import Figures, bound, figures_of
-from holdfast.chaos.history import Event, History
+from holdfast.chaos.history import Event, Figures, History, bound, figures_of
 from holdfast.chaos.nemesis import Nemesis
 from holdfast.chaos.round import Round, Stage
 from holdfast.chaos.spark_cluster import Cluster
@@ -50,7 +49,6 @@ class Wish:
     steps: tuple[Step, ...] = DRIVER_STEPS
     """Those at which the driver is killed."""
     faults: int | None = None
-    rounds: int | None = None
     guarantee: str = "exactly-once"
 
 
@@ -114,7 +112,7 @@ class Campaign:
         findings: list[Finding] = []
         if reference.ended:
             self._deadline = time.monotonic() + self._wish.seconds
-            while not findings or not (self._enough() or len(findings) == self._wish.rounds):
+            while not findings or not self._enough():
                 findings.append(self._round(len(findings) + 1, reference))
         else:
             findings.append(compare(self._sinks, self._wish.guarantee, reference, reference))

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from holdfast.chaos import processes
 from holdfast.chaos.faults import RECOVERY_STEPS, Fault, Kind
-from holdfast.chaos.inside.disturbances import ARM, CHECKPOINT
+from holdfast.chaos.inside.disturbances import ARM, CHECKPOINT, Order
 from holdfast.chaos.inside.faulty_storage import FaultKind
-from holdfast.chaos.inside.orders import Order
 from holdfast.chaos.processes import Process
 from holdfast.chaos.round import Round
 from holdfast.chaos.spark_cluster import Cluster

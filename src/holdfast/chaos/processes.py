@@ -1,8 +1,8 @@
-"""Processes seen and hurt from outside: who belongs to a life of the job, and the signals sent to them.
+"""The job's processes, seen and hurt from outside: its lives, their parts, and the signals sent to them.
 
-A life runs in a session of its own, and whatever comes of it (its JVM, its Python workers, orphans) keeps the
+A life runs in a session of its own, and whatever it starts (its JVM, its Python workers, orphans) keeps the
 session's number: that is how its parts are known.
-Always true: only processes of sessions that somebody names are touched.
+Always true: only processes of sessions that a caller names are touched.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 DAEMON = "pyspark.daemon"
 """Spark's Python workers are forked by a process of this name, and keep its command line."""
 EXECUTOR = "CoarseGrainedExecutorBackend"
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that lives for seconds: optimising compilation would cost more than it gains."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,88 @@ class Process:
             return os.readlink(f"/proc/{self.pid}/cwd")
         except OSError:
             return ""
+
+
+class Life:
+    """One life of the job: a process, with its JVM and its Python workers, in a session of its own.
+
+    Started when made. `close` ends whatever is left of it; everything else is done to it from outside.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        directory: Path | None = None,
+    ) -> None:
+        """`environment` comes on top of this process's own; `directory`: where it runs."""
+        self.name, self._log = name, log
+        self.told_to_stop = False
+        self._closed = False
+        with log.open("wb") as said:
+            self._process = subprocess.Popen(
+                command,
+                cwd=directory,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.poll()
+
+    def said(self) -> str:
+        """All it wrote."""
+        return self._log.read_text(errors="replace")
+
+    def last_words(self) -> str:
+        """Its last error; Spark's daemons may go on talking after it."""
+        lines = [line for line in self.said().splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("error: ")]
+        return (errors or lines or ["nothing"])[-1]
+
+    def kill(self) -> None:
+        """From outside, at whatever it is doing. Its JVM and its workers find out by themselves."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Ask it to end after the epoch in hand."""
+        self.told_to_stop = True
+        terminate(self.pid)
+
+    def pause(self, *, whole: bool) -> None:
+        """Stop the driver; `whole`: its JVM and its workers as well, as on a machine that is frozen."""
+        for pid in self._pids(whole):
+            pause(pid)
+
+    def resume(self, *, whole: bool) -> None:
+        for pid in self._pids(whole):
+            resume(pid)
+
+    def close(self) -> None:
+        """End it and everything it started."""
+        if not self._closed:
+            end_session(self.pid)
+            self._process.wait()
+            self._closed = True
+
+    def _pids(self, whole: bool) -> list[int]:
+        return [process.pid for process in members(self.pid)] if whole else [self.pid]
 
 
 def members(session: int) -> list[Process]:

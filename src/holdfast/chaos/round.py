@@ -18,12 +18,11 @@ import msgspec
 
 from holdfast.chaos.faults import worker_steps
 from holdfast.chaos.history import Event, History
-from holdfast.chaos.inside.child import PARKED, LifeSettings, stop_at
-from holdfast.chaos.inside.disturbances import CHECKPOINT, ROUND_VARIABLE, WRAPPER
-from holdfast.chaos.inside.orders import Orders
-from holdfast.chaos.job_process import Life
+from holdfast.chaos.inside.child import PARKED, LifeSettings
+from holdfast.chaos.inside.disturbances import CHECKPOINT, ROUND_VARIABLE, WRAPPER, Orders, stop_at
+from holdfast.chaos.processes import QUICK_JVM, Life
 from holdfast.checkpoint.store import names
-from holdfast.errors import FencedOut, RetryableError
+from holdfast.errors import UNEXPECTED, FencedOut, RetryableError
 from holdfast.steps import Step
 from holdfast.storage.urls import WRAPPER_VARIABLE
 
@@ -32,10 +31,7 @@ STALLED_SECONDS = 180.0
 """A job that commits nothing for so long hangs."""
 FRUITLESS_LIVES_MAX = 8
 """Lives in a row that commit nothing: the job cannot get on."""
-UNFORESEEN = 70
-WORTH_ANOTHER_LIFE = (RetryableError.exit_code, UNFORESEEN)
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Lives are short: time spent on making code fast is time lost."""
+WORTH_ANOTHER_LIFE = (RetryableError.exit_code, UNEXPECTED)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,16 +11,15 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 from holdfast.chaos import processes
-from holdfast.chaos.processes import Process
+from holdfast.chaos.processes import QUICK_JVM, Process
 from holdfast.errors import DefinitionError, RetryableError
 
 HOST = "127.0.0.1"
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 READY_SECONDS = 240.0
 POLL_SECONDS = 0.1
 
@@ -62,17 +61,10 @@ class Cluster:
         self._start("master", HOST, "master.Master", "--port", port, options=f"{recovery}/recovery")
         self.url = self._said("master", r"Starting Spark master at (spark://\S+)")
 
-    def kill_master(self) -> None:
-        self._end("master")
-
     def start_worker(self, number: int) -> None:
         room = ("-c", str(self._applications), "-m", f"{self._applications}g")
         arguments = (*room, "-d", str(self._directory / f"work-{number}"), self.url)
         self._start(f"worker-{number}", self._hosts[number], "worker.Worker", *arguments)
-
-    def kill_worker(self, number: int) -> None:
-        """With its executors, as if the machine were gone."""
-        self._end(f"worker-{number}")
 
     def wait_registered(self, number: int) -> None:
         """Wait until the master knows a worker."""
@@ -91,10 +83,6 @@ class Cluster:
             "spark.executorEnv.PYTHONPATH": python_path,
         }
 
-    def processes(self) -> list[Process]:
-        """Everything that runs in the cluster: executors and their Python workers, too."""
-        return [process for started in self._started.values() for process in processes.members(started.pid)]
-
     def executors(self) -> list[Process]:
         """The JVMs of the executors."""
         return [found for started in self._started.values() for found in processes.executors(started.pid)]
@@ -103,14 +91,6 @@ class Cluster:
         return [
             found for started in self._started.values() for found in processes.python_workers(started.pid)
         ]
-
-    def executor_in(self, directory: str) -> Process:
-        """The executor that works in `directory`: a task's working directory tells its executor."""
-        return next(process for process in self.executors() if process.directory == directory)
-
-    def executor_of(self, worker: Process) -> Process:
-        """The executor that a Python worker belongs to."""
-        return self.executor_in(worker.directory)
 
     def _end(self, name: str) -> None:
         process = self._started.pop(name)
@@ -171,8 +151,3 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
                 f"waited {READY_SECONDS:.0f} s in vain for {what}; look at the cluster's logs"
             )
         time.sleep(POLL_SECONDS)
-
-
-def arguments(conf: Mapping[str, str]) -> list[str]:
-    """Settings as options of a command line."""
-    return [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]

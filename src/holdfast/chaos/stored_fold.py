@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import DeltaFile, OperatorSchema, SnapshotFile, VersionRecord
 from holdfast.errors import HoldfastError, ObjectMissing
@@ -33,15 +32,6 @@ class Stand(NamedTuple):
 
     version: VersionRecord
     range: Range
-
-
-def retained(history: History, newest: CheckpointView) -> Iterator[CheckpointView]:
-    """The commits that can be gone back to; those that a rewind has gone past are not among them."""
-    number = newest.number
-    while number >= newest.retained_from:
-        yield history.view_at(number)
-        back_to = history.record(number).rewind_to
-        number = number - 1 if back_to is None else back_to
 
 
 def operator_state(storage: Storage, view: CheckpointView, uid: str) -> State:

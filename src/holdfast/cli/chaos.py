@@ -20,8 +20,7 @@ from holdfast.chaos.campaign import Campaign, Check, Report, Wish
 from holdfast.chaos.checker import Verdict
 from holdfast.chaos.evidence import sink_shapes
 from holdfast.chaos.faults import CLUSTER_ONLY, DRIVER_STEPS, Kind, usual_kinds
-from holdfast.chaos.figures import bound
-from holdfast.chaos.history import Event
+from holdfast.chaos.history import Event, bound
 from holdfast.chaos.inside.child import LifeSettings
 from holdfast.chaos.round import Stage
 from holdfast.chaos.spark_cluster import Cluster

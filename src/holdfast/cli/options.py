@@ -14,12 +14,9 @@ import typer
 
 from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.store.records import JobRecord
-from holdfast.errors import HoldfastError
+from holdfast.errors import UNEXPECTED, HoldfastError
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
-
-UNEXPECTED = 70
-"""EX_SOFTWARE: an error that Holdfast has no name for."""
 
 AppFile = Annotated[Path, typer.Argument(metavar="APP", help="The Python file that declares the job.")]
 JobName = Annotated[str | None, typer.Option("--job", help="Which job, if the file declares several.")]

@@ -7,8 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from holdfast.chaos.checker import Tally, Verdict
-from holdfast.chaos.figures import Recoveries, bound, figures_of
-from holdfast.chaos.history import Event, History
+from holdfast.chaos.history import Event, History, Recoveries, bound, figures_of
 from holdfast.chaos.timeline import lives, timeline
 
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli import main, options
-from holdfast.errors import DefinitionError, FencedOut, UserCodeError
+from holdfast.errors import UNEXPECTED, DefinitionError, FencedOut, UserCodeError
 
 APP = """
 import holdfast as hf
@@ -78,7 +78,7 @@ def test_every_mistake_of_a_job_is_a_line_of_its_own(tmp_path: Path) -> None:
     [
         (FencedOut(1, 2, "claimed by host b"), 77),
         (UserCodeError("totals", 3, "a", "row", "ValueError"), 3),
-        (ValueError("boom"), options.UNEXPECTED),
+        (ValueError("boom"), UNEXPECTED),
     ],
 )
 def test_an_error_decides_the_exit_code(

@@ -11,8 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that lives for seconds gains nothing from optimising compilation."""
+from holdfast.chaos.processes import QUICK_JVM
 
 
 class Child:
@@ -21,7 +20,7 @@ class Child:
     def __init__(self, directory: Path, number: int, settings: dict[str, str]) -> None:
         self.log = directory / f"run-{number}.log"
         self.progress: dict[str, Any] = {}
-        java = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {QUICK_JAVA}".strip()
+        java = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {QUICK_JVM}".strip()
         command = [sys.executable, "-m", "holdfast", "run", "clickstream.py", "--json"]
         command += ["--checkpoint", "ck", "--working-dir", "working", "--until", "exhausted"]
         command += ["--max-rows-per-epoch", "50000"]

@@ -14,8 +14,9 @@ from holdfast.chaos.inside.disturbances import (
     ROUND_VARIABLE,
     WRAPPER,
     JumpingClock,
+    Order,
+    Orders,
 )
-from holdfast.chaos.inside.orders import Order, Orders
 from holdfast.clock import SystemClock
 from holdfast.errors import StorageError, UnknownOutcome
 from holdfast.storage import urls
