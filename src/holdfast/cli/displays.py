@@ -81,9 +81,7 @@ class Paced:
         self._ticking.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed.set()
         self._ticking.join()
         with self._lock:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
 from holdfast.errors import DefinitionError
-from holdfast.nodes.job_on_node import JobOnNode
 from holdfast.runtime.job import Job, stopping_on_signals
 from holdfast.runtime.progress import Listener, Message
 from holdfast.runtime.settings import RunOptions
+
+if TYPE_CHECKING:
+    from holdfast.dashboard.api import Served
 
 Http = Annotated[
     str | None,
@@ -27,9 +29,9 @@ HttpTokenFile = Annotated[
 @contextmanager
 def answering(
     http: str | None, token_file: Path | None, on_message: Message
-) -> Iterator[Callable[[Mapping[str, JobOnNode]], None]]:
-    """Take the port at `http`, if that is given, for the jobs of a node; they are answered for from when they
-    are known until the end of the `with` block.
+) -> Iterator[Callable[[Mapping[str, Served]], None]]:
+    """Take the port at `http`, if that is given, before anything starts: a wrong address costs no minute of
+    Spark. Jobs are answered for from the call of what this gives until the end of the `with` block.
     """
     if http is None:
         if token_file is not None:
@@ -41,7 +43,7 @@ def answering(
     with ExitStack() as until_the_end:
         listening = until_the_end.enter_context(listen(*address(http), read_token(token_file)))
 
-        def answer(jobs: Mapping[str, JobOnNode]) -> None:
+        def answer(jobs: Mapping[str, Served]) -> None:
             server = until_the_end.enter_context(listening.serve_all(jobs))
             on_message(f"the control API is at {server.url}")
 
@@ -58,22 +60,11 @@ def run_beside(
     on_message: Message,
     **options: Unpack[RunOptions],
 ) -> None:
-    """Run a job as `Job.run` does, and answer its control API at `http`, if that is given.
-
-    The port is taken before anything starts: a wrong address costs no minute of Spark.
-    """
-    if http is None:
-        if token_file is not None:
-            raise DefinitionError("--http-token-file guards nothing without --http; give both")
-        job.run(checkpoint, on_progress=on_progress, on_message=on_message, **options)
-        return
-    from holdfast.dashboard.server import listen
-
-    host, port = address(http)
-    with listen(host, port, read_token(token_file)) as listening:
+    """Run a job as `Job.run` does, and answer its control API at `http`, if that is given."""
+    with answering(http, token_file, on_message) as answer:
         handle = job.start(checkpoint, on_progress=on_progress, on_message=on_message, **options)
-        with stopping_on_signals(handle), listening.serve(handle) as server:
-            on_message(f"the control API is at {server.url}")
+        with stopping_on_signals(handle):
+            answer({job.name: handle})
             handle.wait()
 
 

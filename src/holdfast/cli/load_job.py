@@ -37,13 +37,9 @@ def load_jobs(file: Path, names: Sequence[str] = ()) -> list[Job]:
 
 def load_job(file: Path, name: str | None = None) -> Job:
     """The one job that `file` declares, or the one called `name`."""
-    found = _declared(file)
-    names = ", ".join(sorted(job.name for job in found))
-    if name is not None:
-        found = [job for job in found if job.name == name]
-        if not found:
-            raise DefinitionError(f"{file} declares no job named {name!r}; it has {names}")
+    found = load_jobs(file, () if name is None else (name,))
     if len(found) > 1:
+        names = ", ".join(sorted(job.name for job in found))
         raise DefinitionError(f"{file} declares {len(found)} jobs ({names}); choose one with --job NAME")
     return found[0]
 

@@ -110,27 +110,14 @@ def run(
         declared = load_job(file, job)
         try:
             run_beside(
-                http,
-                http_token_file,
-                declared,
-                checkpoint,
-                guarantee=guarantee,
-                until=until,
-                checkpoint_interval=checkpoint_interval,
-                epoch_interval=epoch_interval,
-                max_rows_per_epoch=max_rows_per_epoch,
-                parallelism=parallelism_of(parallelism),
-                key_groups=key_groups,
-                backend=backend,
-                restart=restart_of(restart),
-                from_savepoint=from_savepoint,
-                claim=claim,
-                allow_dropped_state=allow_dropped_state,
-                retain=retain,
-                working_dir=working_dir,
-                on_progress=display.progress,
-                on_message=display.message,
-            )
+                http, http_token_file, declared, checkpoint,
+                guarantee=guarantee, until=until, checkpoint_interval=checkpoint_interval,
+                epoch_interval=epoch_interval, max_rows_per_epoch=max_rows_per_epoch,
+                parallelism=parallelism_of(parallelism), key_groups=key_groups, backend=backend,
+                restart=restart_of(restart), from_savepoint=from_savepoint, claim=claim,
+                allow_dropped_state=allow_dropped_state, retain=retain, working_dir=working_dir,
+                on_progress=display.progress, on_message=display.message,
+            )  # fmt: skip
         except SessionLost as lost:
             begin_anew(display, lost)
 

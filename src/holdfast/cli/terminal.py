@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, ConsoleDimensions
@@ -63,9 +62,7 @@ class LogFile:
             os.dup2(self._log, number)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _flush()
         for number, terminal in self._kept.items():
             os.dup2(terminal, number)

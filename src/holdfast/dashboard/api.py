@@ -3,7 +3,7 @@
 Always true: without the token (where there is one) nothing but /health and /ready is answered, and nothing is
 touched; every verb goes through a request in storage, so it is on record and carried out at most once;
 an error is one line: {"error": "..."}.
-Never here: carrying out a verb (see runtime.control.request_server), sockets and threads (see serving).
+Never here: carrying out a verb (see runtime.control.request_server), sockets and threads (see server).
 """
 
 from __future__ import annotations
@@ -84,9 +84,6 @@ class Api:
                 self._reader.close()
                 self._reader = None
 
-    def health(self, request: Request) -> Response:
-        return _json({"health": "ok"})
-
     @property
     def phase(self) -> str:
         return self._served.status().phase
@@ -97,23 +94,22 @@ class Api:
         return self.phase == "running" and self._served.running
 
     def ready(self, request: Request) -> Response:
-        return _json({"ready": self.leading, "phase": self.phase}, 200 if self.leading else 503)
+        return JSONResponse({"ready": self.leading, "phase": self.phase}, 200 if self.leading else 503)
 
     def status(self, request: Request) -> Response:
-        leader = newest_term(self._served.storage)
-        told = msgspec.to_builtins(leader) if leader is not None else None
-        return _json({**asdict(self._served.status()), "leader": told, "now_ms": self._clock.now_ms()})
+        leader = msgspec.to_builtins(newest_term(self._served.storage))
+        told = {**asdict(self._served.status()), "leader": leader, "now_ms": self._clock.now_ms()}
+        return JSONResponse(told)
 
     def checkpoints(self, request: Request) -> Response:
-        return _json({"checkpoints": commits_plainly(History(self._served.storage))})
+        return JSONResponse({"checkpoints": commits_plainly(History(self._served.storage))})
 
     def failures(self, request: Request) -> Response:
-        found = read_failures(self._served.storage)
-        return _json({"failures": [msgspec.to_builtins(record) for record in found]})
+        return JSONResponse({"failures": msgspec.to_builtins(read_failures(self._served.storage))})
 
     def asked(self, request: Request) -> Response:
         try:
-            return _json(asked_plainly(read_asked(self._served.storage, request.path_params["id"])))
+            return JSONResponse(asked_plainly(read_asked(self._served.storage, request.path_params["id"])))
         except RestoreError as missing:
             return _error(404, str(missing))
 
@@ -140,7 +136,7 @@ class Api:
         by = f"{asker('http')} from {client}"
         asked = await run_in_threadpool(lambda: self._ask(verb, arguments, by))
         place = f"{request.scope.get('root_path', '')}/requests/{asked.id}"
-        return _json({"request": asked.id}, 202, {"Location": place})
+        return JSONResponse({"request": asked.id}, 202, {"Location": place})
 
     def _ask(self, verb: str, arguments: dict[str, Any], by: str) -> RequestRecord:
         # Before the job has made its checkpoint, anything left in its place would keep it from doing so.
@@ -170,12 +166,16 @@ def application(handlers: Api | Mapping[str, Api], token: str | None) -> ASGIApp
     else:
         several = Several(handlers)
         routes += [
-            Route("/health", several.health, methods=["GET"]),
+            Route("/health", _health, methods=["GET"]),
             Route("/ready", several.ready, methods=["GET"]),
             Route(JOBS, several.jobs, methods=["GET"]),
         ]
         routes += [Mount(f"{JOBS}/{name}", routes=_routes(each)) for name, each in handlers.items()]
     return Gate(Starlette(routes=routes, exception_handlers=errors), token)
+
+
+def _health(request: Request) -> Response:
+    return JSONResponse({"health": "ok"})
 
 
 class Several:
@@ -184,20 +184,18 @@ class Several:
     def __init__(self, handlers: Mapping[str, Api]) -> None:
         self._handlers = handlers
 
-    def health(self, request: Request) -> Response:
-        return _json({"health": "ok"})
-
     def ready(self, request: Request) -> Response:
         leading = {name: each.leading for name, each in self._handlers.items()}
-        return _json({"ready": any(leading.values()), "jobs": leading}, 200 if any(leading.values()) else 503)
+        ready = any(leading.values())
+        return JSONResponse({"ready": ready, "jobs": leading}, 200 if ready else 503)
 
     def jobs(self, request: Request) -> Response:
-        return _json({"jobs": {name: {"phase": each.phase} for name, each in self._handlers.items()}})
+        return JSONResponse({"jobs": {name: {"phase": each.phase} for name, each in self._handlers.items()}})
 
 
 def _routes(handlers: Api) -> list[Route]:
     reading: list[tuple[str, Callable[[Request], Response]]] = [
-        ("/health", handlers.health),
+        ("/health", _health),
         ("/ready", handlers.ready),
         ("/status", handlers.status),
         ("/checkpoints", handlers.checkpoints),
@@ -213,7 +211,7 @@ def _routes(handlers: Api) -> list[Route]:
 
 
 class Gate:
-    """Lets in who has the token; without a token, who speaks to a loopback address."""
+    """Lets in requests with the token; where there is none, requests to a loopback address."""
 
     def __init__(self, inside: ASGIApp, token: str | None) -> None:
         self.inside = inside
@@ -228,7 +226,7 @@ class Gate:
         if request.scope["path"] in OPEN_PATHS:
             return None
         if self._token is None:
-            # A page in somebody's browser can make any name point here; it cannot choose this header.
+            # A page in a browser can make any name point here; it cannot choose this header.
             if is_loopback(request.url.hostname or ""):
                 return None
             return _error(403, "this server answers to loopback names only; ask for http://127.0.0.1")
@@ -267,10 +265,6 @@ async def _arguments(request: Request) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise HTTPException(400, "the body is not a JSON object; send one, such as {}")
     return found
-
-
-def _json(content: Any, code: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse(content, code, headers)
 
 
 def _error(code: int, text: str) -> Response:

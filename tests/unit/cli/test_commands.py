@@ -87,7 +87,7 @@ def test_an_error_decides_the_exit_code(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("holdfast.runtime.job.Job.run", fail)
+    monkeypatch.setattr("holdfast.runtime.job.Job.start", fail)
     got, _, err = run("run", app, "--checkpoint", str(tmp_path / "ck"))
     assert got == code
     assert err.splitlines() == [f"error: {line}" for line in options.explained(error)]

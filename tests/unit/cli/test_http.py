@@ -22,11 +22,13 @@ from tests.unit.runtime.control.control_kit import FakeJob
 
 
 class Started(FakeJob):
-    """A handle whose run ends when somebody has asked for its health."""
+    """A handle whose run ends when its status has been asked for, where there is an API to ask."""
 
     asked: httpx.Response | None = None
 
     def wait(self, timeout: float | None = None) -> Progress:
+        if not self.said:
+            return self.status()
         assert self.said[0].startswith("the control API is at http://127.0.0.1:")
         self.asked = httpx.get(f"{self.said[0].rpartition(' ')[2]}/status", headers=self.headers)
         return self.status()
@@ -39,6 +41,8 @@ class Started(FakeJob):
 class FakeDeclaration:
     """A job that starts, without Spark, what it is given."""
 
+    name = "orders"
+
     def __init__(self, handle: Started | None = None) -> None:
         self.handle = handle
         self.runs: list[dict[str, Any]] = []
@@ -47,9 +51,6 @@ class FakeDeclaration:
         assert self.handle is not None, "nothing was to be started"
         self.runs.append(options)
         return self.handle
-
-    def run(self, checkpoint: str, **options: Any) -> None:
-        self.runs.append(options)
 
 
 def beside(http: str | None, token_file: Path | None, job: Any, said: list[str]) -> None:
@@ -79,9 +80,11 @@ def test_the_api_answers_while_the_job_runs_and_no_longer(tmp_path: Path) -> Non
         httpx.get(f"{said[0].rpartition(' ')[2]}/health")
 
 
-def test_without_an_address_the_job_runs_as_ever() -> None:
-    declared = FakeDeclaration()
-    beside(None, None, declared, [])
+def test_without_an_address_the_job_runs_and_nothing_is_answered(tmp_path: Path) -> None:
+    said: list[str] = []
+    declared = FakeDeclaration(Started(LocalStorage(tmp_path), said, {}))
+    beside(None, None, declared, said)
+    assert said == []
     assert declared.runs[0]["until"] == "exhausted"
 
 
