@@ -84,7 +84,7 @@ class Metrics(Collector):
             ("holdfast_epochs", "Epochs that this process ran, thrown away or not.", newest.epochs_run),
             ("holdfast_rows", "Rows in the epochs that this process ran.", newest.rows_run),
             ("holdfast_commits", "Commit records that this process added.", self._commits),
-            ("holdfast_restarts", "Times the job was started or tried again before now.", self._restarts),
+            ("holdfast_restarts", "Times the job was tried again after a failure.", self._restarts),
             ("holdfast_failures", "Times the run failed in this process.", self._failures),
         ):
             family = CounterMetricFamily(name, text, labels=["job"])

@@ -151,7 +151,7 @@ class Driver:
         )  # fmt: skip
         self._restarts = Restarts(self._context)
         self._restarts.recall()
-        self.monitor.update(term=self._term, restarts=self._restarted, phase="restoring")
+        self.monitor.update(term=self._term, restarts=self._restarts.count, phase="restoring")
         self._claim_end = ClaimEnd(self._checkpoint, self.settings, self.monitor.say)
         with Control(self._storage, self._term, controls, self._clock, self.monitor.say):
             ending, last = self._lead()
@@ -275,7 +275,7 @@ class Driver:
         epoch = self._led.running if self._led is not None else NO_EPOCH
         self._restarts.after(failure, epoch, self.wishes.stopping)
         self.wishes.permit.refuse_if_revoked()
-        self.monitor.update(restarts=self._restarted, error=None)
+        self.monitor.update(restarts=self._restarts.count, error=None)
         session = revived(self._spark, self._graph.name, self._own_session)
         if session is not self._spark:
             self.monitor.say("the Spark session had ended; a new one was started")
@@ -283,11 +283,6 @@ class Driver:
         if self.wishes.stopping.is_set():
             # Told to stop while something is not committed or not shown: that is not in good order.
             raise failure
-
-    @property
-    def _restarted(self) -> int:
-        """Starts before this one, each of which claimed a term, and tries within them."""
-        return self._term - 1 + self._restarts.count
 
     def _cores(self) -> int:
         return min(default_parallelism(self._spark), self.settings.key_groups)

@@ -43,8 +43,8 @@ class Progress:
     published_through: dict[str, int] = field(default_factory=dict)
     parallelism: int = 0
     restarts: int = 0
-    """How often the job was started on this checkpoint before (every start claims a term), and how often it
-    was tried again within all these starts. Never goes back.
+    """How often the job was tried again after a failure, over all starts on this checkpoint: a start is not a
+    restart. Never goes back.
     """
     error: str | None = None
     own_keys: dict[str, dict[str, int]] = field(default_factory=dict)
