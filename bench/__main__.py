@@ -28,7 +28,7 @@ def throughput() -> list[dict[str, Any]]:
     """Holdfast's operators and Spark's own, side by side, in a session that both have warmed."""
     spark = spark_baselines.session()
     for _ in range(2):
-        # The JVM compiles what it runs often: whoever came first would pay for everybody.
+        # The JVM compiles what it runs often: the first run would pay for all others.
         for operator in holdfast_runs.OPERATORS:
             holdfast_runs.measure(spark, operator, FULL, 2)
             holdfast_runs.measure(spark, operator, TINY, 10)

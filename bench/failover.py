@@ -1,4 +1,4 @@
-"""How long is nobody at work after the node that leads was killed?
+"""How long does a job stand still after the node that leads was killed?
 
     python -m bench.failover --standby cold warm hot --keys 100000 10000000 --kills 20
 

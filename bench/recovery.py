@@ -1,4 +1,4 @@
-"""How long is nobody at work after the driver was killed?
+"""How long does a job stand still after its driver was killed?
 
     python -m bench.recovery --keys 100000 10000000 --kills 30
 

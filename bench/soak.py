@@ -1,4 +1,4 @@
-"""Does anything grow for ever?
+"""Does anything grow without end?
 
     python -m bench.soak --epochs 2000
 

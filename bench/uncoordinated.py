@@ -173,7 +173,7 @@ def main() -> None:
     kept_in = "redis" if given.redis else "files"
     out = given.out or Path(f"bench-results/uncoordinated-{kept_in}.json")
     out.parent.mkdir(parents=True, exist_ok=True)
-    # The JVM compiles what it runs often: whoever came first would pay for everybody.
+    # The JVM compiles what it runs often: the first run would pay for all others.
     measure(CHECKPOINTED, given.epochs, None)
     results = []
     for turn in range(given.turns):

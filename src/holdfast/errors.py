@@ -13,7 +13,7 @@
     ├─ FencedOut            stop now               (a newer leader exists)
     ├─ SeatLost             stop now               (the cluster may give the seat to another node)
     ├─ UserCodeError        the user's function    (uid, epoch, key, row; cause in the text)
-    ├─ PoisonEpoch          mend what it fails on  (the same epoch failed in the same way again and again)
+    ├─ PoisonEpoch          fix what it fails on   (the same epoch failed in the same way again and again)
     ├─ RestoreError         choose another point   (incompatible state, checkpoint missing)
     │   ├─ ObjectMissing        a named object is not in storage
     │   └─ InputVanished        planned input can no longer be read
@@ -117,7 +117,7 @@ class UserCodeError(HoldfastError):
 
 
 class PoisonEpoch(HoldfastError):
-    """An epoch fails in the same way every time: trying again is no use."""
+    """An epoch fails in the same way every time: trying again does not help."""
 
     exit_code = 6
 

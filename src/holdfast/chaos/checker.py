@@ -53,7 +53,7 @@ class SinkShape:
     key: tuple[str, ...] | None = None
     """Of an aggregation: rows are compared by their last one per key."""
     stateless: bool = False
-    """No operator stands before it: each row comes of one row of a source."""
+    """No operator stands before it: each row is made of one row of a source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Left:
     states: dict[str, State]
     unreadable: tuple[str, ...] = ()
     broken: str = ""
-    """Why the job could not be got to go on: an error that no restart can mend."""
+    """Why the job could not go on: an error that no restart cures."""
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class Nemesis:
             number=fault.number,
             began=round(began, 3),
         )
-        # Whoever takes over has committed by then: there is nothing left to get over.
+        # The life that took over has committed by then: there is nothing left to get over.
         if outcome.effective and fault.kind is not Kind.TAKE_OVER:
             self._round.suffered(event)
 

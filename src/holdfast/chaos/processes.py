@@ -24,7 +24,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @dataclass(frozen=True)
 class Process:
-    """`session`: the pid of the process that began it; whatever comes of that one keeps it."""
+    """`session`: the pid of the process that began it; all that this one starts keep it."""
 
     pid: int
     parent: int
@@ -107,7 +107,7 @@ class Life:
         self._process.wait()
 
     def stop(self) -> None:
-        """Ask it to end after the epoch in hand."""
+        """Ask it to end after its current epoch."""
         self.told_to_stop = True
         terminate(self.pid)
 
@@ -175,7 +175,7 @@ def resume(pid: int) -> None:
 
 
 def terminate(pid: int) -> None:
-    """SIGTERM: a job ends after the epoch in hand."""
+    """SIGTERM: a job ends after its current epoch."""
     _signal(pid, signal.SIGTERM)
 
 

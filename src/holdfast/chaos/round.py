@@ -98,7 +98,7 @@ class Round:
         name = f"driver-{len(self.lives) + 1}"
         step = next(self._steps)
         token = self.directory / "tokens" / f"worker-{name}"
-        token.touch()  # as long as it is there, nobody dies at the step
+        token.touch()  # as long as it is there, no worker dies at the step
         self._worker_tokens[name] = (step, token)
         inner = {
             ROUND_VARIABLE: str(self.directory),

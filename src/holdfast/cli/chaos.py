@@ -174,7 +174,7 @@ def _empty(out: Path | None) -> Path:
 def _stage(
     file: Path, job: str | None, settings: LifeSettings, master: str, workers: int, directory: Path
 ) -> Iterator[tuple[Stage, Cluster | None]]:
-    # So that the job is ended, too, when somebody ends this process.
+    # So that the job ends, too, when this process is told to end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     command = [sys.executable, "-m", "holdfast.cli.chaos_process", str(file.resolve())]
     if job is not None:

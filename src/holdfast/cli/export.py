@@ -115,7 +115,7 @@ def _plain_of(value: Any, type: pa.DataType) -> Any:
 
 def plain(value: Any) -> Any:
     """A value as JSON has it: bytes in base 64, times in ISO form, decimals as text, maps as pairs where
-    their keys are no strings.
+    their keys are not strings.
     """
     if isinstance(value, Mapping):
         if all(isinstance(key, str) for key in value):

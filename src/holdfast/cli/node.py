@@ -34,10 +34,10 @@ from holdfast.cli.run import (
     Retain,
     Until,
     WorkingDir,
-    begin_anew,
     choose_master,
     parallelism_of,
     restart_of,
+    start_again,
 )
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.cluster.zookeeper import ZooKeeperSettings
@@ -158,7 +158,7 @@ def _be_node(
         try:
             one.run()
         except SessionLost as lost:
-            begin_anew(display, lost)
+            start_again(display, lost)
 
 
 def handover(

@@ -119,7 +119,7 @@ def run(
                 on_progress=display.progress, on_message=display.message,
             )  # fmt: skip
         except SessionLost as lost:
-            begin_anew(display, lost)
+            start_again(display, lost)
 
 
 def restart_of(text: str) -> RestartStrategy:
@@ -154,8 +154,8 @@ def parallelism_of(text: str | None) -> Any:
     return int(text)
 
 
-def begin_anew(display: Display, lost: SessionLost) -> None:
-    """PySpark starts one JVM per process: when that has died, the process begins anew, under its old pid."""
+def start_again(display: Display, lost: SessionLost) -> None:
+    """PySpark starts one JVM per process: when that has died, the process starts again, under its old pid."""
     display.message(f"{lost}: beginning anew")
     display.__exit__(None, None, None)
     sys.stdout.flush()

@@ -86,7 +86,7 @@ def _part(part: GivenUp) -> list[str]:
 
 
 def _agreed() -> bool:
-    """DefinitionError: there is nobody to ask."""
+    """DefinitionError: there is no terminal to ask at."""
     if not _at_a_terminal():
         raise DefinitionError(
             "nothing was given up: there is no terminal to ask at; look at what would be lost, then add --yes"

@@ -55,7 +55,7 @@ def status(
     json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say how a job stands: its leader, its newest checkpoint, its failures. Works also if nobody runs it.
+    """Say how a job stands: its leader, its newest checkpoint, its failures. Works also if it does not run.
     With --cluster: its nodes and seats, and the failovers.
     """
     with one_line_errors(verbose), suppress(KeyboardInterrupt):

@@ -24,7 +24,7 @@ from holdfast.errors import DefinitionError, RetryableError
 
 START_SECONDS = 30.0
 CLOSE_SECONDS = 5
-"""How long requests in hand may take to end when the server closes."""
+"""How long open requests may take to end when the server closes."""
 BACKLOG = 128
 TOKEN_CHARS_MIN = 8
 
@@ -44,7 +44,7 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, let requests in hand end, and wait for that."""
+        """Stop listening, let open requests end, and wait for that."""
         self._server.should_exit = True
         self._thread.join(CLOSE_SECONDS + 5)
         for each in self._handlers:

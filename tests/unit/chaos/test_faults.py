@@ -22,7 +22,7 @@ def test_the_same_seed_gives_the_same_faults() -> None:
     assert list(islice(worker_steps(7), 20)) == list(islice(worker_steps(7), 20))
 
 
-def test_every_kind_comes_up_before_any_begins_anew() -> None:
+def test_every_kind_comes_up_before_the_deck_is_shuffled_again() -> None:
     kinds = usual_kinds(cluster=True)
     cheap = [kind for kind in kinds if kind not in ENDS_DRIVER]
     deck = 3 * len(cheap) + len(kinds) - len(cheap)

@@ -73,7 +73,7 @@ def test_a_driver_is_killed_at_a_step(step: Step, tmp_path: Path) -> None:
     )
 
 
-def test_a_step_that_is_never_reached_is_not_counted_and_strikes_nobody_later(
+def test_a_step_that_is_never_reached_is_not_counted_and_kills_no_later_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nemesis, "STEP_SECONDS", 0.5)
@@ -135,7 +135,7 @@ def test_a_job_is_stopped_and_started_with_another_parallelism(tmp_path: Path) -
     ("options", "reason"),
     [({"ends_with": 4}, "ended with 4: error: as I was told"), ({"ends_with": 77}, "nobody else led")],
 )
-def test_an_error_that_no_restart_mends_breaks_the_round(
+def test_an_error_that_no_restart_cures_breaks_the_round(
     options: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     round = suffer(tmp_path, **options)
@@ -143,7 +143,7 @@ def test_an_error_that_no_restart_mends_breaks_the_round(
     assert reason in round.failed
 
 
-def test_lives_that_commit_nothing_are_not_repeated_for_ever(
+def test_lives_that_commit_nothing_are_not_repeated_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.chaos.round.FRUITLESS_LIVES_MAX", 2)

@@ -36,7 +36,7 @@ def test_figures_are_counted_from_the_history() -> None:
     assert figures.recoveries == Recoveries(1, 7.0, 7.0, 7.0)
 
 
-def test_a_reference_is_no_round() -> None:
+def test_a_reference_does_not_count_as_a_round() -> None:
     reference = [Event(1.0, "round", "ends", "round-end", {"round": 0, "restarts": 0})]
     assert figures_of(reference, epochs=0, source_rows=0, tally=Tally()).rounds == 0
 

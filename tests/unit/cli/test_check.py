@@ -122,13 +122,13 @@ def test_what_cannot_follow_ends_with_exit_code_4(checkpoint: Path, tmp_path: Pa
 
 
 def test_an_operator_that_is_gone_needs_leave(checkpoint: Path, tmp_path: Path) -> None:
-    text = LATER.replace("hf.MemorySink())\n", "hf.MemorySink(), uid='sums-anew')\n")
+    text = LATER.replace("hf.MemorySink())\n", "hf.MemorySink(), uid='new-sums')\n")
     result = check(tmp_path, text)
     assert result.exit_code == 4
     assert "state of operator 'sums', which this job does not have" in result.stderr
     found, _ = said(check(tmp_path, text, "--json", "--allow-dropped-state"))
     assert found["operator", "sums"] == found["state", "sums.accumulator"] == "dropped"
-    assert found["operator", "sums-anew"] == "added"
+    assert found["operator", "new-sums"] == "added"
 
 
 def test_the_table_fits_people(checkpoint: Path, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_no_checkpoint_and_another_job_are_refused(checkpoint: Path, tmp_path: P
     assert not checkpoint.exists()
 
 
-def test_plans_left_behind_are_followed_or_made_anew(checkpoint: Path, tmp_path: Path) -> None:
+def test_plans_left_behind_are_made_again_where_the_code_changed(checkpoint: Path, tmp_path: Path) -> None:
     # Without the last two commits, the plans of their epochs are left over, as after a crash.
     for name in sorted((checkpoint / "commits").iterdir())[-2:]:
         name.unlink()

@@ -106,7 +106,7 @@ def test_debug_in_the_environment_shows_the_traceback(
     assert "Traceback" in err
 
 
-def test_an_error_that_nobody_foresaw_is_still_one_line() -> None:
+def test_an_unexpected_error_is_still_one_line() -> None:
     assert options.explained(ValueError("a\nb")) == [
         "unexpected ValueError: a; run again with --verbose for the traceback"
     ]

@@ -248,7 +248,7 @@ def ended(place: Place, **changed: Any) -> EndedRecord:
     return replace(record, **changed)
 
 
-def test_status_says_that_a_job_was_stopped_cleanly_and_asks_nobody(
+def test_status_of_a_job_that_stopped_cleanly_asks_no_leader(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(admin_status, "status_of_leader")

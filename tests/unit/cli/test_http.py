@@ -118,7 +118,7 @@ def test_an_address_is_host_and_port(text: str, host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "localhost", "localhost:", "localhost:http", "localhost:65536", "a:-1"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_a_text_that_is_not_an_address_is_refused(text: str) -> None:
     with pytest.raises(DefinitionError, match="is not an address"):
         address(text)
 

@@ -69,7 +69,7 @@ def test_show_says_what_a_savepoint_holds(place: Path) -> None:
     )
 
 
-def test_what_is_no_savepoint_is_one_line_and_an_exit_code(place: Path) -> None:
+def test_a_place_without_a_savepoint_is_one_line_and_an_exit_code(place: Path) -> None:
     for command in ("show", "verify", "dispose"):
         code, _, error = run(command, str(place.parent / "checkpoint"))
         assert code == 4

@@ -161,7 +161,7 @@ def test_rescale_and_stop_reach_the_job(client: httpx.Client, job: FakeJob, lead
     assert job.calls == [("rescale", 8), ("stop", None, True)]
 
 
-def test_the_same_verb_is_on_record_when_nobody_leads(client: httpx.Client) -> None:
+def test_a_verb_is_on_record_when_no_leader_runs(client: httpx.Client) -> None:
     id = client.post("/stop", json={}).json()["request"]
     told = client.get(f"/requests/{id}").json()
     assert (told["state"], told["arguments"]) == ("waiting", {"savepoint": None, "drain": False})

@@ -115,7 +115,7 @@ def test_the_age_of_the_newest_commit_grows() -> None:
     assert watched.value("holdfast_commit_age_seconds") == 2.5
 
 
-def test_lag_that_nobody_knows_is_left_out() -> None:
+def test_an_unknown_lag_is_left_out() -> None:
     watched = Watched()
     assert ("holdfast_source_lag_rows", "") not in watched.samples()
     assert ("holdfast_source_waiting_files", "") not in watched.samples()

@@ -5,8 +5,8 @@
     sinks/<uid>/<epoch, 12 digits>+<unique>.arrow  a repetition, in a sink that cannot recognise one
     sinks/<uid>/calls.jsonl                        one line for each call of `publish`, after it
 
-Always true: rows and calls are judged apart from what the user's sink makes of them; a recorded sink tells
-nobody what it shows, so that recovery publishes again whatever no commit says was published.
+Always true: rows and calls are judged apart from what the user's sink makes of them; a recorded sink does
+not tell what it shows, so that recovery publishes again whatever no commit says was published.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def test_of_two_that_an_order_fits_one_gets_it(orders: Orders) -> None:
     assert [orders.take(order), orders.take(order)] == [True, False]
 
 
-def test_an_order_that_was_withdrawn_is_suffered_by_nobody(storage: Storage, orders: Orders) -> None:
+def test_an_order_that_was_withdrawn_has_no_effect(storage: Storage, orders: Orders) -> None:
     orders.give(Order(id="f1", action="fail"))
     orders.withdraw("f1")
     storage.put("a", b"1")
