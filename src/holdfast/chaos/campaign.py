@@ -97,11 +97,11 @@ class Campaign:
         *,
         cluster: Cluster | None = None,
         check: Check | None = None,
-        listener: Callable[[Event], None] | None = None,
+        listener: Callable[[Event], None],
     ) -> None:
         self._stage, self._sinks, self._wish, self._directory = stage, sinks, wish, directory
         self._cluster, self._check = cluster, check
-        self._history = _Heard(listener, file=directory / "history.jsonl")
+        self._history = History(file=directory / "history.jsonl", listener=listener)
         self._again: Left | None = None
         self._reference_seconds = 0.0
         self._epochs = self._rows = 0
@@ -193,20 +193,6 @@ class Campaign:
         title = f"{self._directory.name}: a job under faults ({report.guarantee})"
         (self._directory / "timeline.svg").write_text(timeline(self._history.events, title, subtitle))
         (self._directory / "report.json").write_text(json.dumps(report.as_dict(), indent=2) + "\n")
-
-
-class _Heard(History):
-    """A history with a listener."""
-
-    def __init__(self, listener: Callable[[Event], None] | None, file: Path) -> None:
-        super().__init__(file=file)
-        self._listener = listener
-
-    def add(self, who: str, what: str, kind: str = "note", **facts: Any) -> Event:
-        event = super().add(who, what, kind, **facts)
-        if self._listener is not None:
-            self._listener(event)
-        return event
 
 
 def _cut_elsewhere(stage: Stage) -> Stage:

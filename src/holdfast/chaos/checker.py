@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from enum import StrEnum
+from operator import add
 from typing import Any
 
 from holdfast.chaos.stored_fold import State
@@ -94,13 +95,7 @@ class Tally:
     invented: int = 0
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            self.rows + other.rows,
-            self.lost + other.lost,
-            self.doubled + other.doubled,
-            self.changed + other.changed,
-            self.invented + other.invented,
-        )
+        return Tally(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True)
@@ -146,13 +141,8 @@ def compare(sinks: Sequence[SinkShape], guarantee: str, reference: Left, run: Le
                 _state(uid, reference, run) for uid in sorted(reference.states.keys() | run.states.keys())
             ]
     elif not reference.ended:
-        parts.append(
-            Part(
-                "reference",
-                Verdict.UNKNOWN,
-                ("it did not end by itself in its time; under chaos a job needs bounded sources",),
-            )
-        )
+        reason = "it did not end by itself in its time; under chaos a job needs bounded sources"
+        parts.append(Part("reference", Verdict.UNKNOWN, (reason,)))
     return Finding(tuple(parts))
 
 
@@ -257,15 +247,16 @@ def _by_last_row(key: tuple[str, ...], expected: SinkLeft, found: SinkLeft) -> t
         doubled += more
         if more and len(reasons) < REASONS_MAX:
             reasons.append(f"epoch {epoch} has {more} keys more than once")
-    for name in sorted(changed, key=repr)[:REASONS_MAX]:
+    for name in _first(changed):
         reasons.append(f"last row {_words(there[name])}, in the reference {_words(wanted[name])}")
-    for name in sorted(lost, key=repr)[:REASONS_MAX]:
-        reasons.append(f"key {name} is missing")
-    for name in sorted(invented, key=repr)[:REASONS_MAX]:
-        reasons.append(f"key {name} is not in the reference")
-    return Tally(sum(1 for _ in found.rows()), len(lost), doubled, len(changed), len(invented)), tuple(
-        reasons
-    )
+    reasons += [f"key {name} is missing" for name in _first(lost)]
+    reasons += [f"key {name} is not in the reference" for name in _first(invented)]
+    rows = sum(1 for _ in found.rows())
+    return Tally(rows, len(lost), doubled, len(changed), len(invented)), tuple(reasons)
+
+
+def _first(names: Iterable[Hashable]) -> list[Hashable]:
+    return sorted(names, key=repr)[:REASONS_MAX]
 
 
 def _last_rows(key: tuple[str, ...], left: SinkLeft) -> dict[Hashable, Any]:
@@ -284,10 +275,9 @@ def _state(uid: str, reference: Left, run: Left) -> Part:
         for key in sorted(wanted.keys() | there.keys(), key=repr)
         if wanted.get(key) != there.get(key)
     ]
-    told = wrong[:REASONS_MAX] + (
-        [f"... and {len(wrong) - REASONS_MAX} more"] if len(wrong) > REASONS_MAX else []
-    )
-    return Part(f"state of {uid}", Verdict.FALSE if wrong else Verdict.TRUE, tuple(told))
+    more = [f"... and {len(wrong) - REASONS_MAX} more"] if len(wrong) > REASONS_MAX else []
+    verdict = Verdict.FALSE if wrong else Verdict.TRUE
+    return Part(f"state of {uid}", verdict, (*wrong[:REASONS_MAX], *more))
 
 
 def canonical(row: Row) -> Hashable:

@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -43,6 +43,7 @@ class History:
 
     events: list[Event] = field(default_factory=list)
     file: Path | None = None
+    listener: Callable[[Event], None] = lambda event: None
     _began: float = field(default_factory=time.monotonic)
     _open: TextIO | None = None
 
@@ -53,6 +54,7 @@ class History:
             if self._open is None:
                 self._open = self.file.open("a", buffering=1)
             self._open.write(event.as_json() + "\n")
+        self.listener(event)
         return event
 
     def now(self) -> float:

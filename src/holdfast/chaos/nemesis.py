@@ -37,6 +37,8 @@ MEANT = "[!r]*"
 LIFE_SECONDS = 90.0
 """For a life to start and commit, or to end."""
 PROGRESS_SECONDS = 180.0
+STOP_SECONDS = 2.0
+"""For SIGSTOP to take effect."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,7 @@ class Nemesis:
         return Outcome(True, f"{life.name} is killed")
 
     def _kill_worker(self, fault: Fault) -> Outcome:
-        victim = self._chosen(self._workers, fault)
-        if victim is None:
-            return Outcome(False)
-        processes.kill(victim.pid)
-        return Outcome(True, f"worker {victim.pid} is killed")
+        return self._kill_one_of(self._workers, "worker", fault)
 
     def _kill_worker_at_step(self, fault: Fault) -> Outcome:
         step, token = self._round.worker_step()
@@ -142,16 +140,12 @@ class Nemesis:
 
     def _kill_executor(self, fault: Fault) -> Outcome:
         assert self._cluster is not None
-        victim = self._chosen(self._cluster.executors, fault)
-        if victim is None:
-            return Outcome(False)
-        processes.kill(victim.pid)
-        return Outcome(True, f"executor {victim.pid} is killed")
+        return self._kill_one_of(self._cluster.executors, "executor", fault)
 
     def _pause_driver(self, fault: Fault) -> Outcome:
         life, whole = self._round.leader, fault.draw % 2 == 0
         life.pause(whole=whole)
-        if not self._stopped(life.pid):
+        if not _wait(lambda: processes.is_stopped(life.pid), STOP_SECONDS):
             return Outcome(False)
         time.sleep(fault.seconds)
         life.resume(whole=whole)
@@ -160,16 +154,13 @@ class Nemesis:
     def _take_over(self, fault: Fault) -> Outcome:
         zombie, whole = self._round.leader, fault.draw % 2 == 0
         zombie.pause(whole=whole)
-        if not self._stopped(zombie.pid):
+        if not _wait(lambda: processes.is_stopped(zombie.pid), STOP_SECONDS):
             return Outcome(False)
         seen = self._round.newest
         rightful = self._round.start()
         self._round.wait(lambda: self._round.newest > seen, LIFE_SECONDS)
         zombie.resume(whole=whole)
-        give_up = time.monotonic() + LIFE_SECONDS
-        while zombie.running and time.monotonic() < give_up:
-            self._round.watch()
-            time.sleep(0.05)
+        _wait(lambda: not zombie.running, LIFE_SECONDS, meanwhile=self._round.watch)
         ending = f"ended with {zombie.exit_code}" if not zombie.running else "went on, and was ended"
         zombie.close()
         return Outcome(True, f"{rightful.name} took over, {zombie.name} woke up and {ending}")
@@ -213,10 +204,7 @@ class Nemesis:
     def _restart(self, fault: Fault) -> Outcome:
         life = self._round.leader
         life.stop()
-        give_up = time.monotonic() + LIFE_SECONDS
-        while life.running and time.monotonic() < give_up:
-            time.sleep(0.05)
-        if life.running:
+        if not _wait(lambda: not life.running, LIFE_SECONDS):
             life.kill()
             return Outcome(True, f"{life.name} did not stop in {LIFE_SECONDS:.0f} s, and was killed")
         return Outcome(True, f"{life.name} stopped by itself with {life.exit_code}")
@@ -246,12 +234,11 @@ class Nemesis:
         return Outcome(True, f"a bit of {path.name} is turned")
 
     def _workers(self) -> list[Process]:
-        sessions = [self._round.leader.pid]
-        found = [worker for session in sessions for worker in processes.python_workers(session)]
+        found = processes.python_workers(self._round.leader.pid)
         return found + (self._cluster.python_workers() if self._cluster else [])
 
-    def _chosen(self, candidates: Callable[[], list[Process]], fault: Fault) -> Process | None:
-        """One of those that are there, or come soon."""
+    def _kill_one_of(self, candidates: Callable[[], list[Process]], role: str, fault: Fault) -> Outcome:
+        """Of those that are there, or come soon."""
         found: list[Process] = []
 
         def there() -> bool:
@@ -259,22 +246,29 @@ class Nemesis:
             return bool(found)
 
         if not self._round.wait(there, CALL_SECONDS):
-            return None
-        return sorted(found, key=lambda process: process.pid)[fault.draw % len(found)]
-
-    def _stopped(self, pid: int) -> bool:
-        give_up = time.monotonic() + 2.0
-        while not processes.is_stopped(pid):
-            if time.monotonic() > give_up:
-                return False
-            time.sleep(0.005)
-        return True
+            return Outcome(False)
+        victim = sorted(found, key=lambda process: process.pid)[fault.draw % len(found)]
+        processes.kill(victim.pid)
+        return Outcome(True, f"{role} {victim.pid} is killed")
 
     def _wait_taken(self, id: str, seconds: float) -> bool:
         return self._round.wait(lambda: self._round.orders.taken(id), seconds)
 
     def _token(self, fault: Fault) -> Path:
         return self._round.directory / "tokens" / f"fault-{fault.number}"
+
+
+def _wait(
+    condition: Callable[[], bool], seconds: float, meanwhile: Callable[[], None] = lambda: None
+) -> bool:
+    """Whether the condition came to hold in time. Does not watch the round, unless `meanwhile` does."""
+    give_up = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > give_up:
+            return False
+        meanwhile()
+        time.sleep(0.02)
+    return True
 
 
 def _taken_first(token: Path) -> bool:

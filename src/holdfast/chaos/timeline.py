@@ -6,7 +6,7 @@ Plain SVG, made of the history alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from holdfast.chaos.faults import Kind
@@ -47,11 +47,9 @@ def lives(events: Sequence[Event]) -> list[Span]:
         elif not spans:
             continue
         elif event.kind == "commit" and spans[-1].working is None:
-            spans[-1] = Span(spans[-1].name, spans[-1].start, event.seconds, event.seconds)
+            spans[-1] = replace(spans[-1], working=event.seconds)
         if event.kind in ("commit", "end", "round-end", "fault", "missed"):
-            last = spans[-1]
-            if event.kind != "round-end" or last.end <= event.seconds:
-                spans[-1] = Span(last.name, last.start, last.working, event.seconds)
+            spans[-1] = replace(spans[-1], end=event.seconds)
     return spans
 
 
