@@ -39,31 +39,34 @@ TOLD = ("round", "round-end", "fault", "missed", "end", "verdict")
 
 
 Kinds = Annotated[
-    str | None, typer.Option(help=f"Only these, by commas: {', '.join(Kind)}. [default: all but damage-file]")
+    str | None,
+    typer.Option(help=f"Only these, separated by commas: {', '.join(Kind)}. [default: all but damage-file]"),
 ]
 Steps = Annotated[
-    str | None, typer.Option(help="Of kill-driver-at-step: at these only, by commas. [default: all]")
+    str | None, typer.Option(help="For kill-driver-at-step: only these, separated by commas. [default: all]")
 ]
 Master = Annotated[
     str, typer.Option(help="The Spark master; the second number is how often a task is tried.")
 ]
 Workers = Annotated[
-    int, typer.Option(min=0, max=8, help="Start a real cluster with so many workers instead.")
+    int, typer.Option(min=0, max=8, help="Start a real cluster with this many workers instead.")
 ]
 CheckBy = Annotated[
     str | None,
     typer.Option(
-        "--check", metavar="MODULE:FUNCTION", help="Judge by this, too: (reference, round) -> list."
+        "--check", metavar="MODULE:FUNCTION", help="Also judge by this: (reference, round) -> list."
     ),
 ]
-Out = Annotated[Path | None, typer.Option(help="An empty directory for all of it. [default: chaos-<time>]")]
+Out = Annotated[
+    Path | None, typer.Option(help="An empty directory for all of it. [default: chaos-, with the time]")
+]
 
 
 def chaos(
     file: AppFile,
     minutes: Annotated[float, typer.Option(min=0.1, help="How long to inject faults.")] = 5.0,
     seed: Annotated[int | None, typer.Option(help="Repeat the faults of an earlier run.")] = None,
-    faults: Annotated[int | None, typer.Option(min=1, help="End after so many faults.")] = None,
+    faults: Annotated[int | None, typer.Option(min=1, help="End after this many faults.")] = None,
     kinds: Kinds = None,
     steps: Steps = None,
     master: Master = "local[2,4]",
@@ -81,7 +84,7 @@ def chaos(
     json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run a job under kills, pauses, storage faults and clock jumps, and compare it with a run in peace."""
+    """Run a job under kills, pauses, storage faults and clock jumps, and compare it with a run without."""
     options = {
         "guarantee": guarantee,
         "max_rows_per_epoch": max_rows_per_epoch,

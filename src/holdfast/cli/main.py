@@ -32,6 +32,8 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # In the usual mode, rich takes the "[default: ...]" of a help text for markup, and hides it.
+    rich_markup_mode="markdown",
     help="Fault-tolerant stateful stream processing for PySpark.",
 )
 for command in (

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from holdfast.cli import main, options
@@ -29,6 +30,19 @@ def app(tmp_path: Path) -> str:
 def run(*arguments: str) -> tuple[int, str, str]:
     done = CliRunner().invoke(main.app, list(arguments))
     return done.exit_code, done.stdout, done.stderr
+
+
+def test_help_shows_the_defaults_that_it_describes() -> None:
+    commands = typer.main.get_command(main.app)
+    assert isinstance(commands, typer.core.TyperGroup)
+    described = 0
+    for name in ("run", "chaos", "node", "skip"):
+        text = " ".join(run(name, "--help")[1].replace("│", " ").split())
+        for option in commands.commands[name].params:
+            _, mark, default = (getattr(option, "help", None) or "").partition("[default: ")
+            assert mark + default in text, (name, option.name)
+            described += bool(mark)
+    assert described > 10
 
 
 def test_guarantees_names_the_weak_part(app: str) -> None:
