@@ -41,7 +41,7 @@ def stop(
 ) -> None:
     """End a running job in good order: what it has read is committed and published."""
     with one_line_errors(verbose):
-        arguments = {"savepoint": _place(savepoint), "drain": drain}
+        arguments = {"savepoint": _for_the_leader(savepoint), "drain": drain}
         _ask(checkpoint, "stop", arguments, timeout, wait=not no_wait, as_json=json)
 
 
@@ -56,7 +56,7 @@ def savepoint(
 ) -> None:
     """Have a running job take a savepoint; it goes on meanwhile."""
     with one_line_errors(verbose):
-        arguments = {"url": _place(url), "format": format}
+        arguments = {"url": _for_the_leader(url), "format": format}
         _ask(checkpoint, "savepoint", arguments, timeout, wait=not no_wait, as_json=json)
 
 
@@ -174,6 +174,6 @@ def _how_to_follow(id: str, checkpoint: str) -> str:
     return f"the request goes on: follow it with `holdfast request {id} --checkpoint {checkpoint}`"
 
 
-def _place(url: str | None) -> str | None:
-    """A place as the leader understands it: it has another current directory."""
+def _for_the_leader(url: str | None) -> str | None:
+    """A url as the leader understands it: it has another current directory."""
     return url if url is None or "://" in url else os.path.abspath(os.path.expanduser(url))

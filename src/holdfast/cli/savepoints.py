@@ -31,7 +31,7 @@ savepoints = typer.Typer(
     name="savepoints", no_args_is_help=True, help="Look at savepoints, check, convert and remove them."
 )
 
-Place = Annotated[str, typer.Argument(metavar="URL", help="Where the savepoint is.")]
+SavepointUrl = Annotated[str, typer.Argument(metavar="URL", help="Where the savepoint is.")]
 
 
 @savepoints.command("list")
@@ -55,7 +55,7 @@ def list_command(
 
 
 @savepoints.command()
-def show(url: Place, json: AsJson = False, verbose: Verbose = False) -> None:
+def show(url: SavepointUrl, json: AsJson = False, verbose: Verbose = False) -> None:
     """Say what a savepoint holds. Its bytes are not read: see verify."""
     with one_line_errors(verbose):
         storage = open_storage(url)
@@ -64,7 +64,7 @@ def show(url: Place, json: AsJson = False, verbose: Verbose = False) -> None:
 
 
 @savepoints.command()
-def verify(url: Place, json: AsJson = False, verbose: Verbose = False) -> None:
+def verify(url: SavepointUrl, json: AsJson = False, verbose: Verbose = False) -> None:
     """Read every byte of a savepoint and say what is damaged or missing."""
     with one_line_errors(verbose):
         problems = verify_savepoint(open_storage(url))
@@ -104,7 +104,7 @@ def convert(
 
 @savepoints.command()
 def dispose(
-    url: Place,
+    url: SavepointUrl,
     force: Annotated[bool, typer.Option("--force", help="Even if a job has claimed it.")] = False,
     verbose: Verbose = False,
 ) -> None:
