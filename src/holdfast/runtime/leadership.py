@@ -39,7 +39,7 @@ from holdfast.runtime.epoch.runner import EpochOutcome, EpochRunner, Lines
 from holdfast.runtime.epoch.save_ledger import Ledger
 from holdfast.runtime.epoch.schemas_in_force import InForce, operator_schemas
 from holdfast.runtime.epoch.snapshotter import Snapshotter
-from holdfast.runtime.placement import Placement, work_place
+from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.progress import Monitor
 from holdfast.runtime.recovery import Inspector
 from holdfast.runtime.restarts import NO_EPOCH
@@ -117,12 +117,14 @@ class Stretch:
         """Make what runs, saves and commits."""
         seat, shards = self._seat, self._shards
         settings, checkpoint = seat.settings, seat.checkpoint
-        place = work_place(seat.spark, settings, checkpoint.job.identity, checkpoint.storage, seat.owner)
+        workspace = workspace_of(
+            seat.spark, settings, checkpoint.job.identity, checkpoint.storage, seat.owner
+        )
         placement = Placement(seat.spark)
         self._runner = EpochRunner(
             seat.spark,
             program,
-            place,
+            workspace,
             checkpoint.storage,
             self._planner.readers,
             settings.key_groups,
@@ -131,9 +133,9 @@ class Stretch:
             seat.term,
         )
         self._passes = SavingPasses(
-            seat.spark, program, place, placement, shards, seat.term, seat.run, seat.clock
+            seat.spark, program, workspace, placement, shards, seat.term, seat.run, seat.clock
         )
-        self._snapshotter = Snapshotter(seat.spark, place, placement, shards, in_force)
+        self._snapshotter = Snapshotter(seat.spark, workspace, placement, shards, in_force)
         # State that is not kept up any more is given up in the first commit, and not found again later.
         schemas = [each for each in in_force.records if seat.exactly or each.uid in program.own_keys]
         self._committer = Committer(

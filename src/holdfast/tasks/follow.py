@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import Arrival
 from holdfast.state.files.conversion import Lineage
-from holdfast.tasks.messages import Failure, TaskResult, WorkPlace, as_batch
+from holdfast.tasks.messages import Failure, TaskResult, Workspace, as_batch
 from holdfast.tasks.working_state import Kept, leave_former_shards, open_shard
 
 
@@ -39,7 +39,7 @@ class FollowTask:
     shards, those that are not brought along included.
     """
 
-    place: WorkPlace
+    workspace: Workspace
     operators: tuple[FollowedOperator, ...]
     committed: int
     ranges: tuple[KeyGroupRange, ...]
@@ -63,9 +63,9 @@ class FollowTask:
 
     def _bring(self, operator: FollowedOperator, plan: Line) -> Arrival:
         opened = open_shard(
-            self.place, operator.uid, operator.lineage, plan, self.committed, Kept.IN_CHECKPOINT
+            self.workspace, operator.uid, operator.lineage, plan, self.committed, Kept.IN_CHECKPOINT
         )
-        leave_former_shards(self.place, operator.uid, self.ranges)
+        leave_former_shards(self.workspace, operator.uid, self.ranges)
         with contextlib.closing(opened) as state:
             # Now, while there is time: otherwise the first epoch after a takeover would wait for it.
             state.verify_base()

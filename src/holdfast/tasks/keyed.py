@@ -77,7 +77,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     if given:
         rows = pa.Table.from_batches(given)
         writer = TaskWriter(
-            open_storage(task.place.storage_url), task.epoch, f"{task.run}-{task.attempt}", shard
+            open_storage(task.workspace.storage_url), task.epoch, f"{task.run}-{task.attempt}", shard
         )
         outputs = writer.stage({task.stream: rows}, (task.stream,))
         result = msgspec.structs.replace(result, rows=rows.num_rows, outputs=outputs)
@@ -98,7 +98,7 @@ def _operator_result(task: OperatorTask, shard: int, batches: list[pa.RecordBatc
     except errors.HoldfastError as error:
         if isinstance(error, errors.CorruptionError):
             # If it was the local copy of a snapshot that went bad, the next run fetches another.
-            forget_fetched(disk_directory(task.place, task.uid, task.shards[shard].groups), keep=())
+            forget_fetched(disk_directory(task.workspace, task.uid, task.shards[shard].groups), keep=())
         failure = Failure(type(error).__name__, error.args)
         return TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd(), failure=failure)
 
@@ -116,9 +116,9 @@ def _retrying_when_stale(run: Callable[[], TaskResult]) -> TaskResult:
 def _run_shard(task: OperatorTask, shard: int, table: pa.Table) -> TaskResult:
     watch = Watch()
     plan = task.shards[shard]
-    storage = open_storage(task.place.storage_url)
-    state = open_shard(task.place, task.uid, task.lineage, plan, task.committed, _kept(task))
-    leave_former_shards(task.place, task.uid, [each.groups for each in task.shards])
+    storage = open_storage(task.workspace.storage_url)
+    state = open_shard(task.workspace, task.uid, task.lineage, plan, task.committed, _kept(task))
+    leave_former_shards(task.workspace, task.uid, [each.groups for each in task.shards])
     with contextlib.closing(state):
         result = _run_on(state, task, shard, plan, table, storage, watch)
         return msgspec.structs.replace(result, arrival=state.arrival)
@@ -192,4 +192,4 @@ def _own_keys(task: OperatorTask, plan: Line, state: ShardState) -> OwnKeys | No
         return None
     from holdfast.tasks.uncoordinated.shard_run import OwnKeys
 
-    return OwnKeys(task, state, shard_directory(task.place, task.uid, plan.groups))
+    return OwnKeys(task, state, shard_directory(task.workspace, task.uid, plan.groups))

@@ -27,8 +27,8 @@ INLINE_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True)
-class WorkPlace:
-    """Where tasks keep working state and put files."""
+class Workspace:
+    """Where the tasks of one job keep working state (`working_root`) and put files (`storage_url`)."""
 
     identity: str
     storage_url: str
@@ -37,7 +37,7 @@ class WorkPlace:
     owner: str = ""
     """The node whose working state it is, where nodes of a cluster may share a machine."""
     private_root: bool = False
-    """Anybody could have guessed `working_root`: it must be this user's alone."""
+    """`working_root` has a name that other users can guess: it must be this user's alone."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class OperatorTask:
     it.
     """
 
-    place: WorkPlace
+    workspace: Workspace
     uid: str
     epoch: int
     attempt: int
@@ -74,7 +74,7 @@ class OperatorTask:
 class UnkeyedTask:
     """One operator without keys in one epoch; every shard's task takes its own lists from it."""
 
-    place: WorkPlace
+    workspace: Workspace
     uid: str
     epoch: int
     attempt: int
@@ -93,7 +93,7 @@ class UnkeyedTask:
 class StageTask:
     """Rows of a stream to be staged as they are."""
 
-    place: WorkPlace
+    workspace: Workspace
     stream: str
     epoch: int
     attempt: int

@@ -71,7 +71,7 @@ def packed(operator: str, field: StateField, held: ShardList) -> HeldList:
 
 def _run_shard(task: UnkeyedTask, shard: int, rows: pa.Table, host: str, executor: str) -> TaskResult:
     watch = Watch()
-    storage = open_storage(task.place.storage_url)
+    storage = open_storage(task.workspace.storage_url)
     held = task.lists[shard]
     lists = {
         field.name: unpacked(storage, field, held[field.name])

@@ -26,7 +26,7 @@ from holdfast.tasks.messages import (
     INLINE_BYTES,
     TaskResult,
     UnkeyedTask,
-    WorkPlace,
+    Workspace,
     decode_result,
     encode_result,
 )
@@ -82,7 +82,7 @@ class Shop:
 
     def __init__(self, path: Path, function: OperatorFunction, shards: int, *, saves: bool = True) -> None:
         self.storage = LocalStorage(path)
-        self.place = WorkPlace("id", self.storage.url, None, "lmdb")
+        self.workspace = Workspace("id", self.storage.url, None, "lmdb")
         self.function, self.shards, self.saves = function, shards, saves
         self.view, self.epoch, self.on_error = EMPTY, 0, "fail"
         self.lists: Lists = {}
@@ -111,7 +111,7 @@ class Shop:
         """One epoch: a text of words for each shard that gets rows."""
         self.epoch += 1
         task = UnkeyedTask(
-            self.place, "op", self.epoch, 1, "run", 7, self.function,
+            self.workspace, "op", self.epoch, 1, "run", 7, self.function,
             state_layout("op", self.function, ROWS, ()), self.on_error,  # type: ignore[arg-type]
             self.lists["op"].shards, ("", "again", "!dead"), self.saves,
         )  # fmt: skip

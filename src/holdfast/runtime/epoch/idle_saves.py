@@ -32,7 +32,7 @@ from holdfast.tasks.messages import (
     RESULT_SCHEMA,
     OwnKeysResult,
     TaskResult,
-    WorkPlace,
+    Workspace,
     as_batch,
     decode_result,
 )
@@ -60,7 +60,7 @@ Results = dict[tuple[str, int], OwnKeysResult]
 class PassTask:
     """Shards of one operator whose keys are to be saved, by shard number."""
 
-    place: WorkPlace
+    workspace: Workspace
     uid: str
     run: str
     term: int
@@ -81,9 +81,9 @@ class PassTask:
                 yield as_batch(TaskResult(shard=shard, host=host, executor=executor, own_keys=own))
 
     def _of_shard(self, groups: KeyGroupRange, version: Version) -> OwnKeysResult | None:
-        directory = shard_directory(self.place, self.uid, groups)
-        identity = state_identity(self.place, self.uid, groups, self.lineage, Kept.BY_KEY)
-        state = attach_state(directory, identity, backend=self.place.backend)
+        directory = shard_directory(self.workspace, self.uid, groups)
+        identity = state_identity(self.workspace, self.uid, groups, self.lineage, Kept.BY_KEY)
+        state = attach_state(directory, identity, backend=self.workspace.backend)
         if state is None:
             return None
         with contextlib.closing(state):
@@ -95,7 +95,7 @@ class PassTask:
             return None
         shard, layout = ShardBook.unpack(stored), self.lineage.layout
         workshop = workshop_of(
-            self.place.identity, self.uid, self.run, self.protection, self.function, layout
+            self.workspace.identity, self.uid, self.run, self.protection, self.function, layout
         )
         workshop.go_on()
         taken = taken_at(state, shard, self.term, self.now_ms, layout.generation)
@@ -130,14 +130,14 @@ class SavingPasses:
         self,
         spark: SparkSession,
         program: Program,
-        place: WorkPlace,
+        workspace: Workspace,
         placement: Placement,
         shards: int,
         term: int,
         run: str,
         clock: Clock,
     ) -> None:
-        self._spark, self._program, self._place, self._placement = spark, program, place, placement
+        self._spark, self._program, self._workspace, self._placement = spark, program, workspace, placement
         self._shards, self._term, self._run, self._clock = shards, term, run, clock
         self._last, self._apart = clock.monotonic(), PASS_SECONDS
 
@@ -169,7 +169,7 @@ class SavingPasses:
         node = self._program.own_keys[uid]
         assert node.protection is not None
         task = PassTask(
-            place=self._place,
+            workspace=self._workspace,
             uid=uid,
             run=self._run,
             term=self._term,

@@ -40,7 +40,7 @@ from holdfast.tasks.messages import (
     StageTask,
     TaskResult,
     UnkeyedTask,
-    WorkPlace,
+    Workspace,
     decode_result,
 )
 from holdfast.tasks.unkeyed import run_unkeyed
@@ -85,7 +85,7 @@ class EpochRunner:
         self,
         spark: SparkSession,
         program: Program,
-        place: WorkPlace,
+        workspace: Workspace,
         storage: Storage,
         readers: Mapping[str, SourceReader],
         key_groups: int,
@@ -94,7 +94,7 @@ class EpochRunner:
         term: int = 0,
     ) -> None:
         self._term = term
-        self._spark, self._program, self._place, self._storage = spark, program, place, storage
+        self._spark, self._program, self._workspace, self._storage = spark, program, workspace, storage
         self._readers, self._key_groups, self._saves_state = readers, key_groups, saves_state
         self._placement = placement
         self._proved_empty: set[str] = set()
@@ -106,7 +106,7 @@ class EpochRunner:
         """
         started = time.perf_counter()
         outcome = EpochOutcome(plan, rows=sum(part.rows or 0 for part in plan.slices.values()))
-        frames = EpochFrames(self._spark, self._program, self._readers, plan, self._place.storage_url)
+        frames = EpochFrames(self._spark, self._program, self._readers, plan, self._workspace.storage_url)
         # Unique: after a rewind this very run may run a plan again, while older commits name the first.
         name = f"data/{plan.epoch:012d}/{run}-{plan.attempt}-bundle-{uuid.uuid4().hex}"
         bundle = Bundle(self._storage, name)
@@ -148,7 +148,7 @@ class EpochRunner:
         describe_jobs(self._spark, f"holdfast {what}")
         node = stage.node
         if not isinstance(node, OperatorNode):
-            body = partial(run_stage, StageTask(self._place, stage.stream, plan.epoch, plan.attempt, run))
+            body = partial(run_stage, StageTask(self._workspace, stage.stream, plan.epoch, plan.attempt, run))
             return _chosen(lambda: frames.computed(node).mapInArrow(body, RESULT_SCHEMA), what)
         if isinstance(node, UnkeyedNode):
             unkeyed = partial(run_unkeyed, self._unkeyed_task(stage, node, plan, lists, run))
@@ -185,7 +185,7 @@ class EpochRunner:
         self, stage: Stage, node: UnkeyedNode, plan: PlanRecord, lists: Lists, run: str
     ) -> UnkeyedTask:
         return UnkeyedTask(
-            place=self._place,
+            workspace=self._workspace,
             uid=node.uid,
             epoch=plan.epoch,
             attempt=plan.attempt,
@@ -204,7 +204,7 @@ class EpochRunner:
     ) -> OperatorTask:
         form = self._program.forms[node.uid]
         return OperatorTask(
-            place=self._place,
+            workspace=self._workspace,
             uid=node.uid,
             epoch=plan.epoch,
             attempt=plan.attempt,

@@ -89,7 +89,7 @@ class OwnKeys:
         check_layout(task.layout)
         self._task, self._state, self._protection = task, state, task.protection
         self._workshop = workshop or workshop_of(
-            task.place.identity, task.uid, task.run, task.protection, task.function, task.layout
+            task.workspace.identity, task.uid, task.run, task.protection, task.function, task.layout
         )
         self._workshop.give_way()
         self._log = AckLog(directory)

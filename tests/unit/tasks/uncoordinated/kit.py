@@ -24,7 +24,7 @@ from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.saved_key import unpack
 from holdfast.storage.key_saves.contract import StateId, StateStorage, is_later, superseded
 from holdfast.tasks.keyed import _operator_result
-from holdfast.tasks.messages import OperatorTask, OwnKeysResult, TaskResult, WorkPlace
+from holdfast.tasks.messages import OperatorTask, OwnKeysResult, TaskResult, Workspace
 from holdfast.tasks.uncoordinated import saver
 
 GROUPS = KeyGroupRange(KeyGroup(0), KeyGroup(4))
@@ -126,9 +126,9 @@ class Shard:
         return _operator_result(self.task(), 0, [batch])
 
     def task(self) -> OperatorTask:
-        place = WorkPlace("job", str(self.root / "checkpoint"), str(self.root / "working"), "lmdb")
+        workspace = Workspace("job", str(self.root / "checkpoint"), str(self.root / "working"), "lmdb")
         return OperatorTask(
-            place=place,
+            workspace=workspace,
             uid="op",
             epoch=self.epochs + 1,
             attempt=1,
