@@ -212,10 +212,11 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
             check_hashable(key.type, key.name)
         except DefinitionError as error:
             yield str(error)
-    if isinstance(node.protection, Uncoordinated):
-        yield from node.protection.mistakes()
-    elif node.protection is not None:
-        yield f"protection={_shown(node.protection)} is not known; give hf.Uncoordinated(...) or leave it out"
+    if isinstance(node.uncoordinated, Uncoordinated):
+        yield from node.uncoordinated.mistakes()
+    elif node.uncoordinated is not None:
+        given = _shown(node.uncoordinated)
+        yield f"protection={given} is not known; give hf.Uncoordinated(...) or leave it out"
     if isinstance(node.function, DeclaringFunction):
         yield from functions.mistakes(node.function)
     elif isinstance(node.function, Aggregation):

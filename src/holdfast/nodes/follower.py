@@ -66,7 +66,7 @@ class Follower:
         self._forget()
         self._lineages: dict[str, Lineage] = {}
         # Keys that are saved on their own are fetched when they are seen: there is nothing to follow.
-        self._uids = [uid for uid in program.keyed_uids if uid not in program.own_keys]
+        self._uids = [uid for uid in program.keyed_uids if uid not in program.uncoordinated]
 
     @property
     def view(self) -> CheckpointView:

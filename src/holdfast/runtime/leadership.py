@@ -137,7 +137,7 @@ class Stretch:
         )
         self._snapshotter = Snapshotter(seat.spark, workspace, placement, shards, in_force)
         # State that is not kept up any more is given up in the first commit, and not found again later.
-        schemas = [each for each in in_force.records if seat.exactly or each.uid in program.own_keys]
+        schemas = [each for each in in_force.records if seat.exactly or each.uid in program.uncoordinated]
         self._committer = Committer(
             checkpoint, self._publishing, view, seat.term, seat.run, tuple(schemas),
             PublishOrder(str(settings.guarantee)), self._committed, seat.monitor.say,
@@ -230,10 +230,10 @@ class Stretch:
         self.running = NO_EPOCH
         self._lists |= outcome.lists.after
         for key, version in outcome.versions.items():
-            if not exactly or key in outcome.own_keys:
+            if not exactly or key in outcome.uncoordinated:
                 self._lines[key] = self._lines[key].advanced(version)
-        outcome.marks = [
-            self._ledger.take(key, own, outcome.versions[key]) for key, own in outcome.own_keys.items()
+        outcome.uncoordinated_shards = [
+            self._ledger.take(key, own, outcome.versions[key]) for key, own in outcome.uncoordinated.items()
         ]
         for delta in outcome.deltas:
             for key, line in self._lines.items():
@@ -276,15 +276,15 @@ class Stretch:
 
     def _save_keys(self, everything: bool = False) -> None:
         """Save keys that are due while no epoch runs; all that are dirty when the stretch ends."""
-        if not self._seat.program.own_keys:
+        if not self._seat.program.uncoordinated:
             return
         now_ms = self._planner.now_ms()
         found = self._passes.step(
             self._lines, self._ledger.standing, now_ms, self._seat.monitor.say, everything=everything
         )
-        changed = [mark for key, own in found.items() if (mark := self._ledger.learn(key, own)) is not None]
+        changed = [shard for key, own in found.items() if (shard := self._ledger.learn(key, own)) is not None]
         if changed and everything:
-            self._committer.submit_marks(changed)
+            self._committer.submit_uncoordinated(changed)
         if found:
             self._tell_of_keys()
             self._seat.monitor.update(own_keys=self._ledger.shown())
@@ -346,14 +346,14 @@ def _refuse_gone_on(seat: Seat, view: CheckpointView, shown: Mapping[str, Mark])
 def _ledger_of(seat: Seat, view: CheckpointView, shards: int) -> Ledger:
     """What the commits tell of operators whose keys are saved on their own. RestoreError: an operator's state
     was kept in the other way so far."""
-    own = seat.program.own_keys
+    own = seat.program.uncoordinated
     for uid in own:
         if view.deltas.get(uid) or view.snapshots.get(uid):
             raise RestoreError(
                 f"the state of operator {uid!r} is in this checkpoint, and hf.Uncoordinated would start it "
                 "from nothing; give it another uid, or leave its protection as it was"
             )
-    for uid in view.own_keys:
+    for uid in view.uncoordinated:
         if uid in seat.program.forms and uid not in own and not seat.settings.allow_dropped_state:
             raise RestoreError(
                 f"the keys of operator {uid!r} were saved on their own, and this checkpoint has no state of "
@@ -364,8 +364,8 @@ def _ledger_of(seat: Seat, view: CheckpointView, shards: int) -> Ledger:
         for uid in own
         for shard, groups in enumerate(shard_ranges(seat.settings.key_groups, shards))
     }
-    marks = [mark for uid in own for mark in view.own_keys.get(uid, ())]
-    return Ledger(ranges, shards, marks, seat.monitor.progress.own_keys)
+    stored = [shard for uid in own for shard in view.uncoordinated.get(uid, ())]
+    return Ledger(ranges, shards, stored, seat.monitor.progress.own_keys)
 
 
 def _lines_of(seat: Seat, view: CheckpointView, shards: int, ledger: Ledger) -> Lines:
@@ -379,6 +379,6 @@ def _lines_of(seat: Seat, view: CheckpointView, shards: int, ledger: Ledger) -> 
 def _line(
     seat: Seat, view: CheckpointView, uid: str, shard: int, groups: KeyGroupRange, ledger: Ledger
 ) -> Line:
-    if uid in seat.program.own_keys:
+    if uid in seat.program.uncoordinated:
         return Line(groups, ledger.version((uid, shard)) or EMPTY_VERSION)
     return line_of(view, uid, groups, seat.inspector.damaged)

@@ -40,7 +40,7 @@ from holdfast.tasks.working_state import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.tasks.uncoordinated.shard_run import OwnKeys
+    from holdfast.tasks.uncoordinated.shard_run import ShardRun
 
 STALE_TRIES = 5
 """How often a task starts over when a twin of it moved the working state. Twins end; more than this is a
@@ -139,7 +139,7 @@ def _run_on(
     context = EpochContext(
         uid=task.uid, epoch=task.epoch, clock_ms=task.clock_ms, shard=shard, on_error=task.on_error
     )
-    rows, own = table.drop_columns([GROUP_COLUMN]), _own_keys(task, plan, state)
+    rows, own = table.drop_columns([GROUP_COLUMN]), _uncoordinated(task, plan, state)
     if own is not None:
         done = own.run(rows, groups, context)
     else:
@@ -176,20 +176,20 @@ def _run_on(
         entries=len(entries),
         state_bytes=state.size_bytes(),
         timings_ms=watch.laps_ms,
-        own_keys=own.applied() if own is not None else None,
+        uncoordinated=own.applied() if own is not None else None,
     )
 
 
 def _kept(task: OperatorTask) -> Kept:
-    if task.protection is not None:
-        return Kept.BY_KEY
+    if task.uncoordinated is not None:
+        return Kept.UNCOORDINATED
     return Kept.IN_CHECKPOINT if task.saves_state else Kept.NOWHERE
 
 
-def _own_keys(task: OperatorTask, plan: Line, state: ShardState) -> OwnKeys | None:
+def _uncoordinated(task: OperatorTask, plan: Line, state: ShardState) -> ShardRun | None:
     """What saves the shard's keys on their own, if they are."""
-    if task.protection is None:
+    if task.uncoordinated is None:
         return None
-    from holdfast.tasks.uncoordinated.shard_run import OwnKeys
+    from holdfast.tasks.uncoordinated.shard_run import ShardRun
 
-    return OwnKeys(task, state, shard_directory(task.workspace, task.uid, plan.groups))
+    return ShardRun(task, state, shard_directory(task.workspace, task.uid, plan.groups))

@@ -61,7 +61,7 @@ class OperatorTask:
     shards: tuple[Line, ...]
     outputs: tuple[str, ...]
     saves_state: bool
-    protection: Uncoordinated | None = None
+    uncoordinated: Uncoordinated | None = None
     """Its keys are saved on their own: no delta is written."""
     term: int = 0
 
@@ -164,7 +164,7 @@ class SaveCounts(msgspec.Struct, frozen=True):
 COUNTED = tuple(name for name in SaveCounts.__struct_fields__ if name != "error")
 
 
-class OwnKeysResult(msgspec.Struct, frozen=True):
+class UncoordinatedResult(msgspec.Struct, frozen=True):
     """How a shard stands whose keys are saved on their own."""
 
     incarnation: str
@@ -199,7 +199,7 @@ class TaskResult(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     lists: dict[str, HeldList] = {}
     """Of an operator without keys: the lists that changed, by state."""
-    own_keys: OwnKeysResult | None = None
+    uncoordinated: UncoordinatedResult | None = None
 
 
 RESULT_SCHEMA = "result binary"

@@ -50,7 +50,7 @@ class Kept(Enum):
     """
 
     IN_CHECKPOINT = ""
-    BY_KEY = "/by-key"
+    UNCOORDINATED = "/by-key"
     NOWHERE = "/unsaved"
 
 

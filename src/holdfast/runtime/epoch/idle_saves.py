@@ -30,15 +30,15 @@ from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.save_books import SHARD_KEY, ShardBook
 from holdfast.tasks.messages import (
     RESULT_SCHEMA,
-    OwnKeysResult,
     TaskResult,
+    UncoordinatedResult,
     Workspace,
     as_batch,
     decode_result,
 )
 from holdfast.tasks.uncoordinated.ack_log import AckLog
 from holdfast.tasks.uncoordinated.due_saves import begin_saves, standing_of, taken_at, valid
-from holdfast.tasks.uncoordinated.saver import Flight, workshop_of
+from holdfast.tasks.uncoordinated.saver import Flight, saver_of
 from holdfast.tasks.working_state import Kept, shard_directory, state_identity
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ LAST_WAIT_SECONDS = 10.0
 """At the end of a run, or before the number of shards changes: how long it waits for any of them to end."""
 
 Lines = Mapping[tuple[str, int], Line]
-Results = dict[tuple[str, int], OwnKeysResult]
+Results = dict[tuple[str, int], UncoordinatedResult]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class PassTask:
     now_ms: int
     function: Any
     lineage: Lineage
-    protection: Uncoordinated
+    settings: Uncoordinated
     shards: dict[int, tuple[KeyGroupRange, Version]]
     everything: bool
     """Not only what is due: all that is dirty."""
@@ -78,40 +78,38 @@ class PassTask:
                 groups, version = self.shards[shard]
                 own = self._of_shard(groups, version)
                 host, executor = socket.gethostname(), os.getcwd()
-                yield as_batch(TaskResult(shard=shard, host=host, executor=executor, own_keys=own))
+                yield as_batch(TaskResult(shard=shard, host=host, executor=executor, uncoordinated=own))
 
-    def _of_shard(self, groups: KeyGroupRange, version: Version) -> OwnKeysResult | None:
+    def _of_shard(self, groups: KeyGroupRange, version: Version) -> UncoordinatedResult | None:
         directory = shard_directory(self.workspace, self.uid, groups)
-        identity = state_identity(self.workspace, self.uid, groups, self.lineage, Kept.BY_KEY)
+        identity = state_identity(self.workspace, self.uid, groups, self.lineage, Kept.UNCOORDINATED)
         state = attach_state(directory, identity, backend=self.workspace.backend)
         if state is None:
             return None
         with contextlib.closing(state):
             return self._saved(state, AckLog(directory)) if state.version == version else None
 
-    def _saved(self, state: ShardState, log: AckLog) -> OwnKeysResult | None:
+    def _saved(self, state: ShardState, log: AckLog) -> UncoordinatedResult | None:
         stored = state.get(SHARD_KEY)
         if stored is None:
             return None
         shard, layout = ShardBook.unpack(stored), self.lineage.layout
-        workshop = workshop_of(
-            self.workspace.identity, self.uid, self.run, self.protection, self.function, layout
-        )
-        workshop.go_on()
+        saver = saver_of(self.workspace.identity, self.uid, self.run, self.settings, self.function, layout)
+        saver.go_on()
         taken = taken_at(state, shard, self.term, self.now_ms, layout.generation)
-        schedule, flight = self.protection.schedule, workshop.flight(log)
+        schedule, flight = self.settings.schedule, saver.flight(log)
         if self.everything:
             # A key whose save is under way is left out below, with what it has seen since.
             self._settled(flight)
         # As often as it takes where there is more than the pools have room for.
         while begin_saves(
-            workshop, log, taken, layout, schedule, state,
+            saver, log, taken, layout, schedule, state,
             valid(log.read(shard.incarnation)[0], state), self.everything,
         ):  # fmt: skip
-            if not self._settled(flight) or workshop.has_failed() or not self.everything:
+            if not self._settled(flight) or saver.has_failed() or not self.everything:
                 break
         self._settled(flight)
-        return standing_of(shard, state, log, workshop, schedule)
+        return standing_of(shard, state, log, saver, schedule)
 
     def _settled(self, flight: Flight) -> bool:
         """Whether all saves that are under way ended in time."""
@@ -166,8 +164,8 @@ class SavingPasses:
         return found
 
     def _run_one(self, uid: str, shards: list[int], lines: Lines, now_ms: int, everything: bool) -> Results:
-        node = self._program.own_keys[uid]
-        assert node.protection is not None
+        node = self._program.uncoordinated[uid]
+        assert node.uncoordinated is not None
         task = PassTask(
             workspace=self._workspace,
             uid=uid,
@@ -176,7 +174,7 @@ class SavingPasses:
             now_ms=now_ms,
             function=node.function,
             lineage=self._program.forms[uid].lineage,
-            protection=node.protection,
+            settings=node.uncoordinated,
             shards={shard: (lines[uid, shard].groups, _version(lines[uid, shard])) for shard in shards},
             everything=everything,
         )
@@ -185,7 +183,11 @@ class SavingPasses:
         results = [
             decode_result(bytes(row[0])) for row in rows.mapInArrow(partial(task), RESULT_SCHEMA).collect()
         ]
-        return {(uid, result.shard): result.own_keys for result in results if result.own_keys is not None}
+        return {
+            (uid, result.shard): result.uncoordinated
+            for result in results
+            if result.uncoordinated is not None
+        }
 
 
 def _version(line: Line) -> Version:

@@ -86,9 +86,9 @@ class Program:
         return {node.uid: node for node in self.graph.nodes if isinstance(node, UnkeyedNode)}
 
     @property
-    def own_keys(self) -> dict[str, OperatorNode]:
+    def uncoordinated(self) -> dict[str, OperatorNode]:
         """The operators whose keys are saved on their own: their lines have versions, and no files."""
-        return {node.uid: node for node in self.graph.operators if node.protection is not None}
+        return {node.uid: node for node in self.graph.operators if node.uncoordinated is not None}
 
     @property
     def keyed_uids(self) -> list[str]:

@@ -18,7 +18,13 @@ import pyarrow as pa
 from holdfast import errors
 from holdfast.checkpoint.chain.plans import input_of
 from holdfast.checkpoint.chain.shard_lines import Line
-from holdfast.checkpoint.store.records import DeltaFile, OwnKeysShard, PlanRecord, StagedFile, VersionRecord
+from holdfast.checkpoint.store.records import (
+    DeltaFile,
+    PlanRecord,
+    StagedFile,
+    UncoordinatedShard,
+    VersionRecord,
+)
 from holdfast.connectors.contract import SourceReader, VerifyingReader
 from holdfast.errors import EpochFailed, EpochInterrupted
 from holdfast.graph.job_graph import OperatorNode, UnkeyedNode
@@ -36,9 +42,9 @@ from holdfast.tasks.keyed import run_operator, run_operator_grouped, run_stage
 from holdfast.tasks.messages import (
     RESULT_SCHEMA,
     OperatorTask,
-    OwnKeysResult,
     StageTask,
     TaskResult,
+    UncoordinatedResult,
     UnkeyedTask,
     Workspace,
     decode_result,
@@ -68,8 +74,8 @@ class EpochOutcome:
     timings_ms: dict[str, float] = field(default_factory=dict)
     arrivals: dict[str, int] = field(default_factory=dict)
     lists: TakenLists = field(default_factory=TakenLists)
-    own_keys: dict[tuple[str, int], OwnKeysResult] = field(default_factory=dict)
-    marks: list[OwnKeysShard] = field(default_factory=list)
+    uncoordinated: dict[tuple[str, int], UncoordinatedResult] = field(default_factory=dict)
+    uncoordinated_shards: list[UncoordinatedShard] = field(default_factory=list)
     """How shards stand whose keys are saved on their own, for the commit."""
 
     @cached_property
@@ -219,7 +225,7 @@ class EpochRunner:
             shards=tuple(lines[node.uid, shard] for shard in range(plan.parallelism)),
             outputs=tuple(stage.outputs),
             saves_state=self._saves_state,
-            protection=node.protection,
+            uncoordinated=node.uncoordinated,
             term=self._term,
         )
 
@@ -271,8 +277,8 @@ def _take_state(outcome: EpochOutcome, uid: str, result: TaskResult, lines: Line
         return
     outcome.versions[key] = result.version
     outcome.state_bytes[key] = result.state_bytes
-    if result.own_keys is not None:
-        outcome.own_keys[key] = result.own_keys
+    if result.uncoordinated is not None:
+        outcome.uncoordinated[key] = result.uncoordinated
     if result.delta is not None:
         line = lines[key]
         outcome.deltas.append(

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from msgspec import convert
 from msgspec.structs import replace
 
-from holdfast.checkpoint.store.records import OwnKeysShard, VersionRecord
+from holdfast.checkpoint.store.records import UncoordinatedShard, VersionRecord
 from holdfast.ids import KeyGroupRange
-from holdfast.tasks.messages import COUNTED, OwnKeysResult, SaveCounts
+from holdfast.tasks.messages import COUNTED, SaveCounts, UncoordinatedResult
 
 Shard = tuple[str, int]
 
@@ -27,13 +27,13 @@ class Ledger:
         self,
         ranges: Mapping[Shard, KeyGroupRange],
         shards: int,
-        marks: Iterable[OwnKeysShard],
+        marks: Iterable[UncoordinatedShard],
         shown: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         """`shown`: what the stretch before this one had counted."""
         self._ranges, self._shards = dict(ranges), shards
-        self.standing: dict[Shard, OwnKeysResult] = {}
-        self._marks: dict[Shard, OwnKeysShard] = {}
+        self.standing: dict[Shard, UncoordinatedResult] = {}
+        self._marks: dict[Shard, UncoordinatedShard] = {}
         self.counts = {
             uid: convert({name: numbers[name] for name in COUNTED}, SaveCounts)
             for uid, numbers in (shown or {}).items()
@@ -53,7 +53,7 @@ class Ledger:
         mark = self._marks.get(key)
         return mark.version if mark is not None else None
 
-    def take(self, key: Shard, own: OwnKeysResult, version: VersionRecord) -> OwnKeysShard:
+    def take(self, key: Shard, own: UncoordinatedResult, version: VersionRecord) -> UncoordinatedShard:
         """A chosen result: how the shard stands after it. Gives what the commit is to say."""
         before, groups = self._marks.get(key), self._ranges[key]
         lost = before.lost if before is not None else 0
@@ -62,7 +62,7 @@ class Ledger:
             discarded -= before.discarded
         elif before is not None:
             lost += before.unsaved
-        mark = OwnKeysShard(
+        mark = UncoordinatedShard(
             operator=key[0],
             shards=self._shards,
             first_group=groups.first,
@@ -77,7 +77,7 @@ class Ledger:
         self.learn(key, own)
         return mark
 
-    def learn(self, key: Shard, own: OwnKeysResult) -> OwnKeysShard | None:
+    def learn(self, key: Shard, own: UncoordinatedResult) -> UncoordinatedShard | None:
         """What a pass tells of a copy: counts, and how many events are in no save now. Gives what changed."""
         self.counts[key[0]] = self.counts.get(key[0], SaveCounts()).plus(own.counts)
         self.standing[key] = own

@@ -2,7 +2,7 @@
 
 Always true: what is saved is the state as it is at the version that the shard is at, read here and now; a key
 is as clean as the books say, with the saves that became durable since they were written.
-Never here: serialising and storing (see workshop), running the function (see shard).
+Never here: serialising and storing (see saver), running the function (see shard).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from holdfast.state.files.save_books import (
     version_tag,
 )
 from holdfast.state.files.saved_key import read_keys
-from holdfast.tasks.messages import OwnKeysResult
+from holdfast.tasks.messages import UncoordinatedResult
 from holdfast.tasks.uncoordinated.ack_log import Ack, AckLog
 from holdfast.tasks.uncoordinated.bypass import Standing
-from holdfast.tasks.uncoordinated.saver import SaveJob, Taken, Workshop
+from holdfast.tasks.uncoordinated.saver import SaveJob, Saver, Taken
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def books_after_acks(books: Books, acks: Sequence[Ack], schedule: Schedule) -> B
 
 
 def begin_saves(
-    workshop: Workshop,
+    saver: Saver,
     log: AckLog,
     taken: Taken,
     layout: StateLayout,
@@ -100,43 +100,43 @@ def begin_saves(
     everything: bool = False,
 ) -> int:
     """Begin to save the keys that are due, or all dirty ones; gives how many. Reads their bytes, no more."""
-    if workshop.room() <= 0:
+    if saver.room() <= 0:
         return 0
     limit = NEVER if everything else taken.taken_ms
     known = acked(state, acks, schedule)
     due_ms = known.after["due_ms"].astype(np.int64)
     settled = set(compress(known.bases, (due_ms == CLEAN) | (due_ms > limit)))
-    settled |= workshop.flight(log).under_way()
-    due = list(islice((b for b in until(state, DUE_PREFIX, limit) if b not in settled), workshop.room()))
+    settled |= saver.flight(log).under_way()
+    due = list(islice((b for b in until(state, DUE_PREFIX, limit) if b not in settled), saver.room()))
     if not due:
         return 0
     books, _ = unpack_books(state.get_many([base + BOOK_SUFFIX for base in due]))
-    if workshop.fetching.standing is not Standing.ANSWERING:
+    if saver.fetcher.standing is not Standing.ANSWERING:
         # Nobody could say whether a save of these exists, and nobody is to be asked now.
         unknown = books["unfetched"] != 0
-        workshop.count(held_back=int(unknown.sum()))
+        saver.count(held_back=int(unknown.sum()))
         due, books = list(compress(due, ~unknown)), books[~unknown]
     contents = read_keys(layout, due, state)
     columns = (due, contents, books["events"].tolist(), books["unfetched"].astype(bool).tolist())
-    workshop.save(log, taken, [SaveJob(*row) for row in zip(*columns, strict=True)])
+    saver.save(log, taken, [SaveJob(*row) for row in zip(*columns, strict=True)])
     return len(due)
 
 
 def standing_of(
-    shard: ShardBook, state: ShardState, log: AckLog, workshop: Workshop, schedule: Schedule
-) -> OwnKeysResult:
+    shard: ShardBook, state: ShardState, log: AckLog, saver: Saver, schedule: Schedule
+) -> UncoordinatedResult:
     """How a shard stands, with the saves that became durable since its books were last written."""
     known = acked(state, valid(log.read(shard.incarnation)[0], state), schedule)
     settled = frozenset(known.bases)
     later = known.after["due_ms"][known.after["due_ms"] != CLEAN].tolist()
     due = (index_time(key) for key, _ in state.scan(DUE_PREFIX) if index_base(key) not in settled)
-    return OwnKeysResult(
+    return UncoordinatedResult(
         incarnation=shard.incarnation.hex(),
         events=shard.events,
         unsaved=shard.unsaved + known.change,
         discarded=shard.discarded,
         due_ms=min([next(due, NEVER), *later]),
-        counts=workshop.take_counts(),
+        counts=saver.take_counts(),
     )
 
 

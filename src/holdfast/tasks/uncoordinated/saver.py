@@ -35,7 +35,7 @@ from holdfast.state.files.saved_key import (
 from holdfast.storage.key_saves.contract import SaveSuperseded, StateId
 from holdfast.tasks.messages import SaveCounts
 from holdfast.tasks.uncoordinated.ack_log import Ack, AckLog
-from holdfast.tasks.uncoordinated.fetcher import Fetching
+from holdfast.tasks.uncoordinated.fetcher import Fetcher
 from holdfast.tasks.uncoordinated.thread_pool import pool_of
 
 GIVE_WAY_SECONDS = 1.0
@@ -105,15 +105,15 @@ class Flight:
             return self._changed.wait_for(lambda: not self._under_way, seconds)
 
 
-class Workshop:
+class Saver:
     """What saves and fetches the keys of one operator in this process, and the counts of both."""
 
-    def __init__(self, protection: Uncoordinated, function: Any, layout: StateLayout) -> None:
-        self.protection, self._function, self._layout = protection, function, layout
-        self._storage = protection.storage
-        self._serializing = pool_of("serialize", protection, protection.serializing, steps_back=True)
-        self._storing = pool_of("store", protection, protection.storing, steps_back=True)
-        self.fetching = Fetching(protection, layout, self.count)
+    def __init__(self, settings: Uncoordinated, function: Any, layout: StateLayout) -> None:
+        self.settings, self._function, self._layout = settings, function, layout
+        self._storage = settings.storage
+        self._serializing = pool_of("serialize", settings, settings.serializing, steps_back=True)
+        self._storing = pool_of("store", settings, settings.storing, steps_back=True)
+        self.fetcher = Fetcher(settings, layout, self.count)
         self._custom = overrides(function, "serialize_state")
         self._told = overrides(function, "clear_dirty")
         self._between_epochs = threading.Event()
@@ -137,14 +137,14 @@ class Workshop:
 
     def room(self) -> int:
         """How many keys may be submitted now."""
-        return min(self._serializing.room, self._storing.room) * self.protection.batch
+        return min(self._serializing.room, self._storing.room) * self.settings.batch
 
     def save(self, log: AckLog, taken: Taken, jobs: Sequence[SaveJob]) -> None:
         """Begin to save some keys. Never waits."""
         flight = self.flight(log)
         jobs = sorted(jobs, key=lambda job: self._storage.near(state_id(self._layout, job.base)))
-        for start in range(0, len(jobs), self.protection.batch):
-            batch = jobs[start : start + self.protection.batch]
+        for start in range(0, len(jobs), self.settings.batch):
+            batch = jobs[start : start + self.settings.batch]
             bases = [job.base for job in batch]
             if not flight.begin(log, bases):
                 self.count(rejected=len(jobs) - start)
@@ -250,18 +250,18 @@ def _incarnation(data: bytes, id: StateId) -> bytes | None:
         return None
 
 
-_workshops: dict[tuple[str, str], tuple[str, Workshop]] = {}
+_savers: dict[tuple[str, str], tuple[str, Saver]] = {}
 
 
-def workshop_of(
-    identity: str, uid: str, run: str, protection: Uncoordinated, function: Any, layout: StateLayout
-) -> Workshop:
-    """The workshop of an operator in this process; a new run, which may have other settings, gets its own."""
-    known = _workshops.get((identity, uid))
+def saver_of(
+    identity: str, uid: str, run: str, settings: Uncoordinated, function: Any, layout: StateLayout
+) -> Saver:
+    """The saver of an operator in this process; a new run, which may have other settings, gets its own."""
+    known = _savers.get((identity, uid))
     if known is None or known[0] != run:
-        known = _workshops[identity, uid] = (run, Workshop(protection, function, layout))
+        known = _savers[identity, uid] = (run, Saver(settings, function, layout))
     return known[1]
 
 
 # Threads do not survive a fork.
-os.register_at_fork(after_in_child=_workshops.clear)
+os.register_at_fork(after_in_child=_savers.clear)

@@ -57,7 +57,7 @@ from holdfast.state.files.saved_key import (
     unpack,
     unpack_entries,
 )
-from holdfast.tasks.messages import OperatorTask, OwnKeysResult
+from holdfast.tasks.messages import OperatorTask, UncoordinatedResult
 from holdfast.tasks.operators.keyed_slice import KeyedSlice, cut
 from holdfast.tasks.operators.result import EpochContext, OperatorResult
 from holdfast.tasks.operators.row_function import RowsRun
@@ -73,27 +73,27 @@ from holdfast.tasks.uncoordinated.due_saves import (
 )
 from holdfast.tasks.uncoordinated.fetcher import Unanswered
 from holdfast.tasks.uncoordinated.hooks import Hooks, Overlaid
-from holdfast.tasks.uncoordinated.saver import Workshop, workshop_of
+from holdfast.tasks.uncoordinated.saver import Saver, saver_of
 
 EVICTED_MAX = 1_000
 """Keys that one epoch evicts at most: the rest has time."""
 
 
-class OwnKeys:
+class ShardRun:
     """Made for one task, over its working state; `run`, then `with_books`, then, once applied, `applied`."""
 
     def __init__(
-        self, task: OperatorTask, state: ShardState, directory: Path, workshop: Workshop | None = None
+        self, task: OperatorTask, state: ShardState, directory: Path, saver: Saver | None = None
     ) -> None:
-        assert task.protection is not None
+        assert task.uncoordinated is not None
         check_layout(task.layout)
-        self._task, self._state, self._protection = task, state, task.protection
-        self._workshop = workshop or workshop_of(
-            task.workspace.identity, task.uid, task.run, task.protection, task.function, task.layout
+        self._task, self._state, self._settings = task, state, task.uncoordinated
+        self._saver = saver or saver_of(
+            task.workspace.identity, task.uid, task.run, task.uncoordinated, task.function, task.layout
         )
-        self._workshop.give_way()
+        self._saver.give_way()
         self._log = AckLog(directory)
-        self._schedule = task.protection.schedule
+        self._schedule = task.uncoordinated.schedule
         stored = state.get(SHARD_KEY)
         self._shard = ShardBook.unpack(stored) if stored else ShardBook(uuid.uuid4().bytes)
         acks, self._read = self._log.read(self._shard.incarnation)
@@ -102,7 +102,7 @@ class OwnKeys:
         self._discarded = 0
         self._taken = taken_at(state, self._shard, task.term, task.clock_ms, task.layout.generation)
         self._begun = begin_saves(
-            self._workshop, self._log, self._taken, task.layout, self._schedule, state, self._acks
+            self._saver, self._log, self._taken, task.layout, self._schedule, state, self._acks
         )
 
     def run(self, rows: pa.Table, groups: npt.NDArray[Any], ctx: EpochContext) -> OperatorResult:
@@ -145,12 +145,12 @@ class OwnKeys:
             for key, _ in entries:
                 found.pop(key, None)
         self._index(found, DUE_PREFIX, "due_ms", bases, self._stored, self._after)
-        if self._protection.evict_after is not None:
+        if self._settings.evict_after is not None:
             self._index(found, SEEN_PREFIX, "seen_ms", bases, self._stored, self._after)
         if self._acks:
             delta += self._acknowledge_others(found, frozenset(bases))
-        if self._protection.evict_after is not None:
-            self._evict(found, frozenset(bases), self._protection.evict_after)
+        if self._settings.evict_after is not None:
+            self._evict(found, frozenset(bases), self._settings.evict_after)
         self._shard = replace(
             self._shard,
             events=self._shard.events + self._events,
@@ -167,11 +167,11 @@ class OwnKeys:
         books = zip(self._book_keys, pack_books(self._after), strict=True)
         return sorted(chain(entries, books, found.items()), key=itemgetter(0))
 
-    def applied(self) -> OwnKeysResult:
+    def applied(self) -> UncoordinatedResult:
         """The state is at the new version: what was acknowledged need not be kept. Says how things stand."""
-        self._workshop.go_on()
+        self._saver.go_on()
         self._log.forget(self._read)
-        return standing_of(self._shard, self._state, self._log, self._workshop, self._schedule)
+        return standing_of(self._shard, self._state, self._log, self._saver, self._schedule)
 
     def _acknowledged(self, bases: Sequence[bytes], books: Books) -> Books:
         """The books with the saves that became durable since."""
@@ -187,11 +187,11 @@ class OwnKeys:
         if not missing:
             return
         bases = [keyed.bases[place] for place in missing]
-        for place, base, answer in zip(missing, bases, self._workshop.fetching.fetch(bases), strict=True):
+        for place, base, answer in zip(missing, bases, self._saver.fetcher.fetch(bases), strict=True):
             if isinstance(answer, Unanswered):
                 self._books["unfetched"][place] = 1
             elif answer is None:
-                self._workshop.count(absent=1)
+                self._saver.count(absent=1)
                 self._books["unfetched"][place] = 0
             else:
                 self._restore(place, base, answer)
@@ -225,10 +225,10 @@ class OwnKeys:
         if saved.term > self._shard.floor + task.term:
             self._shard = replace(self._shard, floor=saved.term)
         self._books[place] = _as_row(Book(events=saved.events, saved=saved.events))
-        self._workshop.count(fetched=1, repeated=int(saved.epoch >= task.epoch))
+        self._saver.count(fetched=1, repeated=int(saved.epoch >= task.epoch))
 
     def _unusable(self, place: int, error: str) -> None:
-        self._workshop.count(unanswered=1, error=error)
+        self._saver.count(unanswered=1, error=error)
         self._books["unfetched"][place] = 1
 
     def _index(
@@ -275,7 +275,7 @@ class OwnKeys:
         for (base, book), entries in zip(leaving, contents, strict=True):
             found.update((key, None) for key, _ in entries)
             found[base + BOOK_SUFFIX] = found[book.seen_key(base)] = None
-        self._workshop.count(evicted=len(leaving))
+        self._saver.count(evicted=len(leaving))
 
 
 def _rebook(found: dict[bytes, bytes | None], base: bytes, before: Book, after: Book) -> None:

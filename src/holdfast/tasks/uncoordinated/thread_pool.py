@@ -106,10 +106,7 @@ class BoundedPool:
             return None
 
 
-def pool_of(
-    name: str, protection: Uncoordinated, settings: SavingPool, *, steps_back: bool = False
-) -> BoundedPool:
+def pool_of(name: str, settings: Uncoordinated, pool: SavingPool, *, steps_back: bool = False) -> BoundedPool:
     """A pool as the user wants it."""
-    seconds = duration_ms(settings.keep_alive) / 1_000
-    outstanding = protection.requests(settings)
-    return BoundedPool(name, settings.threads, seconds, outstanding, steps_back=steps_back)
+    seconds = duration_ms(pool.keep_alive) / 1_000
+    return BoundedPool(name, pool.threads, seconds, settings.requests(pool), steps_back=steps_back)

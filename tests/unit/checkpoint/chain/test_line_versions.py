@@ -102,7 +102,7 @@ def test_a_snapshot_of_state_on_its_way_through_the_deltas_of_other_shards_is_no
 
 
 @pytest.mark.parametrize("snapshots", [False, True])
-@pytest.mark.parametrize("other", [Kept.NOWHERE, Kept.BY_KEY])
+@pytest.mark.parametrize("other", [Kept.NOWHERE, Kept.UNCOORDINATED])
 def test_state_that_no_checkpoint_holds_is_not_taken_for_what_one_does(
     tmp_path: Path, other: Kept, snapshots: bool
 ) -> None:
