@@ -28,16 +28,16 @@ from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.store.records import CommitRecord, PlanRecord, SnapshotFile
 from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.ids import shard_ranges
+from holdfast.runtime.epoch.bundle import Bundle
 from holdfast.runtime.epoch.runner import EpochOutcome, _take_state
 from holdfast.state.encoding.keys import GROUP_COLUMN, key_groups_of, routing_hash
 from holdfast.state.files.conversion import Lineage
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.urls import open_storage
-from holdfast.tasks.bundle import Bundle
-from holdfast.tasks.keyed import _operator_result
-from holdfast.tasks.messages import OperatorTask, TaskResult, Workspace, decode_result
+from holdfast.tasks.keyed import operator_result
+from holdfast.tasks.messages import EpochWork, KeyedTask, TaskResult, Workspace, decode_result
 from holdfast.tasks.operators.dispatch import state_layout
-from holdfast.tasks.staged import unpack_rows
+from holdfast.tasks.payloads import unpack_rows
 from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
 
 EXAMPLES = int(os.environ.get("HOLDFAST_EPOCH_EXAMPLES", "25"))
@@ -135,9 +135,10 @@ class World:
         self, workspace: Workspace, lines: Any, rows: list[Event], shards: int, dies: int | None
     ) -> list[TaskResult]:
         self._attempts += 1
-        task = OperatorTask(
-            workspace=workspace, uid="op", epoch=self.view.last_epoch + 1, attempt=self._attempts, run="r",
-            clock_ms=0, committed=self.view.last_epoch, function=self._function, lineage=self._lineage,
+        work = EpochWork(workspace, self.view.last_epoch + 1, self._attempts, run="r", clock_ms=0)
+        task = KeyedTask(
+            work=work, uid="op", committed=self.view.last_epoch, function=self._function,
+            lineage=self._lineage,
             key=("key",), order_by=self._order_by, on_error="fail", shards=tuple(lines["op", shard]
             for shard in range(shards)), outputs=("",), saves_state=True,
         )  # fmt: skip
@@ -145,7 +146,7 @@ class World:
         for shard, table in enumerate(_dealt(rows, shards)):
             if shard == dies:
                 break
-            result = _operator_result(task, shard, table.to_batches())
+            result = operator_result(task, shard, table.to_batches())
             assert result.failure is None, result.failure
             results.append(result)
         return results

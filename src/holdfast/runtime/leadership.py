@@ -29,16 +29,15 @@ from holdfast.ids import KeyGroupRange, shard_ranges
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.epoch.admission import Admission
 from holdfast.runtime.epoch.committer import Committer, PublishOrder
-from holdfast.runtime.epoch.idle_saves import SavingPasses
 from holdfast.runtime.epoch.list_state import lists_of
 from holdfast.runtime.epoch.plan_clock import strange_clock
 from holdfast.runtime.epoch.planner import Planner, recorded_plans
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.epoch.publisher import Publishing
 from holdfast.runtime.epoch.runner import EpochOutcome, EpochRunner, Lines
-from holdfast.runtime.epoch.save_ledger import Ledger
 from holdfast.runtime.epoch.schemas_in_force import InForce, operator_schemas
 from holdfast.runtime.epoch.snapshotter import Snapshotter
+from holdfast.runtime.epoch.uncoordinated import Ledger, SavingPasses, saved_operators
 from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.progress import Monitor
 from holdfast.runtime.recovery import Inspector
@@ -132,9 +131,8 @@ class Stretch:
             placement,
             seat.term,
         )
-        self._passes = SavingPasses(
-            seat.spark, program, workspace, placement, shards, seat.term, seat.run, seat.clock
-        )
+        saved = saved_operators(program, workspace, seat.run, seat.term)
+        self._passes = SavingPasses(seat.spark, saved, placement, shards, seat.clock)
         self._snapshotter = Snapshotter(seat.spark, workspace, placement, shards, in_force)
         # State that is not kept up any more is given up in the first commit, and not found again later.
         schemas = [each for each in in_force.records if seat.exactly or each.uid in program.uncoordinated]

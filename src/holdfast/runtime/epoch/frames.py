@@ -13,7 +13,7 @@ from holdfast.graph.job_graph import SourceNode, StreamNode, TransformNode, Unio
 from holdfast.runtime.epoch.program import Program, apply_transform, union_frames
 from holdfast.state.encoding.types import frame_ddl
 from holdfast.tasks.messages import Payload
-from holdfast.tasks.staged import StagedReader
+from holdfast.tasks.payloads import StagedReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

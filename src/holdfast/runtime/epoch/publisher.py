@@ -19,7 +19,7 @@ from holdfast.connectors.contract import Mark, Publisher, RememberingPublisher, 
 from holdfast.errors import DefinitionError, HoldfastError, RestoreError, SinkFailed
 from holdfast.runtime.epoch.program import Program, first_line
 from holdfast.steps import Step, reached
-from holdfast.tasks.staged import load_extent
+from holdfast.tasks.payloads import load_extent
 
 
 class Recipients(Enum):

@@ -28,6 +28,7 @@ from holdfast.checkpoint.store.records import (
 from holdfast.connectors.contract import SourceReader, VerifyingReader
 from holdfast.errors import EpochFailed, EpochInterrupted
 from holdfast.graph.job_graph import OperatorNode, UnkeyedNode
+from holdfast.runtime.epoch.bundle import Bundle
 from holdfast.runtime.epoch.frames import EpochFrames, slice_of
 from holdfast.runtime.epoch.list_state import Lists, TakenLists, take_lists
 from holdfast.runtime.epoch.program import Program, Stage
@@ -37,11 +38,11 @@ from holdfast.runtime.spark_session import describe_jobs
 from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
-from holdfast.tasks.bundle import Bundle
 from holdfast.tasks.keyed import run_operator, run_operator_grouped, run_stage
 from holdfast.tasks.messages import (
     RESULT_SCHEMA,
-    OperatorTask,
+    EpochWork,
+    KeyedTask,
     StageTask,
     TaskResult,
     UncoordinatedResult,
@@ -153,14 +154,16 @@ class EpochRunner:
         what = f"epoch {plan.epoch} of {self._program.graph.name}: {stage.stream}"
         describe_jobs(self._spark, f"holdfast {what}")
         node = stage.node
+        work = EpochWork(self._workspace, plan.epoch, plan.attempt, run, plan.clock_ms)
         if not isinstance(node, OperatorNode):
-            body = partial(run_stage, StageTask(self._workspace, stage.stream, plan.epoch, plan.attempt, run))
+            body = partial(run_stage, StageTask(work, stage.stream))
             return _chosen(lambda: frames.computed(node).mapInArrow(body, RESULT_SCHEMA), what)
         if isinstance(node, UnkeyedNode):
-            unkeyed = partial(run_unkeyed, self._unkeyed_task(stage, node, plan, lists, run))
+            unkeyed = partial(run_unkeyed, self._unkeyed_task(stage, node, work, lists))
             job = partial(_unkeyed_job, unkeyed, plan.parallelism)
         else:
-            task = self._operator_task(stage, node, plan, lines, committed, run)
+            shards = tuple(lines[node.uid, shard] for shard in range(plan.parallelism))
+            task = self._keyed_task(stage, node, work, shards, committed)
             job = partial(self._operator_job, node, task, plan.parallelism)
         return self._one_per_shard(stage, job, lambda: frames.frame(node.parent), plan.parallelism, what)
 
@@ -187,51 +190,38 @@ class EpochRunner:
             raise EpochFailed(f"{what} gave {len(results)} results for {shards} shards; try again")
         return results
 
-    def _unkeyed_task(
-        self, stage: Stage, node: UnkeyedNode, plan: PlanRecord, lists: Lists, run: str
-    ) -> UnkeyedTask:
+    def _unkeyed_task(self, stage: Stage, node: UnkeyedNode, work: EpochWork, lists: Lists) -> UnkeyedTask:
         return UnkeyedTask(
-            workspace=self._workspace,
+            work=work,
             uid=node.uid,
-            epoch=plan.epoch,
-            attempt=plan.attempt,
-            run=run,
-            clock_ms=plan.clock_ms,
             function=node.function,
-            layout=self._program.forms[node.uid].layout,
             on_error=node.on_error,
-            lists=lists[node.uid].shards,
             outputs=tuple(stage.outputs),
             saves_state=self._saves_state,
+            layout=self._program.forms[node.uid].layout,
+            lists=lists[node.uid].shards,
         )
 
-    def _operator_task(
-        self, stage: Stage, node: OperatorNode, plan: PlanRecord, lines: Lines, committed: int, run: str
-    ) -> OperatorTask:
-        form = self._program.forms[node.uid]
-        return OperatorTask(
-            workspace=self._workspace,
+    def _keyed_task(
+        self, stage: Stage, node: OperatorNode, work: EpochWork, shards: tuple[Line, ...], committed: int
+    ) -> KeyedTask:
+        return KeyedTask(
+            work=work,
             uid=node.uid,
-            epoch=plan.epoch,
-            attempt=plan.attempt,
-            run=run,
-            clock_ms=plan.clock_ms,
-            committed=committed,
             function=node.function,
-            lineage=form.lineage,
-            key=node.key,
-            order_by=node.order_by,
             on_error=node.on_error,
-            shards=tuple(lines[node.uid, shard] for shard in range(plan.parallelism)),
             outputs=tuple(stage.outputs),
             saves_state=self._saves_state,
+            committed=committed,
+            lineage=self._program.forms[node.uid].lineage,
+            key=node.key,
+            order_by=node.order_by,
+            shards=shards,
             uncoordinated=node.uncoordinated,
             term=self._term,
         )
 
-    def _operator_job(
-        self, node: OperatorNode, task: OperatorTask, shards: int, frame: DataFrame
-    ) -> DataFrame:
+    def _operator_job(self, node: OperatorNode, task: KeyedTask, shards: int, frame: DataFrame) -> DataFrame:
         from pyspark.sql.functions import expr
 
         routing = self._program.forms[node.uid].routing
@@ -309,7 +299,7 @@ def _unprovable(frame: DataFrame) -> DataFrame:
     return frame.observe("holdfast", count(lit(1)))
 
 
-def _grouped(task: OperatorTask) -> Callable[..., pa.Table]:
+def _grouped(task: KeyedTask) -> Callable[..., pa.Table]:
     def body(key: tuple[pa.Scalar, ...], rows: pa.Table, placement: pa.Table) -> pa.Table:
         return run_operator_grouped(task, key, rows.drop_columns([SHARD_COLUMN]), placement)
 

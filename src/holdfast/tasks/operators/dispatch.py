@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.graph.aggregates import Aggregation
@@ -16,6 +14,7 @@ from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.tasks.operators.aggregate import run_aggregate
 from holdfast.tasks.operators.batch_function import run_batch
+from holdfast.tasks.operators.keyed_slice import KeyedSlice
 from holdfast.tasks.operators.result import DEAD, MAIN, EpochContext, OperatorResult
 from holdfast.tasks.operators.row_function import run_rows
 
@@ -39,17 +38,10 @@ def output_schemas(function: StatefulFunction, rows: pa.Schema, key: tuple[str, 
 
 
 def run_function(
-    function: Any,
-    layout: StateLayout,
-    rows: pa.Table,
-    groups: npt.NDArray[np.uint16],
-    key: tuple[str, ...],
-    order_by: tuple[str, ...],
-    state: ShardState,
-    ctx: EpochContext,
+    function: Any, layout: StateLayout, keyed: KeyedSlice, state: ShardState, ctx: EpochContext
 ) -> OperatorResult:
-    """Run a function over a shard's slice of an epoch."""
+    """Run a keyed function over a shard's slice of an epoch."""
     if isinstance(function, Aggregation):
-        return run_aggregate(function, layout, rows, groups, key, order_by, state, ctx)
-    runner = run_batch if isinstance(function, BatchFunction) else run_rows
-    return runner(function, layout, rows, groups, key, order_by, state, ctx)
+        return run_aggregate(function, layout, keyed, state, ctx)
+    run = run_batch if isinstance(function, BatchFunction) else run_rows
+    return run(function, layout, keyed, state, ctx)

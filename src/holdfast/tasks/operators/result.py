@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -26,6 +26,9 @@ from holdfast.state.encoding.structs import as_dicts, names_of
 from holdfast.state.encoding.types import type_ddl
 from holdfast.state.files.delta import Changes
 
+if TYPE_CHECKING:
+    from holdfast.graph.job_graph import OnError
+
 MAIN = ""
 DEAD = "!dead"
 _LIBRARIES = [sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")]
@@ -40,7 +43,7 @@ class EpochContext:
     epoch: int
     clock_ms: int
     shard: int
-    on_error: Literal["fail", "dead-letter"]
+    on_error: OnError
 
 
 @dataclass(frozen=True, slots=True)

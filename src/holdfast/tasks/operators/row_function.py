@@ -1,32 +1,35 @@
-"""Runs a function that sees single rows over a shard's slice: row by row, key after key.
+"""Runs a function that sees single rows over a shard's slice: key after key, or with the shard's lists.
 
 Always true: the rows of a key are handled one after another, in slice order; a row that is set aside as a
-dead letter leaves nothing behind, neither state nor output. Same rows and state, same result.
+dead letter leaves nothing behind, neither in state nor in output. Same rows and state, same result.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
-from holdfast.graph.contexts import Context, FunctionContext
-from holdfast.graph.functions import KeyedFunction, output_schema, side_schemas
+from holdfast.graph.contexts import Context, FunctionContext, ShardContext
+from holdfast.graph.functions import KeyedFunction, OperatorFunction, output_schema, side_schemas
 from holdfast.state.cells.binding import bind
+from holdfast.state.cells.redistribution import ShardList
+from holdfast.state.cells.shard_list import OperatorListCell
 from holdfast.state.cells.value_cells import Cell, StateMisfit
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.arrow_values import objects_of
 from holdfast.state.encoding.coercion import short
-from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.encoding.layout import StateField, StateLayout
 from holdfast.state.encoding.structs import Row, row_class
 from holdfast.state.files.delta import Changes
-from holdfast.tasks.operators.keyed_slice import KeyedSlice, by_key, cut
+from holdfast.tasks.operators.keyed_slice import KeyedSlice, by_key
 from holdfast.tasks.operators.result import (
     DEAD,
     MAIN,
@@ -44,20 +47,44 @@ from holdfast.tasks.operators.result import (
 
 
 def run_rows(
-    function: KeyedFunction,
-    layout: StateLayout,
-    rows: pa.Table,
-    groups: npt.NDArray[Any],
-    key_columns: Sequence[str],
-    order_by: Sequence[str],
-    state: ShardState,
-    ctx: EpochContext,
+    function: KeyedFunction, layout: StateLayout, keyed: KeyedSlice, state: ShardState, ctx: EpochContext
 ) -> OperatorResult:
     """Run the function over the rows of a shard. UserCodeError where its code fails, or a dead letter."""
-    keyed = cut(layout, rows, groups, key_columns, order_by)
     run = RowsRun(function, keyed, ctx, lambda own: bind(own, layout, keyed.bases, state))
     run.run()
     return OperatorResult(run.outputs(), run.changes(), keyed.rows.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class UnkeyedResult:
+    """Outputs by name, and the lists that are no longer what they were, by state."""
+
+    outputs: dict[str, pa.Table]
+    lists: dict[str, ShardList]
+
+
+def run_unkeyed_rows(
+    function: OperatorFunction,
+    fields: Sequence[StateField],
+    rows: pa.Table,
+    lists: Mapping[str, ShardList],
+    shards: int,
+    ctx: EpochContext,
+) -> UnkeyedResult:
+    """Run a function without keys over the rows of a shard, with the shard's lists."""
+    cells = {field.name: OperatorListCell(field, lists.get(field.name, ShardList())) for field in fields}
+
+    def bind(own: object) -> list[OperatorListCell]:
+        vars(own).update(cells)
+        return list(cells.values())
+
+    # To the loop over keys a shard's slice is the slice of one key, which is None.
+    index = np.zeros(rows.num_rows, dtype=np.int32)
+    whole = KeyedSlice((), rows, index, (pa.nulls(1),), np.zeros(1, dtype=np.uint16), [b""])
+    run = RowsRun(function, whole, ctx, bind, partial(ShardContext, ctx.shard, shards))
+    run.run()
+    changed = {name: cell.held() for name, cell in cells.items() if cell.changed}
+    return UnkeyedResult(run.outputs(), changed)
 
 
 class RowsRun:
@@ -189,7 +216,7 @@ class RowsRun:
 
     def changes(self) -> Changes:
         """What became of the state."""
-        changes = Changes(list(self.keyed.keys), self.keyed.groups, self.keyed.bases)
+        changes = self.keyed.no_changes()
         for cell in self.cells:
             try:
                 cell.put_into(changes)

@@ -1,9 +1,9 @@
 """Saves and fetches states of keys outside the path of the rows: the threads of one worker process.
 
-Spark keeps a Python worker for the next task, and its threads go on meanwhile. When the process ends they end
-with it, and nothing is lost by that: a key is dirty until a task has read that its save is durable.
+Spark keeps a Python worker for the next task, and its threads go on meanwhile. They end with the process, and
+nothing is lost by that: a key is dirty until a task has read that its save is durable.
 Always true: the thread that processes rows never serialises, stores or waits for room; it waits for fetches
-alone (see fetching). A key has at most one save under way, and a shard at most one process that saves.
+alone (see fetcher). A key has at most one save under way, and a shard at most one process that saves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from holdfast.errors import CorruptionError
 from holdfast.graph.functions import overrides
 from holdfast.graph.uncoordinated import Uncoordinated
-from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.saved_key import (
     CUSTOM,
     ENTRIES,
@@ -33,7 +33,7 @@ from holdfast.state.files.saved_key import (
     unpack,
 )
 from holdfast.storage.key_saves.contract import SaveSuperseded, StateId
-from holdfast.tasks.messages import SaveCounts
+from holdfast.tasks.messages import SaveCounts, Workspace
 from holdfast.tasks.uncoordinated.ack_log import Ack, AckLog
 from holdfast.tasks.uncoordinated.fetcher import Fetcher
 from holdfast.tasks.uncoordinated.thread_pool import pool_of
@@ -41,6 +41,19 @@ from holdfast.tasks.uncoordinated.thread_pool import pool_of
 GIVE_WAY_SECONDS = 1.0
 """How long a request to serialise or store waits for the rows to be processed: longer than most epochs take,
 and short enough for saves to keep coming beside one that takes minutes."""
+
+
+@dataclass(frozen=True)
+class SavedOperator:
+    """An operator whose keys are saved on their own, as one run's tasks know it."""
+
+    workspace: Workspace
+    uid: str
+    run: str
+    term: int
+    function: Any
+    lineage: Lineage
+    settings: Uncoordinated
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +82,24 @@ class Taken:
         return Ack(self.incarnation, self.epoch, self.tag, job.events, self.taken_ms, job.base)
 
 
+Ready = tuple[SaveJob, bytes]
+"""A key and the bytes to store."""
+
+
 class Flight:
     """What is under way for one shard, and the right to save its keys, held while anything is."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: AckLog) -> None:
+        self.log = log
         self._changed = threading.Condition()
         self._under_way: set[bytes] = set()
         self._right: BinaryIO | None = None
 
-    def begin(self, log: AckLog, bases: Sequence[bytes]) -> bool:
+    def begin(self, bases: Sequence[bytes]) -> bool:
         """False: another process saves this shard's keys now."""
         with self._changed:
             if self._right is None:
-                self._right = log.try_to_save()
+                self._right = self.log.try_to_save()
             if self._right is None:
                 return False
             self._under_way.update(bases)
@@ -108,14 +126,15 @@ class Flight:
 class Saver:
     """What saves and fetches the keys of one operator in this process, and the counts of both."""
 
-    def __init__(self, settings: Uncoordinated, function: Any, layout: StateLayout) -> None:
-        self.settings, self._function, self._layout = settings, function, layout
-        self._storage = settings.storage
+    def __init__(self, operator: SavedOperator) -> None:
+        self.operator, self._function = operator, operator.function
+        self.settings = settings = operator.settings
+        self.layout, self._storage = operator.lineage.layout, settings.storage
         self._serializing = pool_of("serialize", settings, settings.serializing, steps_back=True)
         self._storing = pool_of("store", settings, settings.storing, steps_back=True)
-        self.fetcher = Fetcher(settings, layout, self.count)
-        self._custom = overrides(function, "serialize_state")
-        self._told = overrides(function, "clear_dirty")
+        self.fetcher = Fetcher(settings, self.layout, self.count)
+        self._custom = overrides(self._function, "serialize_state")
+        self._told = overrides(self._function, "clear_dirty")
         self._between_epochs = threading.Event()
         self._between_epochs.set()
         self._lock = threading.Lock()
@@ -133,7 +152,7 @@ class Saver:
         self._between_epochs.set()
 
     def flight(self, log: AckLog) -> Flight:
-        return self._flights.setdefault(log.directory, Flight())
+        return self._flights.setdefault(log.directory, Flight(log))
 
     def room(self) -> int:
         """How many keys may be submitted now."""
@@ -142,18 +161,18 @@ class Saver:
     def save(self, log: AckLog, taken: Taken, jobs: Sequence[SaveJob]) -> None:
         """Begin to save some keys. Never waits."""
         flight = self.flight(log)
-        jobs = sorted(jobs, key=lambda job: self._storage.near(state_id(self._layout, job.base)))
+        jobs = sorted(jobs, key=lambda job: self._storage.near(state_id(self.layout, job.base)))
         for start in range(0, len(jobs), self.settings.batch):
             batch = jobs[start : start + self.settings.batch]
             bases = [job.base for job in batch]
-            if not flight.begin(log, bases):
+            if not flight.begin(bases):
                 self.count(rejected=len(jobs) - start)
                 return
-            if not self._serializing.submit(partial(self._serialize, flight, log, taken, batch)):
+            if not self._serializing.submit(partial(self._serialize, flight, taken, batch)):
                 self.count(rejected=len(batch))
                 flight.end(bases)
 
-    def _serialize(self, flight: Flight, log: AckLog, taken: Taken, jobs: Sequence[SaveJob]) -> None:
+    def _serialize(self, flight: Flight, taken: Taken, jobs: Sequence[SaveJob]) -> None:
         self._between_epochs.wait(GIVE_WAY_SECONDS)
         ready = []
         for job in jobs:
@@ -162,49 +181,46 @@ class Saver:
             except Exception as error:  # of the user's serialize_state
                 self.count(failed=1, error=f"serialize_state: {type(error).__name__}: {error}")
                 flight.end([job.base])
-        if ready and not self._storing.submit(partial(self._store, flight, log, taken, ready)):
+        if ready and not self._storing.submit(partial(self._store, flight, taken, ready)):
             self.count(rejected=len(ready))
             flight.end([job.base for job, _ in ready])
 
     def _packed(self, taken: Taken, job: SaveJob) -> bytes:
         if self._custom:
-            body = self._function.serialize_state(as_objects(self._layout, job.entries))
+            body = self._function.serialize_state(as_objects(self.layout, job.entries))
             form = CUSTOM
         else:
             body, form = pack_entries(job.base, job.entries), ENTRIES
         saved = SavedKey(taken.term, taken.epoch, taken.incarnation, taken.generation, job.events, form, body)
         return saved.pack()
 
-    def _store(
-        self, flight: Flight, log: AckLog, taken: Taken, ready: Sequence[tuple[SaveJob, bytes]]
-    ) -> None:
+    def _store(self, flight: Flight, taken: Taken, ready: Sequence[Ready]) -> None:
         self._between_epochs.wait(GIVE_WAY_SECONDS)
         try:
             for part in self._saved(taken, ready):
-                log.append([taken.ack(job) for job, _ in part])
+                flight.log.append([taken.ack(job) for job, _ in part])
                 self.count(saved=len(part))
                 if self._told:
                     for job, _ in part:
-                        self._function.clear_dirty(state_id(self._layout, job.base).key)
+                        self._function.clear_dirty(state_id(self.layout, job.base).key)
         except Exception as error:  # whatever a storage raises: the keys stay dirty and are tried again
             self.count(failed=len(ready), error=f"{type(error).__name__}: {error}")
         finally:
             flight.end([job.base for job, _ in ready])
 
-    def _saved(
-        self, taken: Taken, ready: Sequence[tuple[SaveJob, bytes]]
-    ) -> Iterator[Sequence[tuple[SaveJob, bytes]]]:
+    def _saved(self, taken: Taken, ready: Sequence[Ready]) -> Iterator[Sequence[Ready]]:
         """Those of the jobs that are durable now."""
         unsure = [job.base for job, _ in ready if job.unfetched]
         if unsure:
             foreign = self._foreign(taken, unsure)
             self.count(held_back=len(foreign))
             ready = [each for each in ready if each[0].base not in foreign]
-        saves = [(state_id(self._layout, job.base), data) for job, data in ready]
+        saves = [(state_id(self.layout, job.base), data) for job, data in ready]
         try:
             self._storage.save_many(saves)
             yield ready
         except SaveSuperseded:
+            # The storage refuses a batch for any one of its keys: one by one, the others are saved.
             for each, (id, data) in zip(ready, saves, strict=True):
                 try:
                     self._storage.save(id, data)
@@ -215,7 +231,7 @@ class Saver:
 
     def _foreign(self, taken: Taken, bases: Sequence[bytes]) -> set[bytes]:
         """The keys of which a save exists that this copy does not go on from."""
-        ids = [state_id(self._layout, base) for base in bases]
+        ids = [state_id(self.layout, base) for base in bases]
         found = self._storage.fetch_many(ids)
         return {
             base
@@ -223,7 +239,7 @@ class Saver:
             if data is not None and _incarnation(data, id) != taken.incarnation
         }
 
-    # Counting: called by anyone.
+    # Counting: by any thread.
 
     def count(self, error: str = "", **more: int) -> None:
         with self._lock:
@@ -250,17 +266,15 @@ def _incarnation(data: bytes, id: StateId) -> bytes | None:
         return None
 
 
-_savers: dict[tuple[str, str], tuple[str, Saver]] = {}
+_savers: dict[tuple[str, str], Saver] = {}
 
 
-def saver_of(
-    identity: str, uid: str, run: str, settings: Uncoordinated, function: Any, layout: StateLayout
-) -> Saver:
+def saver_of(operator: SavedOperator) -> Saver:
     """The saver of an operator in this process; a new run, which may have other settings, gets its own."""
-    known = _savers.get((identity, uid))
-    if known is None or known[0] != run:
-        known = _savers[identity, uid] = (run, Saver(settings, function, layout))
-    return known[1]
+    key = (operator.workspace.identity, operator.uid)
+    if key not in _savers or _savers[key].operator.run != operator.run:
+        _savers[key] = Saver(operator)
+    return _savers[key]
 
 
 # Threads do not survive a fork.

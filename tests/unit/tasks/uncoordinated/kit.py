@@ -23,8 +23,8 @@ from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.saved_key import unpack
 from holdfast.storage.key_saves.contract import StateId, StateStorage, is_later, superseded
-from holdfast.tasks.keyed import _operator_result
-from holdfast.tasks.messages import OperatorTask, TaskResult, UncoordinatedResult, Workspace
+from holdfast.tasks.keyed import operator_result
+from holdfast.tasks.messages import EpochWork, KeyedTask, TaskResult, UncoordinatedResult, Workspace
 from holdfast.tasks.uncoordinated import saver
 
 GROUPS = KeyGroupRange(KeyGroup(0), KeyGroup(4))
@@ -123,17 +123,13 @@ class Shard:
         batch = pa.record_batch(
             [pa.array(users, pa.string()), pa.array(group, pa.int32())], ["user", GROUP_COLUMN]
         )
-        return _operator_result(self.task(), 0, [batch])
+        return operator_result(self.task(), 0, [batch])
 
-    def task(self) -> OperatorTask:
+    def task(self) -> KeyedTask:
         workspace = Workspace("job", str(self.root / "checkpoint"), str(self.root / "working"), "lmdb")
-        return OperatorTask(
-            workspace=workspace,
+        return KeyedTask(
+            work=EpochWork(workspace, self.epochs + 1, 1, self.run_id, self.now_ms),
             uid="op",
-            epoch=self.epochs + 1,
-            attempt=1,
-            run=self.run_id,
-            clock_ms=self.now_ms,
             committed=0,
             function=self.function,
             lineage=self.lineage,
@@ -149,7 +145,7 @@ class Shard:
 
     @property
     def saver(self) -> saver.Saver:
-        return saver._savers["job", "op"][1]
+        return saver._savers["job", "op"]
 
     def settle(self) -> None:
         """Wait until no save is under way."""

@@ -52,9 +52,9 @@ def test_s4_1_a_bypass_the_wrong_way_round(tmp_path: Path, monkeypatch: pytest.M
 def test_s4_2_clean_before_the_save_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     serialize = Saver._serialize
 
-    def hasty(self: Saver, flight: Flight, log: Any, taken: Any, jobs: Any) -> None:
-        log.append([taken.ack(job) for job in jobs])
-        serialize(self, flight, log, taken, jobs)
+    def hasty(self: Saver, flight: Flight, taken: Any, jobs: Any) -> None:
+        flight.log.append([taken.ack(job) for job in jobs])
+        serialize(self, flight, taken, jobs)
 
     monkeypatch.setattr(Saver, "_serialize", hasty)
     fails(stories.test_a_save_that_fails_leaves_the_key_dirty_and_is_tried_again, tmp_path)
@@ -90,7 +90,7 @@ def test_s4_9_eviction_without_a_save(tmp_path: Path, monkeypatch: pytest.Monkey
     def careless(
         self: ShardRun, found: dict[bytes, bytes | None], seen: frozenset[bytes], after: str
     ) -> None:
-        limit = self._task.clock_ms - duration_ms(after)
+        limit = self._clock_ms - duration_ms(after)
         for base in [base for base in until(self._state, SEEN_PREFIX, limit) if base not in seen]:
             stored = self._state.get(base + BOOK_SUFFIX)
             assert stored is not None
@@ -105,8 +105,7 @@ def test_s4_9_eviction_without_a_save(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_acknowledgements_of_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (shard_module, due_saves):
-        monkeypatch.setattr(module, "valid", lambda acks, state: {ack.base: ack for ack in acks})
+    monkeypatch.setattr(due_saves, "valid", lambda acks, state: {ack.base: ack for ack in acks})
     fails(stories.test_a_save_taken_on_a_way_that_was_given_up_does_not_make_a_key_clean, tmp_path)
 
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.runtime.epoch.idle_saves import PassTask
 from holdfast.state.contract import Version
 from holdfast.tasks.messages import UncoordinatedResult, decode_result
 from holdfast.tasks.uncoordinated import saver
-from holdfast.tasks.uncoordinated.saver import Flight
+from holdfast.tasks.uncoordinated.saver import Flight, SavedOperator
+from holdfast.tasks.uncoordinated.saving_pass import PassTask
 from tests.unit.tasks.uncoordinated.kit import GROUPS, MemoryStates, Shard, uncoordinated
 
 
@@ -26,18 +26,10 @@ def _own_threads() -> Iterator[None]:
 
 def passed(shard: Shard, after_ms: int = 0, everything: bool = False) -> UncoordinatedResult | None:
     task, version = shard.task(), Version(shard.version.epoch, shard.version.attempt, shard.version.result)
-    made = PassTask(
-        place=task.place,
-        uid=task.uid,
-        run=task.run,
-        term=task.term,
-        now_ms=shard.now_ms + after_ms,
-        function=task.function,
-        lineage=task.lineage,
-        settings=shard.settings,
-        shards={0: (GROUPS, version)},
-        everything=everything,
+    operator = SavedOperator(
+        task.work.workspace, task.uid, task.work.run, task.term, task.function, task.lineage, shard.settings
     )
+    made = PassTask(operator, shard.now_ms + after_ms, {0: (GROUPS, version)}, everything)
     (batch,) = made(iter([pa.record_batch([pa.array([0])], ["shard"])]))
     return decode_result(batch.column(0)[0].as_py()).uncoordinated
 

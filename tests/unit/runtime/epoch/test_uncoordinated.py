@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.checkpoint.store.records import UncoordinatedShard, VersionRecord
 from holdfast.ids import shard_ranges
-from holdfast.runtime.epoch.save_ledger import Ledger
+from holdfast.runtime.epoch.uncoordinated import Ledger
 from holdfast.tasks.messages import SaveCounts, UncoordinatedResult
 
 AT = VersionRecord(epoch=1, attempt=1, result="r")
