@@ -1,7 +1,7 @@
 """Rows made up by Spark from their number: for load tests, examples and demonstrations.
 
-Row `id` is a pure function of `id` and the seed, so a slice is just a range of ids and can be read again
-anywhere, for ever.
+Row `id` is a pure function of `id` and the seed, so a slice is just a range of ids and can always be read
+again, anywhere.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SLICE_ROWS_MAX = 250_000
-"""Rows of a slice when nobody gives a limit: an endless source must not be planned in one piece."""
+"""Rows of a slice when no limit is given: an endless source must not be planned in one piece."""
 
 
 class GeneratorSource:

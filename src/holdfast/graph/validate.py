@@ -1,7 +1,7 @@
 """Every mistake of a declaration at once, before anything runs.
 
 Each mistake is one line: where it was declared, what it is about, what is wrong, what to do. What only Spark
-can know (the columns after a transform) is checked by the engine when it has a session.
+can know (the columns after a transform) is checked when the program is compiled.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Seat:
     """The node that leads, if one does: its working state is its own."""
 
     @property
-    def exactly(self) -> bool:
+    def saves_state(self) -> bool:
         return self.settings.guarantee is not Guarantee.AT_MOST_ONCE
 
 
@@ -93,7 +93,7 @@ class Stretch:
         program, schemas = in_force.applied_to(seat.program), in_force.records
         self._ledger = _ledger_of(seat, view, shards)
         self._lines = _lines_of(seat, view, shards, self._ledger)
-        self._lists = lists_of(view, schemas, program, shards, checkpoint.storage, seat.exactly)
+        self._lists = lists_of(view, schemas, program, shards, checkpoint.storage, seat.saves_state)
         # Before anything is planned: which plans have to be followed depends on what the sinks show.
         self._publishing = Publishing(
             program, checkpoint.job.identity, checkpoint.storage.url, view, seat.monitor.say
@@ -127,7 +127,7 @@ class Stretch:
             checkpoint.storage,
             self._planner.readers,
             settings.key_groups,
-            seat.exactly,
+            seat.saves_state,
             placement,
             seat.term,
         )
@@ -135,7 +135,7 @@ class Stretch:
         self._passes = SavingPasses(seat.spark, saved, placement, shards, seat.clock)
         self._snapshotter = Snapshotter(seat.spark, workspace, placement, shards, in_force)
         # State that is not kept up any more is given up in the first commit, and not found again later.
-        schemas = [each for each in in_force.records if seat.exactly or each.uid in program.uncoordinated]
+        schemas = [each for each in in_force.records if seat.saves_state or each.uid in program.uncoordinated]
         self._committer = Committer(
             checkpoint, self._publishing, view, seat.term, seat.run, tuple(schemas),
             PublishOrder(str(settings.guarantee)), self._committed, seat.monitor.say,
@@ -202,7 +202,7 @@ class Stretch:
                 continue
             reached(Step.PLAN_WRITTEN)
             outcome = self._run_epoch(plan)
-            if self._seat.exactly:
+            if self._seat.saves_state:
                 self._pending.append(outcome)
             if wishes.taken_barrier() or clock.monotonic() - self._barrier >= settings.checkpoint_interval:
                 self._commit_pending()
@@ -217,8 +217,8 @@ class Stretch:
         self._barrier = self._seat.clock.monotonic()
 
     def _run_epoch(self, plan: PlanRecord) -> EpochOutcome:
-        exactly = self._seat.exactly
-        if not exactly:
+        saves_state = self._seat.saves_state
+        if not saves_state:
             self._runner.verify(plan)
             self._committer.submit([EpochOutcome(plan)])
             self._committer.check(allowed=0)
@@ -228,7 +228,7 @@ class Stretch:
         self.running = NO_EPOCH
         self._lists |= outcome.lists.after
         for key, version in outcome.versions.items():
-            if not exactly or key in outcome.uncoordinated:
+            if not saves_state or key in outcome.uncoordinated:
                 self._lines[key] = self._lines[key].advanced(version)
         outcome.uncoordinated_shards = [
             self._ledger.take(key, own, outcome.versions[key]) for key, own in outcome.uncoordinated.items()
@@ -237,7 +237,7 @@ class Stretch:
             for key, line in self._lines.items():
                 if key[0] == delta.operator and line.groups.first == delta.first_group:
                     self._lines[key] = line.extended(delta)
-        if exactly:
+        if saves_state:
             self._take_snapshots(plan.epoch)
         else:
             self._committer.publish([outcome])

@@ -133,7 +133,7 @@ def _process(
         own.open(batch)
         cells = []
         for name, declared in declared_states(type(own)).items():
-            assert isinstance(declared, ValueState), f"{name} is no ValueState"
+            assert isinstance(declared, ValueState), f"{name} is not a ValueState"
             cells.append(ColumnCell(declared, layout.field(name), keyed.bases, state))
             vars(own)[name] = cells[-1]
         return cast_table(own.process(keyed.rows, batch), output_schema(function)), cells

@@ -1,7 +1,7 @@
 """Which saves of a shard's keys became durable: a log beside the working state.
 
-A save ends in one process; the next task of the shard may run in another. So whoever saved appends here, and
-a task takes what it finds into the books of the keys.
+A save ends in one process; the next task of the shard may run in another. So the process that saved appends
+here, and a task takes what it finds into the books of the keys.
 Always true: an acknowledgement is written after its save was durable, and removed after a task applied it; in
 between it may be read any number of times. One that is lost costs a second save, never a state.
 """

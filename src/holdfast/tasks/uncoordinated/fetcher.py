@@ -21,7 +21,7 @@ from holdfast.tasks.uncoordinated.thread_pool import pool_of
 
 
 class Unanswered:
-    """Nobody could say whether a save exists."""
+    """It is not known whether a save exists."""
 
 
 UNANSWERED = Unanswered()
@@ -114,7 +114,7 @@ class _Fetch:
             found = self._fetch(self.ids)
             assert len(found) == len(self.ids), f"{len(found)} answers to {len(self.ids)} questions"
             self.found = found
-        except Exception as error:  # whatever a storage raises is no answer
+        except Exception as error:  # whatever a storage raises: it did not answer
             self.error = f"{type(error).__name__}: {error}"
         finally:
             self.done.set()
