@@ -27,6 +27,7 @@ from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.store.records import CommitRecord, PlanRecord, SnapshotFile
 from holdfast.checkpoint.store.schemas import file_schema, record_of
+from holdfast.graph.columns import state_layout
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.bundle import Bundle
 from holdfast.runtime.epoch.runner import EpochOutcome, _take_state
@@ -36,7 +37,6 @@ from holdfast.storage.checksums import read_extent
 from holdfast.storage.urls import open_storage
 from holdfast.tasks.keyed import operator_result
 from holdfast.tasks.messages import EpochWork, KeyedTask, TaskResult, Workspace, decode_result
-from holdfast.tasks.operators.dispatch import state_layout
 from holdfast.tasks.payloads import unpack_rows
 from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
 

@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.store.records import VersionRecord
 from holdfast.errors import CorruptionError, HoldfastError, RetryableError
+from holdfast.graph.aggregates import Aggregation
+from holdfast.graph.functions import BatchFunction
 from holdfast.state.contract import ShardState, StaleWorkingState
 from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.files.delta import to_entries, write_delta
@@ -30,8 +32,11 @@ from holdfast.tasks.messages import (
     result_here,
     this_partition,
 )
-from holdfast.tasks.operators.dispatch import run_function
-from holdfast.tasks.operators.keyed_slice import cut
+from holdfast.tasks.operators.aggregate import run_aggregate
+from holdfast.tasks.operators.batch_function import run_batch
+from holdfast.tasks.operators.keyed_slice import KeyedSlice, cut
+from holdfast.tasks.operators.result import EpochContext, OperatorResult
+from holdfast.tasks.operators.row_function import run_rows
 from holdfast.tasks.payloads import TaskWriter
 from holdfast.tasks.working_state import (
     Kept,
@@ -120,7 +125,7 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
     if uncoordinated is not None:
         done = uncoordinated.run(keyed, context)
     else:
-        done = run_function(task.function, task.layout, keyed, state, context)
+        done = _run_function(task, keyed, state, context)
     reached(Step.TASK_COMPUTED)
     watch.lap("compute")
 
@@ -153,6 +158,15 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
         timings_ms=watch.laps_ms,
         uncoordinated=uncoordinated.applied() if uncoordinated is not None else None,
     )
+
+
+def _run_function(
+    task: KeyedTask, keyed: KeyedSlice, state: ShardState, context: EpochContext
+) -> OperatorResult:
+    if isinstance(task.function, Aggregation):
+        return run_aggregate(task.function, task.layout, keyed, state, context)
+    run = run_batch if isinstance(task.function, BatchFunction) else run_rows
+    return run(task.function, task.layout, keyed, state, context)
 
 
 def _kept(task: KeyedTask) -> Kept:

@@ -170,7 +170,6 @@ class UncoordinatedResult(msgspec.Struct, frozen=True):
     """How a shard stands whose keys are saved on their own."""
 
     incarnation: str
-    events: int
     unsaved: int
     """Events that are in no durable save that is known of."""
     discarded: int

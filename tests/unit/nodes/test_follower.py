@@ -23,6 +23,7 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.cluster.node_records import Lag
 from holdfast.errors import RetryableError
+from holdfast.graph.columns import state_layout
 from holdfast.ids import CommitNumber, shard_ranges
 from holdfast.nodes import follower
 from holdfast.nodes.follower import LIST_SECONDS, Follower
@@ -32,7 +33,6 @@ from holdfast.state.contract import Arrival
 from holdfast.state.files.conversion import Lineage
 from holdfast.tasks.follow import FollowTask
 from holdfast.tasks.messages import TaskResult, Workspace
-from holdfast.tasks.operators.dispatch import state_layout
 from holdfast.tasks.working_state import Kept, open_shard
 from holdfast.testing.clocks import ManualClock
 from tests.unit.inspect.stored import MadeCheckpoint

@@ -14,6 +14,7 @@ from msgspec.structs import replace as changed
 from holdfast.checkpoint.chain.view import EMPTY, fold, from_manifest, to_manifest
 from holdfast.checkpoint.store.records import OperatorSchema, Parent, StateSchema
 from holdfast.connectors.memory import MemorySource
+from holdfast.graph.columns import state_layout
 from holdfast.graph.functions import OperatorFunction
 from holdfast.graph.streams import Declaration
 from holdfast.runtime.epoch.bundle import Bundle
@@ -30,7 +31,6 @@ from holdfast.tasks.messages import (
     decode_result,
     encode_result,
 )
-from holdfast.tasks.operators.dispatch import state_layout
 from holdfast.tasks.payloads import INLINE_BYTES, StagedReader
 from holdfast.tasks.unkeyed import unkeyed_result, unpacked
 from tests.unit.checkpoint.kept import draft

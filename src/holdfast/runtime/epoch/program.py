@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.errors import DefinitionError
-from holdfast.graph.columns import sink_refusals
+from holdfast.graph.columns import output_schemas, sink_refusals, state_layout
 from holdfast.graph.job_graph import (
     MAIN_OUTPUT,
     Graph,
@@ -34,7 +34,6 @@ from holdfast.state.encoding.keys import routing_expression
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import frame_ddl, parse_schema, parse_type
 from holdfast.state.files.conversion import Lineage
-from holdfast.tasks.operators.dispatch import output_schemas, state_layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

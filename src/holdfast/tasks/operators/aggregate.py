@@ -17,13 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregate, AggregateKind, Aggregation
+from holdfast.graph.job_graph import MAIN_OUTPUT
 from holdfast.state.cells.value_cells import read_column
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import relaxed, type_ddl
 from holdfast.state.files.delta import ValueChange
 from holdfast.tasks.operators.keyed_slice import Index, KeyedSlice, by_key
-from holdfast.tasks.operators.result import MAIN, EpochContext, OperatorResult, user_error
+from holdfast.tasks.operators.result import EpochContext, OperatorResult, user_error
 
 _LONG_MAX = (1 << 63) - 1
 _WIDE_DIGITS = 39
@@ -53,15 +54,15 @@ def run_aggregate(
     keyed = replace(keyed, rows=_as_stored(aggregation, keyed.rows))
     schema = aggregation.output_schema(keyed.rows.schema, keyed.key_columns)
     changes = keyed.no_changes()
-    outputs = {MAIN: schema.empty_table()}
+    outputs = {MAIN_OUTPUT: schema.empty_table()}
     if keyed.rows.num_rows:
         field = layout.field(ACCUMULATOR)
         kept, _ = read_column(field, keyed.bases, state)
         accumulators, results = _folded(aggregation, keyed, kept, ctx)
         struct = pa.StructArray.from_arrays(accumulators, fields=list(field.type))
         changes.values[ACCUMULATOR] = ValueChange(np.arange(keyed.key_count), struct)
-        outputs[MAIN] = pa.Table.from_arrays([*keyed.keys, *results], schema=schema)
-    return OperatorResult(outputs, changes, keyed.rows.num_rows)
+        outputs[MAIN_OUTPUT] = pa.Table.from_arrays([*keyed.keys, *results], schema=schema)
+    return OperatorResult(outputs, changes)
 
 
 def _as_stored(aggregation: Aggregation, rows: pa.Table) -> pa.Table:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from holdfast.errors import HoldfastError
 from holdfast.graph.contexts import BatchContext
 from holdfast.graph.functions import BatchFunction, output_schema
+from holdfast.graph.job_graph import DEAD_LETTERS, MAIN_OUTPUT
 from holdfast.state.cells.declarations import ValueState, declared_states
 from holdfast.state.cells.value_cells import read_column
 from holdfast.state.contract import ShardState
@@ -22,8 +23,6 @@ from holdfast.state.encoding.types import type_ddl
 from holdfast.state.files.delta import Changes, ValueChange
 from holdfast.tasks.operators.keyed_slice import KeyedSlice
 from holdfast.tasks.operators.result import (
-    DEAD,
-    MAIN,
     EpochContext,
     OperatorResult,
     OutputMisfit,
@@ -112,14 +111,14 @@ def run_batch(
     UserCodeError where it fails, whatever `on_error` says: no single row is at fault, none can be set aside.
     """
     changes = keyed.no_changes()
-    outputs = {MAIN: output_schema(function).empty_table()}
+    outputs = {MAIN_OUTPUT: output_schema(function).empty_table()}
     if ctx.on_error == "dead-letter":
-        outputs[DEAD] = dead_letters([])
+        outputs[DEAD_LETTERS] = dead_letters([])
     if keyed.rows.num_rows:
-        outputs[MAIN], cells = _process(function, layout, keyed, state, ctx)
+        outputs[MAIN_OUTPUT], cells = _process(function, layout, keyed, state, ctx)
         for cell in cells:
             cell.put_into(changes)
-    return OperatorResult(outputs, changes, keyed.rows.num_rows)
+    return OperatorResult(outputs, changes)
 
 
 def _process(

@@ -19,6 +19,7 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError
 from holdfast.graph.contexts import Context, FunctionContext, ShardContext
 from holdfast.graph.functions import KeyedFunction, OperatorFunction, output_schema, side_schemas
+from holdfast.graph.job_graph import DEAD_LETTERS, MAIN_OUTPUT
 from holdfast.state.cells.binding import bind
 from holdfast.state.cells.redistribution import ShardList
 from holdfast.state.cells.shard_list import OperatorListCell
@@ -31,8 +32,6 @@ from holdfast.state.encoding.structs import Row, row_class
 from holdfast.state.files.delta import Changes
 from holdfast.tasks.operators.keyed_slice import KeyedSlice, by_key
 from holdfast.tasks.operators.result import (
-    DEAD,
-    MAIN,
     EpochContext,
     OperatorResult,
     OutputMisfit,
@@ -52,7 +51,7 @@ def run_rows(
     """Run the function over the rows of a shard. UserCodeError where its code fails, or a dead letter."""
     run = RowsRun(function, keyed, ctx, lambda own: bind(own, layout, keyed.bases, state))
     run.run()
-    return OperatorResult(run.outputs(), run.changes(), keyed.rows.num_rows)
+    return OperatorResult(run.outputs(), run.changes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ class RowsRun:
         row_context: Callable[[int, int, dict[str, list[Any]]], FunctionContext] = Context,
     ) -> None:
         self.ctx, self.keyed = ctx, keyed
-        self.schemas = {MAIN: output_schema(function), **side_schemas(function)}
+        self.schemas = {MAIN_OUTPUT: output_schema(function), **side_schemas(function)}
         self.checks = {name: row_check(schema, name) for name, schema in self.schemas.items()}
         self.made: dict[str, list[Any]] = {name: [] for name in self.schemas}
         self.dead: list[tuple[str, str, str, int]] = []
@@ -130,8 +129,8 @@ class RowsRun:
     def _to_the_end(self) -> None:
         """Every row; the first failure ends it."""
         process, context = self.function.process, self.row_context
-        cells, made, sides = self.cells, self.made[MAIN], len(self.made) > 1
-        extend, ended = made.extend, self.ends[MAIN].append
+        cells, made, sides = self.cells, self.made[MAIN_OUTPUT], len(self.made) > 1
+        extend, ended = made.extend, self.ends[MAIN_OUTPUT].append
         rows = _row_objects(self.keyed, self.ctx)
         row = output = None
         try:
@@ -176,12 +175,12 @@ class RowsRun:
                         del made[length:]
             for cell in self.cells:
                 cell.keep(number)
-            self.ends[MAIN].append(len(self.made[MAIN]))
+            self.ends[MAIN_OUTPUT].append(len(self.made[MAIN_OUTPUT]))
             self._ended_in_sides()
 
     def _ended_in_sides(self) -> None:
         for name, ends in self.ends.items():
-            if name != MAIN:
+            if name != MAIN_OUTPUT:
                 ends.append(len(self.made[name]))
 
     def _one_checked(self, row: Any, lengths: Sequence[int]) -> None:
@@ -189,7 +188,7 @@ class RowsRun:
         if (wrong := _of_output(output)) is not None:
             raise wrong
         if output is not None:
-            self.made[MAIN].extend(output)
+            self.made[MAIN_OUTPUT].extend(output)
         for cell in self.cells:
             cell.check()
         for (name, made), length in zip(self.made.items(), lengths, strict=True):
@@ -211,7 +210,7 @@ class RowsRun:
                 key = self.keys[int(np.searchsorted(self.ends[name], misfit.index, side="right"))]
                 raise user_error(self.ctx, key, "(any of this key)", misfit.text) from misfit
         if self.ctx.on_error == "dead-letter":
-            tables[DEAD] = dead_letters(self.dead)
+            tables[DEAD_LETTERS] = dead_letters(self.dead)
         return tables
 
     def changes(self) -> Changes:

@@ -116,7 +116,6 @@ class ShardSaves:
         due = (index_time(key) for key, _ in self.state.scan(DUE_PREFIX) if index_base(key) not in settled)
         return UncoordinatedResult(
             incarnation=shard.incarnation.hex(),
-            events=shard.events,
             unsaved=shard.unsaved + known.unsaved,
             discarded=shard.discarded,
             due_ms=min([next(due, NEVER), *later]),

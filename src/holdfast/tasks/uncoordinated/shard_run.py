@@ -134,7 +134,7 @@ class ShardRun:
             hooks.at_once if asked else None,
         )
         self._events = int(counts.sum())
-        return OperatorResult(run.outputs(), run.changes(), keyed.rows.num_rows)
+        return OperatorResult(run.outputs(), run.changes())
 
     def with_books(self, entries: Entries) -> Entries:
         """The changes of an epoch and what goes with them: fetched states, books, indexes, evictions."""

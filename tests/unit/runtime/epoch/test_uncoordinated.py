@@ -16,7 +16,7 @@ def ledger(shards: int, *marks: UncoordinatedShard) -> Ledger:
 
 
 def told(incarnation: str, unsaved: int, discarded: int = 0, saved: int = 0) -> UncoordinatedResult:
-    return UncoordinatedResult(incarnation, 100, unsaved, discarded, 0, SaveCounts(saved=saved))
+    return UncoordinatedResult(incarnation, unsaved, discarded, 0, SaveCounts(saved=saved))
 
 
 def test_a_copy_that_is_gone_takes_what_was_not_saved_with_it() -> None:

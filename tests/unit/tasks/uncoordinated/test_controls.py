@@ -77,7 +77,7 @@ def test_s4_4_no_answer_taken_for_nothing_saved(tmp_path: Path, monkeypatch: pyt
         return [None if isinstance(answer, Unanswered) else answer for answer in fetch(self, bases)]
 
     monkeypatch.setattr(Fetcher, "fetch", trusting)
-    fails(stories.test_a_fetch_that_nobody_answers_never_overwrites_the_save, tmp_path)
+    fails(stories.test_an_unanswered_fetch_never_overwrites_the_save, tmp_path)
 
 
 def test_s4_8_a_count_that_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

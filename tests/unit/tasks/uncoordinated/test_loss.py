@@ -52,7 +52,7 @@ while True:
 """
 
 
-def test_a_process_killed_with_its_disk_loses_no_more_than_it_told_and_not_nothing(tmp_path: Path) -> None:
+def test_a_process_killed_with_its_disk_loses_something_and_no_more_than_it_told(tmp_path: Path) -> None:
     for seed in range(3):
         root = tmp_path / str(seed)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "src"), str(CHECKOUT)])}

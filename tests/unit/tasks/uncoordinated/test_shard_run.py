@@ -194,7 +194,7 @@ def test_a_save_taken_on_a_way_that_was_given_up_does_not_make_a_key_clean(tmp_p
     assert states.calls["save"] == 2, "saved again, as it is now"
 
 
-def test_a_fetch_that_nobody_answers_never_overwrites_the_save(tmp_path: Path) -> None:
+def test_an_unanswered_fetch_never_overwrites_the_save(tmp_path: Path) -> None:
     """S4 started such a key empty and saved that over the good state."""
     states = MemoryStates()
     shard = Shard(tmp_path, uncoordinated(states, every="1s", fetch_timeout="50ms"))
@@ -215,7 +215,7 @@ def test_a_fetch_that_nobody_answers_never_overwrites_the_save(tmp_path: Path) -
     assert shard.last.discarded == 1
 
 
-def test_a_key_nobody_answered_for_is_saved_once_it_is_known_that_no_save_exists(tmp_path: Path) -> None:
+def test_an_unfetched_key_is_saved_once_it_is_known_that_no_save_exists(tmp_path: Path) -> None:
     states = MemoryStates()
     shard = Shard(tmp_path, uncoordinated(states, every="1s", fetch_timeout="50ms"))
     states.open.clear()
@@ -306,7 +306,7 @@ def test_a_superseded_copy_cannot_overwrite_later_saves(tmp_path: Path) -> None:
     assert refused + old.saver.take_counts().superseded >= 1
 
 
-def test_a_checkpoint_begun_anew_goes_on_from_the_saves_of_the_one_before(tmp_path: Path) -> None:
+def test_a_new_checkpoint_goes_on_from_the_saves_of_the_one_before(tmp_path: Path) -> None:
     states = MemoryStates()
     old = Shard(tmp_path / "a", uncoordinated(states, every="1s"))
     old.term, old.epochs = 40, 900
