@@ -33,7 +33,7 @@ from holdfast.state.files.saved_key import read_keys
 from holdfast.tasks.messages import UncoordinatedResult
 from holdfast.tasks.uncoordinated.ack_log import Ack, AckLog
 from holdfast.tasks.uncoordinated.bypass import Standing
-from holdfast.tasks.uncoordinated.saver import SaveJob, Saver, Taken
+from holdfast.tasks.uncoordinated.saver import SavedOperator, SaveJob, Saver, Taken
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,16 @@ class BookChanges:
 class ShardSaves:
     """The saves of one shard's keys: what makes them, which became durable, the state they are made of."""
 
+    operator: SavedOperator
+    """As the task has it: a saver outlives the term that it was made in."""
     saver: Saver
     log: AckLog
     state: ShardState
 
     def taken(self, shard: ShardBook, now_ms: int) -> Taken:
         """What is said of saves that are made of the state as it is now."""
-        version, term = self.state.version, shard.floor + self.saver.operator.term
-        generation = self.saver.layout.generation
+        version, term = self.state.version, shard.floor + self.operator.term
+        generation = self.operator.lineage.layout.generation
         return Taken(shard.incarnation, term, version.epoch, version_tag(version), now_ms, generation)
 
     def acks(self, shard: ShardBook) -> tuple[dict[bytes, Ack], int]:
@@ -80,7 +82,7 @@ class ShardSaves:
         """The books, with one acknowledgement for each."""
         saved = np.fromiter((ack.events for ack in acks), np.int64, len(acks))
         taken_ms = np.fromiter((ack.taken_ms for ack in acks), np.int64, len(acks))
-        return books_after_saves(books, saved, self.saver.settings.schedule, taken_ms)
+        return books_after_saves(books, saved, self.operator.settings.schedule, taken_ms)
 
     def begin(self, taken: Taken, acks: dict[bytes, Ack], *, everything: bool = False) -> int:
         """Begin to save the keys that are due, or all dirty ones; gives how many. Only reads their bytes."""
@@ -103,7 +105,7 @@ class ShardSaves:
             unknown = books["unfetched"] != 0
             saver.count(held_back=int(unknown.sum()))
             due, books = list(compress(due, ~unknown)), books[~unknown]
-        contents = read_keys(saver.layout, due, state)
+        contents = read_keys(self.operator.lineage.layout, due, state)
         columns = (due, contents, books["events"].tolist(), books["unfetched"].astype(bool).tolist())
         saver.save(self.log, taken, [SaveJob(*row) for row in zip(*columns, strict=True)])
         return len(due)

@@ -127,12 +127,12 @@ class Saver:
     """What saves and fetches the keys of one operator in this process, and the counts of both."""
 
     def __init__(self, operator: SavedOperator) -> None:
-        self.operator, self._function = operator, operator.function
-        self.settings = settings = operator.settings
-        self.layout, self._storage = operator.lineage.layout, settings.storage
+        self.run, self._function = operator.run, operator.function
+        self._layout, settings = operator.lineage.layout, operator.settings
+        self._storage, self._batch = settings.storage, settings.batch
         self._serializing = pool_of("serialize", settings, settings.serializing, steps_back=True)
         self._storing = pool_of("store", settings, settings.storing, steps_back=True)
-        self.fetcher = Fetcher(settings, self.layout, self.count)
+        self.fetcher = Fetcher(settings, self._layout, self.count)
         self._custom = overrides(self._function, "serialize_state")
         self._told = overrides(self._function, "clear_dirty")
         self._between_epochs = threading.Event()
@@ -156,14 +156,14 @@ class Saver:
 
     def room(self) -> int:
         """How many keys may be submitted now."""
-        return min(self._serializing.room, self._storing.room) * self.settings.batch
+        return min(self._serializing.room, self._storing.room) * self._batch
 
     def save(self, log: AckLog, taken: Taken, jobs: Sequence[SaveJob]) -> None:
         """Begin to save some keys. Never waits."""
         flight = self.flight(log)
-        jobs = sorted(jobs, key=lambda job: self._storage.near(state_id(self.layout, job.base)))
-        for start in range(0, len(jobs), self.settings.batch):
-            batch = jobs[start : start + self.settings.batch]
+        jobs = sorted(jobs, key=lambda job: self._storage.near(state_id(self._layout, job.base)))
+        for start in range(0, len(jobs), self._batch):
+            batch = jobs[start : start + self._batch]
             bases = [job.base for job in batch]
             if not flight.begin(bases):
                 self.count(rejected=len(jobs) - start)
@@ -187,7 +187,7 @@ class Saver:
 
     def _packed(self, taken: Taken, job: SaveJob) -> bytes:
         if self._custom:
-            body = self._function.serialize_state(as_objects(self.layout, job.entries))
+            body = self._function.serialize_state(as_objects(self._layout, job.entries))
             form = CUSTOM
         else:
             body, form = pack_entries(job.base, job.entries), ENTRIES
@@ -202,7 +202,7 @@ class Saver:
                 self.count(saved=len(part))
                 if self._told:
                     for job, _ in part:
-                        self._function.clear_dirty(state_id(self.layout, job.base).key)
+                        self._function.clear_dirty(state_id(self._layout, job.base).key)
         except Exception as error:  # whatever a storage raises: the keys stay dirty and are tried again
             self.count(failed=len(ready), error=f"{type(error).__name__}: {error}")
         finally:
@@ -215,7 +215,7 @@ class Saver:
             foreign = self._foreign(taken, unsure)
             self.count(held_back=len(foreign))
             ready = [each for each in ready if each[0].base not in foreign]
-        saves = [(state_id(self.layout, job.base), data) for job, data in ready]
+        saves = [(state_id(self._layout, job.base), data) for job, data in ready]
         try:
             self._storage.save_many(saves)
             yield ready
@@ -231,7 +231,7 @@ class Saver:
 
     def _foreign(self, taken: Taken, bases: Sequence[bytes]) -> set[bytes]:
         """The keys of which a save exists that this copy does not go on from."""
-        ids = [state_id(self.layout, base) for base in bases]
+        ids = [state_id(self._layout, base) for base in bases]
         found = self._storage.fetch_many(ids)
         return {
             base
@@ -272,7 +272,7 @@ _savers: dict[tuple[str, str], Saver] = {}
 def saver_of(operator: SavedOperator) -> Saver:
     """The saver of an operator in this process; a new run, which may have other settings, gets its own."""
     key = (operator.workspace.identity, operator.uid)
-    if key not in _savers or _savers[key].operator.run != operator.run:
+    if key not in _savers or _savers[key].run != operator.run:
         _savers[key] = Saver(operator)
     return _savers[key]
 

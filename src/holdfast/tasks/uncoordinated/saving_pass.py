@@ -58,7 +58,7 @@ class PassTask:
             return None
         shard, saver = ShardBook.unpack(stored), saver_of(self.operator)
         saver.go_on()
-        saves, flight = ShardSaves(saver, log, state), saver.flight(log)
+        saves, flight = ShardSaves(self.operator, saver, log, state), saver.flight(log)
         taken = saves.taken(shard, self.now_ms)
         if self.everything:
             # A key whose save is under way is left out below, with what it has seen since.

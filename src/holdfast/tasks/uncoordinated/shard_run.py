@@ -80,19 +80,13 @@ class ShardRun:
         check_layout(task.layout)
         self._task, self._state, self._settings = task, state, task.uncoordinated
         self._clock_ms = task.work.clock_ms
-        self._saver = saver_of(
-            SavedOperator(
-                task.work.workspace,
-                task.uid,
-                task.work.run,
-                task.term,
-                task.function,
-                task.lineage,
-                self._settings,
-            )
+        work, given = task.work, self._settings
+        operator = SavedOperator(
+            work.workspace, task.uid, work.run, task.term, task.function, task.lineage, given
         )
+        self._saver = saver_of(operator)
         self._saver.give_way()
-        self._saves = ShardSaves(self._saver, AckLog(directory), state)
+        self._saves = ShardSaves(operator, self._saver, AckLog(directory), state)
         stored = state.get(SHARD_KEY)
         # No book of the shard: a fresh copy. The driver learns from its name that the one before is gone.
         self._shard = ShardBook.unpack(stored) if stored else ShardBook(uuid.uuid4().bytes)

@@ -306,6 +306,16 @@ def test_a_superseded_copy_cannot_overwrite_later_saves(tmp_path: Path) -> None:
     assert refused + old.saver.take_counts().superseded >= 1
 
 
+def test_saves_carry_the_term_of_their_task_also_when_a_run_leads_again(tmp_path: Path) -> None:
+    states = MemoryStates()
+    shard = Shard(tmp_path, uncoordinated(states, every="1s"))
+    shard.epoch(["ann"])
+    shard.term += 1  # the same run, the same process, the same threads
+    shard.epoch(["bob"], after_ms=2_000)
+    shard.settle()
+    assert [unpack(data, id).term for id, data in states.saved.items()] == [shard.term]
+
+
 def test_a_new_checkpoint_goes_on_from_the_saves_of_the_one_before(tmp_path: Path) -> None:
     states = MemoryStates()
     old = Shard(tmp_path / "a", uncoordinated(states, every="1s"))
