@@ -131,9 +131,9 @@ class GeneratorReader:
                 f"'{self._source.schema}'; give one expression for each column of the schema"
             )
         texts = [columns[name] for name in given] if isinstance(columns, Mapping) else list(columns)
-        place = {name: number for number, name in enumerate(given)}
+        number_of = {name: number for number, name in enumerate(given)}
         casts = [
-            f"CAST(c{place[field.name]} AS {field.dataType.simpleString()}) AS `{field.name}`"
+            f"CAST(c{number_of[field.name]} AS {field.dataType.simpleString()}) AS `{field.name}`"
             for field in fields
         ]
-        return ", ".join(texts), ", ".join(f"c{number}" for number in place.values()), ", ".join(casts)
+        return ", ".join(texts), ", ".join(f"c{number}" for number in number_of.values()), ", ".join(casts)

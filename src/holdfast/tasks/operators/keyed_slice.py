@@ -82,8 +82,8 @@ def by_key(index: Index, key_count: int) -> npt.NDArray[np.intp]:
 def _sorted(rows: pa.Table, order_by: Sequence[str]) -> pa.Array:
     # Arrow puts nulls last; Spark, and so we, put them first.
     columns: dict[str, Any] = {}
-    for place, name in enumerate(order_by):
-        columns |= {f"{place}v": rows.column(name).is_valid(), f"{place}": rows.column(name)}
+    for number, name in enumerate(order_by):
+        columns |= {f"{number}v": rows.column(name).is_valid(), f"{number}": rows.column(name)}
     return pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
 
 

@@ -68,9 +68,9 @@ def table_of(made: list[Any], schema: pa.Schema, output: str = MAIN_OUTPUT) -> p
     if made and not (set(map(type, made)) == {tuple} and set(map(len, made)) == {width}):
         made = [_in_order(index, row, schema, side) for index, row in enumerate(made)]
     columns = []
-    for place, field in enumerate(schema):
+    for number, field in enumerate(schema):
         try:
-            column = column_of([row[place] for row in made], field.type)
+            column = column_of([row[number] for row in made], field.type)
         except Misfit as misfit:
             text = misfit.text(f"output column {field.name!r}{side}", field.type, _not_null(field))
             raise OutputMisfit(misfit.index, text) from misfit

@@ -95,9 +95,9 @@ def _packed(ack: Ack) -> bytes:
 
 
 def _unpacked(data: bytes) -> Iterator[Ack]:
-    place = 0
-    while place + _HEAD.size <= len(data):
-        incarnation, epoch, tag, events, taken_ms, length = _HEAD.unpack_from(data, place)
-        start, place = place + _HEAD.size, place + _HEAD.size + length
-        if place <= len(data):
-            yield Ack(incarnation, epoch, tag, events, taken_ms, data[start:place])
+    end = 0
+    while end + _HEAD.size <= len(data):
+        incarnation, epoch, tag, events, taken_ms, length = _HEAD.unpack_from(data, end)
+        start, end = end + _HEAD.size, end + _HEAD.size + length
+        if end <= len(data):
+            yield Ack(incarnation, epoch, tag, events, taken_ms, data[start:end])
