@@ -199,7 +199,7 @@ class Walk:
             moments.at(at, moments.die if kind == "kill" else wishes.stopping.set)
         with self._process(moments) as spark:
             handle = layout.declare(self.books.outputs, self.limit).start_as(
-                wishes, f"file://{self.books.checkpoint}?fsync=off", spark, False, None, self._said,
+                wishes, f"file://{self.books.checkpoint}?fsync=off", spark, None, self._said,
                 {
                     "until": "exhausted", "max_rows_per_epoch": size, "checkpoint_interval": interval,
                     "retain": retain, "restart": hf.NoRestart(), "parallelism": 1,

@@ -18,7 +18,7 @@ import pytest
 from holdfast.connectors.contract import Mark
 from holdfast.connectors.files.sink import FilePublisher
 from holdfast.runtime import leadership
-from holdfast.runtime.epoch import planner
+from holdfast.runtime.epoch import recorded_plans
 from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.publisher import Publishing
 from tests.chaos.apps import Place
@@ -88,8 +88,8 @@ def by_stream_name(patch: pytest.MonkeyPatch) -> None:
 def sinks_not_asked(patch: pytest.MonkeyPatch) -> None:
     """What is planned does not depend on what the sinks show."""
 
-    def unasked(*given: Any) -> Any:
-        return planner.recorded_plans(*given[:-1])
+    def unasked(chain: Any, view: Any, shape: Any, shown: Any, say: Any) -> Any:
+        return recorded_plans.recorded_plans(chain, view, shape, {}, say)
 
     patch.setattr(leadership, "recorded_plans", unasked)
 

@@ -22,7 +22,7 @@ from holdfast.chaos.inside.short_intervals import tightened
 from holdfast.checkpoint.chain import history, plans
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Record
-from holdfast.runtime.epoch import planner, runner
+from holdfast.runtime.epoch import recorded_plans, runner
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 from holdfast.tasks import payloads
@@ -166,7 +166,7 @@ def test_replaying_another_attempt_than_the_committed_one_is_found_out(
         if int(path.parent.name) >= shown - 1:
             path.unlink()
     if attempt == "newest":
-        monkeypatch.setattr(planner, "_committed_attempts", lambda chain, view: {})
+        monkeypatch.setattr(recorded_plans, "committed_attempts", lambda chain, view: {})
     ending = run_here(spark, place, SHAPE)
     assert any(f"(epoch {shown - 2})" in line for line in ending.said), str(ending)
     assert ending.error is None, str(ending)

@@ -24,12 +24,12 @@ from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.errors import FencedOut
 from holdfast.nodes.node import Node
 from holdfast.nodes.registration import NodeSettings
+from holdfast.runtime.control.commit_permit import WatchedStorage
 from holdfast.runtime.control.run_flags import Wishes
-from holdfast.runtime.control.watched_storage import WatchedStorage
+from holdfast.runtime.driver import NOTHING, Prepared
 from holdfast.runtime.job import Job
 from holdfast.runtime.progress import Listener, Message, Progress
 from holdfast.runtime.settings import RunOptions
-from holdfast.runtime.warm_start import NOTHING, Prepared
 from holdfast.storage.urls import open_storage
 
 DEADLINE_SECONDS = 30.0
@@ -66,7 +66,6 @@ class SteadyJob(Job):
         wishes: Wishes,
         checkpoint: str | Path,
         spark: object,
-        own_session: bool,
         on_progress: Listener | None,
         on_message: Message,
         options: RunOptions,

@@ -27,7 +27,7 @@ from holdfast.connectors.contract import Mark
 from holdfast.errors import FencedOut, UnknownOutcome
 from holdfast.ids import CommitNumber
 from holdfast.runtime.epoch.committer import Committer
-from holdfast.runtime.epoch.planner import recorded_plans
+from holdfast.runtime.epoch.recorded_plans import recorded_plans
 from holdfast.storage.contract import Put, Storage
 from tests.sim import leaders
 from tests.sim.leaders import Parts
@@ -208,9 +208,9 @@ CONTROLS: dict[str, Control] = {
     ),
     "pin-without-a-second-look": Control("pinned", instead=((pins, "pin", _pinned_unseen),)),
     "recorded-plans-ignored": Control(
-        "the sink", instead=((leaders, "recorded_plans", lambda *given, **shown: deque()),)
+        "the sink", instead=((leaders, "recorded_plans", lambda *given: deque()),)
     ),
     "sinks-not-asked": Control(
-        "the sink", instead=((leaders, "recorded_plans", lambda *given, **shown: recorded_plans(*given)),)
+        "the sink", instead=((leaders, "recorded_plans", lambda *given: recorded_plans(*given[:-1], {})),)
     ),
 }

@@ -41,11 +41,15 @@ from holdfast.errors import (
     StorageError,
     UnknownOutcome,
 )
+from holdfast.graph.guarantees import Guarantee
 from holdfast.ids import CommitNumber, shard_ranges
-from holdfast.runtime.epoch.committer import AdoptedOther, Committer, PublishOrder
-from holdfast.runtime.epoch.planner import Planner, recorded_plans
+from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.epoch.committer import AdoptedOther, Committer
+from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.publisher import Publishing
+from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
 from holdfast.runtime.epoch.runner import EpochOutcome
+from holdfast.runtime.leader_context import LeaderContext
 from holdfast.storage.checksums import checksum, read_extent
 from tests.sim.scheduler import Crashed, Executor, Process
 from tests.sim.storage import SimStorage
@@ -181,33 +185,35 @@ class Lead:
         self.leader, self.world, self.habits = leader, leader.world, leader.habits
         self.storage, self.checkpoint, self.term, self.run_name = checkpoint.storage, checkpoint, term, run
         self.files = 0
-        sink = SimpleNamespace(uid=SINK, sink=self)
-        program: Any = SimpleNamespace(sinks={SINK: SINK}, graph=SimpleNamespace(name="sim", sinks=(sink,)))
-        self.publishing = Publishing(program, "sim", self.storage.url, view)
-        recorded = recorded_plans(
-            checkpoint.plans, checkpoint.chain, view, [SOURCE], leader.code, 1, shown=self.publishing.shown
-        )
+        context = self._context()
+        self.publishing = Publishing(context, view)
+        shape = PlanShape((SOURCE,), leader.code, 1)
+        recorded = recorded_plans(checkpoint.chain, view, shape, self.publishing.shown)
         self.world.seen["plan of another followed"] += len(recorded)
-        source = SimpleNamespace(uid=SOURCE, source=self)
-        self.planner = Planner(
-            checkpoint.plans,
-            (source,),
-            view,
-            recorded,
-            leader,
-            term,
-            run,
-            leader.code,
-            1,  # type: ignore[arg-type]
-        )
+        self.planner = Planner(context, view, shape, recorded)
         self.line = line_of(view, OPERATOR, GROUPS)
         self.through = self._restored()
-        self.committer = leader.parts.committer(
-            checkpoint, self.publishing, view, term, run, SCHEMAS,
-            PublishOrder.AFTER_COMMIT, lambda view: self.world.believed(view, run), lambda text: None,
-        )  # fmt: skip
+        self.committer = leader.parts.committer(context, self.publishing, view, SCHEMAS)
         self.snapshots = Executor(self.world.scheduler, 1)
         self.snapshot: Any = None
+
+    def _context(self) -> LeaderContext:
+        """What a leader leads with, as far as the parts under test look at it."""
+        source, sink = SimpleNamespace(uid=SOURCE, source=self), SimpleNamespace(uid=SINK, sink=self)
+        graph = SimpleNamespace(name="sim", sources=(source,), sinks=(sink,))
+        unused: Any = None
+        told: Any = SimpleNamespace(say=lambda text: None, update=self._committed)
+        program: Any = SimpleNamespace(sinks={SINK: SINK}, graph=graph)
+        settings: Any = SimpleNamespace(guarantee=Guarantee.EXACTLY_ONCE)
+        clock: Any = self.leader
+        return LeaderContext(
+            program=program, settings=settings, spark=unused, checkpoint=self.checkpoint, term=self.term,
+            run=self.run_name, clock=clock, monitor=told, wishes=Wishes(), recovery=unused,
+            look_around=unused,
+        )  # fmt: skip
+
+    def _committed(self, **told: Any) -> None:
+        self.world.believed(self.committer.view, self.run_name)
 
     def run(self) -> None:
         clean = False

@@ -25,9 +25,9 @@ from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.job_graph import Graph
 from holdfast.graph.validate import check
 from holdfast.ids import EpochId
-from holdfast.runtime.epoch.planner import recorded_plans
 from holdfast.runtime.epoch.program import compile_graph
 from holdfast.runtime.epoch.publisher import left_behind
+from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
 from holdfast.runtime.epoch.schemas_in_force import declaration, examine
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import relaxed
@@ -193,11 +193,11 @@ def _plans(
     graph: Graph, chain: Chain, view: CheckpointView, code: str, shards: int
 ) -> tuple[Finding, list[str]]:
     """What becomes of the plans that an earlier run wrote and did not commit."""
-    plans, uids = Plans(chain.storage), [node.uid for node in graph.sources]
+    shape = PlanShape(tuple(node.uid for node in graph.sources), code, shards)
     next_epoch = EpochId(view.last_epoch + 1)
     try:
-        recorded = recorded_plans(plans, chain, view, uids, code, shards)
-        written = plans.newest(next_epoch)
+        recorded = recorded_plans(chain, view, shape, shown={})
+        written = Plans(chain.storage).newest(next_epoch)
     except RestoreError as problem:
         return Finding("job", "plans", "refused"), [str(problem)]
     if written is None:

@@ -23,7 +23,6 @@ from xxhash import xxh3_64_intdigest
 
 from holdfast.checkpoint.chain.history import History, NewestCommit
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import DefinitionError, ObjectMissing
@@ -120,10 +119,7 @@ class StateReader:
         stored = self._stored
         if stored.savepoint:
             return
-        # Commits are deleted from the oldest on: the next one not there, and this one still there after that,
-        # is the end of the chain.
-        at = names.commit(stored.view.number)
-        if not self._newest.is_still(stored.view) or stored.storage.size(at) is None:
+        if not self._newest.is_still(stored.view):
             self._reload()
 
     def _reload(self) -> None:

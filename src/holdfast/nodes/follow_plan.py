@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, line_of
+from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Lines, extended, lines_of, rebased
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
-from holdfast.checkpoint.store.records import CommitRecord, DeltaFile
+from holdfast.checkpoint.store.records import CommitRecord
 from holdfast.cluster.node_records import Lag
 from holdfast.ids import shard_ranges
-from holdfast.runtime.epoch.runner import Lines
 
 BEHIND_SECONDS = 10.0
 """How far behind a standby may be before the log says so."""
@@ -36,13 +35,10 @@ class Followed:
         """The lines after `view`. `records`: those after `self.view`, or none if they are not at hand."""
         steady = records and self.lines and view.parallelism == self.view.parallelism
         if steady and all(_goes_on(record) for record in records):
-            lines = _extended(self.lines, [delta for record in records for delta in record.deltas])
+            lines = extended(self.lines, [delta for record in records for delta in record.deltas])
             if lines is not None:
                 return lines
-        ranges = shard_ranges(key_groups, view.parallelism)
-        return {
-            (uid, shard): line_of(view, uid, groups) for uid in uids for shard, groups in enumerate(ranges)
-        }
+        return lines_of(view, uids, shard_ranges(key_groups, view.parallelism))
 
     def changed(self, lines: Lines) -> list[tuple[str, int]]:
         """The operators and shards whose working state is not where these lines end."""
@@ -59,33 +55,13 @@ def settled(view: CheckpointView, lines: Lines, records: Sequence[CommitRecord])
 
     Only now: until then the deltas before them may be the shorter way.
     """
-    lines = dict(lines)
-    for record in records:
-        for file in record.snapshots:
-            for key, line in lines.items():
-                own = (file.operator, file.first_group, file.end_group)
-                if (key[0], line.groups.first, line.groups.end) == own and line.went_through(file.version):
-                    lines[key] = line.rebased(file)
+    lines, _ = rebased(lines, [file for record in records for file in record.snapshots])
     return Followed(view, lines)
 
 
 def _goes_on(record: CommitRecord) -> bool:
     """Whether the record only adds to the lines: no rewind, no other schemas."""
     return record.rewind_to is None and record.operators is None
-
-
-def _extended(lines: Lines, deltas: Sequence[DeltaFile]) -> Lines | None:
-    """The lines with these deltas at their ends. None: one does not follow."""
-    lines = dict(lines)
-    shards: dict[tuple[str, int, int], tuple[str, int]] = {
-        (key[0], line.groups.first, line.groups.end): key for key, line in lines.items()
-    }
-    for delta in deltas:
-        key = shards.get((delta.operator, delta.first_group, delta.end_group))
-        if key is None or lines[key].version != delta.parent:
-            return None
-        lines[key] = lines[key].extended(delta)
-    return lines
 
 
 class Told(Enum):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.chain.checkpoint import find_job
 from holdfast.checkpoint.chain.history import History, NewestCommit
+from holdfast.checkpoint.chain.shard_lines import Lines
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import CommitRecord, JobRecord
 from holdfast.clock import Clock
@@ -24,7 +25,6 @@ from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.ids import shard_ranges
 from holdfast.nodes.follow_plan import Followed, Sight, settled
 from holdfast.runtime.epoch.program import Program
-from holdfast.runtime.epoch.runner import Lines
 from holdfast.runtime.epoch.schemas_in_force import operator_schemas
 from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import RunSettings
@@ -122,9 +122,7 @@ class Follower:
         return bool(wanted)
 
     def _newest(self) -> CheckpointView:
-        """The newest commit. A standby that is so slow that the next one came and went learns of it at the
-        next listing: one look less, several times a second, is worth that.
-        """
+        """The newest commit."""
         view = self._followed.view
         if self._newest_commit.is_still(view):
             return view

@@ -31,8 +31,8 @@ from holdfast.nodes.registration import NodeContext
 from holdfast.nodes.standby import Standby
 from holdfast.runtime.control.commit_permit import Permit
 from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.driver import Prepared
 from holdfast.runtime.progress import Progress
-from holdfast.runtime.warm_start import Prepared
 
 LOOK_SECONDS = 0.2
 
@@ -139,7 +139,7 @@ class Run:
             self._context.registration.mark_checkpoint(self._job, move=False)
             self.permit.refuse_if_revoked()
             handle = self._job.job.start_as(
-                self._wishes, self._job.checkpoint, None, True, self._note, self._say, self._job.options,
+                self._wishes, self._job.checkpoint, None, self._note, self._say, self._job.options,
                 self._prepared(),
             )  # fmt: skip
             while handle.running:

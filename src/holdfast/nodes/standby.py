@@ -20,10 +20,10 @@ from holdfast.nodes.follower import Follower
 from holdfast.nodes.job_on_node import JobOnNode
 from holdfast.nodes.registration import NodeContext
 from holdfast.nodes.warm_up import warm_up
+from holdfast.runtime.driver import Prepared
 from holdfast.runtime.epoch.program import Program, compile_graph, first_line
 from holdfast.runtime.settings import check_settings
 from holdfast.runtime.spark_session import default_parallelism, open_session, revived, run_in_background
-from holdfast.runtime.warm_start import Prepared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

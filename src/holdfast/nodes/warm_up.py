@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line
+from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line, Lines
 from holdfast.checkpoint.store.records import PlannedSlice, PlanRecord
 from holdfast.connectors.contract import Json, Slice
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.list_state import OperatorLists
 from holdfast.runtime.epoch.program import Program
-from holdfast.runtime.epoch.runner import EpochRunner, Lines
+from holdfast.runtime.epoch.runner import EpochRunner, EpochStart
 from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import default_parallelism
@@ -42,18 +42,22 @@ def warm_up(spark: SparkSession, program: Program, settings: RunSettings, shards
     tasks = WORKERS_PER_CORE * default_parallelism(spark)
     spark.range(0, tasks, 1, tasks).mapInArrow(partial(_import_all, settings.backend), "id long").collect()
     runner = EpochRunner(
-        spark,
-        program,
-        workspace_of(spark, settings, WARM_UP, storage, WARM_UP),
-        storage,
-        {node.uid: _NoRows(frame_ddl(parse_schema(node.source.schema))) for node in program.graph.sources},
-        settings.key_groups,
-        True,
-        Placement(spark),
+        spark=spark,
+        program=program,
+        workspace=workspace_of(spark, settings, WARM_UP, storage, WARM_UP),
+        placement=Placement(spark),
+        storage=storage,
+        readers={
+            node.uid: _NoRows(frame_ddl(parse_schema(node.source.schema))) for node in program.graph.sources
+        },
+        key_groups=settings.key_groups,
+        saves_state=True,
+        run_name=WARM_UP,
     )
     lists = {uid: OperatorLists(({},) * shards) for uid in program.unkeyed}
     for _ in range(rounds):
-        runner.run(_empty_plan(program, shards), _no_lines(program, settings, shards), lists, 0, WARM_UP)
+        plan, lines = _empty_plan(program, shards), _no_lines(program, settings, shards)
+        runner.run(EpochStart(plan, lines, lists, committed=0))
 
 
 def _empty_plan(program: Program, shards: int) -> PlanRecord:

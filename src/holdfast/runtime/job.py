@@ -16,13 +16,11 @@ from holdfast.graph.guarantees import check_guarantee
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check, check_sources
 from holdfast.runtime.control.run_flags import Wishes
-from holdfast.runtime.driver import Driver
+from holdfast.runtime.driver import NOTHING, Driver, Prepared
 from holdfast.runtime.progress import Listener, Message, Monitor, Progress
 from holdfast.runtime.savepoints.run_savepoints import await_commit, refuse_target
-from holdfast.runtime.settings import RunOptions, RunSettings, check_settings, check_shards
+from holdfast.runtime.settings import RunOptions, check_settings, check_shards
 from holdfast.runtime.spark_session import missing_settings, open_session
-from holdfast.runtime.warm_start import NOTHING, Prepared
-from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ class Job(Declaration):
         here.
         """
         return self.start_as(
-            Wishes(), checkpoint, spark, spark is None, on_progress, on_message or _to_standard_error, options
+            Wishes(), checkpoint, spark, on_progress, on_message or _to_standard_error, options
         )
 
     def start_as(
@@ -71,7 +69,6 @@ class Job(Declaration):
         wishes: Wishes,
         checkpoint: str | Path,
         spark: SparkSession | None,
-        own_session: bool,
         on_progress: Listener | None,
         on_message: Message,
         options: RunOptions,
@@ -89,26 +86,24 @@ class Job(Declaration):
         session = spark or prepared.spark or open_session(graph.name)
         clock = SystemClock()
         monitor = Monitor(graph.name, clock, [on_progress] if on_progress else [], [on_message])
-        if not own_session and spark is not None and (missing := missing_settings(spark)):
+        if spark is not None and (missing := missing_settings(spark)):
             monitor.say(
                 f"this Spark session runs epochs slower than it could; consider: {', '.join(missing)}"
             )
-        run = uuid.uuid4().hex[:12]
         driver = Driver(
-            graph, settings, session, own_session, storage, run, clock, monitor, wishes, prepared
+            graph, settings, storage, session, own_session=spark is None, run=uuid.uuid4().hex[:12],
+            clock=clock, monitor=monitor, wishes=wishes, prepared=prepared,
         )  # fmt: skip
-        return JobHandle(driver, storage, monitor, wishes, settings)
+        return JobHandle(driver)
 
 
 class JobHandle:
     """A running job."""
 
-    def __init__(
-        self, driver: Driver, storage: Storage, monitor: Monitor, wishes: Wishes, settings: RunSettings
-    ) -> None:
-        self.storage = storage
+    def __init__(self, driver: Driver) -> None:
+        self.storage = driver.storage
         """Where the checkpoint is kept."""
-        self._driver, self._monitor, self._wishes, self._settings = driver, monitor, wishes, settings
+        self._driver, self._monitor, self._wishes = driver, driver.monitor, driver.wishes
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-driver", daemon=True)
         self._thread.start()
@@ -125,7 +120,7 @@ class JobHandle:
         """End the run after the epoch in hand is committed; returns at once, `wait` waits.
 
         `drain`: first read all that the sources have at hand now. `savepoint`: leave one there, an empty
-        place, after everything is committed and published; whoever claims it goes on as this job.
+        place, after everything is committed and published; the job that claims it goes on as this one.
         """
         if savepoint is not None:
             refuse_target(str(savepoint))
@@ -145,7 +140,7 @@ class JobHandle:
 
     def rescale(self, parallelism: int) -> None:
         """Go on with this many shards from the next epoch on; returns at once."""
-        self._wishes.parallelism = check_shards(parallelism, self._settings.key_groups)
+        self._wishes.parallelism = check_shards(parallelism, self._driver.settings.key_groups)
 
     def wait(self, timeout: float | None = None) -> Progress:
         """Wait for the end of the run and give its last progress. Raises what the run failed with.

@@ -1,10 +1,9 @@
 """Keeps every shard on its executor.
 
 Spark places a shuffled task anywhere, so working state would be rebuilt all the time. One tiny cached row per
-shard,
-cogrouped with the data, makes the shard's task prefer the executor that caches its row, and adds no shuffle.
-When an
-executor is lost Spark caches only its rows anew, elsewhere: the other shards stay.
+shard, cogrouped with the data, makes the shard's task prefer the executor that caches its row, and adds no
+shuffle. When an executor is lost Spark caches only that executor's rows again, elsewhere: the other shards
+stay.
 """
 
 from __future__ import annotations
@@ -35,6 +34,11 @@ def workspace_of(
         backend=settings.backend,
         owner=owner,
     )
+
+
+def shard_expression(group: str, shards: int, key_groups: int) -> str:
+    """Spark SQL text whose value is the shard of a key group, as `shard_ranges` cuts them."""
+    return f"cast((({group} + 1) * {shards} - 1) div {key_groups} as int)"
 
 
 class Placement:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.checkpoint.chain.commits import Adopted, Chain
+from holdfast.checkpoint.chain.checkpoint import Checkpoint
+from holdfast.checkpoint.chain.commits import Adopted
 from holdfast.checkpoint.chain.history import DamagedChain, newest_intact
 from holdfast.checkpoint.chain.live_files import SNAPSHOTS_KEPT
 from holdfast.checkpoint.chain.shard_lines import line_of
@@ -102,54 +103,60 @@ class Inspector:
         return True
 
 
-def load_view(chain: Chain, inspector: Inspector, term: int, run: str, say: Say) -> CheckpointView:
-    """The newest view; after damage to the chain itself, the newest one that verifies, by a rewind."""
-    try:
-        view = chain.load()
-        for problem in chain.worked_around:
-            say(f"DAMAGE: {problem}")
-        return view
-    except DamagedChain as damage:
-        for problem in damage.problems:
-            say(f"DAMAGE: {problem}")
-        target = newest_intact(chain, damage.head, inspector.restorable)
+class Recovery:
+    """Finds the view that a leader goes on from."""
+
+    def __init__(self, checkpoint: Checkpoint, term: int, run: str, say: Say) -> None:
+        self._chain, self._term, self._run, self._say = checkpoint.chain, term, run, say
+        self._inspector = Inspector(checkpoint.storage, checkpoint.job.key_groups, say)
+
+    @property
+    def damaged(self) -> frozenset[str]:
+        """The files that were found damaged so far."""
+        return self._inspector.damaged
+
+    def load(self) -> CheckpointView:
+        """The newest view; after damage to the chain itself, the newest one that verifies, by a rewind."""
+        try:
+            view = self._chain.load()
+            for problem in self._chain.worked_around:
+                self._say(f"DAMAGE: {problem}")
+            return view
+        except DamagedChain as damage:
+            for problem in damage.problems:
+                self._say(f"DAMAGE: {problem}")
+            target = newest_intact(self._chain, damage.head, self._inspector.restorable)
+            if target is None:
+                raise RestoreError(
+                    f"no retained checkpoint verifies ({'; '.join(damage.problems)}); "
+                    "restore the storage from a copy"
+                ) from damage
+            return self._rewound(damage.head, target)
+
+    def past_damage(self, view: CheckpointView) -> CheckpointView:
+        """After a file turned out damaged: `view` again if other files can stand in for it, else an older
+        one."""
+        target = newest_intact(self._chain, view.head, self._inspector.restorable)
         if target is None:
             raise RestoreError(
-                f"no retained checkpoint verifies ({'; '.join(damage.problems)}); "
-                "restore the storage from a copy"
-            ) from damage
-        _say_rewind(say, target)
-        return _rewound(chain, damage.head, target, term, run)
+                f"no retained checkpoint verifies (damaged: {', '.join(sorted(self.damaged))}); "
+                "restore the files from a copy"
+            )
+        if target.number == view.number:
+            self._say(
+                f"RESTORE: commit {view.number} is restored from an older snapshot and the deltas since"
+            )
+            return view
+        return self._rewound(view.head, target)
 
-
-def rewind_past_damage(
-    chain: Chain, view: CheckpointView, inspector: Inspector, term: int, run: str, say: Say
-) -> CheckpointView:
-    """After a file turned out damaged: stay where we are if other files can stand in for it, else go back."""
-    target = newest_intact(chain, view.head, inspector.restorable)
-    if target is None:
-        raise RestoreError(
-            f"no retained checkpoint verifies (damaged: {', '.join(sorted(inspector.damaged))}); "
-            "restore the files from a copy"
+    def _rewound(self, head: Head, target: CheckpointView) -> CheckpointView:
+        self._say(
+            f"REWIND: going back to commit {target.number} (epoch {target.last_epoch}) and replaying from "
+            "there, sinks muted up to what they show; a function that is not deterministic may now differ "
+            "from its sinks"
         )
-    if target.number == view.number:
-        say(f"RESTORE: commit {view.number} is restored from an older snapshot and the deltas since")
-        return view
-    _say_rewind(say, target)
-    return _rewound(chain, view.head, target, term, run)
-
-
-def _say_rewind(say: Say, target: CheckpointView) -> None:
-    say(
-        f"REWIND: going back to commit {target.number} (epoch {target.last_epoch}) and replaying from there, "
-        "sinks muted up to what they show; a function that is not deterministic may now differ from its sinks"
-    )
-
-
-def _rewound(chain: Chain, head: Head, target: CheckpointView, term: int, run: str) -> CheckpointView:
-    done = chain.rewind(head, CommitNumber(target.number), term=term, run=run)
-    if isinstance(done, Adopted):
-        # Another leader's record took the number: its damage, if it has any, will be found by reading on from
-        # it.
-        return chain.load()
-    return done.view
+        done = self._chain.rewind(head, CommitNumber(target.number), term=self._term, run=self._run)
+        if isinstance(done, Adopted):
+            # Another leader's record took the number: reading on from it will find its damage, if it has any.
+            return self._chain.load()
+        return done.view

@@ -2,7 +2,7 @@
 
 Always true: `decide` touches nothing and waits for nothing; the same history gives the same decision. The
 history is that of the job, not of the process: failures of earlier leaders count, those before a clean stop
-or before somebody gave up do not.
+or before a leader gave up do not.
 Never here: which errors may be retried at all (see runtime.restarts), waiting, recording (see
 checkpoint.log.incidents).
 """
@@ -77,9 +77,9 @@ class FailureRate:
 
 @dataclass(frozen=True, kw_only=True)
 class ExponentialDelay:
-    """Wait longer after each failure, up to `maximum`; after `reset_after` without one begin anew.
+    """Wait longer after each failure, up to `maximum`; after `reset_after` without one begin again.
 
-    `attempts` (None: no limit) counts the failures since the wait was last begun anew. `jitter` spreads the
+    `attempts` (None: no limit) counts the failures since the wait last began again. `jitter` spreads the
     wait by this part of it to either side, so that jobs that failed together do not all come back together.
     """
 

@@ -7,7 +7,9 @@ written with the next event. Nothing is retried that cannot get better by waitin
 from __future__ import annotations
 
 import contextlib
+import random
 import re
+import socket
 import threading
 from collections.abc import Callable
 
@@ -15,7 +17,6 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.log.incidents import counted, read_failures, record_failure, times_retried
 from holdfast.checkpoint.store.records import FailureRecord
-from holdfast.clock import Clock
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,
@@ -29,18 +30,17 @@ from holdfast.errors import (
     SeatLost,
     UserCodeError,
 )
-from holdfast.runtime.restart_strategy import Failure, GiveUp, Restart, RestartStrategy, decide
+from holdfast.ids import NO_EPOCH
+from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.restart_strategy import Failure, GiveUp, Restart, decide
 from holdfast.runtime.spark_failures import explained
 from holdfast.storage.checksums import checksum
-from holdfast.storage.contract import Storage
 
 FINAL = (DefinitionError, FencedOut, SeatLost, RestoreError, CorruptionError)
 """Waiting makes none of these better."""
 MESSAGE_CHARS_MAX = 2_000
 TOLD_MS = 600_000
 """How long the text of a failure need not be told again when the same one comes again."""
-NO_EPOCH = 0
-"""Of a failure that no epoch is to blame for: it never makes one poison."""
 CAUSE_CHARS_MAX = 500
 _VOLATILE = re.compile(
     r"0x[0-9a-f]+"
@@ -61,21 +61,9 @@ for one attempt, ports, times, Spark's numbers of tasks and stages. Every other 
 class Restarts:
     """The failures of one job, as seen by one leader."""
 
-    def __init__(
-        self,
-        strategy: RestartStrategy,
-        storage: Storage,
-        clock: Clock,
-        chance: Callable[[], float],
-        say: Callable[[str], None],
-        *,
-        term: int,
-        run: str,
-        host: str,
-    ) -> None:
-        self._strategy, self._storage, self._clock = strategy, storage, clock
-        self._chance, self._say = chance, say
-        self._term, self._run, self._host = term, run, host
+    def __init__(self, context: LeaderContext, chance: Callable[[], float] = random.random) -> None:
+        self._context, self._chance = context, chance
+        self._storage, self._say = context.checkpoint.storage, context.monitor.say
         self._history: list[FailureRecord] | None = None
         self._unwritten: list[FailureRecord] = []
         self._told: list[FailureRecord] = []
@@ -90,7 +78,7 @@ class Restarts:
 
     def after(self, failure: BaseException, epoch: int, stopping: threading.Event) -> None:
         """Wait until it is time to try again. Raises when the run ends instead; returns early when told to
-        stop. `epoch`: the one that was being run, or NO_EPOCH.
+        stop. `epoch`: the one that was being run; NO_EPOCH, which never becomes poison: none is to blame.
         """
         if not isinstance(failure, Exception) or isinstance(failure, FencedOut | SeatLost):
             raise failure
@@ -104,10 +92,8 @@ class Restarts:
             epoch = NO_EPOCH
         record, known = self._record(failure, epoch), self._known()
         self.count = max(self.count, *(past.retried for past in known), 0)
-        failed = [Failure(past.at_ms, past.epoch, past.cause) for past in counted(known)]
-        decision = decide(
-            self._strategy, [*failed, Failure(record.at_ms, epoch, record.cause)], self._chance()
-        )
+        failed = [Failure(past.at_ms, past.epoch, past.cause) for past in [*counted(known), record]]
+        decision = decide(self._context.settings.restart, failed, self._chance())
         self.count += isinstance(decision, Restart)
         self._write(replace(_decided(record, decision), retried=self.count))
         if isinstance(decision, GiveUp):
@@ -167,10 +153,10 @@ class Restarts:
         told = _told(failure)
         message = told if isinstance(failure, HoldfastError) else f"{type(failure).__name__}: {told}"
         return FailureRecord(
-            at_ms=self._clock.now_ms(),
-            term=self._term,
-            run=self._run,
-            host=self._host,
+            at_ms=self._context.clock.now_ms(),
+            term=self._context.term,
+            run=self._context.run,
+            host=socket.gethostname(),
             epoch=epoch,
             kind=type(failure).__name__,
             cause=cause_of(failure),

@@ -85,7 +85,12 @@ class RunSettings:
     retain: int
     working_dir: str
     private_working_dir: bool
-    """Nobody chose it, so its name can be guessed: it must be this user's alone."""
+    """The default one, whose name can be guessed: it must be this user's alone."""
+
+    @property
+    def saves_state(self) -> bool:
+        """Whether checkpoints hold the state of operators."""
+        return self.guarantee is not Guarantee.AT_MOST_ONCE
 
 
 def check_settings(checkpoint: str | Path, options: RunOptions) -> RunSettings:

@@ -5,7 +5,7 @@ with a condition (SQL), or by the traceback of a Python worker. Only texts are r
 Spark Connect has too.
 Always true: the reason of a lost process, executor or session says that it was lost, and is marked as
 outside: no epoch is to blame for it. Words in a user's own message never count as such a loss.
-Never here: whether it is tried again (see restarting).
+Never here: whether it is tried again (see restarts).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The Spark session: the user's own, or one made with settings that suit epochs.
 
-Never here: stopping a session that the user gave.
+Never here: stopping a Spark session that the user gave.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OWN_SESSION = {
 
 
 def open_session(name: str) -> SparkSession:
-    """The active session, or a new one: `local[*]` unless the environment names a master."""
+    """The active Spark session, or a new one: `local[*]` unless the environment names a master."""
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -68,9 +68,9 @@ def open_session(name: str) -> SparkSession:
 
 
 def register_data_sources(spark: SparkSession) -> None:
-    """Make `spark.read.format("holdfast-state")` known to a session. Again: nothing happens.
+    """Make `spark.read.format("holdfast-state")` known to a Spark session. Again: nothing happens.
 
-    Sessions that Holdfast opens know it.
+    Spark sessions that Holdfast opens know it.
     """
     from holdfast.inspect.datasource import StateDataSource
 
@@ -80,7 +80,7 @@ def register_data_sources(spark: SparkSession) -> None:
 
 
 def revived(spark: SparkSession, name: str, own: bool) -> SparkSession:
-    """The session, if it still works; otherwise a new one in its place.
+    """The Spark session, if it still works; otherwise a new one in its place.
 
     SessionLost: it was the user's, or the JVM behind it is gone: PySpark starts one per process.
     """

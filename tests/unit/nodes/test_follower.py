@@ -296,6 +296,17 @@ def test_a_step_with_nothing_new_lists_nothing(
     assert listed == []
 
 
+def test_a_standby_whose_next_commit_came_and_went_sees_that_at_once(
+    made: MadeCheckpoint, standby: Standby
+) -> None:
+    for number in range(1, 6):
+        made.commit(some(number))
+        if number == 1:
+            standby.step()
+    made.storage.delete([names.commit(1), names.commit(2), names.commit(3)])
+    assert not standby.follower._history.is_newest(1)
+
+
 def test_storage_that_fails_is_told_and_followed_again(
     made: MadeCheckpoint, standby: Standby, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""What the driver does between stretches, without Spark: the stretches here are played."""
+"""What the driver does before, between and after times of leading, without Spark: leading is played here."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast.checkpoint.chain.commits import Chain
-from holdfast.checkpoint.chain.terms import claim, newest_ending
+from holdfast.checkpoint.chain.commits import Chain, Committed
+from holdfast.checkpoint.chain.terms import claim, newest_ending, newest_term
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.log.incidents import read_failures
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import CommitRecord, OperatorSchema
+from holdfast.checkpoint.store.records import CommitRecord, Extent, OperatorSchema, StagedFile
 from holdfast.clock import SystemClock
 from holdfast.errors import (
     CorruptionError,
@@ -25,13 +25,14 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.runtime import driver as module
-from holdfast.runtime import recovery
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.leadership import Ending
 from holdfast.runtime.progress import Monitor
+from holdfast.runtime.recovery import Recovery
 from holdfast.runtime.restart_strategy import ExponentialDelay
 from holdfast.runtime.settings import check_settings
+from holdfast.storage.local_directory import LocalStorage
 from holdfast.storage.urls import open_storage
 
 
@@ -50,7 +51,7 @@ class Elsewhere(Graph):
 
 
 class Played:
-    """A stretch that does what it is told; `running` is the epoch that it is in."""
+    """Leading that does what it is told; `running` is the epoch that it is in."""
 
     def __init__(self, act: Callable[[Played], Ending], view: CheckpointView) -> None:
         self._act, self.view, self.running = act, view, 0
@@ -60,14 +61,14 @@ class Played:
 
 
 class Run:
-    """A driver whose stretches are played, one after the other."""
+    """A driver that leads as these acts say, one after the other."""
 
     def __init__(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acts: list[Any], of: type[Graph] = Graph
     ) -> None:
         monkeypatch.setattr(module, "compile_graph", lambda graph, spark: Compiled)
         monkeypatch.setattr(module, "revived", lambda spark, name, own: spark)
-        monkeypatch.setattr(module, "Stretch", lambda seat, view, shards: Played(acts.pop(0), view))
+        monkeypatch.setattr(module, "Leadership", lambda context, view, shards: Played(acts.pop(0), view))
         self.storage = open_storage(str(tmp_path / "ck"))
         self.wishes = Wishes()
         settings = check_settings(
@@ -76,39 +77,49 @@ class Run:
         clock = SystemClock()
         graph: Any = of()
         spark: Any = object()
-        monitor = self.monitor = Monitor("job", clock, [], [lambda text: None])
+        self.said: list[str] = []
+        monitor = self.monitor = Monitor("job", clock, [], [self.said.append])
         self.driver = Driver(
-            graph,
-            settings,
-            spark,
-            False,
-            self.storage,
-            "r",
-            clock,
-            monitor,
-            self.wishes,
-        )
+            graph, settings, self.storage, spark,
+            own_session=False, run="r", clock=clock, monitor=monitor, wishes=self.wishes,
+        )  # fmt: skip
 
     def run(self) -> None:
         controls: Any = self
         self.driver.run(controls)
 
 
-def stop(stretch: Played) -> Ending:
+def stop(led: Played) -> Ending:
     return Ending.STOPPED
+
+
+def epoch(number: int, **more: Any) -> CommitRecord:
+    """The commit of one epoch."""
+    return CommitRecord(
+        term=1, run="r", first_epoch=number, last_epoch=number, attempts={str(number): 1}, clock_ms=1,
+        parallelism=1, fingerprint="f", positions={}, **more,
+    )  # fmt: skip
+
+
+def commit(run: Run, *records: CommitRecord) -> None:
+    """What a leader that runs now has committed."""
+    chain = Chain(run.storage, manifest_every=2)
+    for record in records:
+        done = chain.commit(chain.load(), record)
+        assert isinstance(done, Committed)
 
 
 def test_storage_that_fails_while_damage_is_looked_into_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(stretch: Played) -> Ending:
-        monkeypatch.setattr(module, "load_view", unreachable)
+    def damaged(led: Played) -> Ending:
+        monkeypatch.setattr(Recovery, "load", unreachable)
         raise CorruptionError("a file is damaged")
 
-    load = recovery.load_view
+    load = Recovery.load
 
-    def unreachable(*args: Any) -> CheckpointView:
-        monkeypatch.setattr(module, "load_view", load)
+    def unreachable(self: Recovery) -> CheckpointView:
+        monkeypatch.setattr(Recovery, "load", load)
         raise StorageError("storage is away; try again")
 
     run = Run(tmp_path, monkeypatch, [damaged, stop])
@@ -120,8 +131,8 @@ def test_the_epoch_that_failed_is_the_one_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nothing is committed yet: with a checkpoint interval, many epochs wait for one commit.
-    def fail(stretch: Played) -> Ending:
-        stretch.running = 51
+    def fail(led: Played) -> Ending:
+        led.running = 51
         raise EpochFailed("out of memory; nothing of it became visible")
 
     with pytest.raises(PoisonEpoch, match=r"epoch 51 fails .* `holdfast skip --epoch 51 --checkpoint "):
@@ -131,7 +142,7 @@ def test_the_epoch_that_failed_is_the_one_that_is_named(
 def test_a_sink_that_is_away_for_long_makes_no_epoch_poison(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(stretch: Played) -> Ending:
+    def refused(led: Played) -> Ending:
         raise ConnectionRefusedError("the sink is away")
 
     Run(tmp_path, monkeypatch, [*[refused] * 6, stop]).run()
@@ -140,13 +151,9 @@ def test_a_sink_that_is_away_for_long_makes_no_epoch_poison(
 def test_a_job_on_another_jobs_checkpoint_is_told_so_whatever_state_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def with_state(stretch: Played) -> Ending:
+    def with_state(led: Played) -> Ending:
         kept = OperatorSchema(uid="sums", key=(("k", "long"),), states=())
-        first = CommitRecord(
-            term=1, run="r", first_epoch=1, last_epoch=1, attempts={"1": 1}, clock_ms=1, parallelism=1,
-            fingerprint="f", positions={}, operators=(kept,),
-        )  # fmt: skip
-        Chain(run.storage).commit(EMPTY, first)
+        Chain(run.storage).commit(EMPTY, epoch(1, operators=(kept,)))
         return Ending.STOPPED
 
     run = Run(tmp_path, monkeypatch, [with_state])
@@ -160,7 +167,7 @@ def test_a_job_on_another_jobs_checkpoint_is_told_so_whatever_state_is_there(
 
 
 def test_restarts_are_counted_over_all_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(stretch: Played) -> Ending:
+    def fail(led: Played) -> Ending:
         raise ConnectionRefusedError("the sink is away")
 
     first = Run(tmp_path, monkeypatch, [fail, fail, fail, stop])
@@ -174,7 +181,7 @@ def test_restarts_are_counted_over_all_starts(tmp_path: Path, monkeypatch: pytes
 def test_a_run_that_ended_is_known_to_be_over_and_how(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(stretch: Played) -> Ending:
+    def gone(led: Played) -> Ending:
         assert newest_ending(first.storage) is None, "the run before it is over, this one is not"
         raise RestoreError("something is gone")
 
@@ -188,7 +195,7 @@ def test_a_run_that_ended_is_known_to_be_over_and_how(
     ended = newest_ending(first.storage)
     assert ended is not None
     assert (ended.term, ended.ending) == (2, "failed")
-    Run(tmp_path, monkeypatch, [lambda stretch: Ending.EXHAUSTED]).run()
+    Run(tmp_path, monkeypatch, [lambda led: Ending.EXHAUSTED]).run()
     ended = newest_ending(first.storage)
     assert ended is not None
     assert (ended.term, ended.ending) == (3, "exhausted")
@@ -201,8 +208,8 @@ def test_a_sink_behind_the_commits_is_not_called_published(
     class Sinking(Graph):
         sinks: Any = (SimpleNamespace(uid="out"),)
 
-    def behind(stretch: Played) -> Ending:
-        stretch.view = CheckpointView(number=3, last_epoch=15)
+    def behind(led: Played) -> Ending:
+        led.view = CheckpointView(number=3, last_epoch=15)
         run.monitor.update(published_through={"out": 14})
         return Ending.STOPPED
 
@@ -216,8 +223,8 @@ def test_a_sink_behind_the_commits_is_not_called_published(
 def test_no_job_stops_with_a_savepoint_while_it_replays_what_sinks_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def replaying(stretch: Played) -> Ending:
-        stretch.view = CheckpointView(number=3, last_epoch=15, published_through={"out": 20})
+    def replaying(led: Played) -> Ending:
+        led.view = CheckpointView(number=3, last_epoch=15, published_through={"out": 20})
         return Ending.STOPPED
 
     run = Run(tmp_path, monkeypatch, [replaying])
@@ -230,7 +237,7 @@ def test_no_job_stops_with_a_savepoint_while_it_replays_what_sinks_show(
 def test_no_job_stops_with_a_savepoint_of_what_the_next_leader_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def superseded(stretch: Played) -> Ending:
+    def superseded(led: Played) -> Ending:
         claim(run.storage, "other", "h", 1, 0)
         return Ending.STOPPED
 
@@ -251,3 +258,64 @@ def test_a_damaged_savepoint_is_what_the_run_ends_with(
     monkeypatch.setattr(module, "seed", damaged)
     with pytest.raises(CorruptionError, match="of the savepoint"):
         run.run()
+
+
+def test_an_upgrade_that_would_leave_rows_behind_does_not_depose_the_running_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job beside it still has the sink that the rows wait for: it must be able to go on."""
+    Run(tmp_path, monkeypatch, [stop]).run()
+    beside = Run(tmp_path, monkeypatch, [stop])
+    extent = Extent(object="data/2/x", offset=0, length=0, checksum="")
+    waiting = StagedFile(stream="s", epoch=2, part=0, extent=extent, rows=3, sinks=("gone",))
+    commit(beside, epoch(1, published_through={"gone": 1}), epoch(2, staged=(waiting,)))
+    with pytest.raises(RestoreError, match=r"3 rows of epochs 2 to 2 .* sink 'gone'"):
+        beside.run()
+    leader = newest_term(beside.storage)
+    assert leader is not None
+    assert leader.term == 1
+
+
+def test_the_chain_is_read_once_at_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Run(tmp_path, monkeypatch, [stop]).run()
+    run = Run(tmp_path, monkeypatch, [stop])
+    commit(run, epoch(1), epoch(2))
+    read: list[str] = []
+    get = LocalStorage.get
+    monkeypatch.setattr(
+        LocalStorage, "get", lambda self, name, *at: read.append(name) or get(self, name, *at)
+    )
+    run.run()
+    assert len([name for name in read if name.startswith(names.MANIFESTS)]) == 1
+
+
+def test_what_is_committed_between_the_look_and_the_claim_is_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def newest(led: Played) -> Ending:
+        seen.append(led.view.number)
+        return Ending.STOPPED
+
+    def claimed_late(*given: Any) -> int:
+        commit(run, epoch(3))
+        return claim(*given)
+
+    seen: list[int] = []
+    Run(tmp_path, monkeypatch, [stop]).run()
+    run = Run(tmp_path, monkeypatch, [newest])
+    commit(run, epoch(1), epoch(2))
+    monkeypatch.setattr(module, "claim", claimed_late)
+    run.run()
+    assert seen == [3]
+
+
+def test_damage_that_other_records_stand_in_for_is_told_though_the_chain_is_read_before_the_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Run(tmp_path, monkeypatch, [stop]).run()
+    run = Run(tmp_path, monkeypatch, [stop])
+    commit(run, epoch(1), epoch(2))
+    (manifest,) = run.storage.list(names.MANIFESTS)
+    (tmp_path / "ck" / manifest.name).write_bytes(b"damaged")
+    run.run()
+    assert [text for text in run.said if text.startswith("DAMAGE: ") and manifest.name in text]

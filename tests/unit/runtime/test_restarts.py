@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from holdfast.runtime.restarts import Restarts, cause_of
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 from holdfast.testing.clocks import ManualClock
+from tests.unit.runtime.leader_kit import leader_of
 
 GONE = EpochFailed("executor 3 is gone; nothing became visible")
 
@@ -49,9 +51,9 @@ class Leader:
         self.said: list[str] = []
         self.waiting = Waiting()
         self.clock = ManualClock()
-        self.restarts = Restarts(
-            strategy, storage, self.clock, lambda: 0.5, self.said.append, term=term, run="r", host="h"
-        )
+        context = leader_of(storage, clock=self.clock, term=term, say=self.said.append)
+        settings = replace(context.settings, restart=strategy)
+        self.restarts = Restarts(replace(context, settings=settings), chance=lambda: 0.5)
 
     def fail(self, failure: BaseException, epoch: int = 5) -> None:
         self.restarts.after(failure, epoch, self.waiting)

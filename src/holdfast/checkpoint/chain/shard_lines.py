@@ -1,8 +1,7 @@
 """Each shard's line of state: from which files its state can be had, and at which version it stands.
 
 The line runs ahead of the commits: an epoch's chosen results are added at once, so that the next epoch can
-start while
-the first is being committed. When a commit fails, the lines are made anew from the last committed view.
+start while the first is being committed. When a commit fails, the last committed view gives the lines again.
 Always true: a line's deltas are a chain that ends at its version.
 """
 
@@ -53,6 +52,51 @@ class Line:
         """The same state, from a newer snapshot, of a version that the line went through."""
         rest = tuple(delta for delta in self.deltas if delta.version.epoch > snapshot.version.epoch)
         return replace(self, snapshots=(snapshot,), deltas=rest)
+
+
+Lines = dict[tuple[str, int], Line]
+"""(operator uid, shard) -> its line of state."""
+
+
+def lines_of(
+    view: CheckpointView,
+    operators: Iterable[str],
+    ranges: Sequence[KeyGroupRange],
+    without: frozenset[str] = frozenset(),
+) -> Lines:
+    """The lines of some operators, cut into shards of these ranges. `without`: see `line_of`."""
+    return {
+        (uid, shard): line_of(view, uid, groups, without)
+        for uid in operators
+        for shard, groups in enumerate(ranges)
+    }
+
+
+def extended(lines: Lines, deltas: Iterable[DeltaFile]) -> Lines | None:
+    """The lines with these deltas at their ends. None: one does not follow."""
+    lines, shards = dict(lines), _by_range(lines)
+    for delta in deltas:
+        key = shards.get((delta.operator, *_range(delta)))
+        if key is None or lines[key].version != delta.parent:
+            return None
+        lines[key] = lines[key].extended(delta)
+    return lines
+
+
+def rebased(lines: Lines, snapshots: Iterable[SnapshotFile]) -> tuple[Lines, list[SnapshotFile]]:
+    """The lines from these snapshots on, and those that were of use: of a shard's own range and of a version
+    that its line went through."""
+    lines, shards, used = dict(lines), _by_range(lines), []
+    for file in snapshots:
+        key = shards.get((file.operator, *_range(file)))
+        if key is not None and lines[key].went_through(file.version):
+            lines[key] = lines[key].rebased(file)
+            used.append(file)
+    return lines, used
+
+
+def _by_range(lines: Lines) -> dict[tuple[str, int, int], tuple[str, int]]:
+    return {(key[0], line.groups.first, line.groups.end): key for key, line in lines.items()}
 
 
 def line_of(

@@ -1,8 +1,8 @@
-"""Whether a run may commit now: always when it runs by itself, as long as its seat is safe in a cluster.
+"""Whether a run may commit now: always when it runs alone; in a cluster as long as its seat is safe.
 
 A permit ends by itself when it is not extended, also while the whole process is stopped. A commit that is
 about to begin waits until it is extended again, or is refused when it is revoked.
-Always true: nothing depends on it but peace; a commit that slips through is judged by the chain.
+Always true: safety does not depend on it; a commit that slips through is judged by the chain.
 Never here: why it is extended (see cluster.seat_lease).
 """
 
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from holdfast.clock import Clock
 from holdfast.errors import SeatLost
+from holdfast.storage.contract import Entry, Put, Storage
 
 TURN_SECONDS = 0.1
 
@@ -52,7 +54,7 @@ class Permit:
             self._changed.notify_all()
 
     def revoke(self, why: str) -> None:
-        """No commit begins any more, ever."""
+        """From now on no commit begins."""
         with self._changed:
             self._why = self._why or why
             self._changed.notify_all()
@@ -82,3 +84,57 @@ class Permit:
     def satisfied(self) -> None:
         """A commit has succeeded, or there is nothing to commit."""
         self._wanted_since = None
+
+
+class WatchedStorage:
+    """Checkpoint storage as a leader uses it: its permit knows how long the leader has waited for an answer.
+
+    A leader that is cut off from storage may hang in any call, long before it wants to commit; how long that
+    may last is up to the storage's own time-outs. Calls pass unchanged. Those that move as much as there is
+    to move are not watched: they may take long without anything being wrong. Reopened by its url, in a worker
+    say, it is `inner` alone.
+    """
+
+    def __init__(self, inner: Storage, permit: Permit) -> None:
+        self._inner, self._permit = inner, permit
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def put_new(self, name: str, data: bytes) -> Put:
+        with self._permit.reaching_storage():
+            return self._inner.put_new(name, data)
+
+    def put(self, name: str, data: bytes) -> None:
+        with self._permit.reaching_storage():
+            self._inner.put(name, data)
+
+    def put_file(self, name: str, path: Path) -> None:
+        self._inner.put_file(name, path)
+
+    def put_stream(self, name: str, parts: Callable[[], Iterator[bytes]]) -> None:
+        self._inner.put_stream(name, parts)
+
+    def get(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        with self._permit.reaching_storage():
+            return self._inner.get(name, offset, length)
+
+    def size(self, name: str) -> int | None:
+        with self._permit.reaching_storage():
+            return self._inner.size(name)
+
+    def entry(self, name: str) -> Entry | None:
+        with self._permit.reaching_storage():
+            return self._inner.entry(name)
+
+    def list(self, prefix: str) -> list[Entry]:
+        with self._permit.reaching_storage():
+            return self._inner.list(prefix)
+
+    def delete(self, names: Iterable[str]) -> None:
+        with self._permit.reaching_storage():
+            self._inner.delete(names)
+
+    def local_path(self, name: str) -> Path | None:
+        return self._inner.local_path(name)

@@ -1,6 +1,6 @@
 """Asking the leader of a job something, from any process that reaches its checkpoint storage.
 
-Always true: a request that nobody took in time is taken back, so that no later leader carries it out; when
+Always true: a request that no leader took in time is taken back, so that no later one carries it out; when
 it is not known whether that worked, the answer says so.
 """
 
@@ -24,7 +24,7 @@ from holdfast.storage.contract import Storage
 
 LOOK_SECONDS = 0.2
 TAKEN_SECONDS = 15.0
-"""A leader looks twice a second: a request that nobody took in this long has no leader to take it."""
+"""A leader looks twice a second: a request that waits this long has no leader to take it."""
 
 
 def ask_leader(
@@ -46,8 +46,8 @@ def wait_for_end(
 ) -> Asked:
     """Wait until the request has ended, or as long as allowed; `tell` hears how it stands at every look.
 
-    One that nobody took within `taken_within` seconds is taken back: it ends as refused, unless a leader was
-    quicker after all.
+    One that no leader took within `taken_within` seconds is taken back: it ends as refused, unless a leader
+    was quicker after all.
     """
     began = clock.monotonic()
     while True:
@@ -67,7 +67,7 @@ def wait_for_end(
 
 
 def status_of_leader(storage: Storage, clock: Clock, seconds: float, *, by: str) -> dict[str, Any] | None:
-    """The leader's own word on where the run stands; None: nobody answered in time. Leaves nothing behind."""
+    """The leader's own word on where the run stands; None: no answer came in time. Leaves nothing behind."""
     id = ask_leader(storage, "status", {}, clock, by=by).id
     try:
         asked = wait_for_end(storage, id, clock, taken_within=seconds, ended_within=seconds)

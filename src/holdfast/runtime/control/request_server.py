@@ -1,11 +1,11 @@
-"""The leader's ear: a thread that finds requests in storage, has them carried out, and answers them.
+"""Answers requests: a thread of the leader that finds them in storage and has them carried out.
 
     with Control(storage, term, controls, clock, say):
         ...                     # lead
 
 Always true: a request is claimed before anything of it is done, and nothing is done that another leader has
-claimed (see checkpoint.log.requests). Whatever a request asks for, the thread goes on. When the run ends,
-what is in hand is answered: a stop as done if the run ended in good order, the rest as failed.
+claimed (see checkpoint.log.requests). Whatever a request asks for, the thread goes on. When the run ends, it
+answers what is in hand: a stop as done if the run ended in good order, the rest as failed.
 Never here: what a savepoint or a rescaling is; `Controls` does it.
 """
 
@@ -71,7 +71,7 @@ class Control:
         self._controls, self._clock, self._say = controls, clock, say
         self._grace_seconds = grace_seconds
         self._in_hand: dict[str, threading.Thread | None] = {}
-        """Requests of ours without a final answer, and who works on them."""
+        """Requests of ours without a final answer, and the thread at work on each."""
         self._outcomes: dict[str, Outcome] = {}
         """Written by the working threads, taken by this object's own."""
         self._stops: set[str] = set()
@@ -139,7 +139,7 @@ class Control:
                     self._say(f"requests cannot be read or answered for now: {problem}")
                 self._unreachable = True
             except Exception as unexpected:
-                # The job is worth more than its ear.
+                # The job goes on without an answer to requests rather than end.
                 self._say(f"requests are no longer answered: {_one_line(unexpected)}; start the job again")
                 return
             self._wake.wait(LOOK_SECONDS)
@@ -218,7 +218,7 @@ class Control:
         except DefinitionError:
             raise
         except Exception as failure:
-            # Of the place that it names, on this machine. Later requests must not wait for that to be mended.
+            # Of the storage that it names, as seen from this machine. Later requests must not wait for that.
             raise DefinitionError(_one_line(failure)) from failure
         match arguments:
             case StatusArguments():

@@ -1,6 +1,6 @@
-"""What others ask of a run while it goes on. Set from any thread or signal handler, read by the driver's.
+"""What is asked of a run while it goes on. Set from any thread or signal handler, read by the driver's.
 
-Always true: a wish is only looked at between two epochs, so an epoch is never cut short by one.
+Always true: the driver looks at a wish between two epochs only, so none cuts an epoch short.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Wishes:
             self._savepoint = url
 
     def taken_savepoint(self) -> str | None:
-        """Where to leave a savepoint, if anywhere. Nobody can wish for one after this."""
+        """Where to leave a savepoint, if anywhere. After this it is too late to wish for one."""
         with self._lock:
             self._settled = True
             return self._savepoint

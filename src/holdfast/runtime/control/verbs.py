@@ -1,8 +1,8 @@
 """What may be asked of a running job: the verbs and their arguments.
 
-Always true: a verb or an argument that is not known here is refused in one line, by whoever asks and again
-by the leader, before anything is touched.
-Never here: carrying a verb out (see control) or how a request travels (see checkpoint.log.requests).
+Always true: a verb or an argument that is not known here is refused in one line, by the process that asks and
+again by the leader, before anything is touched.
+Never here: carrying a verb out (see request_server) or how a request travels (see checkpoint.log.requests).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def checked(verb: str, arguments: Any) -> Arguments:
 
 def _check_place(verb: str, url: str) -> None:
     if "://" not in url and not os.path.isabs(url):
-        # The leader has another current directory than whoever asks.
+        # The leader has another current directory than the process that asks.
         raise DefinitionError(f"{verb}: {url!r} is a relative path; give an absolute one, or a url")
     open_storage(url)
 

@@ -1,11 +1,9 @@
 """How many rows the next epoch may take.
 
 Pure: measurements in, a number out. Follows a target duration, since a long epoch is a late result and a
-short one
-is mostly fixed cost. The time of an epoch is taken as fixed cost plus cost per row, both learned from recent
-epochs: where
-the fixed cost alone exceeds the target, fewer rows would only make things worse, and the target is raised
-instead.
+short one is mostly fixed cost. The time of an epoch is taken as fixed cost plus cost per row, both learned
+from recent epochs: where the fixed cost alone exceeds the target, fewer rows would only make things worse,
+and the target is raised instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Turns finished epochs into commit records, beside the next epoch's run.
 
-Always true: commits are attempted in order by one thread; after the first that does not succeed none is
-attempted.
+Always true: one thread attempts commits, in order; after the first that does not succeed it attempts none.
 Never here: choosing results (see runner) or what a commit means (see checkpoint.chain.commits).
 """
 
@@ -9,20 +8,19 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from enum import Enum
+from contextlib import contextmanager
 
-from holdfast.checkpoint.chain.checkpoint import Checkpoint
 from holdfast.checkpoint.chain.commits import Adopted
 from holdfast.checkpoint.chain.live_files import with_lists
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import CommitRecord, OperatorSchema, SnapshotFile, UncoordinatedShard
-from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
-from holdfast.runtime.control.commit_permit import Permit
+from holdfast.graph.guarantees import Guarantee
 from holdfast.runtime.epoch.publisher import Publishing, Recipients
 from holdfast.runtime.epoch.runner import EpochOutcome
+from holdfast.runtime.leader_context import LeaderContext
 
 COMMITS_IN_FLIGHT = 2
 """How many commits may be under way while the next epoch runs. More would only put off the waiting."""
@@ -32,42 +30,29 @@ class AdoptedOther(HoldfastError):
     """A record of an earlier leader took our number: go on from it, throwing away what was in flight."""
 
 
-class PublishOrder(Enum):
-    """When the sinks are written, by guarantee."""
-
-    AFTER_COMMIT = "exactly-once"
-    BEFORE_COMMIT = "at-least-once"
-    """Sinks that recognise repeats are still written after the commit: one that took an epoch whose commit
-    was lost
-    would refuse the rows that took its place."""
-    AFTER_RUN = "at-most-once"
-    """The commit came before the run: the driver publishes what the run gave."""
-
-
 class Committer:
-    """Commits and publishes in the background, in order."""
+    """Commits and publishes in the background, in order. When the sinks are written:
+
+    exactly-once     after the commit
+    at-least-once    before it; but sinks that recognise repeats after it: one that took an epoch whose
+                     commit was lost would refuse the rows that took its place
+    at-most-once     after the run, which comes after the commit: the leader calls `publish`
+    """
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        context: LeaderContext,
         publishing: Publishing,
         view: CheckpointView,
-        term: int,
-        run: str,
         operators: tuple[OperatorSchema, ...],
-        order: PublishOrder,
-        on_commit: Callable[[CheckpointView], None],
-        say: Callable[[str], None],
-        permit: Permit | None = None,
     ) -> None:
-        self._permit = permit or Permit(SystemClock())
-        self._checkpoint, self._publishing = checkpoint, publishing
-        self._term, self._run = term, run
+        """`operators`: the schemas in force, for the first commit."""
+        self._context, self._checkpoint, self._publishing = context, context.checkpoint, publishing
+        self._permit, self._guarantee = context.wishes.permit, context.settings.guarantee
         self._operators: tuple[OperatorSchema, ...] | None = operators
-        self._order = order
-        self._late = Recipients.DEDUPING if order is PublishOrder.BEFORE_COMMIT else Recipients.ALL
+        early = self._guarantee is Guarantee.AT_LEAST_ONCE
+        self._late = Recipients.DEDUPING if early else Recipients.ALL
         self._held_back = ""
-        self._on_commit, self._say = on_commit, say
         self._commits = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
         self._publishes = ThreadPoolExecutor(1, thread_name_prefix="holdfast-publish")
         self._pending: deque[Future[None]] = deque()
@@ -104,25 +89,19 @@ class Committer:
         """Commit what there is to say without an epoch."""
         if self._failed or not self.view.number:
             return
-        record = news(
-            self.view,
-            term=self._term,
-            run=self._run,
-            published_through=self._publishing.through,
-            rows_through=self._publishing.rows_through,
-            uncoordinated=tuple(shards),
-        )
-        try:
+        with self._ending_with_a_failure():
             self._permit.await_commit()
-            done = self._checkpoint.chain.commit(self.view, record)
-            if isinstance(done, Adopted):
-                raise AdoptedOther(f"commit {done.view.number} of term {done.view.term} came first")
-            self.view = done.view
-            self._permit.satisfied()
-            self._on_commit(self.view)
-        except BaseException:
-            self._failed = True
-            raise
+            self._append(
+                news(
+                    self.view,
+                    term=self._context.term,
+                    run=self._context.run,
+                    published_through=self._publishing.through,
+                    rows_through=self._publishing.rows_through,
+                    uncoordinated=tuple(shards),
+                )
+            )
+            self._tell()
 
     def add_snapshots(self, files: list[SnapshotFile]) -> None:
         """Name these snapshots in a coming commit record."""
@@ -159,24 +138,41 @@ class Committer:
     def _commit(self, outcomes: list[EpochOutcome]) -> None:
         if self._failed:
             return
-        try:
-            if self._order is PublishOrder.BEFORE_COMMIT:
+        with self._ending_with_a_failure():
+            if self._guarantee is Guarantee.AT_LEAST_ONCE:
                 self._publish(outcomes, Recipients.REPEATING)
             self._permit.await_commit()
-            done = self._checkpoint.chain.commit(self.view, self._record(outcomes))
-            if isinstance(done, Adopted):
-                raise AdoptedOther(
-                    f"commit {done.view.number} of term {done.view.term} came first; going on from it"
-                )
-            self.view = done.view
-            self._permit.satisfied()
-            if self._order is not PublishOrder.AFTER_RUN:
+            self._append(self._record(outcomes))
+            if self._guarantee is not Guarantee.AT_MOST_ONCE:
                 self.publish(outcomes)
-            self._on_commit(self.view)
+            self._tell()
+        self._retire()
+
+    @contextmanager
+    def _ending_with_a_failure(self) -> Iterator[None]:
+        """Nothing is committed after what fails in here."""
+        try:
+            yield
         except BaseException:
             self._failed = True
             raise
-        self._retire()
+
+    def _append(self, record: CommitRecord) -> None:
+        done = self._checkpoint.chain.commit(self.view, record)
+        if isinstance(done, Adopted):
+            raise AdoptedOther(
+                f"commit {done.view.number} of term {done.view.term} came first; going on from it"
+            )
+        self.view = done.view
+        self._permit.satisfied()
+
+    def _tell(self) -> None:
+        self._context.monitor.update(
+            committed_epoch=self.view.last_epoch,
+            commit=self.view.number,
+            committed_ms=self._context.clock.now_ms(),
+            published_through=self.view.published_through,
+        )
 
     def _retire(self) -> None:
         """Delete what nothing needs any more. The commit stands whether or not that works: the next one tries
@@ -188,7 +184,9 @@ class Committer:
         except HoldfastError as failure:
             held_back = str(failure)
         if held_back and held_back != self._held_back:
-            self._say(f"old checkpoint files could not be removed and will be tried again: {held_back}")
+            self._context.monitor.say(
+                f"old checkpoint files could not be removed and will be tried again: {held_back}"
+            )
         self._held_back = held_back
 
     def _publish(self, outcomes: list[EpochOutcome], to: Recipients) -> None:
@@ -221,8 +219,8 @@ class Committer:
         operators, self._operators = self._operators, None
         lists = with_lists({}, [file for outcome in outcomes for file in outcome.lists.files])
         return CommitRecord(
-            term=self._term,
-            run=self._run,
+            term=self._context.term,
+            run=self._context.run,
             first_epoch=outcomes[0].plan.epoch,
             last_epoch=last.epoch,
             attempts={str(outcome.plan.epoch): outcome.plan.attempt for outcome in outcomes},

@@ -1,7 +1,7 @@
 """The lists of operators without keys, as the next epoch finds them.
 
 They run ahead of the commits as lines do: an epoch's chosen results take their place at once. When a commit
-fails, the lists are made anew from the last committed view.
+fails, the last committed view gives the lists again.
 Always true: lists whose number of shards or schema is not the stored one are written whole, all shards of an
 operator at once, by the first epoch that runs with them; so a view never mixes two distributions.
 """
@@ -71,7 +71,7 @@ def lists_of(
             lists[uid] = OperatorLists(tuple(_of_shard(files, shard) for shard in range(shards)))
         else:
             assert isinstance(node.function, OperatorFunction)
-            lists[uid] = _anew(files, before[uid], now[uid], _modes(node.function), shards, storage)
+            lists[uid] = _rebuilt(files, before[uid], now[uid], _modes(node.function), shards, storage)
     return lists
 
 
@@ -124,7 +124,7 @@ def _modes(function: OperatorFunction) -> dict[str, Redistribute]:
     return {name: state.redistribute or "split" for name, state in declared if isinstance(state, ListState)}
 
 
-def _anew(
+def _rebuilt(
     files: Sequence[ListFile],
     before: OperatorSchema,
     now: OperatorSchema,

@@ -1,4 +1,4 @@
-"""The time of plans: the user's processing time, whoever leads and whatever their machine thinks the time is.
+"""The time of plans: the user's processing time, whatever the clocks of the leaders' machines say.
 
     the machine's clock is not behind      its time
     behind, by up to a minute              half as fast, until the machine's clock has caught up
@@ -16,7 +16,7 @@ AHEAD_MS = 60_000
 """How far plans may be ahead of a machine's clock for it to be waited for."""
 JUMP_MS = 30 * 86_400_000
 """How much later than the last commit a machine's clock may be without a word about it: jobs that are stopped
-for a weekend are no news."""
+for a weekend are nothing new."""
 
 
 class PlanClock:

@@ -1,194 +1,19 @@
-"""Plans epochs: what the next one reads, written down before it runs.
-
-A plan that an earlier leader left behind is followed if it can and may be, so that a crash after planning
-changes nothing; otherwise a new attempt is written.
-"""
+"""Plans epochs: what the next one reads, written down before it runs."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from holdfast.checkpoint.chain.commits import Chain
-from holdfast.checkpoint.chain.plans import (
-    Plans,
-    PlanTaken,
-    committed_attempts,
-    gives_up,
-    input_of,
-    may_follow,
-    same_range,
-)
+from holdfast.checkpoint.chain.plans import PlanTaken
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord
-from holdfast.clock import Clock
-from holdfast.connectors.contract import Mark, SourceReader, TellingReader, Waiting, WaitingReader
-from holdfast.errors import CorruptionError, FencedOut, HoldfastError, ObjectMissing, RestoreError
-from holdfast.graph.job_graph import SourceNode
-from holdfast.ids import EpochId, PlanAttempt
-from holdfast.runtime.epoch.committer import AdoptedOther
-from holdfast.runtime.epoch.drain import Ends
+from holdfast.connectors.contract import EndingReader, SourceReader, TellingReader, Waiting, WaitingReader
+from holdfast.errors import FencedOut
+from holdfast.ids import EpochId
 from holdfast.runtime.epoch.plan_clock import PlanClock
-
-PLANS_AHEAD_MAX = 1_000
-"""How many recorded plans a recovery follows at most, beyond those that a rewind has to replay."""
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A plan found in storage. `obstacle`: why its slices have to be planned again."""
-
-    plan: PlanRecord
-    obstacle: str | None
-
-
-def recorded_plans(
-    plans: Plans,
-    chain: Chain,
-    view: CheckpointView,
-    uids: list[str],
-    fingerprint: str,
-    parallelism: int,
-    max_rows: int | None = None,
-    say: Callable[[str], None] = lambda text: None,
-    shown: Mapping[str, Mark] | None = None,
-) -> deque[Recorded]:
-    """The plans after the view, in order, for as long as each reads on from where the one before ended.
-
-    Sinks may show epochs after the view: history went back, or the checkpoint lost its newest commits.
-    Exactly the slices that those epochs had are read again, whatever else has changed. RestoreError where
-    that cannot be done. A plan that no sink can show anything of is followed only as it is, and only if it is
-    not too large by now; unless a user has given up a part of it: then its slices are read in any case.
-    `shown`: what the sinks themselves say that they show. AdoptedOther: the chain has gone on since the view.
-    """
-    positions: dict[str, Json] = {uid: view.positions.get(uid) for uid in uids}
-    committed, clock_ms = committed_attempts(chain, view), view.clock_ms
-    found: deque[Recorded] = deque()
-    replayed = _Replayed(plans, chain, view, committed, shown or {}, say)
-    if replayed.through > view.last_epoch:
-        say(
-            f"REPLAY: sinks show epochs up to {replayed.through} and this checkpoint ends with epoch "
-            f"{view.last_epoch}: those between are read again as they were, and not shown where they are"
-        )
-    for epoch in range(view.last_epoch + 1, max(replayed.through, view.last_epoch + PLANS_AHEAD_MAX) + 1):
-        plan = replayed.plan(epoch) if epoch <= replayed.through else _newest(plans, EpochId(epoch), say)
-        if plan is None or _leads_elsewhere(plan, positions):
-            if epoch <= replayed.through:
-                raise replayed.refusal(epoch, "its plan is damaged or missing, or reads other sources")
-            break
-        obstacle = may_follow(
-            plan, start_positions=positions, fingerprint=fingerprint, parallelism=parallelism
-        )
-        if epoch > replayed.through:
-            late = plan.clock_ms < clock_ms
-            if not gives_up(plan) and (obstacle or _too_large(plan, max_rows) or late):
-                break
-            # Planned from the sources, it would read again what a user has given up.
-            obstacle = obstacle or ("its clock is behind that of the plan before it" if late else None)
-        found.append(Recorded(plan, obstacle))
-        # Plans of several leaders may lie here: what one planned follows what another did, but not its clock.
-        clock_ms = max(clock_ms, plan.clock_ms)
-        positions.update({uid: part.end for uid, part in plan.slices.items()})
-    return found
-
-
-class _Replayed:
-    """Which plan each epoch had that sinks may show and the view lacks: epochs up to `through`."""
-
-    def __init__(
-        self,
-        plans: Plans,
-        chain: Chain,
-        view: CheckpointView,
-        committed: dict[int, PlanAttempt],
-        shown: Mapping[str, Mark],
-        say: Callable[[str], None],
-    ) -> None:
-        self._plans, self._chain, self._view, self._committed = plans, chain, view, committed
-        self._shown, self._say = shown, say
-        marks = (mark.epoch for mark in shown.values())
-        self.through = max([*committed, *view.published_through.values(), *marks], default=0)
-
-    def plan(self, epoch: int) -> PlanRecord | None:
-        """The plan by which the epoch was committed. None: it is not there. RestoreError: which of several it
-        was is not known, or a sink shows what came of another."""
-        newest = _newest(self._plans, EpochId(epoch), self._say)
-        plan = self._committed_plan(epoch, newest)
-        if newest is not None and gives_up(newest):
-            if plan is not None and not same_range(plan, newest):
-                other = names.plan(epoch, newest.attempt)
-                raise self.refusal(epoch, f"{other} gives up a part of another plan: remove it")
-            # A user decided since then to give up a part of it.
-            self._say(f"GIVEN UP: a part of epoch {epoch}; sinks that show it keep it, state lacks it")
-            return newest
-        for uid, mark in self._shown.items():
-            if plan is not None and mark.epoch == epoch and mark.input not in ("", input_of(plan)):
-                raise self.refusal(epoch, f"sink {uid!r} shows what came of a plan that is not here")
-        return plan
-
-    def _committed_plan(self, epoch: int, newest: PlanRecord | None) -> PlanRecord | None:
-        if attempt := self._committed.get(epoch):
-            return self._read(epoch, attempt)
-        wanted = {mark.input for mark in self._shown.values() if mark.epoch == epoch and mark.input}
-        if newest is None:
-            return None
-        # The commit record itself is lost: its plan is one of these.
-        attempts = [self._read(epoch, number) for number in range(1, newest.attempt + 1)]
-        attempts = [each for each in attempts if each is None or not gives_up(each)] or [newest]
-        inputs = {attempt and input_of(attempt) for attempt in attempts}
-        if not wanted and len(inputs) > 1:
-            raise self.refusal(
-                epoch, f"it was planned {newest.attempt} times and which of the plans was committed is lost"
-            )
-        return next(
-            (each for each in reversed(attempts) if each and (not wanted or input_of(each) in wanted)), newest
-        )
-
-    def _read(self, epoch: int, attempt: int) -> PlanRecord | None:
-        return _readable(lambda: self._plans.read(EpochId(epoch), PlanAttempt(attempt)), self._say)
-
-    def refusal(self, epoch: int, why: str) -> HoldfastError:
-        if max(self._chain.numbers(), default=0) > self._view.number:
-            # The leader before us committed, and published, after we had read the chain: nothing is missing.
-            return AdoptedOther(f"commit {self._view.number + 1} came first; going on from it")
-        ahead = {uid: mark.epoch for uid, mark in self._shown.items() if mark.epoch > self._view.last_epoch}
-        sinks = ", ".join(f"{uid!r} shows epochs up to {last}" for uid, last in sorted(ahead.items()))
-        since = f"sink {sinks}, and " if sinks else "after a rewind "
-        return RestoreError(
-            f"{since}this checkpoint ends with epoch {self._view.last_epoch}: epoch {epoch} has to be read "
-            f"again as it was, and {why}; restore {names.plans_of(epoch)} or a newer copy of the checkpoint, "
-            f"or take back what the sinks show after epoch {self._view.last_epoch} "
-            "(docs/how-to/restarts.md, 'An older copy')"
-        )
-
-
-def _too_large(plan: PlanRecord, max_rows: int | None) -> bool:
-    return max_rows is not None and sum(part.rows or 0 for part in plan.slices.values()) > max_rows
-
-
-def _leads_elsewhere(plan: PlanRecord, positions: dict[str, Json]) -> bool:
-    """Whether the plan reads what does not follow these positions, or a source that the job does not have."""
-    return not plan.slices.keys() <= positions.keys() or bool(
-        may_follow(
-            plan, start_positions=positions, fingerprint=plan.fingerprint, parallelism=plan.parallelism
-        )
-    )
-
-
-def _newest(plans: Plans, epoch: EpochId, say: Callable[[str], None]) -> PlanRecord | None:
-    return _readable(lambda: plans.newest(epoch), say)
-
-
-def _readable(read: Callable[[], PlanRecord | None], say: Callable[[str], None]) -> PlanRecord | None:
-    try:
-        return read()
-    except ObjectMissing:
-        return None
-    except CorruptionError as damage:
-        say(f"DAMAGE: {damage}")
-        return None
+from holdfast.runtime.epoch.recorded_plans import PlanShape, Recorded
+from holdfast.runtime.leader_context import LeaderContext
 
 
 class Planner:
@@ -196,21 +21,15 @@ class Planner:
 
     def __init__(
         self,
-        plans: Plans,
-        sources: tuple[SourceNode, ...],
+        context: LeaderContext,
         view: CheckpointView,
+        shape: PlanShape,
         recorded: deque[Recorded],
-        clock: Clock,
-        term: int,
-        run: str,
-        fingerprint: str,
-        parallelism: int,
     ) -> None:
-        self._plans, self._time = plans, PlanClock(clock, view.clock_ms)
-        self._term, self._run = term, run
-        self._fingerprint, self._parallelism = fingerprint, parallelism
-        self._recorded = recorded
-        self._ends: Ends | None = None
+        self._context, self._plans, self._shape = context, context.checkpoint.plans, shape
+        self._time, self._recorded = PlanClock(context.clock, view.clock_ms), recorded
+        sources = context.program.graph.sources
+        self._ends: _Ends | None = None
         self.epoch = view.last_epoch
         self.positions: dict[str, Json] = {node.uid: view.positions.get(node.uid) for node in sources}
         notes = {node.uid: list(view.notes.get(node.uid, ())) for node in sources}
@@ -225,6 +44,7 @@ class Planner:
         """The plan of the next epoch, in storage; None: no source has anything new. `parent`: the newest
         commit.
         """
+        # Again where an older leader, which is still at work, has taken the attempt.
         while True:
             recorded = self._recorded.popleft() if self._recorded else None
             if recorded is not None and recorded.obstacle is None:
@@ -238,8 +58,8 @@ class Planner:
             plan = written.plan
             if not isinstance(written, PlanTaken):
                 break
-            if plan.term > self._term:
-                raise FencedOut(self._term, plan.term, f"plan {plan.epoch}/{plan.attempt} is its")
+            if plan.term > self._context.term:
+                raise FencedOut(self._context.term, plan.term, f"plan {plan.epoch}/{plan.attempt} is its")
             if recorded is not None:
                 self._recorded.appendleft(recorded)
         if self._ends is not None:
@@ -254,7 +74,7 @@ class Planner:
         source. Waits until recorded plans are used up, because they come before anything new.
         """
         if self._ends is None and not self._recorded:
-            self._ends = Ends(self.readers, self.positions, self._time.now_ms(), fixed)
+            self._ends = _Ends(self.readers, self.positions, self._time.now_ms(), fixed)
 
     def news(self) -> list[str]:
         """What the sources have to say since this was last asked."""
@@ -309,11 +129,48 @@ class Planner:
         return PlanRecord(
             epoch=epoch,
             attempt=self._plans.next_attempt(epoch),
-            term=self._term,
-            run=self._run,
+            term=self._context.term,
+            run=self._context.run,
             parent=parent,
-            fingerprint=self._fingerprint,
-            parallelism=self._parallelism,
+            fingerprint=self._shape.fingerprint,
+            parallelism=self._shape.parallelism,
             clock_ms=self._time.now_ms(),
             slices=slices,
         )
+
+
+class _Ends:
+    """Where each source ends for a run that was asked to drain: at what was there when that was asked.
+
+    A source that can fix its end does so itself (`end_at`). Of one that cannot, the rows are read that its
+    `lag` counted, or one more slice where it does not count.
+    Always true: a drain ends, however much arrives meanwhile, for as long as epochs succeed.
+    """
+
+    def __init__(
+        self,
+        readers: Mapping[str, SourceReader],
+        positions: Mapping[str, Json],
+        now_ms: int,
+        fixed: dict[str, Json],
+    ) -> None:
+        """`fixed`: source uid -> the end that an earlier planner fixed, before a failure or a rescaling;
+        those fixed now are added to it."""
+        self._rows_left: dict[str, int | None] = {}
+        """Of sources that cannot fix their end. None: not counted, one slice is left."""
+        for uid, reader in readers.items():
+            if isinstance(reader, EndingReader):
+                fixed[uid] = reader.end_at(positions[uid], now_ms, fixed.get(uid))
+            else:
+                self._rows_left[uid] = reader.lag(positions[uid])
+
+    def rows(self, uid: str, limit: int) -> int:
+        """At most how many rows to plan of a source; 0: it has come to its end."""
+        left = self._rows_left.get(uid)
+        return limit if left is None else min(limit, left)
+
+    def planned(self, slices: Mapping[str, PlannedSlice]) -> None:
+        """Count the slices of a plan, once it is written."""
+        for uid in self._rows_left.keys() & slices.keys():
+            left, rows = self._rows_left[uid], slices[uid].rows
+            self._rows_left[uid] = 0 if left is None or rows is None else max(0, left - rows)

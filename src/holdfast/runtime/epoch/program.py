@@ -1,9 +1,8 @@
 """A graph made ready to run: which streams are staged, under which names, and what every operator reads and
 stores.
 
-Always true: every stateful operator is a stage, and whatever reads its rows reads the staged ones, so nothing
-is ever
-computed twice across a stateful operator.
+Always true: every stateful operator is a stage, and what reads its rows reads the staged ones, so nothing is
+ever computed twice across a stateful operator.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Stage:
     """A stream whose rows are staged in every epoch. `outputs`: output name -> stream name, for those
-    somebody reads.
+    that are read.
     """
 
     stream: str

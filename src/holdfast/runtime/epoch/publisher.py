@@ -17,7 +17,8 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.connectors.contract import Mark, Publisher, RememberingPublisher, StagedPart
 from holdfast.errors import DefinitionError, HoldfastError, RestoreError, SinkFailed
-from holdfast.runtime.epoch.program import Program, first_line
+from holdfast.runtime.epoch.program import first_line
+from holdfast.runtime.leader_context import LeaderContext
 from holdfast.steps import Step, reached
 from holdfast.tasks.payloads import load_extent
 
@@ -33,21 +34,15 @@ class Recipients(Enum):
 class Publishing:
     """The open sinks of a run. `publish` is called by one thread at a time for each sink."""
 
-    def __init__(
-        self,
-        program: Program,
-        identity: str,
-        storage_url: str,
-        view: CheckpointView,
-        say: Callable[[str], None] = lambda text: None,
-    ) -> None:
+    def __init__(self, context: LeaderContext, view: CheckpointView) -> None:
         """`view`: says what was published. A sink that shows more is believed, never one that shows less. A
         sink that the job did not have before begins with the next epoch.
 
         RestoreError: rows wait for a sink that the job no longer has, or whether a sink has shown them cannot
         be told.
         """
-        self._storage_url, self._say = storage_url, say
+        program, checkpoint = context.program, context.checkpoint
+        self._storage_url, self._say = checkpoint.storage.url, context.monitor.say
         self._streams = program.sinks
         self._publishers: dict[str, Publisher] = {}
         self._dedupes = {node.uid: node.sink.exactly_once for node in program.graph.sinks}
@@ -60,7 +55,8 @@ class Publishing:
         try:
             self._refuse_removed(view)
             for node in program.graph.sinks:
-                publisher = node.sink.publisher(f"{program.graph.name} ({identity})", node.uid)
+                name = f"{program.graph.name} ({checkpoint.job.identity})"
+                publisher = node.sink.publisher(name, node.uid)
                 self._publishers[node.uid] = publisher
                 mark = self._asked(node.uid, publisher, view)
                 recorded = view.published_through.get(node.uid, view.last_epoch)

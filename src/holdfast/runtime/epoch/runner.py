@@ -1,7 +1,7 @@
 """Runs one epoch as Spark work: a job per stage, and the driver's choice of which results count.
 
 Always true: results are taken only from a job that Spark reported successful, one per shard.
-Never here: planning, committing, publishing (see driver, committer, publishing).
+Never here: planning, committing, publishing (see planner, committer, publisher).
 """
 
 from __future__ import annotations
@@ -17,25 +17,33 @@ import pyarrow as pa
 
 from holdfast import errors
 from holdfast.checkpoint.chain.plans import input_of
-from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.chain.shard_lines import Lines
 from holdfast.checkpoint.store.records import (
     DeltaFile,
+    PlannedSlice,
     PlanRecord,
     StagedFile,
     UncoordinatedShard,
     VersionRecord,
 )
-from holdfast.connectors.contract import SourceReader, VerifyingReader
+from holdfast.connectors.contract import Slice, SourceReader, VerifyingReader
 from holdfast.errors import EpochFailed, EpochInterrupted
-from holdfast.graph.job_graph import OperatorNode, UnkeyedNode
+from holdfast.graph.job_graph import (
+    OperatorNode,
+    SourceNode,
+    StreamNode,
+    TransformNode,
+    UnionNode,
+    UnkeyedNode,
+)
 from holdfast.runtime.epoch.bundle import Bundle
-from holdfast.runtime.epoch.frames import EpochFrames, slice_of
 from holdfast.runtime.epoch.list_state import Lists, TakenLists, take_lists
-from holdfast.runtime.epoch.program import Program, Stage
-from holdfast.runtime.placement import Placement
+from holdfast.runtime.epoch.program import Program, Stage, apply_transform, union_frames
+from holdfast.runtime.placement import Placement, shard_expression
 from holdfast.runtime.spark_failures import explained
 from holdfast.runtime.spark_session import describe_jobs
 from holdfast.state.encoding.keys import GROUP_COLUMN
+from holdfast.state.encoding.types import frame_ddl
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
 from holdfast.tasks.keyed import run_operator, run_operator_grouped, run_stage
@@ -43,6 +51,7 @@ from holdfast.tasks.messages import (
     RESULT_SCHEMA,
     EpochWork,
     KeyedTask,
+    Payload,
     StageTask,
     TaskResult,
     UncoordinatedResult,
@@ -50,14 +59,13 @@ from holdfast.tasks.messages import (
     Workspace,
     decode_result,
 )
+from holdfast.tasks.payloads import StagedReader
 from holdfast.tasks.unkeyed import run_unkeyed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SHARD_COLUMN = "__hf_shard"
-Lines = dict[tuple[str, int], Line]
-"""(operator uid, shard) -> its line of state."""
 
 
 @dataclass
@@ -85,86 +93,82 @@ class EpochOutcome:
         return input_of(self.plan)
 
 
+@dataclass(frozen=True)
+class EpochStart:
+    """What an epoch starts from: its plan, state as the epochs before it left it, and the newest commit's
+    epoch."""
+
+    plan: PlanRecord
+    lines: Lines
+    lists: Lists
+    committed: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class EpochRunner:
     """Knows how this job's epochs run on this Spark session."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        program: Program,
-        workspace: Workspace,
-        storage: Storage,
-        readers: Mapping[str, SourceReader],
-        key_groups: int,
-        saves_state: bool,
-        placement: Placement,
-        term: int = 0,
-    ) -> None:
-        self._term = term
-        self._spark, self._program, self._workspace, self._storage = spark, program, workspace, storage
-        self._readers, self._key_groups, self._saves_state = readers, key_groups, saves_state
-        self._placement = placement
-        self._proved_empty: set[str] = set()
-        """Streams whose input Spark once proved empty: its tasks are kept from then on."""
+    spark: SparkSession
+    program: Program
+    workspace: Workspace
+    placement: Placement
+    storage: Storage
+    readers: Mapping[str, SourceReader]
+    key_groups: int
+    saves_state: bool
+    run_name: str
+    term: int = 0
+    _proved_empty: set[str] = field(default_factory=set, init=False)
+    """Streams whose input Spark once proved empty: its tasks are kept from then on."""
 
-    def run(self, plan: PlanRecord, lines: Lines, lists: Lists, committed: int, run: str) -> EpochOutcome:
+    def run(self, start: EpochStart) -> EpochOutcome:
         """Run the epoch. EpochFailed: Spark gave up. UserCodeError: the user's function did. InputVanished:
         what it read was changed meanwhile.
         """
-        started = time.perf_counter()
+        began, plan = time.perf_counter(), start.plan
         outcome = EpochOutcome(plan, rows=sum(part.rows or 0 for part in plan.slices.values()))
-        frames = EpochFrames(self._spark, self._program, self._readers, plan, self._workspace.storage_url)
+        frames = _EpochFrames(self, plan)
         # Unique: after a rewind this very run may run a plan again, while older commits name the first.
-        name = f"data/{plan.epoch:012d}/{run}-{plan.attempt}-bundle-{uuid.uuid4().hex}"
-        bundle = Bundle(self._storage, name)
-        for stage in self._program.stages:
-            results = self._run_stage(stage, frames, plan, lines, lists, committed, run)
+        name = f"data/{plan.epoch:012d}/{self.run_name}-{plan.attempt}-bundle-{uuid.uuid4().hex}"
+        bundle = Bundle(self.storage, name)
+        for stage in self.program.stages:
+            results = self._run_stage(stage, frames, start)
             if isinstance(stage.node, UnkeyedNode):
-                kept_in = bundle if self._saves_state else None
-                take_lists(outcome.lists, stage.node.uid, results, lists, kept_in)
+                kept_in = bundle if self.saves_state else None
+                take_lists(outcome.lists, stage.node.uid, results, start.lists, kept_in)
             for result in sorted(results, key=lambda result: result.shard):
                 if isinstance(stage.node, OperatorNode):
-                    _take_state(outcome, stage.node.uid, result, lines, bundle)
+                    _take_state(outcome, stage.node.uid, result, start.lines, bundle)
                 self._take_outputs(outcome, stage, result, frames, bundle)
             outcome.rows = outcome.rows or sum(result.rows for result in results)
         reached(Step.RESULTS_CHOSEN)
         self.verify(plan)
         bundle.write()
         reached(Step.BUNDLE_WRITTEN)
-        outcome.seconds = time.perf_counter() - started
+        outcome.seconds = time.perf_counter() - began
         return outcome
 
     def verify(self, plan: PlanRecord) -> None:
         """See that what the epoch reads is what was planned. InputVanished: it is not."""
         for uid, part in plan.slices.items():
-            reader = self._readers[uid]
+            reader = self.readers[uid]
             if not part.skipped and isinstance(reader, VerifyingReader):
-                reader.verify(slice_of(part))
+                reader.verify(_slice_of(part))
 
-    def _run_stage(
-        self,
-        stage: Stage,
-        frames: EpochFrames,
-        plan: PlanRecord,
-        lines: Lines,
-        lists: Lists,
-        committed: int,
-        run: str,
-    ) -> list[TaskResult]:
-        what = f"epoch {plan.epoch} of {self._program.graph.name}: {stage.stream}"
-        describe_jobs(self._spark, f"holdfast {what}")
+    def _run_stage(self, stage: Stage, frames: _EpochFrames, start: EpochStart) -> list[TaskResult]:
+        plan = start.plan
+        what = f"epoch {plan.epoch} of {self.program.graph.name}: {stage.stream}"
+        describe_jobs(self.spark, f"holdfast {what}")
         node = stage.node
-        work = EpochWork(self._workspace, plan.epoch, plan.attempt, run, plan.clock_ms)
         if not isinstance(node, OperatorNode):
-            body = partial(run_stage, StageTask(work, stage.stream))
+            body = partial(run_stage, StageTask(self._work(plan), stage.stream))
             return _chosen(lambda: frames.computed(node).mapInArrow(body, RESULT_SCHEMA), what)
         if isinstance(node, UnkeyedNode):
-            unkeyed = partial(run_unkeyed, self._unkeyed_task(stage, node, work, lists))
+            unkeyed = partial(run_unkeyed, self._unkeyed_task(stage, node, start))
             job = partial(_unkeyed_job, unkeyed, plan.parallelism)
         else:
-            shards = tuple(lines[node.uid, shard] for shard in range(plan.parallelism))
-            task = self._keyed_task(stage, node, work, shards, committed)
-            job = partial(self._operator_job, node, task, plan.parallelism)
+            keyed = self._keyed_task(stage, node, start)
+            job = partial(self._operator_job, node, keyed, plan.parallelism)
         return self._one_per_shard(stage, job, lambda: frames.frame(node.parent), plan.parallelism, what)
 
     def _one_per_shard(
@@ -190,57 +194,58 @@ class EpochRunner:
             raise EpochFailed(f"{what} gave {len(results)} results for {shards} shards; try again")
         return results
 
-    def _unkeyed_task(self, stage: Stage, node: UnkeyedNode, work: EpochWork, lists: Lists) -> UnkeyedTask:
+    def _work(self, plan: PlanRecord) -> EpochWork:
+        return EpochWork(self.workspace, plan.epoch, plan.attempt, self.run_name, plan.clock_ms)
+
+    def _unkeyed_task(self, stage: Stage, node: UnkeyedNode, start: EpochStart) -> UnkeyedTask:
         return UnkeyedTask(
-            work=work,
+            work=self._work(start.plan),
             uid=node.uid,
             function=node.function,
             on_error=node.on_error,
             outputs=tuple(stage.outputs),
-            saves_state=self._saves_state,
-            layout=self._program.forms[node.uid].layout,
-            lists=lists[node.uid].shards,
+            saves_state=self.saves_state,
+            layout=self.program.forms[node.uid].layout,
+            lists=start.lists[node.uid].shards,
         )
 
-    def _keyed_task(
-        self, stage: Stage, node: OperatorNode, work: EpochWork, shards: tuple[Line, ...], committed: int
-    ) -> KeyedTask:
+    def _keyed_task(self, stage: Stage, node: OperatorNode, start: EpochStart) -> KeyedTask:
         return KeyedTask(
-            work=work,
+            work=self._work(start.plan),
             uid=node.uid,
             function=node.function,
             on_error=node.on_error,
             outputs=tuple(stage.outputs),
-            saves_state=self._saves_state,
-            committed=committed,
-            lineage=self._program.forms[node.uid].lineage,
+            saves_state=self.saves_state,
+            committed=start.committed,
+            lineage=self.program.forms[node.uid].lineage,
             key=node.key,
             order_by=node.order_by,
-            shards=shards,
+            shards=tuple(start.lines[node.uid, shard] for shard in range(start.plan.parallelism)),
             uncoordinated=node.uncoordinated,
-            term=self._term,
+            term=self.term,
         )
 
     def _operator_job(self, node: OperatorNode, task: KeyedTask, shards: int, frame: DataFrame) -> DataFrame:
         from pyspark.sql.functions import expr
 
-        routing = self._program.forms[node.uid].routing
-        grouped = frame.selectExpr("*", f"cast(pmod({routing}, {self._key_groups}) as int) as {GROUP_COLUMN}")
-        shard = f"cast((({GROUP_COLUMN} + 1) * {shards} - 1) div {self._key_groups} as int)"
-        if self._placement.single_executor:
+        routing = self.program.forms[node.uid].routing
+        grouped = frame.selectExpr("*", f"cast(pmod({routing}, {self.key_groups}) as int) as {GROUP_COLUMN}")
+        shard = shard_expression(GROUP_COLUMN, shards, self.key_groups)
+        if self.placement.single_executor:
             placed = grouped.repartitionById(shards, expr(shard))
             return placed.mapInArrow(partial(run_operator, task), RESULT_SCHEMA)
         placed = grouped.selectExpr("*", f"{shard} as {SHARD_COLUMN}").repartitionById(shards, SHARD_COLUMN)
-        return self._placement.run(placed, SHARD_COLUMN, shards, _grouped(task), RESULT_SCHEMA)
+        return self.placement.run(placed, SHARD_COLUMN, shards, _grouped(task), RESULT_SCHEMA)
 
     def _take_outputs(
-        self, outcome: EpochOutcome, stage: Stage, result: TaskResult, frames: EpochFrames, bundle: Bundle
+        self, outcome: EpochOutcome, stage: Stage, result: TaskResult, frames: _EpochFrames, bundle: Bundle
     ) -> None:
         """Take a chosen result's rows: for the stages that read them, and for the sinks."""
         for output in result.outputs:
             stream = stage.outputs[output.name] if isinstance(stage.node, OperatorNode) else stage.stream
             frames.add(stream, output.payload)
-            if sinks := self._program.sinks_of(stream):
+            if sinks := self.program.sinks_of(stream):
                 extent = bundle.place(output.payload)
                 outcome.staged.append(
                     StagedFile(
@@ -327,3 +332,59 @@ def _chosen(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
             f"{what} gave two results for one shard ({sorted(shards)}); nothing of it became visible"
         )
     return results
+
+
+class _EpochFrames:
+    """The DataFrames of one epoch: sources read by plan, transforms on top, staged rows where they have been
+    computed. Spark computes them when a stage's job runs.
+    """
+
+    def __init__(self, runner: EpochRunner, plan: PlanRecord) -> None:
+        self._runner, self._plan = runner, plan
+        self._staged: dict[str, list[Payload]] = {}
+        self._sources: dict[str, DataFrame] = {}
+
+    def add(self, stream: str, payload: Payload) -> None:
+        """Take staged rows of a stream, to be read by later stages of this epoch."""
+        self._staged.setdefault(stream, []).append(payload)
+
+    def frame(self, node: StreamNode) -> DataFrame:
+        """The rows of a stream: staged ones if the stream is staged."""
+        if node in self._runner.program.streams:
+            return self._staged_frame(self._runner.program.streams[node])
+        return self.computed(node)
+
+    def computed(self, node: StreamNode) -> DataFrame:
+        """The rows of a stream, computed from what it reads."""
+        if isinstance(node, SourceNode):
+            return self._source(node)
+        if isinstance(node, TransformNode):
+            return apply_transform(node, self.frame(node.parent))
+        assert isinstance(node, UnionNode), f"{node} is computed by its operator"
+        return union_frames([self.frame(parent) for parent in node.parents])
+
+    def _source(self, node: SourceNode) -> DataFrame:
+        if node.uid not in self._sources:
+            planned = self._plan.slices.get(node.uid)
+            if planned is None or planned.skipped:
+                frame = self._runner.spark.createDataFrame([], node.source.schema)
+            else:
+                frame = self._runner.readers[node.uid].frame(self._runner.spark, _slice_of(planned))
+            self._sources[node.uid] = frame
+        return self._sources[node.uid]
+
+    def _staged_frame(self, stream: str) -> DataFrame:
+        schema = self._runner.program.schemas[stream]
+        payloads = tuple(self._staged.get(stream, ()))
+        ddl = frame_ddl(schema)
+        if not payloads:
+            return self._runner.spark.createDataFrame([], ddl)
+        reader = StagedReader(self._runner.workspace.storage_url, payloads, schema)
+        return self._runner.spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(reader, ddl)
+
+
+def _slice_of(planned: PlannedSlice) -> Slice:
+    """A recorded slice, as its source takes it."""
+    return Slice(
+        planned.start, planned.end, planned.rows, planned.detail, planned.notes, planned.replaces_notes
+    )

@@ -1,8 +1,7 @@
 """Snapshots of working state, in the background: they bound how many deltas a restore has to apply.
 
-A snapshot is taken of whatever version the working state is at when the task gets there. It is named in a
-commit record
-only if that version was chosen by the driver and has been committed.
+A snapshot is taken of whatever version the working state is at when the task gets there. A commit record
+names it only if the driver chose that version and has committed it.
 Always true: at most one snapshot job runs at a time; no epoch waits for one.
 """
 
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.chain.shard_lines import Line, Lines
 from holdfast.checkpoint.store.records import OperatorSchema, SnapshotFile, VersionRecord
 from holdfast.ids import KeyGroupRange
 from holdfast.runtime.epoch.program import first_line
@@ -30,8 +29,6 @@ from holdfast.tasks.working_state import snapshot_shard
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Lines = dict[tuple[str, int], Line]
 
 DELTAS_MIN = 20
 """Below this many deltas a restore is quick enough, and the job that snapshots would cost more than it

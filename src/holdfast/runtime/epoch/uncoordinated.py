@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import convert
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.chain.shard_lines import Lines
 from holdfast.checkpoint.store.records import UncoordinatedShard, VersionRecord
 from holdfast.clock import Clock
 from holdfast.ids import KeyGroupRange
@@ -153,7 +153,7 @@ class SavingPasses:
 
     def step(
         self,
-        lines: Mapping[Shard, Line],
+        lines: Lines,
         standing: Results,
         now_ms: int,
         say: Callable[[str], None],

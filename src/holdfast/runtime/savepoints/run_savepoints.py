@@ -42,11 +42,12 @@ BARRIER_SECONDS = 300.0
 LOOK_SECONDS = 0.05
 
 
-def stored_view(storage: Storage, job: str, settings: RunSettings) -> CheckpointView:
+def stored_view(chain: Chain, job: str, settings: RunSettings) -> CheckpointView:
     """What a run of `job` with these settings would find stored; nothing where that cannot be said yet.
 
     RestoreError: the checkpoint is another job's. That comes before any question whether its state fits.
     """
+    storage = chain.storage
     existing = find_job(storage)
     if existing is not None:
         refuse_other_job(storage, existing, job)
@@ -55,7 +56,7 @@ def stored_view(storage: Storage, job: str, settings: RunSettings) -> Checkpoint
     if existing is None:
         return EMPTY
     try:
-        return Chain(storage).load()
+        return chain.load()
     except DamagedChain:
         # Which commit the run goes back to, and what is stored there, is found by the run.
         return EMPTY

@@ -18,6 +18,7 @@ from holdfast.errors import DefinitionError
 from holdfast.ids import shard_ranges
 from holdfast.inspect.stored_state import StoredState, pieces
 from holdfast.runtime.epoch.program import frame_schema
+from holdfast.runtime.placement import shard_expression
 from holdfast.runtime.savepoints.tasks import ENTRY_SCHEMA, RegroupTask, WriteTask, decode_written
 from holdfast.state.encoding.keys import group_expression
 from holdfast.state.encoding.layout import StateLayout
@@ -77,7 +78,7 @@ class StateWriter:
         epoch, key_groups = self.draft.manifest.last_epoch, self.draft.key_groups
         ranges = shard_ranges(key_groups, self.shards)
         task = WriteTask(self.target.url, layout, form, group, ranges, epoch)
-        shard = f"cast((({_quoted(group)} + 1) * {self.shards} - 1) div {key_groups} as int)"
+        shard = shard_expression(_quoted(group), self.shards, key_groups)
         order = [_quoted(group), "`key`"] if form == "entries" else [_quoted(group)]
         placed = frame.repartitionById(self.shards, expr(shard)).sortWithinPartitions(*order)
         results = [decode_written(bytes(row[0])) for row in placed.mapInArrow(task, RESULT_SCHEMA).collect()]

@@ -25,6 +25,7 @@ class SlowHistory(History):
 
     def __init__(self, root: Path, clock: ManualClock) -> None:
         super().__init__(open_storage(str(root)))
+        self.storage.put(names.commit(FIRST.number), b"")
         self._clock = clock
 
     def load(self) -> CheckpointView:
@@ -41,6 +42,15 @@ def test_a_commit_is_the_newest_until_the_next_name_is_there(tmp_path: Path) -> 
     assert not newest.is_still(EMPTY)
     assert newest.is_still(FIRST)
     history.storage.put(names.commit(2), b"")
+    assert not newest.is_still(FIRST)
+
+
+def test_a_commit_that_was_retired_is_not_the_newest(tmp_path: Path) -> None:
+    """The next one may have come and gone, too."""
+    clock = ManualClock()
+    history = SlowHistory(tmp_path, clock)
+    newest = NewestCommit(history, clock, list_seconds=5)
+    history.storage.delete([names.commit(FIRST.number)])
     assert not newest.is_still(FIRST)
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line, line_of
+from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line, line_of, rebased
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, fold
 from holdfast.checkpoint.store.records import (
     CommitRecord,
@@ -144,3 +144,13 @@ def test_a_damaged_snapshot_is_replaced_by_the_one_before() -> None:
     line = line_of(model.view, "op", groups, frozenset([newest.object]))
     assert line.snapshots[0].version.epoch == 6
     model.check(line)
+
+
+def test_a_snapshot_of_another_range_is_not_taken_for_that_of_a_shard_with_the_same_first_group() -> None:
+    """The job was rescaled while it was written: it lacks, or has too much of, what the shard holds."""
+    one, two = shard_ranges(GROUPS, 1)[0], shard_ranges(GROUPS, 2)[0]
+    at = version(1, "1")
+    line = Line(two, EMPTY_VERSION).extended(delta_of(two, at, EMPTY_VERSION))
+    assert rebased({("op", 0): line}, [snapshot_of(one, at)]) == ({("op", 0): line}, [])
+    own = snapshot_of(two, at)
+    assert rebased({("op", 0): line}, [own]) == ({("op", 0): line.rebased(own)}, [own])

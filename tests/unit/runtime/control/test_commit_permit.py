@@ -16,9 +16,8 @@ import holdfast as hf
 from holdfast.checkpoint.chain.terms import newest_term
 from holdfast.errors import SeatLost
 from holdfast.runtime import driver as driver_module
-from holdfast.runtime.control.commit_permit import Permit
+from holdfast.runtime.control.commit_permit import Permit, WatchedStorage
 from holdfast.runtime.control.run_flags import Wishes
-from holdfast.runtime.control.watched_storage import WatchedStorage
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.progress import Monitor
 from holdfast.runtime.settings import check_settings
@@ -119,7 +118,10 @@ def test_a_run_tells_its_permit_when_it_waits_for_storage(
     monitor = Monitor("waiting", clock, [], [])
     compiled = SimpleNamespace(graph=job.graph(), forms={}, sinks={})
     monkeypatch.setattr(driver_module, "compile_graph", lambda graph, spark: compiled)
-    driver = Driver(job.graph(), settings, cast(Any, None), True, storage, "run", clock, monitor, wishes)
+    driver = Driver(
+        job.graph(), settings, storage, cast(Any, None),
+        own_session=True, run="run", clock=clock, monitor=monitor, wishes=wishes,
+    )  # fmt: skip
     running = threading.Thread(target=lambda: swallowed(lambda: driver.run(cast(Any, None))), daemon=True)
     running.start()
     assert storage.asked.wait(10)
@@ -149,7 +151,10 @@ def test_a_run_whose_seat_was_lost_before_it_began_claims_no_term(
     monkeypatch.setattr(driver_module, "compile_graph", lambda graph, spark: compiled)
     settings, wishes = check_settings(str(tmp_path / "ck"), {}), Wishes(permit)
     monitor = Monitor("late", clock, [], [])
-    driver = Driver(job.graph(), settings, cast(Any, None), True, storage, "run", clock, monitor, wishes)
+    driver = Driver(
+        job.graph(), settings, storage, cast(Any, None),
+        own_session=True, run="run", clock=clock, monitor=monitor, wishes=wishes,
+    )  # fmt: skip
     with pytest.raises(SeatLost):
         driver.run(cast(Any, None))
     assert newest_term(storage) is None

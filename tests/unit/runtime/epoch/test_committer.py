@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import (
@@ -26,10 +24,15 @@ from holdfast.clock import SystemClock
 from holdfast.connectors.contract import StagedPart
 from holdfast.errors import SeatLost, StorageError
 from holdfast.runtime.control.commit_permit import Permit
-from holdfast.runtime.epoch.committer import Committer, PublishOrder
+from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.publisher import Publishing, Recipients
 from holdfast.runtime.epoch.runner import EpochOutcome
+from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.progress import Listener, Progress
+from holdfast.storage.contract import Storage
 from holdfast.storage.local_directory import LocalStorage
+from tests.unit.runtime.leader_kit import leader_of
 
 
 class Shown:
@@ -68,25 +71,15 @@ class _Sink:
         return self._shown
 
 
-class _Node:
-    def __init__(self, uid: str, shown: Shown) -> None:
-        self.uid, self.sink = uid, _Sink(shown)
-
-
-class _Graph:
-    name = "job"
-
-    def __init__(self, sinks: dict[str, Shown]) -> None:
-        self.sinks = [_Node(uid, shown) for uid, shown in sinks.items()]
-
-
-class _Program:
-    def __init__(self, sinks: dict[str, Shown]) -> None:
-        self.graph, self.sinks = _Graph(sinks), dict.fromkeys(sinks, "stream")
+def context_of(
+    storage: Storage | None, sinks: dict[str, Shown], *listeners: Listener, permit: Permit | None = None
+) -> LeaderContext:
+    streams = {uid: (_Sink(shown), "stream") for uid, shown in sinks.items()}
+    return leader_of(storage, sinks=streams, run="run", wishes=Wishes(permit), listeners=listeners)
 
 
 def publishing(view: CheckpointView, **sinks: Shown) -> Publishing:
-    return Publishing(_Program(sinks), "id", "memory", view)  # type: ignore[arg-type]
+    return Publishing(context_of(None, sinks), view)
 
 
 def outcome(epoch: int) -> EpochOutcome:
@@ -104,17 +97,10 @@ def outcome(epoch: int) -> EpochOutcome:
     return EpochOutcome(plan)
 
 
-def committer(
-    root: Path,
-    shown: Shown,
-    on_commit: Callable[[CheckpointView], None] = lambda view: None,
-    permit: Permit | None = None,
-) -> Committer:
-    checkpoint = open_checkpoint(LocalStorage(root), "job", 4, SystemClock(), identity="id")
-    view = checkpoint.chain.load()
-    order = PublishOrder.AFTER_COMMIT
-    sinks = publishing(view, sink=shown)
-    return Committer(checkpoint, sinks, view, 1, "run", (), order, on_commit, lambda text: None, permit)
+def committer(root: Path, shown: Shown, *listeners: Listener, permit: Permit | None = None) -> Committer:
+    context = context_of(LocalStorage(root), {"sink": shown}, *listeners, permit=permit)
+    view = context.checkpoint.chain.load()
+    return Committer(context, Publishing(context, view), view, ())
 
 
 def test_after_an_epoch_that_a_sink_refused_no_later_one_is_shown(tmp_path: Path) -> None:
@@ -135,7 +121,7 @@ def test_after_an_epoch_that_a_sink_refused_no_later_one_is_shown(tmp_path: Path
 def test_when_whoever_is_told_of_a_commit_fails_no_later_epoch_is_committed_or_shown(tmp_path: Path) -> None:
     shown = Shown()
 
-    def listener(view: CheckpointView) -> None:
+    def listener(progress: Progress) -> None:
         raise ValueError("a listener of the user")
 
     work = committer(tmp_path, shown, listener)

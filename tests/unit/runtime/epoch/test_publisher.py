@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from holdfast.checkpoint.chain.live_files import SharedList
@@ -13,6 +10,7 @@ from holdfast.checkpoint.store.records import Extent, StagedFile
 from holdfast.connectors.contract import Mark, StagedPart
 from holdfast.errors import RestoreError, SinkFailed
 from holdfast.runtime.epoch.publisher import Publishing, Recipients
+from tests.unit.runtime.leader_kit import leader_of
 
 
 class Plain:
@@ -70,12 +68,8 @@ def view(*files: StagedFile, last: int = 2, rows: int = 0, **published: int) -> 
 
 def opened(view: CheckpointView, said: list[str] | None = None, **sinks: tuple[Plain, str]) -> Publishing:
     """The sinks of a job: uid=(sink, the stream that it shows now)."""
-    nodes = tuple(SimpleNamespace(uid=uid, sink=sink) for uid, (sink, _) in sinks.items())
-    program: Any = SimpleNamespace(
-        graph=SimpleNamespace(name="job", sinks=nodes),
-        sinks={uid: stream for uid, (_, stream) in sinks.items()},
-    )
-    return Publishing(program, "id", "url", view, (said if said is not None else []).append)
+    say = (said if said is not None else []).append
+    return Publishing(leader_of(None, sinks=sinks, say=say), view)
 
 
 def recovered(publishing: Publishing, view: CheckpointView) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.chain.shard_lines import Line, Lines
 from holdfast.checkpoint.store.records import DeltaFile, Extent, SnapshotFile, VersionRecord
 from holdfast.checkpoint.store.schemas import record_of
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch import snapshotter
 from holdfast.runtime.epoch.schemas_in_force import InForce
-from holdfast.runtime.epoch.snapshotter import DELTAS_MIN, Lines, SnapshotTask, Snapshotter
+from holdfast.runtime.epoch.snapshotter import DELTAS_MIN, SnapshotTask, Snapshotter
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.conversion import Lineage
 

@@ -16,8 +16,12 @@ from holdfast.testing.clocks import ManualClock
 class PlayedDriver:
     """Runs until it is let go; then it ends well, or with `failure`."""
 
+    storage = wishes = settings = None
+
     def __init__(self, failure: Exception | None = None) -> None:
         self.failure, self.gate = failure, threading.Event()
+        self.monitor = Monitor("orders", ManualClock(), [], [])
+        self.monitor.update(phase="running", epoch=12)
 
     def run(self, controls: Any) -> None:
         self.gate.wait()
@@ -26,10 +30,7 @@ class PlayedDriver:
 
 
 def started(driver: Any) -> JobHandle:
-    unused: Any = None
-    monitor = Monitor("orders", ManualClock(), [], [])
-    monitor.update(phase="running", epoch=12)
-    return JobHandle(driver, unused, monitor, unused, unused)
+    return JobHandle(driver)
 
 
 def test_waiting_in_vain_is_told() -> None:

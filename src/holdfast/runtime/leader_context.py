@@ -1,0 +1,51 @@
+"""What a leader leads with: the one value that all parts of its epochs are given.
+
+a start       driver: does the stored state fit? -> claim a term -> recovery: the newest view
+leading       leadership: ask the sinks -> recorded plans -> publish what is committed and not shown
+an epoch      planner -> runner -> committer -> publisher, and the snapshotter beside them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoint.chain.checkpoint import Checkpoint
+from holdfast.checkpoint.chain.terms import newest_term
+from holdfast.clock import Clock
+from holdfast.errors import FencedOut
+from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.epoch.program import Program
+from holdfast.runtime.progress import Monitor
+from holdfast.runtime.recovery import Recovery
+from holdfast.runtime.settings import RunSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderContext:
+    """Made when a term is claimed; with another session, and another program, after Spark was lost."""
+
+    program: Program
+    settings: RunSettings
+    spark: SparkSession
+    checkpoint: Checkpoint
+    term: int
+    run: str
+    clock: Clock
+    monitor: Monitor
+    wishes: Wishes
+    recovery: Recovery
+    look_around: Callable[[], None]
+    """Called between epochs; raises what makes leading pointless, such as a newer leader."""
+    owner: str = ""
+    """The node that leads, if one does: its working state is its own."""
+
+    def refuse_if_superseded(self) -> None:
+        """FencedOut: a newer leader exists."""
+        newest = newest_term(self.checkpoint.storage)
+        if newest is not None and newest.term > self.term:
+            raise FencedOut(self.term, newest.term, f"claimed by {newest.host}, process {newest.pid}")

@@ -1,0 +1,53 @@
+"""What is refused before a leader plans anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace as replace_record
+
+from holdfast.checkpoint.chain.commits import Committed
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import CommitRecord
+from holdfast.connectors.contract import Mark
+from holdfast.errors import RestoreError
+from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.leadership import _refuse_gone_on
+from holdfast.storage.local_directory import LocalStorage
+from tests.unit.runtime.leader_kit import leader_of
+
+
+def committed(context: LeaderContext, epoch: int) -> CheckpointView:
+    record = CommitRecord(
+        term=1, run="r", first_epoch=epoch, last_epoch=epoch, attempts={}, clock_ms=0, parallelism=1,
+        fingerprint="", positions={},
+    )  # fmt: skip
+    done = context.checkpoint.chain.commit(context.checkpoint.chain.load(), record)
+    assert isinstance(done, Committed)
+    return done.view
+
+
+@pytest.fixture
+def seeded(tmp_path: Path) -> LeaderContext:
+    """A checkpoint that began with a savepoint."""
+    context = leader_of(LocalStorage(tmp_path))
+    job = replace_record(context.checkpoint.job, seeded_from="savepoint")
+    return replace(context, checkpoint=replace(context.checkpoint, job=job))
+
+
+def test_a_savepoint_whose_job_went_on_elsewhere_is_refused(seeded: LeaderContext) -> None:
+    view = committed(seeded, 1)
+    _refuse_gone_on(seeded, view, {"out": Mark(1)})
+    with pytest.raises(RestoreError, match="ends with epoch 1 and its job went on since: sink 'out' shows"):
+        _refuse_gone_on(seeded, view, {"out": Mark(2)})
+
+
+def test_what_the_leader_before_us_showed_after_we_had_read_the_chain_is_not_held_against_the_savepoint(
+    seeded: LeaderContext,
+) -> None:
+    """A failover: the old leader committed and published its first epoch until we took its place."""
+    view = committed(seeded, 1)
+    committed(seeded, 2)
+    _refuse_gone_on(seeded, view, {"out": Mark(2)})
