@@ -27,15 +27,17 @@ from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Extent, VersionRecord
 from holdfast.clock import SystemClock
 from holdfast.graph.aggregates import Aggregation
+from holdfast.graph.columns import state_layout
 from holdfast.state.contract import EMPTY, DeltaStep, ShardState, StateTarget, Version, open_state
 from holdfast.state.encoding.keys import routing_hash
 from holdfast.state.encoding.routing import key_groups_of
 from holdfast.state.files.delta import to_entries, write_delta
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
-from holdfast.tasks.operators.dispatch import run_function, state_layout
+from holdfast.tasks.operators.aggregate import run_aggregate
+from holdfast.tasks.operators.keyed_slice import cut
 from holdfast.tasks.operators.result import EpochContext
-from holdfast.tasks.staged import pack_rows
+from holdfast.tasks.payloads import pack_rows
 
 ROWS, KEYS, TURNS, GROUPS = 125_000, 50_000, 9, 64
 SCHEMA = pa.schema([("k", pa.int64()), ("value", pa.int64())])
@@ -79,9 +81,8 @@ class _Epoch:
 
     def _run(self) -> Any:
         context = EpochContext("sum", self.number, 0, 0, "fail")
-        return run_function(
-            self._function, self.layout, self._rows, self._groups, ("k",), (), self._state, context
-        )
+        keyed = cut(self.layout, self._rows, self._groups, ("k",), ())
+        return run_aggregate(self._function, self.layout, keyed, self._state, context)
 
 
 def open_at(directory: Path, version: Version) -> ShardState:

@@ -1,16 +1,25 @@
-"""The public surface: what `import holdfast as hf` promises. Changing the list below is changing the API."""
+"""The public surface: what `import holdfast as hf` and its public modules promise.
+
+Changing the list below is changing the API.
+"""
 
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import mypy.api
 import pyarrow as pa
 import pytest
 
 import holdfast
+from holdfast import connectors, testing
+
+MODULES = {"holdfast": holdfast, "holdfast.connectors": connectors, "holdfast.testing": testing}
+"""What a user may import; everything else is internal."""
 
 PUBLIC = [
     "AggregatingState",
@@ -89,21 +98,39 @@ def test_the_public_names_are_the_promised_ones() -> None:
     assert sorted(holdfast.__all__) == sorted(PUBLIC), "on purpose? then change PUBLIC and CHANGELOG.md too"
 
 
-def test_the_public_names_are_sorted() -> None:
+@pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
+def test_the_public_names_are_sorted(module: Any) -> None:
     def constants_classes_functions(name: str) -> tuple[int, str]:
         return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
 
-    assert list(holdfast.__all__) == sorted(holdfast.__all__, key=constants_classes_functions)
+    assert list(module.__all__) == sorted(module.__all__, key=constants_classes_functions)
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_name_is_there_and_documented(name: str) -> None:
-    value = getattr(holdfast, name)
+@pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
+def test_completion_shows_the_public_names_and_nothing_else(module: Any) -> None:
+    assert dir(module) == sorted(module.__all__)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module, each in MODULES.items() for name in each.__all__]
+)
+def test_a_public_name_is_there_and_documented(module: str, name: str) -> None:
+    value = getattr(MODULES[module], name)
     if inspect.isclass(value):
         own_text = vars(value).get("__doc__")  # not the one inherited from a base
     else:
         own_text = inspect.getdoc(value)
-    assert own_text, f"holdfast.{name} needs a docstring of its own: what it is, when to use it"
+    assert own_text, f"{module}.{name} needs a docstring of its own: what it is, when to use it"
+
+
+def test_one_name_means_one_thing_in_all_public_modules() -> None:
+    for name in {*PUBLIC} & {*connectors.__all__}:
+        assert getattr(connectors, name) is getattr(holdfast, name)
+
+
+def test_importing_public_modules_starts_no_spark() -> None:
+    program = f"import sys, {', '.join(MODULES)}; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 CONTEXTS = {

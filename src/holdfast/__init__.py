@@ -121,3 +121,7 @@ __all__ = [
     "register_data_sources",
     "sum",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.tasks import keyed as tasks
-from holdfast.tasks.messages import OperatorTask, TaskResult, decode_result, encode_result
+from holdfast.tasks.messages import KeyedTask, TaskResult, decode_result, encode_result
 from tests.chaos.apps import Ledger, Marks, Place, Shape
 from tests.chaos.inprocess import Crash
 
@@ -92,7 +92,7 @@ def _wait_at(gate: str, event: int, batches: Iterator[pa.RecordBatch]) -> Iterat
 
 
 def run_twice(
-    taken: Literal["first", "second"], task: OperatorTask, batches: Iterator[pa.RecordBatch]
+    taken: Literal["first", "second"], task: KeyedTask, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Every task has a twin that ends as well as it does; the driver gets to know only one of them."""
     given = list(batches)
@@ -100,13 +100,13 @@ def run_twice(
     yield results[0] if taken == "first" else results[1]
 
 
-def register_result(directory: str, task: OperatorTask, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+def register_result(directory: str, task: KeyedTask, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
     """A task that believes in the end of its input and registers its result by itself.
 
     In the epoch and operator that the file `cut` names, the input ends after the first batch: that is what an
     iterator was seen to do when its job was cancelled.
     """
-    cut = Path(directory, "cut").read_text() == f"{task.epoch} {task.uid}"
+    cut = Path(directory, "cut").read_text() == f"{task.work.epoch} {task.uid}"
     given = [next(batches)] if cut else list(batches)
     for batch in tasks.run_operator(task, iter(given)):
         result = decode_result(batch.column(0)[0].as_py())
@@ -114,7 +114,7 @@ def register_result(directory: str, task: OperatorTask, batches: Iterator[pa.Rec
         kept.mkdir(exist_ok=True)
         draft = kept / f".{uuid.uuid4().hex}"
         draft.write_bytes(encode_result(result))
-        draft.replace(kept / f"{task.epoch}-{task.uid}-{result.shard}")
+        draft.replace(kept / f"{task.work.epoch}-{task.uid}-{result.shard}")
         if cut:
             Gate(Path(directory, "gate")).pass_through()
         yield batch

@@ -27,17 +27,17 @@ from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.store.records import CommitRecord, PlanRecord, SnapshotFile
 from holdfast.checkpoint.store.schemas import file_schema, record_of
+from holdfast.graph.columns import state_layout
 from holdfast.ids import shard_ranges
+from holdfast.runtime.epoch.bundle import Bundle
 from holdfast.runtime.epoch.runner import EpochOutcome, _take_state
 from holdfast.state.encoding.keys import GROUP_COLUMN, key_groups_of, routing_hash
 from holdfast.state.files.conversion import Lineage
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.urls import open_storage
-from holdfast.tasks.bundle import Bundle
-from holdfast.tasks.keyed import _operator_result
-from holdfast.tasks.messages import OperatorTask, TaskResult, WorkPlace, decode_result
-from holdfast.tasks.operators.dispatch import state_layout
-from holdfast.tasks.staged import unpack_rows
+from holdfast.tasks.keyed import operator_result
+from holdfast.tasks.messages import EpochWork, KeyedTask, TaskResult, Workspace, decode_result
+from holdfast.tasks.payloads import unpack_rows
 from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
 
 EXAMPLES = int(os.environ.get("HOLDFAST_EPOCH_EXAMPLES", "25"))
@@ -110,34 +110,35 @@ class World:
 
     def live(self, life: Life, rows: list[Event]) -> list[Event]:
         """Lead over as many of the rows as the life allows; gives those that are left."""
-        place = self._place(life.backend)
+        workspace = self._workspace(life.backend)
         ranges = shard_ranges(GROUPS, life.shards)
         lines = {("op", shard): line_of(self.view, "op", groups) for shard, groups in enumerate(ranges)}
         for turn, size in enumerate(life.epochs):
             if not rows:
                 break
             dies = life.died_after if turn == len(life.epochs) - 1 else None
-            results = self._run(place, lines, rows[:size], life.shards, dies)
+            results = self._run(workspace, lines, rows[:size], life.shards, dies)
             if dies is not None and dies < life.shards:
                 break
-            snapshots = [] if turn else self._snapshots(place, lines, life.snapshots)
+            snapshots = [] if turn else self._snapshots(workspace, lines, life.snapshots)
             self._commit(results, lines, snapshots, life.shards)
             rows = rows[size:]
         if life.lost:
             for backend in BACKENDS:
-                shutil.rmtree(self._place(backend).working_root or "", ignore_errors=True)
+                shutil.rmtree(self._workspace(backend).working_root or "", ignore_errors=True)
         return rows
 
-    def _place(self, backend: str) -> WorkPlace:
-        return WorkPlace(self._root.name, self._storage.url, str(self._root / "working" / backend), backend)
+    def _workspace(self, backend: str) -> Workspace:
+        return Workspace(self._root.name, self._storage.url, str(self._root / "working" / backend), backend)
 
     def _run(
-        self, place: WorkPlace, lines: Any, rows: list[Event], shards: int, dies: int | None
+        self, workspace: Workspace, lines: Any, rows: list[Event], shards: int, dies: int | None
     ) -> list[TaskResult]:
         self._attempts += 1
-        task = OperatorTask(
-            place=place, uid="op", epoch=self.view.last_epoch + 1, attempt=self._attempts, run="r",
-            clock_ms=0, committed=self.view.last_epoch, function=self._function, lineage=self._lineage,
+        work = EpochWork(workspace, self.view.last_epoch + 1, self._attempts, run="r", clock_ms=0)
+        task = KeyedTask(
+            work=work, uid="op", committed=self.view.last_epoch, function=self._function,
+            lineage=self._lineage,
             key=("key",), order_by=self._order_by, on_error="fail", shards=tuple(lines["op", shard]
             for shard in range(shards)), outputs=("",), saves_state=True,
         )  # fmt: skip
@@ -145,18 +146,23 @@ class World:
         for shard, table in enumerate(_dealt(rows, shards)):
             if shard == dies:
                 break
-            result = _operator_result(task, shard, table.to_batches())
+            result = operator_result(task, shard, table.to_batches())
             assert result.failure is None, result.failure
             results.append(result)
         return results
 
-    def _snapshots(self, place: WorkPlace, lines: Any, count: int) -> list[SnapshotFile]:
+    def _snapshots(self, workspace: Workspace, lines: Any, count: int) -> list[SnapshotFile]:
         """Snapshots of what the last committed epoch left, if the working state is still there."""
         found = []
         for shard in range(min(count, len(lines))):
             line = lines["op", shard]
             batch = snapshot_shard(
-                place, self._lineage, file_schema(self._schema), shard, line.groups, self.view.last_epoch + 1
+                workspace,
+                self._lineage,
+                file_schema(self._schema),
+                shard,
+                line.groups,
+                self.view.last_epoch + 1,
             )
             snapshot = decode_result(batch.column(0)[0].as_py()).snapshot
             if snapshot is not None and snapshot.version == line.version:
@@ -189,9 +195,9 @@ class World:
 
     def state(self) -> dict[bytes, bytes]:
         """All entries, restored by a new machine with one shard."""
-        place = WorkPlace("reader", self._storage.url, str(self._root / "reader"), "lmdb")
+        workspace = Workspace("reader", self._storage.url, str(self._root / "reader"), "lmdb")
         line = line_of(self.view, "op", shard_ranges(GROUPS, 1)[0])
-        state = open_shard(place, "op", self._lineage, line, self.view.last_epoch, Kept.IN_CHECKPOINT)
+        state = open_shard(workspace, "op", self._lineage, line, self.view.last_epoch, Kept.IN_CHECKPOINT)
         state.verify_base()
         entries = dict(state.scan(b""))
         state.close()

@@ -16,7 +16,7 @@ from holdfast.storage.key_saves.redis import RedisStateStorage
 from holdfast.tasks.uncoordinated import saver
 from tests.contract.state_storage_suite import ANN, StateStorageContract, save_of
 from tests.services.servers import Server, free_port, postgres_server, redis_server
-from tests.unit.tasks.uncoordinated.kit import Shard, protection
+from tests.unit.tasks.uncoordinated.kit import Shard, uncoordinated
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_a_table_name_cannot_carry_more_than_a_name() -> None:
 def test_processing_goes_on_while_a_server_hangs_and_saves_follow_when_it_is_back(
     kind: str, tmp_path: Path
 ) -> None:
-    saver._workshops.clear()
+    saver._savers.clear()
     start = redis_server if kind == "redis" else postgres_server
     with start() as server:
         storage = (
@@ -74,7 +74,7 @@ def test_processing_goes_on_while_a_server_hangs_and_saves_follow_when_it_is_bac
             if kind == "redis"
             else PostgresStateStorage(server.url, timeout_seconds=1)
         )
-        shard = Shard(tmp_path, protection(storage, every="1s", fetch_timeout="300ms", failures_max=2))
+        shard = Shard(tmp_path, uncoordinated(storage, every="1s", fetch_timeout="300ms", failures_max=2))
         shard.epoch(["ann"] * 3)
         server.signal(signal.SIGSTOP)
         try:

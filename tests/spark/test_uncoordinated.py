@@ -1,4 +1,4 @@
-"""Keys that are saved on their own, on a real Spark. Kills are in tests/chaos/test_own_keys.py."""
+"""Keys that are saved on their own, on a real Spark. Kills are in tests/chaos/test_uncoordinated.py."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from holdfast.checkpoint.store.records import StagedFile
 from holdfast.clock import Clock
 from holdfast.errors import RestoreError, RetryableError
 from holdfast.storage.contract import Put, Storage
-from holdfast.tasks.staged import load_extent
+from holdfast.tasks.payloads import load_extent
 
 
 @dataclass(frozen=True)

@@ -104,8 +104,8 @@ def _newest_plainly(storage: Storage) -> dict[str, Any]:
         "retained_from": view.retained_from,
         "stored_bytes": _stored_bytes(view),
         "own_keys": {
-            uid: {"unsaved": sum(m.unsaved for m in marks), "lost": sum(m.lost for m in marks)}
-            for uid, marks in view.own_keys.items()
+            uid: {"unsaved": sum(each.unsaved for each in shards), "lost": sum(each.lost for each in shards)}
+            for uid, shards in view.uncoordinated.items()
         },
     }
 

@@ -19,7 +19,7 @@ from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.view import CheckpointView, from_manifest
 from holdfast.checkpoint.savepoints.layout import find_savepoint, read_savepoint
 from holdfast.errors import DefinitionError, RestoreError
-from holdfast.graph.columns import known_schema
+from holdfast.graph.columns import known_schema, state_layout
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.job_graph import Graph
@@ -32,7 +32,6 @@ from holdfast.runtime.epoch.schemas_in_force import declaration, examine
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import relaxed
 from holdfast.storage.contract import Storage
-from holdfast.tasks.operators.dispatch import state_layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

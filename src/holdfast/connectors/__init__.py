@@ -1,0 +1,56 @@
+"""Where rows come from and where they go: what a connector promises, and the connectors of Holdfast itself.
+
+To write one of your own, keep `Source` or `Sink` (docs/how-to/write-a-source-or-sink.md).
+"""
+
+from holdfast.connectors.console import ConsoleSink
+from holdfast.connectors.contract import (
+    CheckedSource,
+    EndingReader,
+    Mark,
+    Publisher,
+    RememberingPublisher,
+    SelectiveSink,
+    Sink,
+    Slice,
+    Source,
+    SourceReader,
+    StagedPart,
+    TellingReader,
+    VerifyingReader,
+    Waiting,
+    WaitingReader,
+)
+from holdfast.connectors.files.sink import FileSink
+from holdfast.connectors.files.source import FileSource
+from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+
+__all__ = [
+    "CRASH",
+    "CheckedSource",
+    "ConsoleSink",
+    "EndingReader",
+    "FileSink",
+    "FileSource",
+    "GeneratorSource",
+    "Mark",
+    "MemorySink",
+    "MemorySource",
+    "Publisher",
+    "RememberingPublisher",
+    "SelectiveSink",
+    "Sink",
+    "Slice",
+    "Source",
+    "SourceReader",
+    "StagedPart",
+    "TellingReader",
+    "VerifyingReader",
+    "Waiting",
+    "WaitingReader",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

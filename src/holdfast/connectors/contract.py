@@ -1,11 +1,10 @@
 """What a source and a sink promise: the two contracts that every connector keeps.
 
-A source plans slices on the driver and turns a slice into rows with Spark. A sink makes committed epochs
-visible.
+A source plans slices on the driver and turns a slice into rows with Spark. A sink shows committed epochs.
 Always true: one slice gives the same rows, in any process, any number of times; publishing an epoch again
 changes nothing (for sinks that say `exactly_once`); a sink that cannot show some columns is asked before an
 epoch is planned.
-Never here: deciding when to plan, commit or publish (see the engine).
+Never here: deciding when to plan, commit or publish (see runtime.epoch).
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class Waiting:
 
 @runtime_checkable
 class Source(Protocol):
-    """Where rows come from: a plain description, made before there is a Spark session. Compared and pickled
-    by nobody."""
+    """Where rows come from: a plain description, made before there is a Spark session. Never compared, never
+    pickled."""
 
     @property
     def schema(self) -> str:

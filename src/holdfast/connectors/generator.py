@@ -1,7 +1,7 @@
 """Rows made up by Spark from their number: for load tests, examples and demonstrations.
 
-Row `id` is a pure function of `id` and the seed, so a slice is just a range of ids and can be read again
-anywhere, for ever.
+Row `id` is a pure function of `id` and the seed, so a slice is just a range of ids and can always be read
+again, anywhere.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SLICE_ROWS_MAX = 250_000
-"""Rows of a slice when nobody gives a limit: an endless source must not be planned in one piece."""
+"""Rows of a slice when no limit is given: an endless source must not be planned in one piece."""
 
 
 class GeneratorSource:
@@ -131,9 +131,9 @@ class GeneratorReader:
                 f"'{self._source.schema}'; give one expression for each column of the schema"
             )
         texts = [columns[name] for name in given] if isinstance(columns, Mapping) else list(columns)
-        place = {name: number for number, name in enumerate(given)}
+        number_of = {name: number for number, name in enumerate(given)}
         casts = [
-            f"CAST(c{place[field.name]} AS {field.dataType.simpleString()}) AS `{field.name}`"
+            f"CAST(c{number_of[field.name]} AS {field.dataType.simpleString()}) AS `{field.name}`"
             for field in fields
         ]
-        return ", ".join(texts), ", ".join(f"c{number}" for number in place.values()), ", ".join(casts)
+        return ", ".join(texts), ", ".join(f"c{number}" for number in number_of.values()), ", ".join(casts)

@@ -1,8 +1,8 @@
 """Arrow columns as columns of text: JSON, or plain as in a cell of a CSV file.
 
 Always true: every value that a column may hold has a text, also those that Python's objects cannot hold
-(timestamps of the year 294247, intervals of 10 million days, text that is no UTF-8). Columns are taken whole,
-value by value only where Arrow has no kernel (base64, text that needs escapes).
+(timestamps of the year 294247, intervals of 10 million days, text that is not UTF-8). Columns are taken
+whole, value by value only where Arrow has no kernel (base64, text that needs escapes).
 Never here: which types a file format takes (see connectors.files.formats).
 """
 

@@ -76,7 +76,7 @@ class Metrics(Collector):
             yield self._epoch_seconds()
             yield from self._gauges(self._newest)
             if self._newest.own_keys:
-                yield from self._own_keys(self._newest.own_keys)
+                yield from self._uncoordinated(self._newest.own_keys)
 
     def _counters(self) -> Iterator[Metric]:
         newest = self._newest
@@ -91,7 +91,7 @@ class Metrics(Collector):
             family.add_metric([self._job], value)
             yield family
 
-    def _own_keys(self, operators: dict[str, dict[str, int]]) -> Iterator[Metric]:
+    def _uncoordinated(self, operators: dict[str, dict[str, int]]) -> Iterator[Metric]:
         """Of operators whose keys are saved on their own."""
         for name, text, outcomes in (
             ("holdfast_key_saves", "Keys that were to be saved, by what came of it.", SAVES),

@@ -66,7 +66,7 @@ class Aggregate:
         return pa.int64()
 
     def __str__(self) -> str:
-        """What it computes. Stored with its accumulator: the same text for ever."""
+        """What it computes. Stored with its accumulator: this text never changes."""
         return f"{self.kind}({self.column or ''})"
 
     def accumulator(self, name: str, rows: pa.Schema) -> tuple[pa.Field, ...]:

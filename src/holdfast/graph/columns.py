@@ -1,12 +1,12 @@
-"""The columns of a stream, as far as they can be known with no Spark at hand, and what sinks say to them.
+"""The columns of streams and of state, and what sinks say to them.
 
-No columns (None) means: only Spark can tell (a transform lies before it), or the declaration is wrong, which
-`validate.check` reports.
+Columns that are not known (None) without Spark: a transform lies before them, or the declaration is wrong,
+which `validate.check` reports.
 """
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import output_schema, side_schemas
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
+    MAIN_OUTPUT,
     Mistake,
     OperatorNode,
     OutputNode,
@@ -26,7 +27,12 @@ from holdfast.graph.job_graph import (
     UnionNode,
     describe,
 )
+from holdfast.state.cells.declarations import state_fields
+from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import parse_schema
+
+if TYPE_CHECKING:
+    from holdfast.graph.job_graph import StatefulFunction
 
 DEAD_LETTER_SCHEMA = pa.schema(
     [("row", pa.string()), ("key", pa.string()), ("error", pa.string()), ("epoch", pa.int64())]
@@ -34,7 +40,7 @@ DEAD_LETTER_SCHEMA = pa.schema(
 
 
 def known_schema(node: StreamNode) -> pa.Schema | None:
-    """The schema of a stream, or None."""
+    """The schema of a stream, as far as it can be known without Spark."""
     try:
         return _schema(node)
     # A declaration may hold anything in place of a source or a function: validate says what.
@@ -51,6 +57,21 @@ def sink_refusals(node: SinkNode, schema: pa.Schema) -> list[Mistake]:
     except DefinitionError as refusal:
         return [Mistake.of_text(node.place, describe(node), str(refusal))]
     return []
+
+
+def state_layout(uid: str, function: StatefulFunction, rows: pa.Schema, key: tuple[str, ...]) -> StateLayout:
+    """The state that a function declares, over rows of this schema."""
+    fields = (
+        function.state_fields(rows) if isinstance(function, Aggregation) else state_fields(type(function))
+    )
+    return StateLayout(uid, pa.schema([rows.field(name) for name in key]), fields)
+
+
+def output_schemas(function: StatefulFunction, rows: pa.Schema, key: tuple[str, ...]) -> dict[str, pa.Schema]:
+    """The columns of everything that a function gives out, by output name."""
+    if isinstance(function, Aggregation):
+        return {MAIN_OUTPUT: function.output_schema(rows, key)}
+    return {MAIN_OUTPUT: output_schema(function), **side_schemas(function), DEAD_LETTERS: DEAD_LETTER_SCHEMA}
 
 
 def _schema(node: StreamNode) -> pa.Schema | None:

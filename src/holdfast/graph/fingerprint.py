@@ -9,7 +9,7 @@ values of the same module that they name; closures; configuration of sources, si
 without a leading underscore).
 Not covered: installed libraries (only the names used of them), other values that are not plain data (only
 their type counts), comments, line numbers, file paths. Another minor version of Python compiles to other
-bytecode and so gives another fingerprint: plans are then made anew.
+bytecode and so gives another fingerprint: plans are then made again.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _package(module: str) -> str:
 
 def _named(value: types.FunctionType | type) -> str:
     module = value.__module__ or ""
-    # Where Holdfast keeps its own classes is no part of the job: another release may move them.
+    # Where Holdfast keeps its own classes does not belong to the job: another release may move them.
     return _digest("named", "holdfast" if _package(module) == "holdfast" else module, value.__qualname__)
 
 

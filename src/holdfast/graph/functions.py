@@ -82,7 +82,7 @@ class KeyedFunction(SavedByKey):
         """Prepare for a slice of rows. Called once for each, before its first row; it has no state yet."""
 
     def process(self, row: Row, ctx: Context) -> Iterable[OutputRow] | None:
-        """Handle one row: yield (or return an iterable of) output rows, tuples by place or dicts by name.
+        """Handle one row: yield (or return an iterable of) output rows, tuples in order or dicts by name.
 
         Called once per row of a successful epoch, again when the epoch is repeated; rows of a key come one
         after another, in the order of `order_by` where that was asked for.
@@ -120,7 +120,7 @@ class OperatorFunction(Declaring):
         """Prepare for a slice of rows. Called once for each, before its first row; it has no state yet."""
 
     def process(self, row: Row, ctx: ShardContext) -> Iterable[OutputRow] | None:
-        """Handle one row: yield (or return an iterable of) output rows, tuples by place or dicts by name.
+        """Handle one row: yield (or return an iterable of) output rows, tuples in order or dicts by name.
 
         Called once per row of a successful epoch, again when the epoch is repeated. Not called for a shard
         that got no rows: its lists stay as they are. `ctx.shard` and `ctx.shards` say where this is.

@@ -78,7 +78,7 @@ def _of_sink(node: SinkNode, asked: Guarantee) -> Statement:
     """A sink's guarantee is about rows. What uncoordinated state may lose behind them is said beside it."""
     statement = _of_rows(node, asked)
     operators = [each for each in _ancestors_of(node) if isinstance(each, OperatorNode)]
-    losing = [each.uid for each in operators if each.protection is not None]
+    losing = [each.uid for each in operators if each.uncoordinated is not None]
     if not losing:
         return statement
     aside = f"the state of {losing} is saved key by key: of a lost machine it lacks what came after each save"

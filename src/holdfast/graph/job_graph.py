@@ -112,7 +112,7 @@ class OperatorNode:
     function: StatefulFunction
     on_error: OnError
     place: Place
-    protection: Uncoordinated | None = None
+    uncoordinated: Uncoordinated | None = None
     """Its keys are saved on their own, and its state is not in checkpoints."""
 
 

@@ -178,7 +178,7 @@ class KeyedStream:
             function=function,
             on_error=on_error,
             place=Place.of_caller(),
-            protection=protection,
+            uncoordinated=protection,
         )
         return OperatorStream(self._declaration, self._declaration._add(node))
 

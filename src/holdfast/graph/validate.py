@@ -1,7 +1,7 @@
 """Every mistake of a declaration at once, before anything runs.
 
 Each mistake is one line: where it was declared, what it is about, what is wrong, what to do. What only Spark
-can know (the columns after a transform) is checked by the engine when it has a session.
+can know (the columns after a transform) is checked when the program is compiled.
 """
 
 from __future__ import annotations
@@ -212,10 +212,11 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
             check_hashable(key.type, key.name)
         except DefinitionError as error:
             yield str(error)
-    if isinstance(node.protection, Uncoordinated):
-        yield from node.protection.mistakes()
-    elif node.protection is not None:
-        yield f"protection={_shown(node.protection)} is not known; give hf.Uncoordinated(...) or leave it out"
+    if isinstance(node.uncoordinated, Uncoordinated):
+        yield from node.uncoordinated.mistakes()
+    elif node.uncoordinated is not None:
+        given = _shown(node.uncoordinated)
+        yield f"protection={given} is not known; give hf.Uncoordinated(...) or leave it out"
     if isinstance(node.function, DeclaringFunction):
         yield from functions.mistakes(node.function)
     elif isinstance(node.function, Aggregation):

@@ -26,7 +26,7 @@ from holdfast.ids import shard_ranges
 from holdfast.nodes.follow_plan import Followed, Sight, settled
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.epoch.schemas_in_force import operator_schemas
-from holdfast.runtime.placement import Placement, work_place
+from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import describe_jobs
 from holdfast.state.files.conversion import Lineage
@@ -66,7 +66,7 @@ class Follower:
         self._forget()
         self._lineages: dict[str, Lineage] = {}
         # Keys that are saved on their own are fetched when they are seen: there is nothing to follow.
-        self._uids = [uid for uid in program.keyed_uids if uid not in program.own_keys]
+        self._uids = [uid for uid in program.keyed_uids if uid not in program.uncoordinated]
 
     @property
     def view(self) -> CheckpointView:
@@ -144,7 +144,7 @@ class Follower:
     def _bring(self, lines: Lines, wanted: list[tuple[str, int]], view: CheckpointView) -> None:
         self._job = self._job or find_job(self._storage)
         assert self._job is not None, "a checkpoint that has commits has a job record"
-        place = work_place(self._spark, self._settings, self._job.identity, self._storage, self._owner)
+        workspace = workspace_of(self._spark, self._settings, self._job.identity, self._storage, self._owner)
         operators = tuple(
             FollowedOperator(
                 uid,
@@ -154,7 +154,7 @@ class Follower:
             for uid in dict.fromkeys(uid for uid, _ in wanted)
         )
         ranges = tuple(shard_ranges(self._settings.key_groups, view.parallelism))
-        task = FollowTask(place, operators, view.last_epoch, ranges)
+        task = FollowTask(workspace, operators, view.last_epoch, ranges)
         for result in self._run(task, view.parallelism):
             if result.failure is not None:
                 kind = _Gone if result.failure.kind == ObjectMissing.__name__ else RetryableError

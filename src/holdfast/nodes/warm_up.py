@@ -20,7 +20,7 @@ from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.list_state import OperatorLists
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.epoch.runner import EpochRunner, EpochStart
-from holdfast.runtime.placement import Placement, work_place
+from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import default_parallelism
 from holdfast.state.encoding.types import frame_ddl, parse_schema
@@ -44,7 +44,7 @@ def warm_up(spark: SparkSession, program: Program, settings: RunSettings, shards
     runner = EpochRunner(
         spark=spark,
         program=program,
-        place=work_place(spark, settings, WARM_UP, storage, WARM_UP),
+        workspace=workspace_of(spark, settings, WARM_UP, storage, WARM_UP),
         placement=Placement(spark),
         storage=storage,
         readers={

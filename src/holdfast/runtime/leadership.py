@@ -24,18 +24,17 @@ from holdfast.graph.fingerprint import fingerprint
 from holdfast.ids import NO_EPOCH, shard_ranges
 from holdfast.runtime.epoch.admission import Admission
 from holdfast.runtime.epoch.committer import Committer
-from holdfast.runtime.epoch.idle_saves import SavingPasses
 from holdfast.runtime.epoch.list_state import lists_of
 from holdfast.runtime.epoch.plan_clock import strange_clock
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.publisher import Publishing
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
 from holdfast.runtime.epoch.runner import EpochOutcome, EpochRunner, EpochStart
-from holdfast.runtime.epoch.save_ledger import Ledger
 from holdfast.runtime.epoch.schemas_in_force import InForce, operator_schemas
 from holdfast.runtime.epoch.snapshotter import Snapshotter
+from holdfast.runtime.epoch.uncoordinated import Ledger, SavingPasses, saved_operators
 from holdfast.runtime.leader_context import LeaderContext
-from holdfast.runtime.placement import Placement, work_place
+from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, Until
 from holdfast.steps import Step, reached
 
@@ -87,21 +86,22 @@ class Leadership:
         """Make what runs, saves and commits."""
         context, shards, program = self._context, self._shards, self._context.program
         settings, checkpoint = context.settings, context.checkpoint
-        place = work_place(
+        workspace = workspace_of(
             context.spark, settings, checkpoint.job.identity, checkpoint.storage, context.owner
         )
         placement = Placement(context.spark)
         self._runner = EpochRunner(
-            spark=context.spark, program=program, place=place, placement=placement,
+            spark=context.spark, program=program, workspace=workspace, placement=placement,
             storage=checkpoint.storage, readers=self._planner.readers, key_groups=settings.key_groups,
             saves_state=settings.saves_state, run_name=context.run, term=context.term,
         )  # fmt: skip
-        self._passes = SavingPasses(
-            context.spark, program, place, placement, shards, context.term, context.run, context.clock
-        )
-        self._snapshotter = Snapshotter(context.spark, place, placement, shards, in_force)
+        saved = saved_operators(program, workspace, context.run, context.term)
+        self._passes = SavingPasses(context.spark, saved, placement, shards, context.clock)
+        self._snapshotter = Snapshotter(context.spark, workspace, placement, shards, in_force)
         # The first commit gives up state that is not kept up any more, so that it is not found again later.
-        kept = [each for each in in_force.records if settings.saves_state or each.uid in program.own_keys]
+        kept = [
+            each for each in in_force.records if settings.saves_state or each.uid in program.uncoordinated
+        ]
         self._committer = Committer(context, self._publishing, view, tuple(kept))
 
     @property
@@ -203,10 +203,10 @@ class Leadership:
         self.running = NO_EPOCH
         self._lists |= outcome.lists.after
         for key, version in outcome.versions.items():
-            if not saves_state or key in outcome.own_keys:
+            if not saves_state or key in outcome.uncoordinated:
                 self._lines[key] = self._lines[key].advanced(version)
-        outcome.marks = [
-            self._ledger.take(key, own, outcome.versions[key]) for key, own in outcome.own_keys.items()
+        outcome.uncoordinated_shards = [
+            self._ledger.take(key, own, outcome.versions[key]) for key, own in outcome.uncoordinated.items()
         ]
         lines = extended(self._lines, outcome.deltas)
         assert lines is not None, f"epoch {plan.epoch} does not follow the lines that it was given"
@@ -248,15 +248,15 @@ class Leadership:
 
     def _save_keys(self, everything: bool = False) -> None:
         """Save keys that are due while no epoch runs; all that are dirty at the end."""
-        if not self._context.program.own_keys:
+        if not self._context.program.uncoordinated:
             return
         now_ms = self._planner.now_ms()
         found = self._passes.step(
             self._lines, self._ledger.standing, now_ms, self._context.monitor.say, everything=everything
         )
-        changed = [mark for key, own in found.items() if (mark := self._ledger.learn(key, own)) is not None]
+        changed = [shard for key, own in found.items() if (shard := self._ledger.learn(key, own)) is not None]
         if changed and everything:
-            self._committer.submit_marks(changed)
+            self._committer.submit_uncoordinated(changed)
         if found:
             self._tell_of_keys()
             self._context.monitor.update(own_keys=self._ledger.shown())
@@ -306,14 +306,14 @@ def _refuse_gone_on(context: LeaderContext, view: CheckpointView, shown: Mapping
 def _ledger_of(context: LeaderContext, view: CheckpointView, shards: int) -> Ledger:
     """What the commits tell of operators whose keys are saved on their own. RestoreError: an operator's state
     was kept in the other way so far."""
-    own = context.program.own_keys
+    own = context.program.uncoordinated
     for uid in own:
         if view.deltas.get(uid) or view.snapshots.get(uid):
             raise RestoreError(
                 f"the state of operator {uid!r} is in this checkpoint, and hf.Uncoordinated would start it "
                 "from nothing; give it another uid, or leave its protection as it was"
             )
-    for uid in view.own_keys:
+    for uid in view.uncoordinated:
         if uid in context.program.forms and uid not in own and not context.settings.allow_dropped_state:
             raise RestoreError(
                 f"the keys of operator {uid!r} were saved on their own, and this checkpoint has no state of "
@@ -324,12 +324,12 @@ def _ledger_of(context: LeaderContext, view: CheckpointView, shards: int) -> Led
         for uid in own
         for shard, groups in enumerate(shard_ranges(context.settings.key_groups, shards))
     }
-    marks = [mark for uid in own for mark in view.own_keys.get(uid, ())]
-    return Ledger(ranges, shards, marks, context.monitor.progress.own_keys)
+    stored = [shard for uid in own for shard in view.uncoordinated.get(uid, ())]
+    return Ledger(ranges, shards, stored, context.monitor.progress.own_keys)
 
 
 def _lines_of(context: LeaderContext, view: CheckpointView, shards: int, ledger: Ledger) -> Lines:
-    own, ranges = context.program.own_keys, shard_ranges(context.settings.key_groups, shards)
+    own, ranges = context.program.uncoordinated, shard_ranges(context.settings.key_groups, shards)
     saved = [uid for uid in context.program.keyed_uids if uid not in own]
     return lines_of(view, saved, ranges, context.recovery.damaged) | {
         (uid, shard): Line(groups, ledger.version((uid, shard)) or EMPTY_VERSION)

@@ -16,17 +16,17 @@ import pyarrow as pa
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import is_single_executor
 from holdfast.storage.contract import Storage
-from holdfast.tasks.messages import WorkPlace
+from holdfast.tasks.messages import Workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def work_place(
+def workspace_of(
     spark: SparkSession, settings: RunSettings, identity: str, storage: Storage, owner: str
-) -> WorkPlace:
+) -> Workspace:
     """Where the tasks of this session keep the working state of a job: for its epochs, and to follow it."""
-    return WorkPlace(
+    return Workspace(
         identity=identity,
         storage_url=storage.url,
         working_root=settings.working_dir if is_single_executor(spark) else None,

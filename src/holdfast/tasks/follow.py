@@ -1,14 +1,12 @@
 """What runs inside a Spark task of a hot standby: bring shards to a committed version, and nothing else.
 
-By the way that a takeover takes (see shards.open_shard), so that a takeover finds nothing left to do.
+It goes the way of a takeover (working_state.open_shard), so that a takeover finds nothing left to do.
 Always true: nothing is written to storage.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,7 +18,7 @@ from holdfast.errors import HoldfastError
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import Arrival
 from holdfast.state.files.conversion import Lineage
-from holdfast.tasks.messages import Failure, TaskResult, WorkPlace, as_batch
+from holdfast.tasks.messages import Failure, TaskResult, Workspace, as_batch, result_here
 from holdfast.tasks.working_state import Kept, leave_former_shards, open_shard
 
 
@@ -35,11 +33,10 @@ class FollowedOperator:
 
 @dataclass(frozen=True)
 class FollowTask:
-    """`committed`: the epoch that the plans end with; nothing up to it is ever undone. `ranges`: of all
-    shards, those that are not brought along included.
-    """
+    """`committed`: the epoch that the lines end with; nothing up to it is ever undone. `ranges`: of all
+    shards, also of those that are not brought along."""
 
-    place: WorkPlace
+    workspace: Workspace
     operators: tuple[FollowedOperator, ...]
     committed: int
     ranges: tuple[KeyGroupRange, ...]
@@ -50,8 +47,8 @@ class FollowTask:
                 yield as_batch(self.follow(shard))
 
     def follow(self, shard: int) -> TaskResult:
-        """One shard of each operator. An error comes back as a result: the driver tells and retries again."""
-        result = TaskResult(shard, socket.gethostname(), os.getcwd())
+        """One shard of each operator. An error comes back as a result: the driver says so and tries again."""
+        result = result_here(shard)
         found = [Arrival.THERE]
         try:
             for operator in self.operators:
@@ -61,11 +58,11 @@ class FollowTask:
             return replace(result, failure=Failure(type(error).__name__, (str(error),)))
         return replace(result, arrival=max(found, key=list(Arrival).index))
 
-    def _bring(self, operator: FollowedOperator, plan: Line) -> Arrival:
+    def _bring(self, operator: FollowedOperator, line: Line) -> Arrival:
         opened = open_shard(
-            self.place, operator.uid, operator.lineage, plan, self.committed, Kept.IN_CHECKPOINT
+            self.workspace, operator.uid, operator.lineage, line, self.committed, Kept.IN_CHECKPOINT
         )
-        leave_former_shards(self.place, operator.uid, self.ranges)
+        leave_former_shards(self.workspace, operator.uid, self.ranges)
         with contextlib.closing(opened) as state:
             # Now, while there is time: otherwise the first epoch after a takeover would wait for it.
             state.verify_base()

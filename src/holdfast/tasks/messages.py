@@ -1,34 +1,35 @@
 """What crosses to a Spark worker and what comes back, as plain values.
 
 Always true: everything here pickles without a session, a client or an open file; a task's result names files
-that were
-durable before it was sent, or carries their bytes.
+that were durable before it was sent, or carries their bytes.
 """
 
 from __future__ import annotations
 
+import os
+import socket
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 
 from holdfast.checkpoint.chain.shard_lines import Line
 from holdfast.checkpoint.store.records import Extent, SnapshotFile, VersionRecord
+from holdfast.tasks.operators.result import EpochContext
 
 if TYPE_CHECKING:
+    from holdfast.errors import HoldfastError
+    from holdfast.graph.job_graph import OnError
     from holdfast.graph.uncoordinated import Uncoordinated
     from holdfast.state.encoding.layout import StateLayout
     from holdfast.state.files.conversion import Lineage
 
-OnError = Literal["fail", "dead-letter"]
-INLINE_BYTES = 32 * 1024
-"""Payloads up to this size travel in the result row; the driver writes all of an epoch's into one object."""
-
 
 @dataclass(frozen=True)
-class WorkPlace:
-    """Where tasks keep working state and put files."""
+class Workspace:
+    """Where the tasks of one job keep working state (`working_root`) and put files (`storage_url`)."""
 
     identity: str
     storage_url: str
@@ -37,31 +38,53 @@ class WorkPlace:
     owner: str = ""
     """The node whose working state it is, where nodes of a cluster may share a machine."""
     private_root: bool = False
-    """Anybody could have guessed `working_root`: it must be this user's alone."""
+    """`working_root` has a name that other users can guess: it must be this user's alone."""
 
 
 @dataclass(frozen=True)
-class OperatorTask:
-    """One keyed operator in one epoch; every shard's task gets the same value and takes its own shard from
-    it.
-    """
+class EpochWork:
+    """One attempt at an epoch by one run of the job: the same for all of its tasks."""
 
-    place: WorkPlace
-    uid: str
+    workspace: Workspace
     epoch: int
     attempt: int
     run: str
     clock_ms: int
-    committed: int
+
+
+@dataclass(frozen=True)
+class StageTask:
+    """Rows of a stream to be staged as they are."""
+
+    work: EpochWork
+    stream: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorTask:
+    """One operator in one epoch: every shard's task gets the same value and takes its own shard from it."""
+
+    work: EpochWork
+    uid: str
     function: Any
+    on_error: OnError
+    outputs: tuple[str, ...]
+    saves_state: bool
+
+    def context(self, shard: int) -> EpochContext:
+        return EpochContext(self.uid, self.work.epoch, self.work.clock_ms, shard, self.on_error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedTask(OperatorTask):
+    """An operator with state per key."""
+
+    committed: int
     lineage: Lineage
     key: tuple[str, ...]
     order_by: tuple[str, ...]
-    on_error: OnError
     shards: tuple[Line, ...]
-    outputs: tuple[str, ...]
-    saves_state: bool
-    protection: Uncoordinated | None = None
+    uncoordinated: Uncoordinated | None = None
     """Its keys are saved on their own: no delta is written."""
     term: int = 0
 
@@ -70,34 +93,13 @@ class OperatorTask:
         return self.lineage.layout
 
 
-@dataclass(frozen=True)
-class UnkeyedTask:
-    """One operator without keys in one epoch; every shard's task takes its own lists from it."""
+@dataclass(frozen=True, kw_only=True)
+class UnkeyedTask(OperatorTask):
+    """An operator without keys."""
 
-    place: WorkPlace
-    uid: str
-    epoch: int
-    attempt: int
-    run: str
-    clock_ms: int
-    function: Any
     layout: StateLayout
-    on_error: OnError
     lists: tuple[dict[str, HeldList], ...]
     """For each shard: state name -> its list; one that is not there is empty."""
-    outputs: tuple[str, ...]
-    saves_state: bool
-
-
-@dataclass(frozen=True)
-class StageTask:
-    """Rows of a stream to be staged as they are."""
-
-    place: WorkPlace
-    stream: str
-    epoch: int
-    attempt: int
-    run: str
 
 
 class Payload(msgspec.Struct, frozen=True):
@@ -143,7 +145,7 @@ class SaveCounts(msgspec.Struct, frozen=True):
     superseded: int = 0
     """The storage holds later saves: another leader's, or another checkpoint's."""
     held_back: int = 0
-    """Not saved because nobody could say whether a save exists."""
+    """Not saved because it is not known whether a save exists."""
     fetched: int = 0
     absent: int = 0
     unanswered: int = 0
@@ -164,24 +166,21 @@ class SaveCounts(msgspec.Struct, frozen=True):
 COUNTED = tuple(name for name in SaveCounts.__struct_fields__ if name != "error")
 
 
-class OwnKeysResult(msgspec.Struct, frozen=True):
+class UncoordinatedResult(msgspec.Struct, frozen=True):
     """How a shard stands whose keys are saved on their own."""
 
     incarnation: str
-    events: int
     unsaved: int
     """Events that are in no durable save that is known of."""
     discarded: int
-    """Events thrown away in this copy because a save turned up late."""
+    """Events thrown away in this copy because a save was found late."""
     due_ms: int
     """When the first of its dirty keys is due that has no save yet."""
     counts: SaveCounts = SaveCounts()
 
 
 class TaskResult(msgspec.Struct, frozen=True):
-    """What one task did. It decides nothing: the driver chooses results after Spark reports the job
-    successful.
-    """
+    """What one task did. It decides nothing: the driver chooses results once Spark says the job succeeded."""
 
     shard: int
     host: str
@@ -199,7 +198,38 @@ class TaskResult(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     lists: dict[str, HeldList] = {}
     """Of an operator without keys: the lists that changed, by state."""
-    own_keys: OwnKeysResult | None = None
+    uncoordinated: UncoordinatedResult | None = None
+
+
+class StopWatch:
+    """Where a task's time went."""
+
+    def __init__(self) -> None:
+        self.laps_ms: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps_ms[name] = (now - self._last) * 1_000
+        self._last = now
+
+
+def this_partition() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "not inside a Spark task"
+    return context.partitionId()
+
+
+def result_here(shard: int, **told: Any) -> TaskResult:
+    """A result of this process."""
+    return TaskResult(shard, socket.gethostname(), os.getcwd(), **told)
+
+
+def failed_here(shard: int, error: HoldfastError) -> TaskResult:
+    """An error that the driver should see whole, as a result: Spark would keep only its text."""
+    return result_here(shard, failure=Failure(type(error).__name__, error.args))
 
 
 RESULT_SCHEMA = "result binary"

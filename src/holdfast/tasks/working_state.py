@@ -41,7 +41,7 @@ from holdfast.steps import Step, reached
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
-from holdfast.tasks.messages import TaskResult, WorkPlace, as_batch
+from holdfast.tasks.messages import TaskResult, Workspace, as_batch
 
 
 class Kept(Enum):
@@ -50,16 +50,19 @@ class Kept(Enum):
     """
 
     IN_CHECKPOINT = ""
-    BY_KEY = "/by-key"
+    UNCOORDINATED = "/by-key"
     NOWHERE = "/unsaved"
 
 
 def open_shard(
-    place: WorkPlace, uid: str, lineage: Lineage, plan: Line, committed: int, kept: Kept
+    workspace: Workspace, uid: str, lineage: Lineage, plan: Line, committed: int, kept: Kept
 ) -> ShardState:
     """Working state of one shard, at the version that the plan asks for, in the layout in force."""
-    storage = open_storage(place.storage_url)
-    directory, fetched = shard_directory(place, uid, plan.groups), disk_directory(place, uid, plan.groups)
+    storage = open_storage(workspace.storage_url)
+    directory, fetched = (
+        shard_directory(workspace, uid, plan.groups),
+        disk_directory(workspace, uid, plan.groups),
+    )
     version = version_of(plan.version)
     snapshots = plan.snapshots if kept is Kept.IN_CHECKPOINT else ()
     steps = tuple(_delta_step(storage, lineage, plan, delta) for delta in plan.deltas)
@@ -75,36 +78,41 @@ def open_shard(
         deltas=steps,
         committed=committed,
     )
-    identity = state_identity(place, uid, plan.groups, lineage, kept)
+    identity = state_identity(workspace, uid, plan.groups, lineage, kept)
     try:
-        return open_state(directory, identity, target, backend=place.backend)
+        return open_state(directory, identity, target, backend=workspace.backend)
     except errors.ObjectMissing:
         # State that was here already needs no snapshot, so one is fetched only now that it was missed.
         if not _fetch_missing(storage, fetched, snapshots):
             raise
-        return open_state(directory, identity, target, backend=place.backend)
+        return open_state(directory, identity, target, backend=workspace.backend)
 
 
 def snapshot_shard(
-    place: WorkPlace, lineage: Lineage, schema: OperatorSchema, shard: int, groups: KeyGroupRange, epoch: int
+    workspace: Workspace,
+    lineage: Lineage,
+    schema: OperatorSchema,
+    shard: int,
+    groups: KeyGroupRange,
+    epoch: int,
 ) -> pa.RecordBatch:
     """Write a shard's whole state to checkpoint storage, under `epoch`, at whatever version it is here.
     Nothing here in the layout in force, which `schema` describes: nothing written.
     """
-    uid, kind = schema.uid, backend_named(place.backend).snapshots
+    uid, kind = schema.uid, backend_named(workspace.backend).snapshots
     result = TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd())
-    identity = state_identity(place, uid, groups, lineage, Kept.IN_CHECKPOINT)
-    state = attach_state(shard_directory(place, uid, groups), identity, backend=place.backend)
+    identity = state_identity(workspace, uid, groups, lineage, Kept.IN_CHECKPOINT)
+    state = attach_state(shard_directory(workspace, uid, groups), identity, backend=workspace.backend)
     if state is None:
         return as_batch(result)
     with (
         contextlib.closing(state),
-        tempfile.TemporaryDirectory(dir=_disk_root(place)) as scratch,
+        tempfile.TemporaryDirectory(dir=_disk_root(workspace)) as scratch,
     ):
         local = Path(scratch) / "snapshot"
         info = state.snapshot(local)
         name = f"snapshots/{epoch:012d}/{uid}-{groups}-{uuid.uuid4().hex}.{kind}"
-        open_storage(place.storage_url).put_file(name, local)
+        open_storage(workspace.storage_url).put_file(name, local)
     reached(Step.SNAPSHOT_WRITTEN)
     file = SnapshotFile(
         operator=uid,
@@ -121,27 +129,29 @@ def snapshot_shard(
     return as_batch(msgspec.structs.replace(result, snapshot=file))
 
 
-def leave_former_shards(place: WorkPlace, uid: str, ranges: Sequence[KeyGroupRange]) -> None:
+def leave_former_shards(workspace: Workspace, uid: str, ranges: Sequence[KeyGroupRange]) -> None:
     """Remove what is here of shards from before a rescaling. `ranges`: of all shards that there are."""
     names = {str(groups) for groups in ranges}
     for directory in (shard_directory, disk_directory):
-        remove_others(directory(place, uid, ranges[0]).parent, names)
+        remove_others(directory(workspace, uid, ranges[0]).parent, names)
 
 
-def shard_directory(place: WorkPlace, uid: str, groups: KeyGroupRange) -> Path:
+def shard_directory(workspace: Workspace, uid: str, groups: KeyGroupRange) -> Path:
     """Where a shard's working state is."""
-    root = backend_named(place.backend).root(_disk_root(place))
-    return root / place.owner / place.identity / uid / str(groups)
+    root = backend_named(workspace.backend).root(_disk_root(workspace))
+    return root / workspace.owner / workspace.identity / uid / str(groups)
 
 
-def disk_directory(place: WorkPlace, uid: str, groups: KeyGroupRange) -> Path:
+def disk_directory(workspace: Workspace, uid: str, groups: KeyGroupRange) -> Path:
     """Where files go that are too large for memory: on disk, whatever the backend."""
-    return _disk_root(place) / place.owner / place.identity / uid / str(groups)
+    return _disk_root(workspace) / workspace.owner / workspace.identity / uid / str(groups)
 
 
-def state_identity(place: WorkPlace, uid: str, groups: KeyGroupRange, lineage: Lineage, kept: Kept) -> str:
+def state_identity(
+    workspace: Workspace, uid: str, groups: KeyGroupRange, lineage: Lineage, kept: Kept
+) -> str:
     """With the lineage: working state of other code is thrown away and built anew, never misread."""
-    return f"{place.identity}/{uid}/{groups}/{lineage.fingerprint}{kept.value}"
+    return f"{workspace.identity}/{uid}/{groups}/{lineage.fingerprint}{kept.value}"
 
 
 def _delta_step(storage: Storage, lineage: Lineage, plan: Line, delta: DeltaFile) -> DeltaStep:
@@ -207,14 +217,14 @@ def forget_fetched(directory: Path, keep: tuple[SnapshotFile, ...]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _disk_root(place: WorkPlace) -> Path:
+def _disk_root(workspace: Workspace) -> Path:
     """The user's choice; or, on a cluster, the executor's scratch directory, which Spark removes with it."""
-    if place.working_root is None:
+    if workspace.working_root is None:
         scratch = os.environ.get("SPARK_LOCAL_DIRS")
         ours = Path(scratch.split(",")[0]) / "holdfast" if scratch else default_working_dir()
         return private_directory(ours)
-    root = Path(place.working_root)
-    if place.private_root:
+    root = Path(workspace.working_root)
+    if workspace.private_root:
         return private_directory(root)
     root.mkdir(parents=True, exist_ok=True)
     return root

@@ -22,7 +22,7 @@ from holdfast.cli.main import app
 from holdfast.clock import SystemClock
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
-from holdfast.tasks.staged import pack_rows
+from holdfast.tasks.payloads import pack_rows
 
 
 @pytest.fixture(autouse=True)

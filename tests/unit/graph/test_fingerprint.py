@@ -138,7 +138,7 @@ def test_a_source_that_crashed_on_purpose_keeps_its_fingerprint() -> None:
     assert fingerprint(job.graph()) == before
 
 
-def test_an_operator_without_keys_counts_in() -> None:
+def test_an_operator_without_keys_is_part_of_the_fingerprint() -> None:
     job = """
 from typing import Any
 from holdfast.graph.fingerprint import fingerprint
@@ -201,7 +201,9 @@ def test_code_that_was_sent_to_workers_is_still_the_same_code() -> None:
     assert fingerprint_parts(job.graph()) == before
 
 
-def test_where_holdfast_keeps_its_own_classes_is_no_part_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_holdfast_keeps_its_own_classes_does_not_belong_to_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = fingerprint_parts(_declared())
 
     monkeypatch.setattr(FileSource, "__module__", "holdfast.elsewhere.source")

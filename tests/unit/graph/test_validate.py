@@ -108,7 +108,7 @@ def test_a_job_without_source_and_sink_says_both() -> None:
 
 
 @pytest.mark.parametrize("uid", ["a b", "a/b", "ä", "-a", "x" * 101, 7])
-def test_a_uid_that_is_no_file_name_is_refused(uid: Any) -> None:
+def test_a_uid_that_cannot_be_a_file_name_is_refused(uid: Any) -> None:
     job, rows = keyed()
     rows.sink(MemorySink(), uid=uid)
     assert "cannot be used in file names" in only(job)
@@ -173,7 +173,7 @@ def test_a_stream_of_another_job_cannot_join() -> None:
         (KeyedFunction(), "declares no output"),
     ],
 )
-def test_what_is_no_function_is_refused(function: Any, wrong: str) -> None:
+def test_what_is_not_a_function_is_refused(function: Any, wrong: str) -> None:
     job, rows = keyed()
     rows.key_by("user").process(function, uid="totals").sink(MemorySink(), uid="out")
     assert any(wrong in line for line in lines(job))
@@ -195,7 +195,7 @@ def test_wrong_aggregates_are_refused(aggregates: Any, wrong: str) -> None:
     assert wrong in only(job)
 
 
-def test_an_output_that_nobody_writes_is_refused() -> None:
+def test_an_output_that_the_function_does_not_declare_is_refused() -> None:
     job, rows = keyed()
     totals = rows.key_by("user").process(Totals(), uid="totals")
     totals.dead_letters().sink(MemorySink(), uid="dead")
@@ -249,7 +249,7 @@ def test_a_sink_is_asked_about_dead_letters() -> None:
 
 
 @pytest.mark.parametrize("wrong", [MemorySource, 5])
-def test_what_is_no_source_or_sink_is_refused(wrong: Any) -> None:
+def test_what_is_not_a_source_or_sink_is_refused(wrong: Any) -> None:
     job = Declaration("job")
     job.source(wrong, uid="in").sink(wrong, uid="out")
     first, second = lines(job)

@@ -23,6 +23,7 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.cluster.node_records import Lag
 from holdfast.errors import RetryableError
+from holdfast.graph.columns import state_layout
 from holdfast.ids import CommitNumber, shard_ranges
 from holdfast.nodes import follower
 from holdfast.nodes.follower import LIST_SECONDS, Follower
@@ -31,8 +32,7 @@ from holdfast.runtime.settings import check_settings
 from holdfast.state.contract import Arrival
 from holdfast.state.files.conversion import Lineage
 from holdfast.tasks.follow import FollowTask
-from holdfast.tasks.messages import TaskResult, WorkPlace
-from holdfast.tasks.operators.dispatch import state_layout
+from holdfast.tasks.messages import TaskResult, Workspace
 from holdfast.tasks.working_state import Kept, open_shard
 from holdfast.testing.clocks import ManualClock
 from tests.unit.inspect.stored import MadeCheckpoint
@@ -67,9 +67,9 @@ class Standby:
         self.made, self.clock = made, ManualClock()
         self.arrivals: list[str] = []
         settings = check_settings(made.url, {"key_groups": made.key_groups, "working_dir": root / "w"})
-        self.place = WorkPlace("i", made.url, str(root / "w"), made.backend, OWNER)
+        self.workspace = Workspace("i", made.url, str(root / "w"), made.backend, OWNER)
         monkeypatch.setattr(follower, "Placement", lambda spark: None)
-        monkeypatch.setattr(follower, "work_place", lambda *args: self.place)
+        monkeypatch.setattr(follower, "workspace_of", lambda *args: self.workspace)
         no_spark = cast(Any, None)
         self.follower = Follower(no_spark, program(), settings, made.storage, OWNER, self.clock)
         monkeypatch.setattr(self.follower, "_run", self.run)
@@ -91,7 +91,7 @@ class Standby:
             plan = line_of(view, "totals", groups)
             lineage = Lineage.begin(LAYOUT)
             with closing(
-                open_shard(self.place, "totals", lineage, plan, view.last_epoch, Kept.IN_CHECKPOINT)
+                open_shard(self.workspace, "totals", lineage, plan, view.last_epoch, Kept.IN_CHECKPOINT)
             ) as state:
                 found.add(state.arrival)
         return found
@@ -203,7 +203,7 @@ def test_leader_and_standby_with_one_working_directory_do_not_share_a_shard(
 ) -> None:
     made.commit(some(1))
     standby.step()
-    leader = replace(standby.place, owner="here-1")
+    leader = replace(standby.workspace, owner="here-1")
     for groups in made.shards:
         plan = line_of(made.view, "totals", groups)
         with closing(
@@ -213,12 +213,14 @@ def test_leader_and_standby_with_one_working_directory_do_not_share_a_shard(
     assert standby.takeover() == {Arrival.THERE}
 
 
-def contents(place: WorkPlace, view: CheckpointView, key_groups: int) -> list[tuple[bytes, bytes]]:
+def contents(workspace: Workspace, view: CheckpointView, key_groups: int) -> list[tuple[bytes, bytes]]:
     """All that a leader would find in the shards."""
     found: list[tuple[bytes, bytes]] = []
     for groups in shard_ranges(key_groups, view.parallelism):
         plan = line_of(view, "totals", groups)
-        opened = open_shard(place, "totals", Lineage.begin(LAYOUT), plan, view.last_epoch, Kept.IN_CHECKPOINT)
+        opened = open_shard(
+            workspace, "totals", Lineage.begin(LAYOUT), plan, view.last_epoch, Kept.IN_CHECKPOINT
+        )
         with closing(opened) as state:
             found += state.scan(b"")
     return found
@@ -239,9 +241,10 @@ def test_whatever_happens_the_followed_state_is_what_a_restore_would_give(
         if chance.random() < 0.6:
             standby.step()
             assert standby.takeover() == {Arrival.THERE}
-            elsewhere = replace(standby.place, owner=f"fresh-{number}")
+            elsewhere = replace(standby.workspace, owner=f"fresh-{number}")
             followed, restored = (
-                contents(place, made.view, made.key_groups) for place in (standby.place, elsewhere)
+                contents(workspace, made.view, made.key_groups)
+                for workspace in (standby.workspace, elsewhere)
             )
             assert followed == restored
 

@@ -12,7 +12,7 @@ from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.contract import EMPTY, Entries, Version
 from holdfast.state.files.conversion import Lineage
-from holdfast.tasks.messages import WorkPlace, decode_result
+from holdfast.tasks.messages import Workspace, decode_result
 from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
 from tests.unit.inspect.stored import LAYOUT
 
@@ -21,13 +21,13 @@ LINEAGE = Lineage.begin(LAYOUT)
 ENTRIES: Entries = [(bytes([0, group]) + b"key", b"%d" % group) for group in range(4)]
 
 
-def place(root: Path, disk: str, backend: str) -> WorkPlace:
-    return WorkPlace("identity", (root / "ck").as_uri(), str(root / disk), backend)
+def workspace(root: Path, disk: str, backend: str) -> Workspace:
+    return Workspace("identity", (root / "ck").as_uri(), str(root / disk), backend)
 
 
 def written(root: Path, backend: str) -> SnapshotFile:
     """A shard's snapshot, as its task writes it."""
-    here = place(root, "disk", backend)
+    here = workspace(root, "disk", backend)
     plan = Line(GROUPS, EMPTY_VERSION, (), ())
     state = open_shard(here, "totals", LINEAGE, plan, committed=0, kept=Kept.IN_CHECKPOINT)
     state.apply(EMPTY, Version(1, 1, "r"), ENTRIES, 1)
@@ -51,7 +51,7 @@ def test_the_state_of_a_shard_comes_along(
     assert file.object.endswith(f".{file.backend}")
     # Another machine: nothing but the checkpoint is there.
     monkeypatch.setenv("HOLDFAST_MEMORY_DIR", str(tmp_path))
-    here = place(tmp_path, "another disk", after)
+    here = workspace(tmp_path, "another disk", after)
     plan = Line(GROUPS, VersionRecord(epoch=1, attempt=1, result="r"), (file,), ())
     state = open_shard(here, "totals", LINEAGE, plan, committed=1, kept=Kept.IN_CHECKPOINT)
     state.verify_base()

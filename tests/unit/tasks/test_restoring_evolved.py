@@ -21,7 +21,7 @@ from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateKind
 from holdfast.state.files.conversion import Lineage
 from holdfast.storage.urls import open_storage
-from holdfast.tasks.messages import WorkPlace, decode_result
+from holdfast.tasks.messages import Workspace, decode_result
 from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
 from tests.fixtures.everything import FROZEN_EPOCHS, USERS, expected
 from tests.fixtures.evolved import Second, Third, job
@@ -49,8 +49,8 @@ def upgraded(view: CheckpointView, *functions: Any) -> InForce:
     return in_force
 
 
-def place(checkpoint: Path, working: Path, backend: str = "lmdb") -> WorkPlace:
-    return WorkPlace("job", str(checkpoint), str(working), backend)
+def workspace(checkpoint: Path, working: Path, backend: str = "lmdb") -> Workspace:
+    return Workspace("job", str(checkpoint), str(working), backend)
 
 
 def open_all(
@@ -59,7 +59,7 @@ def open_all(
     view = Chain(open_storage(str(checkpoint))).load()
     return [
         open_shard(
-            place(checkpoint, working, backend),
+            workspace(checkpoint, working, backend),
             UID,
             lineage,
             line_of(view, UID, groups),
@@ -139,7 +139,7 @@ def test_a_snapshot_says_which_schema_it_was_written_under(checkpoint: Path, tmp
     in_force = upgraded(view, Second())
     lineage, schema = in_force.lineages[UID], in_force.written_as(UID)
     groups = shard_ranges(128, 2)[0]
-    working = place(checkpoint, tmp_path / "working")
+    working = workspace(checkpoint, tmp_path / "working")
     line = line_of(view, UID, groups)
     with closing(open_shard(working, UID, lineage, line, 0, Kept.IN_CHECKPOINT)) as state:
         before = contents([state], lineage)
@@ -154,7 +154,7 @@ def test_a_snapshot_says_which_schema_it_was_written_under(checkpoint: Path, tmp
     assert file is not None
     assert file.schema == schema
     assert (file.schema.generation, file.schema.before) == (1, None)
-    elsewhere = place(checkpoint, tmp_path / "elsewhere")
+    elsewhere = workspace(checkpoint, tmp_path / "elsewhere")
     plan = line.rebased(file)
     with closing(open_shard(elsewhere, UID, lineage, plan, 0, Kept.IN_CHECKPOINT)) as state:
         assert contents([state], lineage) == before

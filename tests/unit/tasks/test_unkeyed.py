@@ -14,24 +14,24 @@ from msgspec.structs import replace as changed
 from holdfast.checkpoint.chain.view import EMPTY, fold, from_manifest, to_manifest
 from holdfast.checkpoint.store.records import OperatorSchema, Parent, StateSchema
 from holdfast.connectors.memory import MemorySource
+from holdfast.graph.columns import state_layout
 from holdfast.graph.functions import OperatorFunction
 from holdfast.graph.streams import Declaration
+from holdfast.runtime.epoch.bundle import Bundle
 from holdfast.runtime.epoch.list_state import Lists, TakenLists, lists_of, take_lists
 from holdfast.runtime.epoch.program import Program
 from holdfast.state.cells.declarations import ListState
 from holdfast.state.encoding.types import parse_schema, type_ddl
 from holdfast.storage.local_directory import LocalStorage
-from holdfast.tasks.bundle import Bundle
 from holdfast.tasks.messages import (
-    INLINE_BYTES,
+    EpochWork,
     TaskResult,
     UnkeyedTask,
-    WorkPlace,
+    Workspace,
     decode_result,
     encode_result,
 )
-from holdfast.tasks.operators.dispatch import state_layout
-from holdfast.tasks.staged import StagedReader
+from holdfast.tasks.payloads import INLINE_BYTES, StagedReader
 from holdfast.tasks.unkeyed import unkeyed_result, unpacked
 from tests.unit.checkpoint.kept import draft
 
@@ -82,7 +82,7 @@ class Shop:
 
     def __init__(self, path: Path, function: OperatorFunction, shards: int, *, saves: bool = True) -> None:
         self.storage = LocalStorage(path)
-        self.place = WorkPlace("id", self.storage.url, None, "lmdb")
+        self.workspace = Workspace("id", self.storage.url, None, "lmdb")
         self.function, self.shards, self.saves = function, shards, saves
         self.view, self.epoch, self.on_error = EMPTY, 0, "fail"
         self.lists: Lists = {}
@@ -111,10 +111,15 @@ class Shop:
         """One epoch: a text of words for each shard that gets rows."""
         self.epoch += 1
         task = UnkeyedTask(
-            self.place, "op", self.epoch, 1, "run", 7, self.function,
-            state_layout("op", self.function, ROWS, ()), self.on_error,  # type: ignore[arg-type]
-            self.lists["op"].shards, ("", "again", "!dead"), self.saves,
-        )  # fmt: skip
+            work=EpochWork(self.workspace, self.epoch, 1, "run", clock_ms=7),
+            uid="op",
+            function=self.function,
+            on_error=self.on_error,  # type: ignore[arg-type]
+            outputs=("", "again", "!dead"),
+            saves_state=self.saves,
+            layout=state_layout("op", self.function, ROWS, ()),
+            lists=self.lists["op"].shards,
+        )
         given = [*words, *[""] * (self.shards - len(words))]
         results = [self.one(task, shard, text) for shard, text in enumerate(given)]
         taken, bundle = TakenLists(), Bundle(self.storage, f"data/{self.epoch:012d}/bundle")

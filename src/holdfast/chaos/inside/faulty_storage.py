@@ -16,6 +16,8 @@ from holdfast.storage.contract import Entry, Put, Storage
 
 
 class FaultKind(StrEnum):
+    """What happens to a call of a storage."""
+
     FAIL = "fail"
     """StorageError, nothing done."""
     DELAY = "delay"

@@ -19,9 +19,9 @@ from holdfast.checkpoint.store.records import (
     DeltaFile,
     ListFile,
     OperatorSchema,
-    OwnKeysShard,
     SnapshotFile,
     StagedFile,
+    UncoordinatedShard,
 )
 
 T = TypeVar("T")
@@ -157,18 +157,18 @@ def with_lists(
     return lists
 
 
-def with_own_keys(
-    shards: dict[str, tuple[OwnKeysShard, ...]], more: Sequence[OwnKeysShard]
-) -> dict[str, tuple[OwnKeysShard, ...]]:
+def with_uncoordinated(
+    shards: dict[str, tuple[UncoordinatedShard, ...]], more: Sequence[UncoordinatedShard]
+) -> dict[str, tuple[UncoordinatedShard, ...]]:
     """The newest of each shard; those of another number of shards go when one of the new number comes."""
     shards = dict(shards)
-    for mark in more:
+    for one in more:
         others = [
             each
-            for each in shards.get(mark.operator, ())
-            if each.shards == mark.shards and each.first_group != mark.first_group
+            for each in shards.get(one.operator, ())
+            if each.shards == one.shards and each.first_group != one.first_group
         ]
-        shards[mark.operator] = tuple(sorted([*others, mark], key=lambda each: each.first_group))
+        shards[one.operator] = tuple(sorted([*others, one], key=lambda each: each.first_group))
     return shards
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.plans import Plans, PlanTaken, committed_attempts, gives_up
 from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord
-from holdfast.connectors.files.slices import PlannedFile, planned_files, without
+from holdfast.connectors.files.planned_files import PlannedFile, planned_files, without
 from holdfast.errors import RestoreError
 from holdfast.ids import EpochId, PlanAttempt
 from holdfast.storage.contract import Storage

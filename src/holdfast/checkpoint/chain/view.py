@@ -17,7 +17,7 @@ from holdfast.checkpoint.chain.live_files import (
     unpublished,
     with_deltas,
     with_lists,
-    with_own_keys,
+    with_uncoordinated,
 )
 from holdfast.checkpoint.store.records import (
     CommitRecord,
@@ -26,10 +26,10 @@ from holdfast.checkpoint.store.records import (
     ListFile,
     Manifest,
     OperatorSchema,
-    OwnKeysShard,
     Parent,
     SnapshotFile,
     StagedFile,
+    UncoordinatedShard,
 )
 from holdfast.errors import CorruptionError
 
@@ -66,7 +66,7 @@ class CheckpointView:
     """Operator uid -> kept snapshots, oldest first."""
     lists: dict[str, tuple[ListFile, ...]] = field(default_factory=dict)
     """Operator uid -> the newest list of each shard and state that has one, in the order of the shards."""
-    own_keys: dict[str, tuple[OwnKeysShard, ...]] = field(default_factory=dict)
+    uncoordinated: dict[str, tuple[UncoordinatedShard, ...]] = field(default_factory=dict)
     """Operator uid -> its shards, where its keys are saved on their own."""
     staged: SharedList[StagedFile] = field(default_factory=SharedList)
     """Output not yet published everywhere, in epoch order."""
@@ -136,7 +136,7 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
         deltas=deltas,
         snapshots=snapshots,
         lists=_fold_lists(view, record),
-        own_keys=_fold_own_keys(view, record),
+        uncoordinated=_fold_uncoordinated(view, record),
         staged=unpublished(
             view.staged.appended(sorted(record.staged, key=lambda file: file.epoch)), published
         ),
@@ -160,7 +160,7 @@ def news(
     run: str,
     published_through: dict[str, int],
     rows_through: dict[str, int] | None = None,
-    own_keys: tuple[OwnKeysShard, ...] = (),
+    uncoordinated: tuple[UncoordinatedShard, ...] = (),
 ) -> CommitRecord:
     """A record that follows `view` and covers no epoch: it says what has become known since."""
     return CommitRecord(
@@ -175,7 +175,7 @@ def news(
         positions=view.positions,
         published_through=published_through,
         rows_through=view.rows_through if rows_through is None else rows_through,
-        own_keys=own_keys,
+        own_keys=uncoordinated,
     )
 
 
@@ -221,7 +221,7 @@ def to_manifest(view: CheckpointView) -> Manifest:
         rows_through=view.rows_through,
         retained_from=view.retained_from,
         lists=tuple(file for files in view.lists.values() for file in files),
-        own_keys=tuple(shard for shards in view.own_keys.values() for shard in shards),
+        own_keys=tuple(shard for shards in view.uncoordinated.values() for shard in shards),
     )
 
 
@@ -252,7 +252,7 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         given_up_below=manifest.retained_from,
         manifest=name,
         lists=with_lists({}, manifest.lists),
-        own_keys=with_own_keys({}, manifest.own_keys),
+        uncoordinated=with_uncoordinated({}, manifest.own_keys),
     )
 
 
@@ -324,9 +324,11 @@ def _fold_lists(view: CheckpointView, record: CommitRecord) -> dict[str, tuple[L
     return {uid: files for uid, files in in_force.items() if files}
 
 
-def _fold_own_keys(view: CheckpointView, record: CommitRecord) -> dict[str, tuple[OwnKeysShard, ...]]:
-    shards = with_own_keys(view.own_keys, record.own_keys)
+def _fold_uncoordinated(
+    view: CheckpointView, record: CommitRecord
+) -> dict[str, tuple[UncoordinatedShard, ...]]:
+    shards = with_uncoordinated(view.uncoordinated, record.own_keys)
     if record.operators is None:
         return shards
     named = {operator.uid for operator in record.operators}
-    return {uid: marks for uid, marks in shards.items() if uid in named}
+    return {uid: each for uid, each in shards.items() if uid in named}

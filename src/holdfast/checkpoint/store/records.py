@@ -206,7 +206,7 @@ class ListFile(Record, frozen=True, kw_only=True):
     """How many items, from the first, came by union: shards that have any have the same ones."""
 
 
-class OwnKeysShard(Record, frozen=True, kw_only=True):
+class UncoordinatedShard(Record, frozen=True, kw_only=True):
     """A shard of an operator whose keys are saved on their own, not here: which working copy it had, at which
     version, and how many events were in no save. Numbers of the last result that was chosen.
     """
@@ -280,7 +280,8 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     """History went back: state and positions of that commit hold again from here on."""
     lists: tuple[ListFile, ...] = ()
     """Lists that these epochs changed; all of an operator's where its number of shards or its schema did."""
-    own_keys: tuple[OwnKeysShard, ...] = ()
+    # Stored under the name that was given first; everywhere else such keys are *uncoordinated*.
+    own_keys: tuple[UncoordinatedShard, ...] = ()
     """Shards whose keys are saved on their own and that had rows in these epochs."""
 
 
@@ -311,7 +312,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     rows_through: dict[str, int] = {}
     retained_from: int
     lists: tuple[ListFile, ...] = ()
-    own_keys: tuple[OwnKeysShard, ...] = ()
+    own_keys: tuple[UncoordinatedShard, ...] = ()
 
 
 class FloorRecord(Record, frozen=True, kw_only=True):

@@ -1,24 +1,35 @@
-"""Places with files, as FileSource sees them: a directory of this machine or a mount, or a prefix in a
-bucket.
+"""Where a FileSource finds files, and which names it reads: a directory, a mount, or a prefix in a bucket.
 
+A name is final unless it says otherwise: names that Spark itself passes over (beginning with `.` or `_`,
+ending in `._COPYING_`) and those that tools give to a file that is still being written (`.tmp`, `.filepart`)
+are left alone until the file has its final name.
 Always true: listing costs no look at a file that is not wanted; nothing here is written.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.connectors.files.names import RAW_LOCAL_FILES, is_text
 from holdfast.errors import DefinitionError
 from holdfast.storage.contract import check_name
 from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
     from holdfast.storage.contract import Storage
+
+UNFINISHED = (".tmp", "._COPYING_", ".filepart")
+NAMES_SHOWN = 3
+
+RAW_LOCAL_FILES = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+"""Reader options for local names with a colon: Hadoop's local file system looks for a checksum file beside
+each file, and cannot name it then."""
 
 _SPARK_SCHEMES = {"s3": "s3a"}
 """Hadoop's name for a scheme, where it differs from ours."""
@@ -50,7 +61,7 @@ class Found:
 
 @dataclass
 class Listing:
-    """What a place held when it was looked at."""
+    """What a directory held when it was looked at."""
 
     there: bool = True
     """False: there is no such directory."""
@@ -63,7 +74,7 @@ class Listing:
 
 
 class Directory(Protocol):
-    """The few things that FileReader needs to know about a place with files."""
+    """The few things that FileReader needs to know about where its files are."""
 
     def check(self) -> None:
         """DefinitionError: nothing can ever be read here."""
@@ -185,6 +196,35 @@ class ObjectDirectory:
 
     def options(self, names: Sequence[str]) -> Mapping[str, str]:
         return {}
+
+
+def is_final(name: str) -> bool:
+    """Whether a file of this name is to be read."""
+    return not name.startswith((".", "_")) and not name.endswith(UNFINISHED)
+
+
+def is_text(name: str) -> bool:
+    """Whether a name can be told to Spark and written in a plan: bytes that are not UTF-8 cannot."""
+    if name.isascii():
+        return True
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def literal(path: str) -> str:
+    """A path as Spark's reader takes it literally: it expands glob characters."""
+    return "".join(f"\\{char}" if char in "\\*?[]{}" else char for char in path)
+
+
+def some_of(names: Iterable[str]) -> str:
+    """A few of the names, for a message: `'a', 'b', 'c' and 9 more`."""
+    ordered = sorted(names)
+    shown = ", ".join(map(ascii, ordered[:NAMES_SHOWN]))
+    more = len(ordered) - NAMES_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def open_directory(path: str) -> Directory:

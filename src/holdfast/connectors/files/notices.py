@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.connectors.files.locations import Listing
-from holdfast.connectors.files.names import some_of
+from holdfast.connectors.files.locations import Listing, some_of
 
 CROWDED = 100_000
-"""How many files that were read make a place slow to look at."""
+"""How many files that were read make a directory slow to list."""
 
 
 class FileNews:
-    """Learns of every look at a place and keeps what has not been told yet."""
+    """Learns of every look at a directory and keeps what has not been told yet."""
 
     def __init__(self, path: str, pattern: str) -> None:
         self._path, self._pattern = path, pattern
@@ -30,7 +29,7 @@ class FileNews:
 
     def look(self, listing: Listing, known: int, unreadable: Sequence[str]) -> None:
         """Take what a listing shows; `known` of its files were planned before."""
-        self._tell_of_place(listing)
+        self._tell_whether_there(listing)
         if self._first_look and listing.there and not listing.new:
             self._tell_of_nothing(known)
         self._first_look = False
@@ -60,7 +59,7 @@ class FileNews:
                 "once; write new rows to new files"
             )
 
-    def _tell_of_place(self, listing: Listing) -> None:
+    def _tell_whether_there(self, listing: Listing) -> None:
         if listing.there != self._there:
             self._say("is there again" if listing.there else "does not exist any more; restore the directory")
         self._there = listing.there

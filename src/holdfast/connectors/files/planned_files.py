@@ -1,23 +1,25 @@
-"""Which files of a place were planned: how each is read once.
+"""Which files were planned: how a FileSource reads each once, and how a plan is read without the source.
 
 A position is the number of files planned so far. Their names come from the notes of a checkpoint, and from
-the slices planned since.
+the slices planned since. A slice lists `[name, size, modification time]`, and notes the names; what does not
+look like that is another source's own, and is not touched.
 Always true: a name is known for as long as a file of that name is there; once it was gone at two looks
 `FORGET_AFTER_MS` apart it may be forgotten, and a file that comes under it later is a new file.
-Never here: looking at the place.
+Never here: looking for files.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from holdfast.connectors.contract import Json
 
 TAIL_MAX = 20_000
 """How many files planning can go back by: many more than one slice, which is what it goes back by."""
 FORGET_AFTER_MS = 3_600_000
-"""How long a file must have been gone before its name is forgotten. A place that shows nothing for a while
+"""How long a file must have been gone before its name is forgotten. A directory that is empty for a while
 (a mount that failed) must not make all that comes back look new."""
 FORGET_MIN = 10_000
 """Forgetting rewrites all that is remembered, so it waits for so many names, and for as many as stay."""
@@ -66,9 +68,8 @@ class ReadNames:
         return (sorted(self.known), True) if untold else (names, False)
 
     def looked(self, present: int, names: Sequence[str] | None, now_ms: int) -> None:
-        """Take what a look at the place showed: `present` files with known names, and which (None: it did
-        not tell). Only of a look that found new files too: then the place is surely there.
-        """
+        """Take what a look showed: `present` files with known names, and which (None: it did not tell). Only
+        of a look that found new files too: then the directory is surely there."""
         due = self._absent_ms is None or now_ms - self._absent_ms >= FORGET_AFTER_MS
         self.looking = due and len(self.known) - present >= max(FORGET_MIN, present)
         if not self.looking or names is None:
@@ -78,3 +79,31 @@ class ReadNames:
             self.known -= gone
             self._forgot = self._untold = True
         self._absent, self._absent_ms, self.looking = absent - gone, now_ms, False
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file of a plan, with its size then."""
+
+    name: str
+    size: int
+
+
+def planned_files(detail: Json, notes: Sequence[Json]) -> tuple[PlannedFile, ...]:
+    """The files that a slice reads; none where it does not read files."""
+    if not isinstance(detail, list | tuple) or not all(map(_is_file, detail)):
+        return ()
+    files = tuple(PlannedFile(entry[0], entry[1]) for entry in detail)
+    return files if {file.name for file in files} <= set(map(str, notes)) else ()
+
+
+def without(detail: Json, names: Collection[str]) -> Json:
+    """The list of a plan without these files."""
+    return [entry for entry in detail if entry[0] not in names]
+
+
+def _is_file(entry: Json) -> bool:
+    if not isinstance(entry, list | tuple) or len(entry) != 3:
+        return False
+    name, size, modified = entry
+    return isinstance(name, str) and isinstance(size, int) and isinstance(modified, int | None)

@@ -1,6 +1,6 @@
 """Files that appear in a directory, each read once.
 
-A writer must put a file in place whole: write it under a name that is passed over (see file_names) or in
+A writer must put a file in place whole: write it under a name that is passed over (see locations) or in
 another directory, then rename it. A file is read as it was when its epoch was planned; one that changes
 before the epoch is committed fails it, and what is appended later is not seen, but said.
 Always true: a file's name is noted in the commit that covers it, so it is read once however often the job
@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.connectors.contract import Json, Slice, Waiting
-from holdfast.connectors.files.locations import Directory, Found, open_directory
-from holdfast.connectors.files.names import is_final, literal
+from holdfast.connectors.files.locations import Directory, Found, is_final, literal, open_directory
 from holdfast.connectors.files.notices import FileNews
 from holdfast.connectors.files.planned_files import ReadNames
 from holdfast.errors import DefinitionError, InputVanished

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from holdfast.checkpoint.chain.commits import Adopted
 from holdfast.checkpoint.chain.live_files import with_lists
 from holdfast.checkpoint.chain.view import CheckpointView, news
-from holdfast.checkpoint.store.records import CommitRecord, OperatorSchema, OwnKeysShard, SnapshotFile
+from holdfast.checkpoint.store.records import CommitRecord, OperatorSchema, SnapshotFile, UncoordinatedShard
 from holdfast.errors import HoldfastError
 from holdfast.graph.guarantees import Guarantee
 from holdfast.runtime.epoch.publisher import Publishing, Recipients
@@ -72,10 +72,10 @@ class Committer:
         """Publish these epochs, after those given before."""
         self._pending.append(self._publishes.submit(self._publish, outcomes, self._late))
 
-    def submit_marks(self, marks: list[OwnKeysShard]) -> None:
+    def submit_uncoordinated(self, shards: list[UncoordinatedShard]) -> None:
         """Commit news of shards whose keys are saved on their own, without an epoch."""
         self.check(COMMITS_IN_FLIGHT - 1)
-        self._pending.append(self._commits.submit(self._commit_news, marks))
+        self._pending.append(self._commits.submit(self._commit_news, shards))
 
     def record_published(self) -> None:
         """Once everything given before is published, commit that it is, so that the next run has nothing to
@@ -85,7 +85,7 @@ class Committer:
         if any(epoch > recorded.get(uid, 0) for uid, epoch in self._publishing.through.items()):
             self._pending.append(self._commits.submit(self._commit_news, []))
 
-    def _commit_news(self, marks: list[OwnKeysShard]) -> None:
+    def _commit_news(self, shards: list[UncoordinatedShard]) -> None:
         """Commit what there is to say without an epoch."""
         if self._failed or not self.view.number:
             return
@@ -98,7 +98,7 @@ class Committer:
                     run=self._context.run,
                     published_through=self._publishing.through,
                     rows_through=self._publishing.rows_through,
-                    own_keys=tuple(marks),
+                    uncoordinated=tuple(shards),
                 )
             )
             self._tell()
@@ -238,5 +238,5 @@ class Committer:
             rows_through=self._publishing.rows_through,
             operators=operators,
             lists=tuple(file for files in lists.values() for file in files),
-            own_keys=tuple(mark for outcome in outcomes for mark in outcome.marks),
+            own_keys=tuple(shard for outcome in outcomes for shard in outcome.uncoordinated_shards),
         )

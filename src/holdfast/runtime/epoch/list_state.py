@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import Extent, ListFile, OperatorSchema, StateSchema
 from holdfast.graph.functions import OperatorFunction
+from holdfast.runtime.epoch.bundle import Bundle
 from holdfast.runtime.epoch.program import Program
 from holdfast.state.cells.declarations import ListState, declared_states
 from holdfast.state.cells.redistribution import Redistribute, ShardList, redistributed
 from holdfast.state.encoding.layout import StateField, StateKind
 from holdfast.state.encoding.types import parse_type
 from holdfast.storage.contract import Storage
-from holdfast.tasks.bundle import Bundle
 from holdfast.tasks.messages import HeldList, Payload, TaskResult
 from holdfast.tasks.unkeyed import packed, unpacked
 

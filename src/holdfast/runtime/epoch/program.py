@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.errors import DefinitionError, first_line
-from holdfast.graph.columns import sink_refusals
+from holdfast.graph.columns import output_schemas, sink_refusals, state_layout
 from holdfast.graph.job_graph import (
     MAIN_OUTPUT,
     Graph,
@@ -33,7 +33,6 @@ from holdfast.state.encoding.keys import routing_expression
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import frame_ddl, parse_schema, parse_type
 from holdfast.state.files.conversion import Lineage
-from holdfast.tasks.operators.dispatch import output_schemas, state_layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,9 +84,9 @@ class Program:
         return {node.uid: node for node in self.graph.nodes if isinstance(node, UnkeyedNode)}
 
     @property
-    def own_keys(self) -> dict[str, OperatorNode]:
+    def uncoordinated(self) -> dict[str, OperatorNode]:
         """The operators whose keys are saved on their own: their lines have versions, and no files."""
-        return {node.uid: node for node in self.graph.operators if node.protection is not None}
+        return {node.uid: node for node in self.graph.operators if node.uncoordinated is not None}
 
     @property
     def keyed_uids(self) -> list[str]:

@@ -20,10 +20,10 @@ from holdfast.checkpoint.chain.plans import input_of
 from holdfast.checkpoint.chain.shard_lines import Lines
 from holdfast.checkpoint.store.records import (
     DeltaFile,
-    OwnKeysShard,
     PlannedSlice,
     PlanRecord,
     StagedFile,
+    UncoordinatedShard,
     VersionRecord,
 )
 from holdfast.connectors.contract import Slice, SourceReader, VerifyingReader
@@ -36,6 +36,7 @@ from holdfast.graph.job_graph import (
     UnionNode,
     UnkeyedNode,
 )
+from holdfast.runtime.epoch.bundle import Bundle
 from holdfast.runtime.epoch.list_state import Lists, TakenLists, take_lists
 from holdfast.runtime.epoch.program import Program, Stage, apply_transform, union_frames
 from holdfast.runtime.placement import Placement, shard_expression
@@ -45,20 +46,20 @@ from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.encoding.types import frame_ddl
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
-from holdfast.tasks.bundle import Bundle
 from holdfast.tasks.keyed import run_operator, run_operator_grouped, run_stage
 from holdfast.tasks.messages import (
     RESULT_SCHEMA,
-    OperatorTask,
-    OwnKeysResult,
+    EpochWork,
+    KeyedTask,
     Payload,
     StageTask,
     TaskResult,
+    UncoordinatedResult,
     UnkeyedTask,
-    WorkPlace,
+    Workspace,
     decode_result,
 )
-from holdfast.tasks.staged import StagedReader
+from holdfast.tasks.payloads import StagedReader
 from holdfast.tasks.unkeyed import run_unkeyed
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ class EpochOutcome:
     timings_ms: dict[str, float] = field(default_factory=dict)
     arrivals: dict[str, int] = field(default_factory=dict)
     lists: TakenLists = field(default_factory=TakenLists)
-    own_keys: dict[tuple[str, int], OwnKeysResult] = field(default_factory=dict)
-    marks: list[OwnKeysShard] = field(default_factory=list)
+    uncoordinated: dict[tuple[str, int], UncoordinatedResult] = field(default_factory=dict)
+    uncoordinated_shards: list[UncoordinatedShard] = field(default_factory=list)
     """How shards stand whose keys are saved on their own, for the commit."""
 
     @cached_property
@@ -109,7 +110,7 @@ class EpochRunner:
 
     spark: SparkSession
     program: Program
-    place: WorkPlace
+    workspace: Workspace
     placement: Placement
     storage: Storage
     readers: Mapping[str, SourceReader]
@@ -160,14 +161,13 @@ class EpochRunner:
         describe_jobs(self.spark, f"holdfast {what}")
         node = stage.node
         if not isinstance(node, OperatorNode):
-            task = StageTask(self.place, stage.stream, plan.epoch, plan.attempt, self.run_name)
-            body = partial(run_stage, task)
+            body = partial(run_stage, StageTask(self._work(plan), stage.stream))
             return _chosen(lambda: frames.computed(node).mapInArrow(body, RESULT_SCHEMA), what)
         if isinstance(node, UnkeyedNode):
             unkeyed = partial(run_unkeyed, self._unkeyed_task(stage, node, start))
             job = partial(_unkeyed_job, unkeyed, plan.parallelism)
         else:
-            keyed = self._operator_task(stage, node, start)
+            keyed = self._keyed_task(stage, node, start)
             job = partial(self._operator_job, node, keyed, plan.parallelism)
         return self._one_per_shard(stage, job, lambda: frames.frame(node.parent), plan.parallelism, what)
 
@@ -194,48 +194,39 @@ class EpochRunner:
             raise EpochFailed(f"{what} gave {len(results)} results for {shards} shards; try again")
         return results
 
+    def _work(self, plan: PlanRecord) -> EpochWork:
+        return EpochWork(self.workspace, plan.epoch, plan.attempt, self.run_name, plan.clock_ms)
+
     def _unkeyed_task(self, stage: Stage, node: UnkeyedNode, start: EpochStart) -> UnkeyedTask:
-        plan = start.plan
         return UnkeyedTask(
-            place=self.place,
+            work=self._work(start.plan),
             uid=node.uid,
-            epoch=plan.epoch,
-            attempt=plan.attempt,
-            run=self.run_name,
-            clock_ms=plan.clock_ms,
             function=node.function,
-            layout=self.program.forms[node.uid].layout,
             on_error=node.on_error,
-            lists=start.lists[node.uid].shards,
             outputs=tuple(stage.outputs),
             saves_state=self.saves_state,
+            layout=self.program.forms[node.uid].layout,
+            lists=start.lists[node.uid].shards,
         )
 
-    def _operator_task(self, stage: Stage, node: OperatorNode, start: EpochStart) -> OperatorTask:
-        plan, form = start.plan, self.program.forms[node.uid]
-        return OperatorTask(
-            place=self.place,
+    def _keyed_task(self, stage: Stage, node: OperatorNode, start: EpochStart) -> KeyedTask:
+        return KeyedTask(
+            work=self._work(start.plan),
             uid=node.uid,
-            epoch=plan.epoch,
-            attempt=plan.attempt,
-            run=self.run_name,
-            clock_ms=plan.clock_ms,
-            committed=start.committed,
             function=node.function,
-            lineage=form.lineage,
-            key=node.key,
-            order_by=node.order_by,
             on_error=node.on_error,
-            shards=tuple(start.lines[node.uid, shard] for shard in range(plan.parallelism)),
             outputs=tuple(stage.outputs),
             saves_state=self.saves_state,
-            protection=node.protection,
+            committed=start.committed,
+            lineage=self.program.forms[node.uid].lineage,
+            key=node.key,
+            order_by=node.order_by,
+            shards=tuple(start.lines[node.uid, shard] for shard in range(start.plan.parallelism)),
+            uncoordinated=node.uncoordinated,
             term=self.term,
         )
 
-    def _operator_job(
-        self, node: OperatorNode, task: OperatorTask, shards: int, frame: DataFrame
-    ) -> DataFrame:
+    def _operator_job(self, node: OperatorNode, task: KeyedTask, shards: int, frame: DataFrame) -> DataFrame:
         from pyspark.sql.functions import expr
 
         routing = self.program.forms[node.uid].routing
@@ -281,8 +272,8 @@ def _take_state(outcome: EpochOutcome, uid: str, result: TaskResult, lines: Line
         return
     outcome.versions[key] = result.version
     outcome.state_bytes[key] = result.state_bytes
-    if result.own_keys is not None:
-        outcome.own_keys[key] = result.own_keys
+    if result.uncoordinated is not None:
+        outcome.uncoordinated[key] = result.uncoordinated
     if result.delta is not None:
         line = lines[key]
         outcome.deltas.append(
@@ -313,7 +304,7 @@ def _unprovable(frame: DataFrame) -> DataFrame:
     return frame.observe("holdfast", count(lit(1)))
 
 
-def _grouped(task: OperatorTask) -> Callable[..., pa.Table]:
+def _grouped(task: KeyedTask) -> Callable[..., pa.Table]:
     def body(key: tuple[pa.Scalar, ...], rows: pa.Table, placement: pa.Table) -> pa.Table:
         return run_operator_grouped(task, key, rows.drop_columns([SHARD_COLUMN]), placement)
 
@@ -388,7 +379,7 @@ class _EpochFrames:
         ddl = frame_ddl(schema)
         if not payloads:
             return self._runner.spark.createDataFrame([], ddl)
-        reader = StagedReader(self._runner.place.storage_url, payloads, schema)
+        reader = StagedReader(self._runner.workspace.storage_url, payloads, schema)
         return self._runner.spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(reader, ddl)
 
 

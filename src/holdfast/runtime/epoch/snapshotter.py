@@ -24,7 +24,7 @@ from holdfast.runtime.epoch.schemas_in_force import InForce
 from holdfast.runtime.placement import Placement
 from holdfast.runtime.spark_session import interrupt_jobs, run_in_background
 from holdfast.state.files.conversion import Lineage
-from holdfast.tasks.messages import RESULT_SCHEMA, WorkPlace, decode_result
+from holdfast.tasks.messages import RESULT_SCHEMA, Workspace, decode_result
 from holdfast.tasks.working_state import snapshot_shard
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class SnapshotTask:
     old name that no commit has for a leftover.
     """
 
-    place: WorkPlace
+    workspace: Workspace
     lineage: Lineage
     schema: OperatorSchema
     epoch: int
@@ -67,7 +67,7 @@ class SnapshotTask:
         for batch in batches:
             for shard in batch.column(0).to_pylist():
                 groups = self.groups[shard]
-                yield snapshot_shard(self.place, self.lineage, self.schema, shard, groups, self.epoch)
+                yield snapshot_shard(self.workspace, self.lineage, self.schema, shard, groups, self.epoch)
 
 
 def due(line: Line) -> bool:
@@ -84,9 +84,9 @@ class Snapshotter:
     """Starts snapshot jobs and hands over what they wrote."""
 
     def __init__(
-        self, spark: SparkSession, place: WorkPlace, placement: Placement, shards: int, in_force: InForce
+        self, spark: SparkSession, workspace: Workspace, placement: Placement, shards: int, in_force: InForce
     ) -> None:
-        self._spark, self._place, self._placement, self._shards = spark, place, placement, shards
+        self._spark, self._workspace, self._placement, self._shards = spark, workspace, placement, shards
         self._in_force = in_force
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-snapshot")
         self._tag = f"holdfast-snapshot-{uuid.uuid4().hex}"
@@ -113,7 +113,7 @@ class Snapshotter:
 
     def _task(self, uid: str, epoch: int, groups: dict[int, KeyGroupRange]) -> SnapshotTask:
         schema = self._in_force.written_as(uid)
-        return SnapshotTask(self._place, self._in_force.lineages[uid], schema, epoch, groups)
+        return SnapshotTask(self._workspace, self._in_force.lineages[uid], schema, epoch, groups)
 
     def _wanted(self, lines: Lines, finished: list[SnapshotFile]) -> list[tuple[str, int]]:
         """The shards that are due, the longest waiting first; `finished` are not in their lines yet.

@@ -1,32 +1,49 @@
-"""Runs an Aggregation over a shard's slice: whole columns, one row out per touched key."""
+"""Runs an Aggregation over a shard's slice: whole columns, one row out per touched key.
+
+The rows of an epoch are aggregated per key, then joined with what was kept.
+Always true: arrays are aligned with the keys of the slice; integer and decimal sums are exact or refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from holdfast.graph.aggregates import ACCUMULATOR, Aggregation
+from holdfast.graph.aggregates import ACCUMULATOR, Aggregate, AggregateKind, Aggregation
+from holdfast.graph.job_graph import MAIN_OUTPUT
 from holdfast.state.cells.value_cells import read_column
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import relaxed, type_ddl
-from holdfast.state.files.delta import Changes, ValueChange
-from holdfast.tasks.operators.folding import Overflow, fold
-from holdfast.tasks.operators.keyed_slice import KeyedSlice, cut
-from holdfast.tasks.operators.result import MAIN, EpochContext, OperatorResult, user_error
+from holdfast.state.files.delta import ValueChange
+from holdfast.tasks.operators.keyed_slice import Index, KeyedSlice, by_key
+from holdfast.tasks.operators.result import EpochContext, OperatorResult, user_error
+
+_LONG_MAX = (1 << 63) - 1
+_WIDE_DIGITS = 39
+_SUM_DIGITS = 60
+_SKIP_NULLS = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
+
+
+class Overflow(Exception):
+    """The sum of key number `key` does not fit its type."""
+
+    def __init__(self, key: int, value: object) -> None:
+        super().__init__(key, value)
+        self.key, self.value = key, value
 
 
 def run_aggregate(
     aggregation: Aggregation,
     layout: StateLayout,
-    rows: pa.Table,
-    groups: npt.NDArray[Any],
-    key_columns: Sequence[str],
-    order_by: Sequence[str],
+    keyed: KeyedSlice,
     state: ShardState,
     ctx: EpochContext,
 ) -> OperatorResult:
@@ -34,29 +51,28 @@ def run_aggregate(
 
     UserCodeError where a sum overflows.
     """
-    keyed = cut(layout, _as_stored(aggregation, rows), groups, key_columns, order_by)
-    schema = aggregation.output_schema(keyed.rows.schema, key_columns)
-    changes = Changes(list(keyed.keys), keyed.groups, keyed.bases)
-    outputs = {MAIN: schema.empty_table()}
+    keyed = replace(keyed, rows=_as_stored(aggregation, keyed.rows))
+    schema = aggregation.output_schema(keyed.rows.schema, keyed.key_columns)
+    changes = keyed.no_changes()
+    outputs = {MAIN_OUTPUT: schema.empty_table()}
     if keyed.rows.num_rows:
         field = layout.field(ACCUMULATOR)
         kept, _ = read_column(field, keyed.bases, state)
         accumulators, results = _folded(aggregation, keyed, kept, ctx)
         struct = pa.StructArray.from_arrays(accumulators, fields=list(field.type))
         changes.values[ACCUMULATOR] = ValueChange(np.arange(keyed.key_count), struct)
-        outputs[MAIN] = pa.Table.from_arrays([*keyed.keys, *results], schema=schema)
-    return OperatorResult(outputs, changes, keyed.rows.num_rows)
+        outputs[MAIN_OUTPUT] = pa.Table.from_arrays([*keyed.keys, *results], schema=schema)
+    return OperatorResult(outputs, changes)
 
 
 def _as_stored(aggregation: Aggregation, rows: pa.Table) -> pa.Table:
-    """The rows, nested columns that are aggregated in the types that state has: Spark says `not null` within
-    them, and names what is in an array, in its own way.
-    """
+    """The rows, with nested columns that are aggregated in the types that state has: Spark says `not null`
+    within them, and names what is in an array, in its own way."""
     columns = {each.column for each in aggregation.aggregates.values()}
-    for place, field in enumerate(rows.schema):
+    for number, field in enumerate(rows.schema):
         if field.name in columns and pa.types.is_nested(field.type):
             type = relaxed(field.type)
-            rows = rows.set_column(place, pa.field(field.name, type), rows.column(place).cast(type))
+            rows = rows.set_column(number, pa.field(field.name, type), rows.column(number).cast(type))
     return rows
 
 
@@ -72,7 +88,7 @@ def _folded(
             column = keyed.rows.column(aggregate.column).combine_chunks()
         own = [fields[field.name] for field in aggregate.accumulator(name, keyed.rows.schema)]
         try:
-            parts, result = fold(aggregate, own, column, keyed.index, keyed.key_count)
+            parts, result = _fold(aggregate, own, column, keyed.index, keyed.key_count)
         except Overflow as overflow:
             key = tuple(column[overflow.key].as_py() for column in keyed.keys)
             text = f"{name!r} is {overflow.value}, too large for {type_ddl(own[0].type)}"
@@ -80,3 +96,142 @@ def _folded(
         accumulators += parts
         results.append(result)
     return accumulators, results
+
+
+def _fold(
+    aggregate: Aggregate, kept: Sequence[pa.Array], column: Any, index: Index, key_count: int
+) -> tuple[list[pa.Array], pa.Array]:
+    """The next accumulator fields of one aggregate, and its result.
+
+    `kept`: the fields so far, null where none; `column` is None for counting rows.
+    """
+    match aggregate.kind:
+        case AggregateKind.COUNT:
+            count = _added(kept[0], _counts(column, index, key_count))
+            return [count], count
+        case AggregateKind.SUM:
+            total = _sum(kept[0], column, index, key_count)
+            return [total], total
+        case AggregateKind.MEAN:
+            # Not every long is a double: the mean is of the nearest ones.
+            values = column.cast(pa.float64(), safe=False)
+            total = _added(kept[0], _per_key("sum", values, index))
+            count = _added(kept[1], _counts(column, index, key_count))
+            return [total, count], pc.divide(total, count.cast(pa.float64(), safe=False))
+        case AggregateKind.COLLECT:
+            values = _collected(kept[0], column, index, key_count, aggregate.limit)
+            return [values], values
+        case AggregateKind.FIRST | AggregateKind.LAST as kind:
+            chosen = _at_the_end(kind, kept[0], column, index, key_count)
+            return [chosen], chosen
+        case AggregateKind.MIN | AggregateKind.MAX as kind:
+            chosen = _edge(kind, kept[0], column, index)
+            return [chosen], chosen
+
+
+_EDGES: dict[AggregateKind, Callable[[pa.Array, pa.Array], pa.Array]] = {
+    AggregateKind.MIN: pc.min_element_wise,
+    AggregateKind.MAX: pc.max_element_wise,
+}
+
+
+def _edge(kind: AggregateKind, kept: pa.Array, column: pa.Array, index: Index) -> pa.Array:
+    if pa.types.is_null(kept.type):
+        return kept
+    new = _per_key(kind.value, _comparable(column), index)
+    edge = _EDGES[kind](_comparable(kept), new)
+    return edge.cast(kept.type) if pa.types.is_boolean(kept.type) else edge.view(kept.type)
+
+
+def _comparable(column: pa.Array) -> pa.Array:
+    """The same values in the same order, as a type that Arrow compares in every way that is needed."""
+    if pa.types.is_boolean(column.type):
+        return column.cast(pa.int8())
+    if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
+        return column.view(pa.int64())
+    return column
+
+
+def _at_the_end(
+    kind: AggregateKind, kept: pa.Array, column: pa.Array, index: Index, key_count: int
+) -> pa.Array:
+    """The first or last value that is not null, by row numbers: Arrow itself finds it for few types."""
+    rows = np.flatnonzero(column.is_valid().to_numpy(False)) if column.null_count else np.arange(len(column))
+    if kind is AggregateKind.FIRST:
+        rows = rows[::-1]
+    found = np.full(key_count, -1, np.int64)
+    # Of several rows of a key the one that is assigned last stays.
+    found[index[rows]] = rows
+    new = column.take(pa.array(found, mask=found < 0))
+    from_kept = kept.is_valid().to_numpy(False) if kind is AggregateKind.FIRST else found < 0
+    chosen = np.arange(key_count) + np.where(from_kept, 0, key_count)
+    return pa.concat_arrays([kept, new]).take(pa.array(chosen))
+
+
+def _per_key(function: str, column: pa.Array, index: Index) -> pa.Array:
+    grouped = pa.table([pa.array(index), column], names=["key", "value"]).group_by("key", use_threads=False)
+    # Groups come in the order of their first row, which is how keys are numbered.
+    return grouped.aggregate([("value", function, _SKIP_NULLS)]).column(f"value_{function}").combine_chunks()
+
+
+def _counts(column: pa.Array | None, index: Index, key_count: int) -> pa.Array:
+    counted = index if column is None or not column.null_count else index[column.is_valid().to_numpy(False)]
+    return pa.array(np.bincount(counted, minlength=key_count))
+
+
+def _added(kept: pa.Array, new: pa.Array) -> pa.Array:
+    if kept.null_count == len(kept):
+        return new
+    total = pc.add(kept, new)
+    return total if not total.null_count else pc.coalesce(total, kept, new)
+
+
+def _sum(kept: pa.Array, column: pa.Array, index: Index, key_count: int) -> pa.Array:
+    if pa.types.is_floating(column.type):
+        return _added(kept, _per_key("sum", column.cast(pa.float64()), index))
+    if pa.types.is_decimal(column.type):
+        # Wide enough for the sum of any rows: Arrow's sums wrap around.
+        wide = pa.decimal256(_SUM_DIGITS, kept.type.scale)
+        new = _per_key("sum", column.cast(wide), index).cast(wide)
+        return _narrowed(_added(kept.cast(wide), new), kept.type)
+    longs = column.cast(pa.int64())
+    if _largest(longs) * len(longs) + _largest(kept) <= _LONG_MAX:
+        return _added(kept, _per_key("sum", longs, index))
+    # Arrow's sums wrap around; where that could happen the sums are made in decimals.
+    wide = pa.decimal256(_WIDE_DIGITS, 0)
+    new = _per_key("sum", longs.cast(pa.decimal128(38, 0)), index)
+    return _narrowed(_added(kept.cast(pa.decimal128(38, 0)).cast(wide), new.cast(wide)), pa.int64())
+
+
+def _largest(column: pa.Array) -> int:
+    extremes = pc.min_max(column).as_py()
+    return max(abs(int(extremes["min"] or 0)), abs(int(extremes["max"] or 0)))
+
+
+def _narrowed(sums: pa.Array, to: pa.DataType) -> pa.Array:
+    try:
+        return sums.cast(to)
+    except pa.ArrowInvalid:
+        convert = partial(pa.scalar, type=to)
+        for key, value in enumerate(sums.to_pylist()):
+            try:
+                convert(int(value) if value is not None and pa.types.is_integer(to) else value)
+            except (pa.ArrowInvalid, OverflowError):
+                raise Overflow(key, value) from None
+        raise
+
+
+def _collected(kept: pa.Array, column: pa.Array, index: Index, key_count: int, limit: int) -> pa.Array:
+    """The newest `limit` values per key: kept ones, then new ones, nulls left out."""
+    if column.null_count:
+        valid = column.is_valid()
+        column, index = column.filter(valid), index[valid.to_numpy(False)]
+    owners = np.concatenate([pc.list_parent_indices(kept).to_numpy().astype(np.int32), index])
+    values = pa.concat_arrays([pc.list_flatten(kept), column])
+    order = by_key(owners, key_count)
+    counts = np.bincount(owners, minlength=key_count)
+    from_newest = np.cumsum(counts)[owners[order]] - np.arange(len(order))
+    offsets: npt.NDArray[np.int64] = np.concatenate([[0], np.cumsum(np.minimum(counts, limit))])
+    return pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), values.take(pa.array(order[from_newest <= limit])), type=kept.type
+    )

@@ -14,16 +14,15 @@ import pyarrow.compute as pc
 from holdfast.errors import HoldfastError
 from holdfast.graph.contexts import BatchContext
 from holdfast.graph.functions import BatchFunction, output_schema
+from holdfast.graph.job_graph import DEAD_LETTERS, MAIN_OUTPUT
 from holdfast.state.cells.declarations import ValueState, declared_states
 from holdfast.state.cells.value_cells import read_column
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateField, StateLayout
 from holdfast.state.encoding.types import type_ddl
 from holdfast.state.files.delta import Changes, ValueChange
-from holdfast.tasks.operators.keyed_slice import KeyedSlice, cut
+from holdfast.tasks.operators.keyed_slice import KeyedSlice
 from holdfast.tasks.operators.result import (
-    DEAD,
-    MAIN,
     EpochContext,
     OperatorResult,
     OutputMisfit,
@@ -103,10 +102,7 @@ class ColumnCell:
 def run_batch(
     function: BatchFunction,
     layout: StateLayout,
-    rows: pa.Table,
-    groups: npt.NDArray[Any],
-    key_columns: Sequence[str],
-    order_by: Sequence[str],
+    keyed: KeyedSlice,
     state: ShardState,
     ctx: EpochContext,
 ) -> OperatorResult:
@@ -114,26 +110,20 @@ def run_batch(
 
     UserCodeError where it fails, whatever `on_error` says: no single row is at fault, none can be set aside.
     """
-    keyed = cut(layout, rows, groups, key_columns, order_by)
-    schema = output_schema(function)
-    changes = Changes(list(keyed.keys), keyed.groups, keyed.bases)
-    outputs = {MAIN: schema.empty_table()}
+    changes = keyed.no_changes()
+    outputs = {MAIN_OUTPUT: output_schema(function).empty_table()}
     if ctx.on_error == "dead-letter":
-        outputs[DEAD] = dead_letters([])
+        outputs[DEAD_LETTERS] = dead_letters([])
     if keyed.rows.num_rows:
-        outputs[MAIN] = _process(function, layout, keyed, schema, state, ctx, changes)
-    return OperatorResult(outputs, changes, keyed.rows.num_rows)
+        outputs[MAIN_OUTPUT], cells = _process(function, layout, keyed, state, ctx)
+        for cell in cells:
+            cell.put_into(changes)
+    return OperatorResult(outputs, changes)
 
 
 def _process(
-    function: BatchFunction,
-    layout: StateLayout,
-    keyed: KeyedSlice,
-    schema: pa.Schema,
-    state: ShardState,
-    ctx: EpochContext,
-    changes: Changes,
-) -> pa.Table:
+    function: BatchFunction, layout: StateLayout, keyed: KeyedSlice, state: ShardState, ctx: EpochContext
+) -> tuple[pa.Table, list[ColumnCell]]:
     batch = BatchContext(
         pa.Table.from_arrays(list(keyed.keys), schema=layout.key), keyed.index, ctx.epoch, ctx.clock_ms
     )
@@ -142,19 +132,16 @@ def _process(
         own.open(batch)
         cells = []
         for name, declared in declared_states(type(own)).items():
-            assert isinstance(declared, ValueState), f"{name} is no ValueState"
+            assert isinstance(declared, ValueState), f"{name} is not a ValueState"
             cells.append(ColumnCell(declared, layout.field(name), keyed.bases, state))
             vars(own)[name] = cells[-1]
-        table = cast_table(own.process(keyed.rows, batch), schema)
+        return cast_table(own.process(keyed.rows, batch), output_schema(function)), cells
     except HoldfastError:
         raise
     except OutputMisfit as misfit:
         raise user_error(ctx, _ALL_ROWS, _ALL_ROWS, misfit.text) from misfit
     except Exception as error:
         raise user_error(ctx, _ALL_ROWS, _ALL_ROWS, cause_of(error)) from error
-    for cell in cells:
-        cell.put_into(changes)
-    return table
 
 
 def _flags(length: int, set_at: Sequence[int]) -> npt.NDArray[np.bool_]:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from holdfast.state.encoding.keys import GROUP_COLUMN, KeyCodec
 from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.files.delta import Changes
 
 Index = npt.NDArray[np.int32]
 _DIGIT_BITS = 16
@@ -27,6 +28,7 @@ _DIGIT = (1 << _DIGIT_BITS) - 1
 class KeyedSlice:
     """Rows without their column of key groups, the key of each; distinct keys with their groups and bases."""
 
+    key_columns: tuple[str, ...]
     rows: pa.Table
     index: Index
     keys: tuple[pa.Array, ...]
@@ -37,12 +39,16 @@ class KeyedSlice:
     def key_count(self) -> int:
         return len(self.bases)
 
+    def no_changes(self) -> Changes:
+        """Changes to the state of its keys, none so far."""
+        return Changes(list(self.keys), self.groups, self.bases)
+
 
 def cut(
     layout: StateLayout,
     rows: pa.Table,
-    groups: npt.NDArray[np.integer[npt.NBitBase]],
-    key_columns: Sequence[str],
+    groups: npt.NDArray[Any],
+    key_columns: tuple[str, ...],
     order_by: Sequence[str],
 ) -> KeyedSlice:
     """Find the distinct keys of some rows; sort the rows where an order is asked for: stable, nulls first."""
@@ -60,7 +66,8 @@ def cut(
     key_count = len(keys[0])
     group_of_key = np.empty(key_count, dtype=np.uint16)
     group_of_key[index] = groups
-    return KeyedSlice(rows, index, tuple(keys), group_of_key, codec.encode(keys, group_of_key))
+    bases = codec.encode(keys, group_of_key)
+    return KeyedSlice(key_columns, rows, index, tuple(keys), group_of_key, bases)
 
 
 def by_key(index: Index, key_count: int) -> npt.NDArray[np.intp]:
@@ -75,8 +82,8 @@ def by_key(index: Index, key_count: int) -> npt.NDArray[np.intp]:
 def _sorted(rows: pa.Table, order_by: Sequence[str]) -> pa.Array:
     # Arrow puts nulls last; Spark, and so we, put them first.
     columns: dict[str, Any] = {}
-    for place, name in enumerate(order_by):
-        columns |= {f"{place}v": rows.column(name).is_valid(), f"{place}": rows.column(name)}
+    for number, name in enumerate(order_by):
+        columns |= {f"{number}v": rows.column(name).is_valid(), f"{number}": rows.column(name)}
     return pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
 
 

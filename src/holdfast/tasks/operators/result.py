@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow as pa
 from holdfast.errors import UserCodeError
 from holdfast.graph.columns import DEAD_LETTER_SCHEMA
 from holdfast.graph.functions import Declaring
+from holdfast.graph.job_graph import MAIN_OUTPUT, OnError
 from holdfast.state.cells.declarations import declared_states
 from holdfast.state.cells.value_cells import Cell, uses_of
 from holdfast.state.encoding.arrow_values import column_of
@@ -26,8 +27,6 @@ from holdfast.state.encoding.structs import as_dicts, names_of
 from holdfast.state.encoding.types import type_ddl
 from holdfast.state.files.delta import Changes
 
-MAIN = ""
-DEAD = "!dead"
 _LIBRARIES = [sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")]
 _HOLDFAST = str(Path(__file__).parents[2])
 
@@ -40,16 +39,15 @@ class EpochContext:
     epoch: int
     clock_ms: int
     shard: int
-    on_error: Literal["fail", "dead-letter"]
+    on_error: OnError
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorResult:
-    """Outputs by name (MAIN, the side outputs, DEAD in dead-letter mode), state changes, and rows read."""
+    """Outputs by name (the main one, side outputs, dead letters in that mode), and state changes."""
 
     outputs: dict[str, pa.Table]
     changes: Changes
-    rows_in: int
 
 
 class OutputMisfit(Exception):
@@ -63,16 +61,16 @@ class OutputMisfit(Exception):
         return self.text
 
 
-def table_of(made: list[Any], schema: pa.Schema, output: str = MAIN) -> pa.Table:
+def table_of(made: list[Any], schema: pa.Schema, output: str = MAIN_OUTPUT) -> pa.Table:
     """Output rows (tuples in column order, dicts, rows with names) as a table, or the first OutputMisfit."""
     width = len(schema)
     side = f" of side output {output!r}" if output else ""
     if made and not (set(map(type, made)) == {tuple} and set(map(len, made)) == {width}):
         made = [_in_order(index, row, schema, side) for index, row in enumerate(made)]
     columns = []
-    for place, field in enumerate(schema):
+    for number, field in enumerate(schema):
         try:
-            column = column_of([row[place] for row in made], field.type)
+            column = column_of([row[number] for row in made], field.type)
         except Misfit as misfit:
             text = misfit.text(f"output column {field.name!r}{side}", field.type, _not_null(field))
             raise OutputMisfit(misfit.index, text) from misfit
@@ -83,7 +81,7 @@ def table_of(made: list[Any], schema: pa.Schema, output: str = MAIN) -> pa.Table
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def row_check(schema: pa.Schema, output: str = MAIN) -> Callable[[Any], None]:
+def row_check(schema: pa.Schema, output: str = MAIN_OUTPUT) -> Callable[[Any], None]:
     """What raises OutputMisfit for one output row that does not fit, cheaply for one that does."""
     width = len(schema)
     checks = [checker(field.type) for field in schema]

@@ -1,35 +1,37 @@
-"""Runs a function that sees single rows over a shard's slice: row by row, key after key.
+"""Runs a function that sees single rows over a shard's slice: key after key, or with the shard's lists.
 
 Always true: the rows of a key are handled one after another, in slice order; a row that is set aside as a
-dead letter leaves nothing behind, neither state nor output. Same rows and state, same result.
+dead letter leaves nothing behind, neither in state nor in output. Same rows and state, same result.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
-from holdfast.graph.contexts import Context, FunctionContext
-from holdfast.graph.functions import KeyedFunction, output_schema, side_schemas
+from holdfast.graph.contexts import Context, FunctionContext, ShardContext
+from holdfast.graph.functions import KeyedFunction, OperatorFunction, output_schema, side_schemas
+from holdfast.graph.job_graph import DEAD_LETTERS, MAIN_OUTPUT
 from holdfast.state.cells.binding import bind
+from holdfast.state.cells.redistribution import ShardList
+from holdfast.state.cells.shard_list import OperatorListCell
 from holdfast.state.cells.value_cells import Cell, StateMisfit
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.arrow_values import objects_of
 from holdfast.state.encoding.coercion import short
-from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.encoding.layout import StateField, StateLayout
 from holdfast.state.encoding.structs import Row, row_class
 from holdfast.state.files.delta import Changes
-from holdfast.tasks.operators.keyed_slice import KeyedSlice, by_key, cut
+from holdfast.tasks.operators.keyed_slice import KeyedSlice, by_key
 from holdfast.tasks.operators.result import (
-    DEAD,
-    MAIN,
     EpochContext,
     OperatorResult,
     OutputMisfit,
@@ -44,20 +46,44 @@ from holdfast.tasks.operators.result import (
 
 
 def run_rows(
-    function: KeyedFunction,
-    layout: StateLayout,
-    rows: pa.Table,
-    groups: npt.NDArray[Any],
-    key_columns: Sequence[str],
-    order_by: Sequence[str],
-    state: ShardState,
-    ctx: EpochContext,
+    function: KeyedFunction, layout: StateLayout, keyed: KeyedSlice, state: ShardState, ctx: EpochContext
 ) -> OperatorResult:
     """Run the function over the rows of a shard. UserCodeError where its code fails, or a dead letter."""
-    keyed = cut(layout, rows, groups, key_columns, order_by)
     run = RowsRun(function, keyed, ctx, lambda own: bind(own, layout, keyed.bases, state))
     run.run()
-    return OperatorResult(run.outputs(), run.changes(), keyed.rows.num_rows)
+    return OperatorResult(run.outputs(), run.changes())
+
+
+@dataclass(frozen=True, slots=True)
+class UnkeyedResult:
+    """Outputs by name, and the lists that are no longer what they were, by state."""
+
+    outputs: dict[str, pa.Table]
+    lists: dict[str, ShardList]
+
+
+def run_unkeyed_rows(
+    function: OperatorFunction,
+    fields: Sequence[StateField],
+    rows: pa.Table,
+    lists: Mapping[str, ShardList],
+    shards: int,
+    ctx: EpochContext,
+) -> UnkeyedResult:
+    """Run a function without keys over the rows of a shard, with the shard's lists."""
+    cells = {field.name: OperatorListCell(field, lists.get(field.name, ShardList())) for field in fields}
+
+    def bind(own: object) -> list[OperatorListCell]:
+        vars(own).update(cells)
+        return list(cells.values())
+
+    # To the loop over keys a shard's slice is the slice of one key, which is None.
+    index = np.zeros(rows.num_rows, dtype=np.int32)
+    whole = KeyedSlice((), rows, index, (pa.nulls(1),), np.zeros(1, dtype=np.uint16), [b""])
+    run = RowsRun(function, whole, ctx, bind, partial(ShardContext, ctx.shard, shards))
+    run.run()
+    changed = {name: cell.held() for name, cell in cells.items() if cell.changed}
+    return UnkeyedResult(run.outputs(), changed)
 
 
 class RowsRun:
@@ -76,7 +102,7 @@ class RowsRun:
         row_context: Callable[[int, int, dict[str, list[Any]]], FunctionContext] = Context,
     ) -> None:
         self.ctx, self.keyed = ctx, keyed
-        self.schemas = {MAIN: output_schema(function), **side_schemas(function)}
+        self.schemas = {MAIN_OUTPUT: output_schema(function), **side_schemas(function)}
         self.checks = {name: row_check(schema, name) for name, schema in self.schemas.items()}
         self.made: dict[str, list[Any]] = {name: [] for name in self.schemas}
         self.dead: list[tuple[str, str, str, int]] = []
@@ -103,8 +129,8 @@ class RowsRun:
     def _to_the_end(self) -> None:
         """Every row; the first failure ends it."""
         process, context = self.function.process, self.row_context
-        cells, made, sides = self.cells, self.made[MAIN], len(self.made) > 1
-        extend, ended = made.extend, self.ends[MAIN].append
+        cells, made, sides = self.cells, self.made[MAIN_OUTPUT], len(self.made) > 1
+        extend, ended = made.extend, self.ends[MAIN_OUTPUT].append
         rows = _row_objects(self.keyed, self.ctx)
         row = output = None
         try:
@@ -149,12 +175,12 @@ class RowsRun:
                         del made[length:]
             for cell in self.cells:
                 cell.keep(number)
-            self.ends[MAIN].append(len(self.made[MAIN]))
+            self.ends[MAIN_OUTPUT].append(len(self.made[MAIN_OUTPUT]))
             self._ended_in_sides()
 
     def _ended_in_sides(self) -> None:
         for name, ends in self.ends.items():
-            if name != MAIN:
+            if name != MAIN_OUTPUT:
                 ends.append(len(self.made[name]))
 
     def _one_checked(self, row: Any, lengths: Sequence[int]) -> None:
@@ -162,7 +188,7 @@ class RowsRun:
         if (wrong := _of_output(output)) is not None:
             raise wrong
         if output is not None:
-            self.made[MAIN].extend(output)
+            self.made[MAIN_OUTPUT].extend(output)
         for cell in self.cells:
             cell.check()
         for (name, made), length in zip(self.made.items(), lengths, strict=True):
@@ -184,12 +210,12 @@ class RowsRun:
                 key = self.keys[int(np.searchsorted(self.ends[name], misfit.index, side="right"))]
                 raise user_error(self.ctx, key, "(any of this key)", misfit.text) from misfit
         if self.ctx.on_error == "dead-letter":
-            tables[DEAD] = dead_letters(self.dead)
+            tables[DEAD_LETTERS] = dead_letters(self.dead)
         return tables
 
     def changes(self) -> Changes:
         """What became of the state."""
-        changes = Changes(list(self.keyed.keys), self.keyed.groups, self.keyed.bases)
+        changes = self.keyed.no_changes()
         for cell in self.cells:
             try:
                 cell.put_into(changes)

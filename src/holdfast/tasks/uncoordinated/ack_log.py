@@ -1,7 +1,7 @@
 """Which saves of a shard's keys became durable: a log beside the working state.
 
-A save ends in one process; the next task of the shard may run in another. So whoever saved appends here, and
-a task takes what it finds into the books of the keys.
+A save ends in one process; the next task of the shard may run in another. So the process that saved appends
+here, and a task takes what it finds into the books of the keys.
 Always true: an acknowledgement is written after its save was durable, and removed after a task applied it; in
 between it may be read any number of times. One that is lost costs a second save, never a state.
 """
@@ -95,9 +95,9 @@ def _packed(ack: Ack) -> bytes:
 
 
 def _unpacked(data: bytes) -> Iterator[Ack]:
-    place = 0
-    while place + _HEAD.size <= len(data):
-        incarnation, epoch, tag, events, taken_ms, length = _HEAD.unpack_from(data, place)
-        start, place = place + _HEAD.size, place + _HEAD.size + length
-        if place <= len(data):
-            yield Ack(incarnation, epoch, tag, events, taken_ms, data[start:place])
+    end = 0
+    while end + _HEAD.size <= len(data):
+        incarnation, epoch, tag, events, taken_ms, length = _HEAD.unpack_from(data, end)
+        start, end = end + _HEAD.size, end + _HEAD.size + length
+        if end <= len(data):
+            yield Ack(incarnation, epoch, tag, events, taken_ms, data[start:end])

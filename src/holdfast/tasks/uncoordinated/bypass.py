@@ -5,8 +5,8 @@
     probing   --(an answer)--> answering
     probing   --(a failure)--> bypassed
 
-While it is bypassed nobody asks it. When the window is over it is asked again, by one at a time, until it
-has answered.
+While it is bypassed it is not asked. When the window is over it is asked one request at a time, until it has
+answered.
 """
 
 from __future__ import annotations

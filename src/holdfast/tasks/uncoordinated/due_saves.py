@@ -2,7 +2,7 @@
 
 Always true: what is saved is the state as it is at the version that the shard is at, read here and now; a key
 is as clean as the books say, with the saves that became durable since they were written.
-Never here: serialising and storing (see workshop), running the function (see shard).
+Never here: serialising and storing (see saver), running the function (see shard_run).
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from itertools import compress, islice
 import numpy as np
 
 from holdfast.state.contract import ShardState
-from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.save_books import (
     BOOK_SUFFIX,
     CLEAN,
     DUE_PREFIX,
     NEVER,
     Books,
-    Schedule,
     ShardBook,
     books_after_saves,
     index_base,
@@ -32,30 +30,99 @@ from holdfast.state.files.save_books import (
     version_tag,
 )
 from holdfast.state.files.saved_key import read_keys
-from holdfast.tasks.messages import OwnKeysResult
+from holdfast.tasks.messages import UncoordinatedResult
 from holdfast.tasks.uncoordinated.ack_log import Ack, AckLog
 from holdfast.tasks.uncoordinated.bypass import Standing
-from holdfast.tasks.uncoordinated.saver import SaveJob, Taken, Workshop
+from holdfast.tasks.uncoordinated.saver import SavedOperator, SaveJob, Saver, Taken
 
 
 @dataclass(frozen=True)
-class Acked:
-    """Keys that were saved since their books were written: those books, and as they are by now."""
+class BookChanges:
+    """The books of some keys, before and after something happened to the keys."""
 
     bases: list[bytes]
     before: Books
     after: Books
 
     @property
-    def change(self) -> int:
-        """By how much the saves change the number of unsaved events."""
+    def unsaved(self) -> int:
+        """By how much the number of unsaved events changes."""
         return unsaved(self.after) - unsaved(self.before)
 
 
-def taken_at(state: ShardState, shard: ShardBook, term: int, now_ms: int, generation: int) -> Taken:
-    """What is said of saves that are made of the state as it is now."""
-    version, term = state.version, shard.floor + term
-    return Taken(shard.incarnation, term, version.epoch, version_tag(version), now_ms, generation)
+@dataclass(frozen=True)
+class ShardSaves:
+    """The saves of one shard's keys: what makes them, which became durable, the state they are made of."""
+
+    operator: SavedOperator
+    """As the task has it: a saver outlives the term that it was made in."""
+    saver: Saver
+    log: AckLog
+    state: ShardState
+
+    def taken(self, shard: ShardBook, now_ms: int) -> Taken:
+        """What is said of saves that are made of the state as it is now."""
+        version, term = self.state.version, shard.floor + self.operator.term
+        generation = self.operator.lineage.layout.generation
+        return Taken(shard.incarnation, term, version.epoch, version_tag(version), now_ms, generation)
+
+    def acks(self, shard: ShardBook) -> tuple[dict[bytes, Ack], int]:
+        """The acknowledgement of each key's latest save that counts, and how much of the log was read."""
+        acks, length = self.log.read(shard.incarnation)
+        return valid(acks, self.state), length
+
+    def acked(self, acks: dict[bytes, Ack]) -> BookChanges:
+        """What acknowledgements make of the books of their keys; keys that are not here are left out."""
+        stored = self.state.get_many([base + BOOK_SUFFIX for base in acks]) if acks else []
+        found = {base: value for base, value in zip(acks, stored, strict=True) if value is not None}
+        before, _ = unpack_books([*found.values()])
+        return BookChanges([*found], before, self.books_after(before, [acks[base] for base in found]))
+
+    def books_after(self, books: Books, acks: Sequence[Ack]) -> Books:
+        """The books, with one acknowledgement for each."""
+        saved = np.fromiter((ack.events for ack in acks), np.int64, len(acks))
+        taken_ms = np.fromiter((ack.taken_ms for ack in acks), np.int64, len(acks))
+        return books_after_saves(books, saved, self.operator.settings.schedule, taken_ms)
+
+    def begin(self, taken: Taken, acks: dict[bytes, Ack], *, everything: bool = False) -> int:
+        """Begin to save the keys that are due, or all dirty ones; gives how many. Only reads their bytes."""
+        saver, state = self.saver, self.state
+        if saver.room() <= 0:
+            return 0
+        limit = NEVER if everything else taken.taken_ms
+        # The index of due keys is as old as the books: leave out those that a save has made clean since,
+        # and those whose save is under way.
+        known = self.acked(acks)
+        due_ms = known.after["due_ms"].astype(np.int64)
+        settled = set(compress(known.bases, (due_ms == CLEAN) | (due_ms > limit)))
+        settled |= saver.flight(self.log).under_way()
+        due = list(islice((b for b in until(state, DUE_PREFIX, limit) if b not in settled), saver.room()))
+        if not due:
+            return 0
+        books, _ = unpack_books(state.get_many([base + BOOK_SUFFIX for base in due]))
+        if saver.fetcher.standing is not Standing.ANSWERING:
+            # It is not known whether a save of these exists, and the storage is not to be asked now.
+            unknown = books["unfetched"] != 0
+            saver.count(held_back=int(unknown.sum()))
+            due, books = list(compress(due, ~unknown)), books[~unknown]
+        contents = read_keys(self.operator.lineage.layout, due, state)
+        columns = (due, contents, books["events"].tolist(), books["unfetched"].astype(bool).tolist())
+        saver.save(self.log, taken, [SaveJob(*row) for row in zip(*columns, strict=True)])
+        return len(due)
+
+    def standing(self, shard: ShardBook) -> UncoordinatedResult:
+        """How a shard stands, with the saves that became durable since its books were last written."""
+        known = self.acked(self.acks(shard)[0])
+        settled = frozenset(known.bases)
+        later = known.after["due_ms"][known.after["due_ms"] != CLEAN].tolist()
+        due = (index_time(key) for key, _ in self.state.scan(DUE_PREFIX) if index_base(key) not in settled)
+        return UncoordinatedResult(
+            incarnation=shard.incarnation.hex(),
+            unsaved=shard.unsaved + known.unsaved,
+            discarded=shard.discarded,
+            due_ms=min([next(due, NEVER), *later]),
+            counts=self.saver.take_counts(),
+        )
 
 
 def valid(acks: Sequence[Ack], state: ShardState) -> dict[bytes, Ack]:
@@ -63,6 +130,7 @@ def valid(acks: Sequence[Ack], state: ShardState) -> dict[bytes, Ack]:
     versions = {(ack.epoch, ack.tag) for ack in acks}
     if not versions:
         return {}
+    # The state keeps the versions that it passed through and that keys were saved at.
     keys = [version_key(*version) for version in versions]
     kept = {v for v, value in zip(versions, state.get_many(keys), strict=True) if value is not None}
     kept.add((state.version.epoch, version_tag(state.version)))
@@ -73,71 +141,6 @@ def valid(acks: Sequence[Ack], state: ShardState) -> dict[bytes, Ack]:
         if ack.base not in found or ack.events >= found[ack.base].events:
             found[ack.base] = ack
     return found
-
-
-def acked(state: ShardState, acks: dict[bytes, Ack], schedule: Schedule) -> Acked:
-    """What acknowledgements make of the books of their keys; keys that are not here are left out."""
-    stored = state.get_many([base + BOOK_SUFFIX for base in acks]) if acks else []
-    found = {base: value for base, value in zip(acks, stored, strict=True) if value is not None}
-    before, _ = unpack_books([*found.values()])
-    return Acked([*found], before, books_after_acks(before, [acks[base] for base in found], schedule))
-
-
-def books_after_acks(books: Books, acks: Sequence[Ack], schedule: Schedule) -> Books:
-    saved = np.fromiter((ack.events for ack in acks), np.int64, len(acks))
-    taken_ms = np.fromiter((ack.taken_ms for ack in acks), np.int64, len(acks))
-    return books_after_saves(books, saved, schedule, taken_ms)
-
-
-def begin_saves(
-    workshop: Workshop,
-    log: AckLog,
-    taken: Taken,
-    layout: StateLayout,
-    schedule: Schedule,
-    state: ShardState,
-    acks: dict[bytes, Ack],
-    everything: bool = False,
-) -> int:
-    """Begin to save the keys that are due, or all dirty ones; gives how many. Reads their bytes, no more."""
-    if workshop.room() <= 0:
-        return 0
-    limit = NEVER if everything else taken.taken_ms
-    known = acked(state, acks, schedule)
-    due_ms = known.after["due_ms"].astype(np.int64)
-    settled = set(compress(known.bases, (due_ms == CLEAN) | (due_ms > limit)))
-    settled |= workshop.flight(log).under_way()
-    due = list(islice((b for b in until(state, DUE_PREFIX, limit) if b not in settled), workshop.room()))
-    if not due:
-        return 0
-    books, _ = unpack_books(state.get_many([base + BOOK_SUFFIX for base in due]))
-    if workshop.fetching.standing is not Standing.ANSWERING:
-        # Nobody could say whether a save of these exists, and nobody is to be asked now.
-        unknown = books["unfetched"] != 0
-        workshop.count(held_back=int(unknown.sum()))
-        due, books = list(compress(due, ~unknown)), books[~unknown]
-    contents = read_keys(layout, due, state)
-    columns = (due, contents, books["events"].tolist(), books["unfetched"].astype(bool).tolist())
-    workshop.save(log, taken, [SaveJob(*row) for row in zip(*columns, strict=True)])
-    return len(due)
-
-
-def standing_of(
-    shard: ShardBook, state: ShardState, log: AckLog, workshop: Workshop, schedule: Schedule
-) -> OwnKeysResult:
-    """How a shard stands, with the saves that became durable since its books were last written."""
-    known = acked(state, valid(log.read(shard.incarnation)[0], state), schedule)
-    settled = frozenset(known.bases)
-    later = known.after["due_ms"][known.after["due_ms"] != CLEAN].tolist()
-    due = (index_time(key) for key, _ in state.scan(DUE_PREFIX) if index_base(key) not in settled)
-    return OwnKeysResult(
-        incarnation=shard.incarnation.hex(),
-        events=shard.events,
-        unsaved=shard.unsaved + known.change,
-        discarded=shard.discarded,
-        due_ms=min([next(due, NEVER), *later]),
-        counts=workshop.take_counts(),
-    )
 
 
 def until(state: ShardState, prefix: bytes, limit: int, most: int | None = None) -> Iterator[bytes]:

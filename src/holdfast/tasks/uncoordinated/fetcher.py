@@ -21,7 +21,7 @@ from holdfast.tasks.uncoordinated.thread_pool import pool_of
 
 
 class Unanswered:
-    """Nobody could say whether a save exists."""
+    """It is not known whether a save exists."""
 
 
 UNANSWERED = Unanswered()
@@ -34,16 +34,16 @@ class Count(Protocol):
     def __call__(self, error: str = "", **more: int) -> None: ...
 
 
-class Fetching:
+class Fetcher:
     """The fetches of one operator in this process. One thread at a time."""
 
-    def __init__(self, protection: Uncoordinated, layout: StateLayout, count: Count) -> None:
-        self._storage, self._batch, self._layout = protection.storage, protection.batch, layout
+    def __init__(self, settings: Uncoordinated, layout: StateLayout, count: Count) -> None:
+        self._storage, self._batch, self._layout = settings.storage, settings.batch, layout
         self._count = count
         self.clock: Clock = SystemClock()
-        self._pool = pool_of("fetch", protection, protection.fetching)
-        self._bypass = Bypass(protection.failures_max, duration_ms(protection.bypass_for))
-        self._timeout = duration_ms(protection.fetch_timeout) / 1_000
+        self._pool = pool_of("fetch", settings, settings.fetching)
+        self._bypass = Bypass(settings.failures_max, duration_ms(settings.bypass_for))
+        self._timeout = duration_ms(settings.fetch_timeout) / 1_000
         self._heard, self._silent = 0.0, False
 
     @property
@@ -114,7 +114,7 @@ class _Fetch:
             found = self._fetch(self.ids)
             assert len(found) == len(self.ids), f"{len(found)} answers to {len(self.ids)} questions"
             self.found = found
-        except Exception as error:  # whatever a storage raises is no answer
+        except Exception as error:  # whatever a storage raises: it did not answer
             self.error = f"{type(error).__name__}: {error}"
         finally:
             self.done.set()

@@ -1,4 +1,4 @@
-"""What stands between a function whose keys are saved on their own and the shard's state."""
+"""What stands between a function with uncoordinated keys and the shard's state."""
 
 from __future__ import annotations
 

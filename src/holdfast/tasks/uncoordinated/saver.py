@@ -1,9 +1,9 @@
 """Saves and fetches states of keys outside the path of the rows: the threads of one worker process.
 
-Spark keeps a Python worker for the next task, and its threads go on meanwhile. When the process ends they end
-with it, and nothing is lost by that: a key is dirty until a task has read that its save is durable.
+Spark keeps a Python worker for the next task, and its threads go on meanwhile. They end with the process, and
+nothing is lost by that: a key is dirty until a task has read that its save is durable.
 Always true: the thread that processes rows never serialises, stores or waits for room; it waits for fetches
-alone (see fetching). A key has at most one save under way, and a shard at most one process that saves.
+alone (see fetcher). A key has at most one save under way, and a shard at most one process that saves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from holdfast.errors import CorruptionError
 from holdfast.graph.functions import overrides
 from holdfast.graph.uncoordinated import Uncoordinated
-from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.saved_key import (
     CUSTOM,
     ENTRIES,
@@ -33,14 +33,27 @@ from holdfast.state.files.saved_key import (
     unpack,
 )
 from holdfast.storage.key_saves.contract import SaveSuperseded, StateId
-from holdfast.tasks.messages import SaveCounts
+from holdfast.tasks.messages import SaveCounts, Workspace
 from holdfast.tasks.uncoordinated.ack_log import Ack, AckLog
-from holdfast.tasks.uncoordinated.fetcher import Fetching
+from holdfast.tasks.uncoordinated.fetcher import Fetcher
 from holdfast.tasks.uncoordinated.thread_pool import pool_of
 
 GIVE_WAY_SECONDS = 1.0
 """How long a request to serialise or store waits for the rows to be processed: longer than most epochs take,
 and short enough for saves to keep coming beside one that takes minutes."""
+
+
+@dataclass(frozen=True)
+class SavedOperator:
+    """An operator whose keys are saved on their own, as one run's tasks know it."""
+
+    workspace: Workspace
+    uid: str
+    run: str
+    term: int
+    function: Any
+    lineage: Lineage
+    settings: Uncoordinated
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +82,24 @@ class Taken:
         return Ack(self.incarnation, self.epoch, self.tag, job.events, self.taken_ms, job.base)
 
 
+Ready = tuple[SaveJob, bytes]
+"""A key and the bytes to store."""
+
+
 class Flight:
     """What is under way for one shard, and the right to save its keys, held while anything is."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: AckLog) -> None:
+        self.log = log
         self._changed = threading.Condition()
         self._under_way: set[bytes] = set()
         self._right: BinaryIO | None = None
 
-    def begin(self, log: AckLog, bases: Sequence[bytes]) -> bool:
+    def begin(self, bases: Sequence[bytes]) -> bool:
         """False: another process saves this shard's keys now."""
         with self._changed:
             if self._right is None:
-                self._right = log.try_to_save()
+                self._right = self.log.try_to_save()
             if self._right is None:
                 return False
             self._under_way.update(bases)
@@ -105,17 +123,18 @@ class Flight:
             return self._changed.wait_for(lambda: not self._under_way, seconds)
 
 
-class Workshop:
+class Saver:
     """What saves and fetches the keys of one operator in this process, and the counts of both."""
 
-    def __init__(self, protection: Uncoordinated, function: Any, layout: StateLayout) -> None:
-        self.protection, self._function, self._layout = protection, function, layout
-        self._storage = protection.storage
-        self._serializing = pool_of("serialize", protection, protection.serializing, steps_back=True)
-        self._storing = pool_of("store", protection, protection.storing, steps_back=True)
-        self.fetching = Fetching(protection, layout, self.count)
-        self._custom = overrides(function, "serialize_state")
-        self._told = overrides(function, "clear_dirty")
+    def __init__(self, operator: SavedOperator) -> None:
+        self.run, self._function = operator.run, operator.function
+        self._layout, settings = operator.lineage.layout, operator.settings
+        self._storage, self._batch = settings.storage, settings.batch
+        self._serializing = pool_of("serialize", settings, settings.serializing, steps_back=True)
+        self._storing = pool_of("store", settings, settings.storing, steps_back=True)
+        self.fetcher = Fetcher(settings, self._layout, self.count)
+        self._custom = overrides(self._function, "serialize_state")
+        self._told = overrides(self._function, "clear_dirty")
         self._between_epochs = threading.Event()
         self._between_epochs.set()
         self._lock = threading.Lock()
@@ -133,27 +152,27 @@ class Workshop:
         self._between_epochs.set()
 
     def flight(self, log: AckLog) -> Flight:
-        return self._flights.setdefault(log.directory, Flight())
+        return self._flights.setdefault(log.directory, Flight(log))
 
     def room(self) -> int:
         """How many keys may be submitted now."""
-        return min(self._serializing.room, self._storing.room) * self.protection.batch
+        return min(self._serializing.room, self._storing.room) * self._batch
 
     def save(self, log: AckLog, taken: Taken, jobs: Sequence[SaveJob]) -> None:
         """Begin to save some keys. Never waits."""
         flight = self.flight(log)
         jobs = sorted(jobs, key=lambda job: self._storage.near(state_id(self._layout, job.base)))
-        for start in range(0, len(jobs), self.protection.batch):
-            batch = jobs[start : start + self.protection.batch]
+        for start in range(0, len(jobs), self._batch):
+            batch = jobs[start : start + self._batch]
             bases = [job.base for job in batch]
-            if not flight.begin(log, bases):
+            if not flight.begin(bases):
                 self.count(rejected=len(jobs) - start)
                 return
-            if not self._serializing.submit(partial(self._serialize, flight, log, taken, batch)):
+            if not self._serializing.submit(partial(self._serialize, flight, taken, batch)):
                 self.count(rejected=len(batch))
                 flight.end(bases)
 
-    def _serialize(self, flight: Flight, log: AckLog, taken: Taken, jobs: Sequence[SaveJob]) -> None:
+    def _serialize(self, flight: Flight, taken: Taken, jobs: Sequence[SaveJob]) -> None:
         self._between_epochs.wait(GIVE_WAY_SECONDS)
         ready = []
         for job in jobs:
@@ -162,7 +181,7 @@ class Workshop:
             except Exception as error:  # of the user's serialize_state
                 self.count(failed=1, error=f"serialize_state: {type(error).__name__}: {error}")
                 flight.end([job.base])
-        if ready and not self._storing.submit(partial(self._store, flight, log, taken, ready)):
+        if ready and not self._storing.submit(partial(self._store, flight, taken, ready)):
             self.count(rejected=len(ready))
             flight.end([job.base for job, _ in ready])
 
@@ -175,13 +194,11 @@ class Workshop:
         saved = SavedKey(taken.term, taken.epoch, taken.incarnation, taken.generation, job.events, form, body)
         return saved.pack()
 
-    def _store(
-        self, flight: Flight, log: AckLog, taken: Taken, ready: Sequence[tuple[SaveJob, bytes]]
-    ) -> None:
+    def _store(self, flight: Flight, taken: Taken, ready: Sequence[Ready]) -> None:
         self._between_epochs.wait(GIVE_WAY_SECONDS)
         try:
             for part in self._saved(taken, ready):
-                log.append([taken.ack(job) for job, _ in part])
+                flight.log.append([taken.ack(job) for job, _ in part])
                 self.count(saved=len(part))
                 if self._told:
                     for job, _ in part:
@@ -191,9 +208,7 @@ class Workshop:
         finally:
             flight.end([job.base for job, _ in ready])
 
-    def _saved(
-        self, taken: Taken, ready: Sequence[tuple[SaveJob, bytes]]
-    ) -> Iterator[Sequence[tuple[SaveJob, bytes]]]:
+    def _saved(self, taken: Taken, ready: Sequence[Ready]) -> Iterator[Sequence[Ready]]:
         """Those of the jobs that are durable now."""
         unsure = [job.base for job, _ in ready if job.unfetched]
         if unsure:
@@ -205,6 +220,7 @@ class Workshop:
             self._storage.save_many(saves)
             yield ready
         except SaveSuperseded:
+            # The storage refuses a batch for any one of its keys: one by one, the others are saved.
             for each, (id, data) in zip(ready, saves, strict=True):
                 try:
                     self._storage.save(id, data)
@@ -223,7 +239,7 @@ class Workshop:
             if data is not None and _incarnation(data, id) != taken.incarnation
         }
 
-    # Counting: called by anyone.
+    # Counting: by any thread.
 
     def count(self, error: str = "", **more: int) -> None:
         with self._lock:
@@ -250,18 +266,16 @@ def _incarnation(data: bytes, id: StateId) -> bytes | None:
         return None
 
 
-_workshops: dict[tuple[str, str], tuple[str, Workshop]] = {}
+_savers: dict[tuple[str, str], Saver] = {}
 
 
-def workshop_of(
-    identity: str, uid: str, run: str, protection: Uncoordinated, function: Any, layout: StateLayout
-) -> Workshop:
-    """The workshop of an operator in this process; a new run, which may have other settings, gets its own."""
-    known = _workshops.get((identity, uid))
-    if known is None or known[0] != run:
-        known = _workshops[identity, uid] = (run, Workshop(protection, function, layout))
-    return known[1]
+def saver_of(operator: SavedOperator) -> Saver:
+    """The saver of an operator in this process; a new run, which may have other settings, gets its own."""
+    key = (operator.workspace.identity, operator.uid)
+    if key not in _savers or _savers[key].run != operator.run:
+        _savers[key] = Saver(operator)
+    return _savers[key]
 
 
 # Threads do not survive a fork.
-os.register_at_fork(after_in_child=_workshops.clear)
+os.register_at_fork(after_in_child=_savers.clear)

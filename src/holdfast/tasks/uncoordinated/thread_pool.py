@@ -1,7 +1,7 @@
 """Threads with a limit on everything: how many, how long an idle one stays, how many requests wait.
 
-Always true: a request that is refused is not run, in no thread; whoever asks is told at once and never waits.
-A thread that dies of a request's error would take its place with it, so requests handle their own.
+Always true: a request that is refused is never run; the caller is told at once and never waits.
+A request handles its own errors: one that got out would end the thread that runs it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NICENESS = 10
 class BoundedPool:
     """Runs requests in the background. `outstanding` counts those that run too.
 
-    One that `steps_back` takes the processor only where nobody else on the machine wants it much.
+    One that `steps_back` leaves the processor to others on the machine that want it.
     """
 
     def __init__(
@@ -106,10 +106,7 @@ class BoundedPool:
             return None
 
 
-def pool_of(
-    name: str, protection: Uncoordinated, settings: SavingPool, *, steps_back: bool = False
-) -> BoundedPool:
+def pool_of(name: str, settings: Uncoordinated, pool: SavingPool, *, steps_back: bool = False) -> BoundedPool:
     """A pool as the user wants it."""
-    seconds = duration_ms(settings.keep_alive) / 1_000
-    outstanding = protection.requests(settings)
-    return BoundedPool(name, settings.threads, seconds, outstanding, steps_back=steps_back)
+    seconds = duration_ms(pool.keep_alive) / 1_000
+    return BoundedPool(name, pool.threads, seconds, settings.requests(pool), steps_back=steps_back)

@@ -15,7 +15,7 @@ from holdfast.checkpoint.store.records import DeltaFile, Extent, SnapshotFile, V
 from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.tasks import working_state
-from holdfast.tasks.messages import WorkPlace, decode_result
+from holdfast.tasks.messages import Workspace, decode_result
 from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
 from tests.unit.inspect.stored import MadeCheckpoint
 
@@ -75,11 +75,11 @@ def test_a_snapshot_of_state_on_its_way_through_the_deltas_of_other_shards_is_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = MadeCheckpoint(tmp_path, parallelism=2)
-    place = WorkPlace("i", made.url, str(tmp_path / "disk"), "lmdb")
+    workspace = Workspace("i", made.url, str(tmp_path / "disk"), "lmdb")
     whole = KeyGroupRange(KeyGroup(0), KeyGroup(made.key_groups))
     # With one shard a task opened the state and its function failed; then there were two; now one again.
     open_shard(
-        place, "totals", made.lineage, Line(whole, EMPTY_VERSION, (), ()), 0, Kept.IN_CHECKPOINT
+        workspace, "totals", made.lineage, Line(whole, EMPTY_VERSION, (), ()), 0, Kept.IN_CHECKPOINT
     ).close()
     for number in range(3):
         made.commit({(f"u{number}", number): {"total": number}})
@@ -91,9 +91,9 @@ def test_a_snapshot_of_state_on_its_way_through_the_deltas_of_other_shards_is_no
 
     monkeypatch.setattr(working_state, "delta_entries", until_killed)
     with pytest.raises(StopIteration):
-        open_shard(place, "totals", made.lineage, line, 3, Kept.IN_CHECKPOINT)
+        open_shard(workspace, "totals", made.lineage, line, 3, Kept.IN_CHECKPOINT)
     schema = file_schema(record_of(made.lineage))
-    batch = snapshot_shard(place, made.lineage, schema, shard=0, groups=whole, epoch=4)
+    batch = snapshot_shard(workspace, made.lineage, schema, shard=0, groups=whole, epoch=4)
     half = decode_result(batch.column("result")[0].as_py()).snapshot
     assert half is not None
     assert half.version in [delta.version for delta in line.deltas]
@@ -102,7 +102,7 @@ def test_a_snapshot_of_state_on_its_way_through_the_deltas_of_other_shards_is_no
 
 
 @pytest.mark.parametrize("snapshots", [False, True])
-@pytest.mark.parametrize("other", [Kept.NOWHERE, Kept.BY_KEY])
+@pytest.mark.parametrize("other", [Kept.NOWHERE, Kept.UNCOORDINATED])
 def test_state_that_no_checkpoint_holds_is_not_taken_for_what_one_does(
     tmp_path: Path, other: Kept, snapshots: bool
 ) -> None:
@@ -111,10 +111,10 @@ def test_state_that_no_checkpoint_holds_is_not_taken_for_what_one_does(
     made.commit({("otto", 1): {"total": 8}})
     plan = line_of(made.view, "totals", made.shards[0])
     # Another machine, whose working state is begun by such a run; it fails before its first result.
-    place = WorkPlace("i", made.url, str(tmp_path / "elsewhere"), "lmdb")
-    with closing(open_shard(place, "totals", made.lineage, plan, 2, other)) as state:
+    workspace = Workspace("i", made.url, str(tmp_path / "elsewhere"), "lmdb")
+    with closing(open_shard(workspace, "totals", made.lineage, plan, 2, other)) as state:
         assert state.entry_count() == 0
-    with closing(open_shard(place, "totals", made.lineage, plan, 2, Kept.IN_CHECKPOINT)) as state:
+    with closing(open_shard(workspace, "totals", made.lineage, plan, 2, Kept.IN_CHECKPOINT)) as state:
         assert state.entry_count() == 2
-    with closing(open_shard(place, "totals", made.lineage, plan, 2, other)) as state:
+    with closing(open_shard(workspace, "totals", made.lineage, plan, 2, other)) as state:
         assert state.entry_count() == 0

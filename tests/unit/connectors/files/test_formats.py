@@ -160,7 +160,7 @@ def test_a_part_of_a_table_is_encoded_as_its_rows_alone_would_be(format: str) ->
     assert encode(format, [part]) == encode(format, [alone])
 
 
-def test_text_that_is_no_utf_8_is_shown_with_replacement_characters(tmp_path: Path) -> None:
+def test_text_that_is_not_utf_8_is_shown_with_replacement_characters(tmp_path: Path) -> None:
     text = broken_text()
     wanted = ["a\ufffd", "é", None, "ok"]
     pairs = pa.MapArray.from_arrays([0, 1, 2, 2, 2], text.slice(0, 2), text.slice(0, 2))
@@ -210,7 +210,7 @@ def test_csv_has_one_header_and_tells_null_from_empty() -> None:
     ]
 
 
-def test_a_null_that_is_alone_in_its_line_is_no_empty_line() -> None:
+def test_a_null_that_is_alone_in_its_line_is_not_an_empty_line() -> None:
     assert encode("csv", [pa.table({"n": pa.array([1, None, 3])})]) == b'"n"\n1\n""\n3\n'
 
 

@@ -40,7 +40,7 @@ def test_an_object_replaced_by_one_of_the_same_size_is_found_before_the_commit()
         reader.verify(slice)
 
 
-def test_what_lies_deeper_is_not_read_and_said_and_names_that_are_no_names_are_set_aside() -> None:
+def test_subdirectories_are_said_and_not_read_and_unreadable_names_are_set_aside() -> None:
     reader, _ = reader_of({"a.json": b"", "2024/b.json": b"", "back\\slash.json": b"", "_logs/c.json": b""})
     slice = reader.next(None, None, 0)
     assert slice is not None

@@ -79,7 +79,7 @@ def test_what_is_remembered_follows_the_files_that_are_there_not_those_that_pass
     assert len(job.reader._read.known) < 150
 
 
-def test_a_place_that_shows_nothing_for_hours_makes_nothing_new() -> None:
+def test_a_directory_that_is_empty_for_hours_makes_nothing_new() -> None:
     job = Checkpoint()
     job.place.names = {f"{number}.json" for number in range(100)}
     before = set(job.plan())

@@ -191,7 +191,7 @@ def replaced(path: Path, text: str) -> None:
     (path.parent / "new.json").rename(path)
 
 
-def test_a_new_mode_or_a_link_is_no_change(tmp_path: Path) -> None:
+def test_a_new_mode_or_a_link_is_not_a_change(tmp_path: Path) -> None:
     put(tmp_path, "a.json")
     reader = source(tmp_path).reader([])
     slice = planned(reader)
@@ -201,7 +201,7 @@ def test_a_new_mode_or_a_link_is_no_change(tmp_path: Path) -> None:
     reader.verify(slice)
 
 
-def test_a_file_that_vanished_before_it_was_planned_is_no_matter(tmp_path: Path) -> None:
+def test_a_file_that_vanished_before_it_was_planned_does_not_matter(tmp_path: Path) -> None:
     put(tmp_path, "a.json", 1), put(tmp_path, "b.json", 2), put(tmp_path, "c.json", 3)
     reader = source(tmp_path).reader([])
     first = planned(reader, max_rows=1)

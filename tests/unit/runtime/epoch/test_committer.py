@@ -13,11 +13,11 @@ from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import (
     Extent,
-    OwnKeysShard,
     PlannedSlice,
     PlanRecord,
     SnapshotFile,
     StagedFile,
+    UncoordinatedShard,
     VersionRecord,
 )
 from holdfast.clock import SystemClock
@@ -252,7 +252,7 @@ def test_news_without_an_epoch_waits_for_the_permit_as_every_commit_does(tmp_pat
     work.submit([outcome(1)])
     work.check(0)
     permit.revoke("the seat was lost")
-    work.submit_marks([mark()])
+    work.submit_uncoordinated([mark()])
     with pytest.raises(SeatLost, match="the seat was lost"):
         work.check(0)
     assert work.view.number == 1
@@ -275,7 +275,7 @@ def test_after_news_that_could_not_be_committed_nothing_is(
         raise StorageError("storage is away; try again")
 
     monkeypatch.setattr(work._checkpoint.chain, "commit", refused)
-    work.submit_marks([mark()])
+    work.submit_uncoordinated([mark()])
     work.submit([outcome(2)])
     go_on.set()
     with pytest.raises(StorageError):
@@ -284,8 +284,8 @@ def test_after_news_that_could_not_be_committed_nothing_is(
     assert Chain(LocalStorage(tmp_path)).load().number == 1
 
 
-def mark() -> OwnKeysShard:
-    return OwnKeysShard(
+def mark() -> UncoordinatedShard:
+    return UncoordinatedShard(
         operator="op", shards=1, first_group=0, end_group=4, incarnation="i", unsaved=0, discarded=0, lost=0,
         version=VersionRecord(epoch=1, attempt=1, result=""),
     )  # fmt: skip

@@ -12,9 +12,9 @@ from holdfast.checkpoint.store.records import OperatorSchema, StateSchema
 from holdfast.checkpoint.store.schemas import lineage_of, record_of
 from holdfast.graph import aggregates as hf
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregate, Aggregation
+from holdfast.graph.columns import state_layout
 from holdfast.runtime.epoch.schemas_in_force import examine
 from holdfast.state.files.evolution import Declared
-from holdfast.tasks.operators.dispatch import state_layout
 
 ROWS = pa.schema([("k", pa.string()), ("a", pa.int64()), ("b", pa.int64())])
 

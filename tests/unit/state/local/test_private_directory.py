@@ -14,7 +14,7 @@ from holdfast.nodes.working_dir_lock import take_owner
 from holdfast.runtime.settings import check_settings
 from holdfast.state.local.backends import MEMORY_DIR_SETTING
 from holdfast.state.local.private_directory import default_working_dir, private_directory
-from holdfast.tasks.messages import WorkPlace
+from holdfast.tasks.messages import Workspace
 from holdfast.tasks.working_state import shard_directory
 
 GROUPS = KeyGroupRange(KeyGroup(0), KeyGroup(8))
@@ -85,16 +85,16 @@ def test_the_default_of_another_user_is_refused_by_every_way_to_it(others: Path)
     # In a task: on one machine, and on an executor without a scratch directory.
     for root in (settings.working_dir, None):
         with pytest.raises(MachineError, match="belongs to user"):
-            shard_directory(WorkPlace("i", "ck", root, "lmdb", private_root=True), "uid", GROUPS)
+            shard_directory(Workspace("i", "ck", root, "lmdb", private_root=True), "uid", GROUPS)
     assert list(others.iterdir()) == []
 
 
 def test_memory_of_another_user_is_refused(others: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MEMORY_DIR_SETTING, str(others.parent))
     monkeypatch.setattr("holdfast.state.local.backends.os.getuid", lambda: int(others.name.split("-")[1]))
-    place = WorkPlace("i", "ck", str(others.parent / "chosen"), "memory")
+    workspace = Workspace("i", "ck", str(others.parent / "chosen"), "memory")
     with pytest.raises(HoldfastError, match="belongs to user"):
-        shard_directory(place, "uid", GROUPS)
+        shard_directory(workspace, "uid", GROUPS)
 
 
 def test_a_place_that_the_user_chose_is_taken_as_it_is(

@@ -15,6 +15,7 @@ from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.delta import to_entries
 from holdfast.tasks.operators.aggregate import run_aggregate
 from holdfast.tasks.operators.batch_function import run_batch
+from holdfast.tasks.operators.keyed_slice import cut
 from holdfast.tasks.operators.result import EpochContext, OperatorResult
 from holdfast.tasks.operators.row_function import run_rows
 
@@ -68,7 +69,8 @@ class Harness:
         kinds = {Aggregation: run_aggregate, BatchFunction: run_batch}
         run: Any = next((run for kind, run in kinds.items() if isinstance(self.function, kind)), run_rows)
         ctx = EpochContext("op", self.epoch + 1, 1_000, 0, self.on_error)
-        return run(self.function, self.layout, table, groups, self.key, self.order_by, self.state, ctx)
+        keyed = cut(self.layout, table, groups, self.key, self.order_by)
+        return run(self.function, self.layout, keyed, self.state, ctx)
 
     def epoch_of(self, rows: Sequence[Any]) -> OperatorResult:
         """Run one epoch and apply its changes."""

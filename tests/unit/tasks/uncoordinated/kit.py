@@ -23,8 +23,8 @@ from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.saved_key import unpack
 from holdfast.storage.key_saves.contract import StateId, StateStorage, is_later, superseded
-from holdfast.tasks.keyed import _operator_result
-from holdfast.tasks.messages import OperatorTask, OwnKeysResult, TaskResult, WorkPlace
+from holdfast.tasks.keyed import operator_result
+from holdfast.tasks.messages import EpochWork, KeyedTask, TaskResult, UncoordinatedResult, Workspace
 from holdfast.tasks.uncoordinated import saver
 
 GROUPS = KeyGroupRange(KeyGroup(0), KeyGroup(4))
@@ -81,7 +81,7 @@ class MemoryStates(StateStorage):
         return {id.key[5:].decode(): unpack(data, id).events for id, data in self.saved.items()}
 
 
-def protection(storage: StateStorage, **settings: Any) -> hf.Uncoordinated:
+def uncoordinated(storage: StateStorage, **settings: Any) -> hf.Uncoordinated:
     if "every" not in settings and "events" not in settings:
         settings["every"] = "20s"
     return hf.Uncoordinated(storage=storage, **settings)
@@ -91,24 +91,24 @@ class Shard:
     """Runs epochs over one working directory, as a driver would have them run."""
 
     def __init__(
-        self, root: Path, protection: hf.Uncoordinated, function: Any = None, run: str = "run"
+        self, root: Path, settings: hf.Uncoordinated, function: Any = None, run: str = "run"
     ) -> None:
-        self.root, self.protection, self.function, self.run_id = root, protection, function or Count(), run
+        self.root, self.settings, self.function, self.run_id = root, settings, function or Count(), run
         layout = StateLayout("op", pa.schema([("user", pa.string())]), state_fields(type(self.function)))
         self.lineage = Lineage.begin(layout)
         self.version = VersionRecord(epoch=0, attempt=0, result="")
         self.now_ms = 1_000_000
         self.epochs = 0
         self.term = 1
-        self.last: OwnKeysResult | None = None
+        self.last: UncoordinatedResult | None = None
 
     def epoch(self, users: Iterable[str], after_ms: int = 1_000, chosen: bool = True) -> dict[str, int]:
         """Run one epoch; gives the last `n` of each user."""
         self.now_ms += after_ms
         result = self.result(list(users))
         assert result.failure is None, result.failure
-        assert result.own_keys is not None
-        self.last = result.own_keys
+        assert result.uncoordinated is not None
+        self.last = result.uncoordinated
         if chosen:
             assert result.version is not None
             self.version, self.epochs = result.version, self.epochs + 1
@@ -123,17 +123,13 @@ class Shard:
         batch = pa.record_batch(
             [pa.array(users, pa.string()), pa.array(group, pa.int32())], ["user", GROUP_COLUMN]
         )
-        return _operator_result(self.task(), 0, [batch])
+        return operator_result(self.task(), 0, [batch])
 
-    def task(self) -> OperatorTask:
-        place = WorkPlace("job", str(self.root / "checkpoint"), str(self.root / "working"), "lmdb")
-        return OperatorTask(
-            place=place,
+    def task(self) -> KeyedTask:
+        workspace = Workspace("job", str(self.root / "checkpoint"), str(self.root / "working"), "lmdb")
+        return KeyedTask(
+            work=EpochWork(workspace, self.epochs + 1, 1, self.run_id, self.now_ms),
             uid="op",
-            epoch=self.epochs + 1,
-            attempt=1,
-            run=self.run_id,
-            clock_ms=self.now_ms,
             committed=0,
             function=self.function,
             lineage=self.lineage,
@@ -143,25 +139,25 @@ class Shard:
             shards=(Line(GROUPS, self.version, (), ()),),
             outputs=("",),
             saves_state=True,
-            protection=self.protection,
+            uncoordinated=self.settings,
             term=self.term,
         )
 
     @property
-    def workshop(self) -> saver.Workshop:
-        return saver._workshops["job", "op"][1]
+    def saver(self) -> saver.Saver:
+        return saver._savers["job", "op"]
 
     def settle(self) -> None:
         """Wait until no save is under way."""
-        for flight in self.workshop._flights.values():
+        for flight in self.saver._flights.values():
             assert flight.wait(DEADLINE), "a save does not end"
 
     def lose_copy(self, run: str = "other") -> None:
         """What is left when process and disk are gone: a new directory, new threads, the same versions."""
         self.root = self.root / "after"
         self.run_id = run
-        saver._workshops.clear()
+        saver._savers.clear()
 
-    def with_protection(self, **settings: Any) -> None:
-        self.protection = replace(self.protection, **settings)
+    def with_settings(self, **settings: Any) -> None:
+        self.settings = replace(self.settings, **settings)
         self.run_id += "'"

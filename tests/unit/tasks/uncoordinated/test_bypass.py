@@ -31,7 +31,7 @@ def test_an_answer_in_between_begins_the_count_again() -> None:
     assert failing(bypass, 9, 0).may_ask(0)
 
 
-def test_after_the_window_one_asks_and_the_others_wait_for_what_it_learns() -> None:
+def test_after_the_window_one_request_is_made_and_the_others_wait_for_its_answer() -> None:
     bypass = failing(Bypass(failures_max=1, window_ms=100), 1, 0)
     bypass = bypass.asked(100)
     assert not bypass.may_ask(100)

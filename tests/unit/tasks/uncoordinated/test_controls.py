@@ -18,9 +18,9 @@ from holdfast.tasks.uncoordinated import due_saves, saver
 from holdfast.tasks.uncoordinated import shard_run as shard_module
 from holdfast.tasks.uncoordinated.bypass import Bypass, Standing
 from holdfast.tasks.uncoordinated.due_saves import until
-from holdfast.tasks.uncoordinated.fetcher import Fetching, Unanswered
-from holdfast.tasks.uncoordinated.saver import Flight, Workshop
-from holdfast.tasks.uncoordinated.shard_run import OwnKeys
+from holdfast.tasks.uncoordinated.fetcher import Fetcher, Unanswered
+from holdfast.tasks.uncoordinated.saver import Flight, Saver
+from holdfast.tasks.uncoordinated.shard_run import ShardRun
 from tests.contract.test_state_storage import (
     test_a_file_is_complete_and_durable_before_it_takes_the_place_of_the_one_before as safe_files,
 )
@@ -30,9 +30,9 @@ from tests.unit.tasks.uncoordinated import test_shard_run as stories
 
 @pytest.fixture(autouse=True)
 def _own_threads() -> Iterator[None]:
-    saver._workshops.clear()
+    saver._savers.clear()
     yield
-    saver._workshops.clear()
+    saver._savers.clear()
 
 
 def fails(story: Callable[..., None], *arguments: Any) -> None:
@@ -50,13 +50,13 @@ def test_s4_1_a_bypass_the_wrong_way_round(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_s4_2_clean_before_the_save_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    serialize = Workshop._serialize
+    serialize = Saver._serialize
 
-    def hasty(self: Workshop, flight: Flight, log: Any, taken: Any, jobs: Any) -> None:
-        log.append([taken.ack(job) for job in jobs])
-        serialize(self, flight, log, taken, jobs)
+    def hasty(self: Saver, flight: Flight, taken: Any, jobs: Any) -> None:
+        flight.log.append([taken.ack(job) for job in jobs])
+        serialize(self, flight, taken, jobs)
 
-    monkeypatch.setattr(Workshop, "_serialize", hasty)
+    monkeypatch.setattr(Saver, "_serialize", hasty)
     fails(stories.test_a_save_that_fails_leaves_the_key_dirty_and_is_tried_again, tmp_path)
 
 
@@ -71,13 +71,13 @@ def test_s4_3_delete_then_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_s4_4_no_answer_taken_for_nothing_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetch = Fetching.fetch
+    fetch = Fetcher.fetch
 
-    def trusting(self: Fetching, bases: Any) -> list[Any]:
+    def trusting(self: Fetcher, bases: Any) -> list[Any]:
         return [None if isinstance(answer, Unanswered) else answer for answer in fetch(self, bases)]
 
-    monkeypatch.setattr(Fetching, "fetch", trusting)
-    fails(stories.test_a_fetch_that_nobody_answers_never_overwrites_the_save, tmp_path)
+    monkeypatch.setattr(Fetcher, "fetch", trusting)
+    fails(stories.test_an_unanswered_fetch_never_overwrites_the_save, tmp_path)
 
 
 def test_s4_8_a_count_that_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +87,10 @@ def test_s4_8_a_count_that_begins_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_s4_9_eviction_without_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(self: OwnKeys, found: dict[bytes, bytes | None], seen: frozenset[bytes], after: str) -> None:
-        limit = self._task.clock_ms - duration_ms(after)
+    def careless(
+        self: ShardRun, found: dict[bytes, bytes | None], seen: frozenset[bytes], after: str
+    ) -> None:
+        limit = self._clock_ms - duration_ms(after)
         for base in [base for base in until(self._state, SEEN_PREFIX, limit) if base not in seen]:
             stored = self._state.get(base + BOOK_SUFFIX)
             assert stored is not None
@@ -96,15 +98,14 @@ def test_s4_9_eviction_without_a_save(tmp_path: Path, monkeypatch: pytest.Monkey
             (entries,) = read_keys(self._task.layout, [base], self._state)
             found.update((key, None) for key, _ in entries)
             found[base + BOOK_SUFFIX] = found[book.seen_key(base)] = found[book.due_key(base)] = None
-            self._workshop.count(evicted=1)
+            self._saver.count(evicted=1)
 
-    monkeypatch.setattr(OwnKeys, "_evict", careless)
+    monkeypatch.setattr(ShardRun, "_evict", careless)
     fails(stories.test_an_idle_key_is_saved_before_it_is_evicted_and_fetched_when_it_comes_back, tmp_path)
 
 
 def test_acknowledgements_of_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (shard_module, due_saves):
-        monkeypatch.setattr(module, "valid", lambda acks, state: {ack.base: ack for ack in acks})
+    monkeypatch.setattr(due_saves, "valid", lambda acks, state: {ack.base: ack for ack in acks})
     fails(stories.test_a_save_taken_on_a_way_that_was_given_up_does_not_make_a_key_clean, tmp_path)
 
 
@@ -125,9 +126,9 @@ def test_a_storage_that_takes_any_save(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_two_processes_that_save_one_shard(tmp_path: Path) -> None:
-    """The right to save is one process's: a second one, here another workshop, is refused and says so."""
+    """The right to save is one process's: a second one, here another saver, is refused and says so."""
     states = kit.MemoryStates()
-    one = kit.Shard(tmp_path, kit.protection(states, every="1s"))
+    one = kit.Shard(tmp_path, kit.uncoordinated(states, every="1s"))
     one.epoch(["ann"])
     states.open.clear()
     one.epoch(["bob"], after_ms=2_000)  # the save of ann hangs, in the first process
@@ -135,12 +136,12 @@ def test_two_processes_that_save_one_shard(tmp_path: Path) -> None:
     while not states.calls["save"]:
         assert time.monotonic() < end, "the first process does not save"
         time.sleep(0.01)
-    first = one.workshop
+    first = one.saver
     one.run_id = "second process"
     states.calls.clear()
-    one.with_protection(fetch_timeout="10ms")
+    one.with_settings(fetch_timeout="10ms")
     one.epoch(["bob"], after_ms=1_000)
-    assert one.workshop is not first
+    assert one.saver is not first
     assert one.last is not None
     assert one.last.counts.rejected >= 1
     assert states.calls["save"] == 0

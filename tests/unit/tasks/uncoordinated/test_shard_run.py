@@ -17,19 +17,19 @@ from holdfast.storage.key_saves.contract import StateId
 from holdfast.tasks.uncoordinated import saver
 from holdfast.tasks.uncoordinated.bypass import Standing
 from holdfast.testing.clocks import ManualClock
-from tests.unit.tasks.uncoordinated.kit import Count, MemoryStates, Shard, protection
+from tests.unit.tasks.uncoordinated.kit import Count, MemoryStates, Shard, uncoordinated
 
 
 @pytest.fixture(autouse=True)
 def _own_threads() -> Iterator[None]:
-    saver._workshops.clear()
+    saver._savers.clear()
     yield
-    saver._workshops.clear()
+    saver._savers.clear()
 
 
 def test_a_dirty_key_is_saved_when_it_is_due_and_not_before(tmp_path: Path) -> None:
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="20s"))
+    shard = Shard(tmp_path, uncoordinated(states, every="20s"))
     shard.epoch(["ann", "bob"])
     shard.epoch(["bob"], after_ms=19_000)
     shard.settle()
@@ -55,7 +55,7 @@ class Drawers(MemoryStates):
 
 def test_keys_that_are_cheaper_to_save_together_are(tmp_path: Path) -> None:
     states = Drawers()
-    shard = Shard(tmp_path, protection(states, every="1s", batch=4))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s", batch=4))
     shard.epoch([f"{name}{drawer}" for name in "abcd" for drawer in "xyz"])
     shard.epoch(["later"], after_ms=2_000)
     shard.settle()
@@ -64,7 +64,7 @@ def test_keys_that_are_cheaper_to_save_together_are(tmp_path: Path) -> None:
 
 def test_what_is_saved_is_clean_and_not_saved_again(tmp_path: Path) -> None:
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="1s"))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s"))
     shard.epoch(["ann"])
     for _ in range(4):
         shard.epoch(["bob"], after_ms=5_000)
@@ -77,7 +77,7 @@ def test_what_is_saved_is_clean_and_not_saved_again(tmp_path: Path) -> None:
 def test_events_that_come_while_a_save_is_under_way_stay_dirty(tmp_path: Path) -> None:
     """Dirty is cleared for the version that was saved."""
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="1s"))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s"))
     shard.epoch(["ann"])
     states.open.clear()
     shard.epoch(["ann", "ann"], after_ms=2_000)  # its save, of one event, hangs
@@ -95,7 +95,7 @@ def test_events_that_come_while_a_save_is_under_way_stay_dirty(tmp_path: Path) -
 def test_a_save_that_fails_leaves_the_key_dirty_and_is_tried_again(tmp_path: Path) -> None:
     """S4 cleared the flag before the save was durable."""
     states = MemoryStates(down=True)
-    shard = Shard(tmp_path, protection(states, every="1s", failures_max=1_000))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s", failures_max=1_000))
     states.down = False
     shard.epoch(["ann"])
     states.down = True
@@ -117,7 +117,7 @@ def test_a_save_that_fails_leaves_the_key_dirty_and_is_tried_again(tmp_path: Pat
 def test_pools_that_are_full_refuse_and_the_keys_stay_dirty(tmp_path: Path) -> None:
     states = MemoryStates()
     one = hf.SavingPool(threads=1, outstanding=1)
-    shard = Shard(tmp_path, protection(states, every="1s", storing=one, serializing=one, batch=1))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s", storing=one, serializing=one, batch=1))
     users = [f"u{i}" for i in range(9)]
     shard.epoch(users)
     epochs = 0
@@ -131,7 +131,7 @@ def test_pools_that_are_full_refuse_and_the_keys_stay_dirty(tmp_path: Path) -> N
 
 def test_a_lost_copy_goes_on_from_its_saves_key_by_key(tmp_path: Path) -> None:
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="1s"))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s"))
     shard.epoch(["ann"] * 5 + ["bob"] * 3)
     shard.epoch(["ann"], after_ms=2_000)  # saves ann at 5 and bob at 3, then counts one more of ann
     shard.settle()
@@ -143,7 +143,7 @@ def test_a_lost_copy_goes_on_from_its_saves_key_by_key(tmp_path: Path) -> None:
 
 def test_the_loss_is_counted_by_events_in_no_save(tmp_path: Path) -> None:
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="1s"))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s"))
     seen = {"ann": 0, "bob": 0}
     for users in (["ann"] * 5, ["ann", "bob"], ["bob"] * 2, ["ann"] * 3):
         # The last one knows of all saves that there will be.
@@ -161,15 +161,15 @@ def test_the_loss_is_counted_by_events_in_no_save(tmp_path: Path) -> None:
 
 def test_working_state_that_survives_loses_nothing_when_the_process_does(tmp_path: Path) -> None:
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="1h"))
+    shard = Shard(tmp_path, uncoordinated(states, every="1h"))
     shard.epoch(["ann"] * 4)
-    saver._workshops.clear()  # the process, its threads and what they knew
+    saver._savers.clear()  # the process, its threads and what they knew
     shard.run_id = "next process"
     assert shard.epoch(["ann"]) == {"ann": 5}
 
 
 def test_a_task_that_runs_again_counts_its_rows_once(tmp_path: Path) -> None:
-    shard = Shard(tmp_path, protection(MemoryStates(), every="1h"))
+    shard = Shard(tmp_path, uncoordinated(MemoryStates(), every="1h"))
     shard.epoch(["ann"])
     assert shard.epoch(["ann"], chosen=False) == {"ann": 2}
     assert shard.epoch(["ann"]) == {"ann": 2}
@@ -177,7 +177,7 @@ def test_a_task_that_runs_again_counts_its_rows_once(tmp_path: Path) -> None:
 
 def test_a_save_taken_on_a_way_that_was_given_up_does_not_make_a_key_clean(tmp_path: Path) -> None:
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="1s", fetch_timeout="50ms"))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s", fetch_timeout="50ms"))
     shard.epoch(["ann"], after_ms=1)
     before, epochs = shard.version, shard.epochs
     shard.epoch(["ann"], after_ms=100)
@@ -194,10 +194,10 @@ def test_a_save_taken_on_a_way_that_was_given_up_does_not_make_a_key_clean(tmp_p
     assert states.calls["save"] == 2, "saved again, as it is now"
 
 
-def test_a_fetch_that_nobody_answers_never_overwrites_the_save(tmp_path: Path) -> None:
+def test_an_unanswered_fetch_never_overwrites_the_save(tmp_path: Path) -> None:
     """S4 started such a key empty and saved that over the good state."""
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="1s", fetch_timeout="50ms"))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s", fetch_timeout="50ms"))
     shard.epoch(["ann"] * 7)
     shard.epoch(["bob"], after_ms=2_000)
     shard.settle()
@@ -215,9 +215,9 @@ def test_a_fetch_that_nobody_answers_never_overwrites_the_save(tmp_path: Path) -
     assert shard.last.discarded == 1
 
 
-def test_a_key_nobody_answered_for_is_saved_once_it_is_known_that_no_save_exists(tmp_path: Path) -> None:
+def test_an_unfetched_key_is_saved_once_it_is_known_that_no_save_exists(tmp_path: Path) -> None:
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="1s", fetch_timeout="50ms"))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s", fetch_timeout="50ms"))
     states.open.clear()
     shard.epoch(["ann"])
     states.open.set()
@@ -231,9 +231,9 @@ def test_a_key_nobody_answered_for_is_saved_once_it_is_known_that_no_save_exists
 
 def test_storage_down_is_bypassed_after_ten_failures_and_asked_again_after_the_window(tmp_path: Path) -> None:
     states, clock = MemoryStates(), ManualClock()
-    shard = Shard(tmp_path, protection(states, every="1h"))
+    shard = Shard(tmp_path, uncoordinated(states, every="1h"))
     shard.epoch(["first"])
-    shard.workshop.fetching.clock = clock
+    shard.saver.fetcher.clock = clock
     states.down = True
     for i in range(15):
         assert shard.epoch([f"u{i}"]) == {f"u{i}": 1}, "processing goes on"
@@ -251,7 +251,7 @@ def test_storage_down_is_bypassed_after_ten_failures_and_asked_again_after_the_w
 def test_the_phase_of_a_count_survives_a_loss(tmp_path: Path) -> None:
     """S4's counter began at 0 again."""
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, events=10))
+    shard = Shard(tmp_path, uncoordinated(states, events=10))
     shard.epoch(["ann"] * 14)
     shard.epoch(["bob"])
     shard.settle()
@@ -270,7 +270,7 @@ def test_the_phase_of_a_count_survives_a_loss(tmp_path: Path) -> None:
 def test_an_idle_key_is_saved_before_it_is_evicted_and_fetched_when_it_comes_back(tmp_path: Path) -> None:
     """S4's cache dropped a key with all that was not saved."""
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="10h", evict_after="60s"))
+    shard = Shard(tmp_path, uncoordinated(states, every="10h", evict_after="60s"))
     shard.epoch(["ann"] * 3)
     evicted = 0
     for _ in range(4):
@@ -287,9 +287,9 @@ def test_an_idle_key_is_saved_before_it_is_evicted_and_fetched_when_it_comes_bac
 
 def test_a_superseded_copy_cannot_overwrite_later_saves(tmp_path: Path) -> None:
     states = MemoryStates()
-    old = Shard(tmp_path / "a", protection(states, every="1s"))
+    old = Shard(tmp_path / "a", uncoordinated(states, every="1s"))
     old.epoch(["ann"] * 2)
-    new = Shard(tmp_path / "b", protection(states, every="1s"), run="new leader")
+    new = Shard(tmp_path / "b", uncoordinated(states, every="1s"), run="new leader")
     new.term = 2
     new.epoch(["ann"] * 9)
     new.epoch(["bob"], after_ms=2_000)
@@ -303,17 +303,27 @@ def test_a_superseded_copy_cannot_overwrite_later_saves(tmp_path: Path) -> None:
         assert old.last is not None
         refused += old.last.counts.superseded
     assert states.events()["ann"] == 9
-    assert refused + old.workshop.take_counts().superseded >= 1
+    assert refused + old.saver.take_counts().superseded >= 1
 
 
-def test_a_checkpoint_begun_anew_goes_on_from_the_saves_of_the_one_before(tmp_path: Path) -> None:
+def test_saves_carry_the_term_of_their_task_also_when_a_run_leads_again(tmp_path: Path) -> None:
     states = MemoryStates()
-    old = Shard(tmp_path / "a", protection(states, every="1s"))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s"))
+    shard.epoch(["ann"])
+    shard.term += 1  # the same run, the same process, the same threads
+    shard.epoch(["bob"], after_ms=2_000)
+    shard.settle()
+    assert [unpack(data, id).term for id, data in states.saved.items()] == [shard.term]
+
+
+def test_a_new_checkpoint_goes_on_from_the_saves_of_the_one_before(tmp_path: Path) -> None:
+    states = MemoryStates()
+    old = Shard(tmp_path / "a", uncoordinated(states, every="1s"))
     old.term, old.epochs = 40, 900
     old.epoch(["ann"] * 3)
     old.epoch(["bob"], after_ms=2_000)
     old.settle()
-    new = Shard(tmp_path / "b", protection(states, every="1s"), run="new")
+    new = Shard(tmp_path / "b", uncoordinated(states, every="1s"), run="new")
     assert new.epoch(["ann"]) == {"ann": 4}
     new.epoch(["bob"], after_ms=2_000)
     new.settle()
@@ -343,7 +353,7 @@ class Hooked(Count):
 def test_the_function_decides_what_is_dirty_when_it_is_saved_and_as_what(tmp_path: Path) -> None:
     states = MemoryStates()
     Hooked.told.clear()
-    shard = Shard(tmp_path, protection(states, every="1h"), Hooked())
+    shard = Shard(tmp_path, uncoordinated(states, every="1h"), Hooked())
     shard.epoch(["odd", "now", "now", "later", "later"])
     shard.epoch(["odd2"])
     shard.settle()
@@ -372,7 +382,7 @@ class Everything(hf.KeyedFunction):
 def test_every_kind_of_state_and_long_keys_come_back(tmp_path: Path) -> None:
     states = MemoryStates()
     long = "x" * 900
-    shard = Shard(tmp_path, protection(states, every="1s"), Everything())
+    shard = Shard(tmp_path, uncoordinated(states, every="1s"), Everything())
     shard.epoch(["ann"] * 3 + [long] * 2)
     shard.epoch(["bob"], after_ms=2_000)
     shard.settle()
@@ -382,7 +392,7 @@ def test_every_kind_of_state_and_long_keys_come_back(tmp_path: Path) -> None:
 
 def test_a_damaged_save_is_held_on_to_and_processing_goes_on(tmp_path: Path) -> None:
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="1s"))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s"))
     shard.epoch(["ann"] * 3)
     shard.epoch(["bob"], after_ms=2_000)
     shard.settle()
@@ -401,7 +411,7 @@ def test_a_fetch_may_take_long_while_answers_come(tmp_path: Path) -> None:
     """Each answer may take the time-out: keys of a healthy storage are never given up for being many."""
     states = MemoryStates()
     users = [f"u{i}" for i in range(12)]
-    shard = Shard(tmp_path, protection(states, every="1s", fetch_timeout="2s", batch=1))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s", fetch_timeout="2s", batch=1))
     shard.epoch(users)
     shard.epoch(users, after_ms=2_000)
     shard.settle()
@@ -413,14 +423,14 @@ def test_a_fetch_may_take_long_while_answers_come(tmp_path: Path) -> None:
 def test_a_storage_that_hangs_costs_an_epoch_one_time_out_and_is_bypassed_after_ten(tmp_path: Path) -> None:
     states = MemoryStates()
     states.open.clear()
-    shard = Shard(tmp_path, protection(states, every="1h", fetch_timeout="200ms", batch=1))
+    shard = Shard(tmp_path, uncoordinated(states, every="1h", fetch_timeout="200ms", batch=1))
     users = [f"u{i}" for i in range(15)]
     for n in range(1, 11):
-        assert n == 1 or shard.workshop.fetching.standing is Standing.ANSWERING, f"after {n - 1} silences"
+        assert n == 1 or shard.saver.fetcher.standing is Standing.ANSWERING, f"after {n - 1} silences"
         began = time.monotonic()
         assert shard.epoch(users) == dict.fromkeys(users, n)
         assert time.monotonic() - began < 10 * 0.2
-    assert shard.workshop.fetching.standing is Standing.BYPASSED
+    assert shard.saver.fetcher.standing is Standing.BYPASSED
     shard.epoch(["v"])
     assert shard.last is not None
     assert shard.last.counts.bypassed == 1
@@ -429,16 +439,16 @@ def test_a_storage_that_hangs_costs_an_epoch_one_time_out_and_is_bypassed_after_
 
 def test_an_answer_after_the_window_serves_the_whole_epoch(tmp_path: Path) -> None:
     states, clock = MemoryStates(), ManualClock()
-    shard = Shard(tmp_path, protection(states, every="1s", failures_max=1, batch=1))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s", failures_max=1, batch=1))
     shard.epoch(["ann", "bob"])
     shard.epoch(["ann", "bob"], after_ms=2_000)
     shard.settle()
     shard.lose_copy()
     shard.epoch(["first"])
-    shard.workshop.fetching.clock = clock
+    shard.saver.fetcher.clock = clock
     states.down = True
     shard.epoch(["other"])
-    assert shard.workshop.fetching.standing is Standing.BYPASSED
+    assert shard.saver.fetcher.standing is Standing.BYPASSED
     states.down = False
     clock.sleep(600)
     assert shard.epoch(["ann", "bob"]) == {"ann": 2, "bob": 2}
@@ -458,7 +468,7 @@ class Picky(Count):
 
 def test_a_key_that_cannot_be_serialised_keeps_no_other_from_being_saved(tmp_path: Path) -> None:
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="1s"), Picky())
+    shard = Shard(tmp_path, uncoordinated(states, every="1s"), Picky())
     shard.epoch(["ann", "bob", "bob", "cid"])
     shard.epoch(["dan"], after_ms=2_000)
     shard.settle()
@@ -471,7 +481,7 @@ def test_a_key_that_cannot_be_serialised_keeps_no_other_from_being_saved(tmp_pat
 
 def test_a_damaged_save_keeps_no_other_key_from_being_saved(tmp_path: Path) -> None:
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="1s", fetch_timeout="50ms"))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s", fetch_timeout="50ms"))
     states.open.clear()
     shard.epoch(["ann", "bob"])  # nobody could say whether they have saves
     states.open.set()

@@ -20,7 +20,7 @@ def until(condition: object) -> None:
         time.sleep(0.002)
 
 
-def test_what_finds_no_room_is_refused_at_once_and_never_run_not_even_by_who_asks() -> None:
+def test_what_finds_no_room_is_refused_at_once_and_never_run_not_even_by_the_caller() -> None:
     """S4's pool for storing ran what it had no room for in the thread that processes events."""
     pool = BoundedPool("t", threads=2, keep_alive_seconds=60, outstanding=3)
     go, ran = threading.Event(), list[int]()

@@ -1,4 +1,4 @@
-"""A job whose keys are saved on their own, to be hurt: `python -m tests.chaos.own_keys_app ROOT [options]`.
+"""A job with uncoordinated keys, to be hurt: `python -m tests.chaos.uncoordinated_app ROOT [options]`.
 
 events -> carts (per key: how many) -> out
 """

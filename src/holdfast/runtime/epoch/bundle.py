@@ -1,6 +1,4 @@
-"""Small payloads of one epoch share one object: an epoch of a few rows costs one durable write, not one per
-shard and stream.
-"""
+"""One object for the small payloads of an epoch: a few rows cost one durable write, not one per shard."""
 
 from __future__ import annotations
 

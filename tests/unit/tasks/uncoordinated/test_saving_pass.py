@@ -9,42 +9,34 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.runtime.epoch.idle_saves import PassTask
 from holdfast.state.contract import Version
-from holdfast.tasks.messages import OwnKeysResult, decode_result
+from holdfast.tasks.messages import UncoordinatedResult, decode_result
 from holdfast.tasks.uncoordinated import saver
-from holdfast.tasks.uncoordinated.saver import Flight
-from tests.unit.tasks.uncoordinated.kit import GROUPS, MemoryStates, Shard, protection
+from holdfast.tasks.uncoordinated.saver import Flight, SavedOperator
+from holdfast.tasks.uncoordinated.saving_pass import PassTask
+from tests.unit.tasks.uncoordinated.kit import GROUPS, MemoryStates, Shard, uncoordinated
 
 
 @pytest.fixture(autouse=True)
 def _own_threads() -> Iterator[None]:
-    saver._workshops.clear()
+    saver._savers.clear()
     yield
-    saver._workshops.clear()
+    saver._savers.clear()
 
 
-def passed(shard: Shard, after_ms: int = 0, everything: bool = False) -> OwnKeysResult | None:
+def passed(shard: Shard, after_ms: int = 0, everything: bool = False) -> UncoordinatedResult | None:
     task, version = shard.task(), Version(shard.version.epoch, shard.version.attempt, shard.version.result)
-    made = PassTask(
-        place=task.place,
-        uid=task.uid,
-        run=task.run,
-        term=task.term,
-        now_ms=shard.now_ms + after_ms,
-        function=task.function,
-        lineage=task.lineage,
-        protection=shard.protection,
-        shards={0: (GROUPS, version)},
-        everything=everything,
+    operator = SavedOperator(
+        task.work.workspace, task.uid, task.work.run, task.term, task.function, task.lineage, shard.settings
     )
+    made = PassTask(operator, shard.now_ms + after_ms, {0: (GROUPS, version)}, everything)
     (batch,) = made(iter([pa.record_batch([pa.array([0])], ["shard"])]))
-    return decode_result(batch.column(0)[0].as_py()).own_keys
+    return decode_result(batch.column(0)[0].as_py()).uncoordinated
 
 
 def test_a_pass_saves_what_is_due_and_nothing_twice(tmp_path: Path) -> None:
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="20s"))
+    shard = Shard(tmp_path, uncoordinated(states, every="20s"))
     shard.epoch(["ann", "bob"])
     early = passed(shard, after_ms=19_000)
     assert early is not None
@@ -62,7 +54,7 @@ def test_a_pass_saves_what_is_due_and_nothing_twice(tmp_path: Path) -> None:
 def test_the_last_pass_saves_everything_also_more_than_the_pools_have_room_for(tmp_path: Path) -> None:
     states = MemoryStates()
     small = hf.SavingPool(threads=2, outstanding=6)
-    given = protection(states, events=1_000_000, batch=2, serializing=small, storing=small)
+    given = uncoordinated(states, events=1_000_000, batch=2, serializing=small, storing=small)
     shard = Shard(tmp_path, given)
     users = [f"u{i}" for i in range(50)]
     shard.epoch(users)
@@ -76,7 +68,7 @@ def test_the_last_pass_also_saves_what_came_while_a_save_was_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="1s"))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s"))
     shard.epoch(["ann"])
     states.open.clear()
     shard.epoch(["ann"], after_ms=2_000)  # its save, of one event, hangs
@@ -94,7 +86,7 @@ def test_the_last_pass_also_saves_what_came_while_a_save_was_under_way(
 
 def test_a_pass_with_the_storage_down_ends_and_says_what_is_left(tmp_path: Path) -> None:
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="1s"))
+    shard = Shard(tmp_path, uncoordinated(states, every="1s"))
     shard.epoch(["ann"] * 3)
     states.down = True
     done = passed(shard, everything=True)
@@ -105,7 +97,7 @@ def test_a_pass_with_the_storage_down_ends_and_says_what_is_left(tmp_path: Path)
 
 def test_working_state_at_another_version_is_left_alone(tmp_path: Path) -> None:
     states = MemoryStates()
-    shard = Shard(tmp_path, protection(states, every="1h"))
+    shard = Shard(tmp_path, uncoordinated(states, every="1h"))
     shard.epoch(["ann"])
     shard.epoch(["ann"], chosen=False)
     assert passed(shard, everything=True) is None

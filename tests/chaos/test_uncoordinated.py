@@ -28,11 +28,11 @@ from tests.chaos.apps import Place, Shape
 from tests.chaos.cluster import Cluster
 from tests.chaos.control import asked
 from tests.chaos.harness import Driver, Scenario
-from tests.chaos.own_keys_app import CARTS, states
+from tests.chaos.uncoordinated_app import CARTS, states
 
 pytestmark = pytest.mark.timeout(900)
 
-APP = "tests.chaos.own_keys_app"
+APP = "tests.chaos.uncoordinated_app"
 SHAPE = Shape(epochs=20, rows=200, keys=50, shards=2)
 KEY_GROUPS = 128
 EVERY_NTH = ("--events", "5")

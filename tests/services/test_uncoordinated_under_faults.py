@@ -20,7 +20,7 @@ from holdfast.tasks.uncoordinated import saver
 from holdfast.tasks.uncoordinated.bypass import Standing
 from tests.services.cable import Cable
 from tests.services.servers import Server, redis_server
-from tests.unit.tasks.uncoordinated.kit import Shard, protection
+from tests.unit.tasks.uncoordinated.kit import Shard, uncoordinated
 
 DEADLINE = 30.0
 USERS = [f"u{i}" for i in range(20)]
@@ -28,10 +28,10 @@ USERS = [f"u{i}" for i in range(20)]
 
 @pytest.fixture
 def redis() -> Iterator[Server]:
-    saver._workshops.clear()
+    saver._savers.clear()
     with redis_server() as server:
         yield server
-    saver._workshops.clear()
+    saver._savers.clear()
 
 
 @pytest.fixture
@@ -71,14 +71,14 @@ def saved_and_lost(shard: Shard, redis: Server) -> None:
 def test_a_storage_that_is_gone_is_bypassed_after_ten_failures_and_asked_again_after_the_window(
     redis: Server, cable: Cable, tmp_path: Path
 ) -> None:
-    shard = Shard(tmp_path, protection(through(cable), every="1s", bypass_for="3s", batch=1))
+    shard = Shard(tmp_path, uncoordinated(through(cable), every="1s", bypass_for="3s", batch=1))
     saved_and_lost(shard, redis)
     cable.refuse()
     for number, user in enumerate(USERS[:9], start=1):
         assert shard.epoch([user]) == {user: 1}, "it goes on from nothing"
-        assert shard.workshop.fetching.standing is Standing.ANSWERING, f"after {number} failures"
+        assert shard.saver.fetcher.standing is Standing.ANSWERING, f"after {number} failures"
     shard.epoch([USERS[9]])
-    assert shard.workshop.fetching.standing is Standing.BYPASSED
+    assert shard.saver.fetcher.standing is Standing.BYPASSED
     shard.settle()
     cable.restore()
     asked = cable.requests
@@ -87,9 +87,9 @@ def test_a_storage_that_is_gone_is_bypassed_after_ten_failures_and_asked_again_a
     assert shard.last.counts.bypassed == 1
     assert cable.requests == asked, "left alone, although it is back"
     assert events(redis)[USERS[10]] == 2, "nothing of an unknown key is saved"
-    until(lambda: shard.workshop.fetching.standing is Standing.PROBING, "the window to be over")
+    until(lambda: shard.saver.fetcher.standing is Standing.PROBING, "the window to be over")
     assert shard.epoch([USERS[11]]) == {USERS[11]: 3}, "fetched again"
-    assert shard.workshop.fetching.standing is Standing.ANSWERING
+    assert shard.saver.fetcher.standing is Standing.ANSWERING
     assert shard.epoch(USERS) == {**dict.fromkeys(USERS, 3), USERS[11]: 4}, "the saves count"
     assert shard.last.discarded == 11, "what eleven users saw without their saves"
 
@@ -99,7 +99,7 @@ def test_a_storage_that_hangs_costs_an_epoch_one_time_out_and_no_good_state(
 ) -> None:
     storage = RedisStateStorage(redis.url, timeout_seconds=5)
     limits = {"fetch_timeout": "500ms", "failures_max": 3, "bypass_for": "2s"}
-    shard = Shard(tmp_path, protection(storage, every="1s", batch=1, **limits))
+    shard = Shard(tmp_path, uncoordinated(storage, every="1s", batch=1, **limits))
     saved_and_lost(shard, redis)
     redis.signal(signal.SIGSTOP)
     try:
@@ -107,13 +107,13 @@ def test_a_storage_that_hangs_costs_an_epoch_one_time_out_and_no_good_state(
             began = time.monotonic()
             assert shard.epoch(USERS, after_ms=2_000) == dict.fromkeys(USERS, n)
             assert time.monotonic() - began < 5, "not one time-out for each of them"
-        assert shard.workshop.fetching.standing is Standing.BYPASSED
+        assert shard.saver.fetcher.standing is Standing.BYPASSED
         for n in range(4, 7):
             assert shard.epoch(USERS, after_ms=2_000) == dict.fromkeys(USERS, n)
     finally:
         redis.signal(signal.SIGCONT)
     assert {events(redis)[user] for user in USERS} == {2}, "held back"
-    until(lambda: shard.workshop.fetching.standing is Standing.PROBING, "the window to be over")
+    until(lambda: shard.saver.fetcher.standing is Standing.PROBING, "the window to be over")
 
     def fetched() -> bool:
         return shard.epoch(USERS[:1])[USERS[0]] == 3
@@ -123,7 +123,7 @@ def test_a_storage_that_hangs_costs_an_epoch_one_time_out_and_no_good_state(
 
 
 def test_only_fetches_wait_for_a_slow_storage(redis: Server, cable: Cable, tmp_path: Path) -> None:
-    shard = Shard(tmp_path, protection(through(cable), every="1s"))
+    shard = Shard(tmp_path, uncoordinated(through(cable), every="1s"))
     shard.epoch(USERS)
     cable.cut()
     began = time.monotonic()
@@ -144,7 +144,7 @@ def test_only_fetches_wait_for_a_slow_storage(redis: Server, cable: Cable, tmp_p
 def test_a_storage_that_fails_now_and_then_gets_every_key_in_the_end(
     redis: Server, cable: Cable, tmp_path: Path
 ) -> None:
-    shard = Shard(tmp_path, protection(through(cable), every="1s", batch=3, failures_max=1_000))
+    shard = Shard(tmp_path, uncoordinated(through(cable), every="1s", batch=3, failures_max=1_000))
     cable.break_every = 7
     count: Counter[str] = Counter()
     failed = 0

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint.store.records import OwnKeysShard, VersionRecord
+from holdfast.checkpoint.store.records import UncoordinatedShard, VersionRecord
 from holdfast.ids import shard_ranges
-from holdfast.runtime.epoch.save_ledger import Ledger
-from holdfast.tasks.messages import OwnKeysResult, SaveCounts
+from holdfast.runtime.epoch.uncoordinated import Ledger
+from holdfast.tasks.messages import SaveCounts, UncoordinatedResult
 
 AT = VersionRecord(epoch=1, attempt=1, result="r")
 
 
-def ledger(shards: int, *marks: OwnKeysShard) -> Ledger:
+def ledger(shards: int, *marks: UncoordinatedShard) -> Ledger:
     ranges = {("op", shard): groups for shard, groups in enumerate(shard_ranges(8, shards))}
     return Ledger(ranges, shards, marks)
 
 
-def told(incarnation: str, unsaved: int, discarded: int = 0, saved: int = 0) -> OwnKeysResult:
-    return OwnKeysResult(incarnation, 100, unsaved, discarded, 0, SaveCounts(saved=saved))
+def told(incarnation: str, unsaved: int, discarded: int = 0, saved: int = 0) -> UncoordinatedResult:
+    return UncoordinatedResult(incarnation, unsaved, discarded, 0, SaveCounts(saved=saved))
 
 
 def test_a_copy_that_is_gone_takes_what_was_not_saved_with_it() -> None:

@@ -1,0 +1,95 @@
+"""The bytes that tasks hand on: rows staged between operators and for sinks, deltas, lists.
+
+Small ones travel in the result row, others are objects under names that no other attempt has. Rows are one
+Arrow IPC stream (LZ4): written in the task, read by the next operator's tasks and by the publisher.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.checkpoint.store.records import Extent
+from holdfast.errors import CorruptionError
+from holdfast.storage.checksums import checksum, read_extent
+from holdfast.storage.contract import Storage
+from holdfast.storage.urls import open_storage
+from holdfast.tasks.messages import EpochWork, Output, Payload
+
+INLINE_BYTES = 32 * 1024
+"""Payloads up to this size travel in the result row; the driver writes all of an epoch's into one object."""
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+def pack_rows(rows: pa.Table) -> bytes:
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, rows.schema, options=_OPTIONS) as writer:
+        writer.write_table(rows)
+    packed: bytes = buffer.getvalue().to_pybytes()
+    return packed
+
+
+def unpack_rows(data: bytes, name: str) -> pa.Table:
+    try:
+        return pa.ipc.open_stream(data).read_all()
+    except pa.ArrowInvalid as cause:
+        raise CorruptionError(
+            f"staged rows in {name} cannot be read ({cause}); restore the file from a copy"
+        ) from cause
+
+
+def load_extent(storage_url: str, extent: Extent) -> pa.Table:
+    """Read staged rows from storage, verified."""
+    return unpack_rows(read_extent(open_storage(storage_url), extent), extent.object)
+
+
+@dataclass(frozen=True)
+class StagedReader:
+    """Reads staged rows inside a Spark task: row `id` of the input names which payload."""
+
+    storage_url: str
+    payloads: tuple[Payload, ...]
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                yield from self._load(self.payloads[index]).cast(self.schema).to_batches()
+
+    def _load(self, payload: Payload) -> pa.Table:
+        if payload.inline is not None:
+            return unpack_rows(payload.inline, "the result of a task")
+        assert payload.extent is not None
+        return load_extent(self.storage_url, payload.extent)
+
+
+class TaskWriter:
+    """Writes what one task hands on. `unique` is in its names, and in no other attempt's."""
+
+    def __init__(self, storage: Storage, work: EpochWork, shard: int, uid: str = "") -> None:
+        self.unique = uuid.uuid4().hex
+        self._storage = storage
+        who = "-".join(filter(None, (work.run, str(work.attempt), uid)))
+        self._stem = f"data/{work.epoch:012d}/{who}-{shard}-{self.unique}"
+        self._count = 0
+
+    def write(self, data: bytes, suffix: str) -> Payload:
+        total = checksum(data)
+        if len(data) <= INLINE_BYTES:
+            return Payload(checksum=total, length=len(data), inline=data)
+        name = f"{self._stem}-{self._count}.{suffix}"
+        self._count += 1
+        self._storage.put(name, data)
+        extent = Extent(object=name, offset=0, length=len(data), checksum=total)
+        return Payload(checksum=total, length=len(data), extent=extent)
+
+    def stage(self, made: Mapping[str, pa.Table], wanted: Collection[str]) -> tuple[Output, ...]:
+        """Write the rows of the outputs that are read."""
+        return tuple(
+            Output(name, rows.num_rows, self.write(pack_rows(rows), "rows.arrow"))
+            for name, rows in made.items()
+            if name in wanted and rows.num_rows
+        )
