@@ -15,16 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from holdfast.state.contract import (
-    EMPTY,
-    DeltaStep,
-    Entries,
-    SnapshotSource,
-    StateTarget,
-    Version,
-    open_state,
-)
-from holdfast.state.local.backends import MEMORY_DIR, backend_named
+from holdfast.state.contract import EMPTY, DeltaStep, Entries, SnapshotSource, StateTarget, Version
+from holdfast.state.local.backends import MEMORY_DIR, backend_named, open_state
 
 BACKENDS = ("lmdb", "memory", "rocksdb")
 ENTRIES, TOUCHED, EPOCHS, VALUE_BYTES, GROUPS = 500_000, 50_000, 9, 40, 64

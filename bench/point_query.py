@@ -32,13 +32,14 @@ from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.clock import SystemClock
 from holdfast.ids import KeyGroupRange, shard_ranges
 from holdfast.inspect.point_query import StateReader
-from holdfast.state.contract import EMPTY, DeltaStep, StateTarget, Version, open_state
+from holdfast.state.contract import EMPTY, DeltaStep, StateTarget, Version
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
 from holdfast.state.encoding.types import parse_type
 from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.delta import Changes, Entry, to_entries, write_delta
 from holdfast.state.files.rows import changes_of, row_schema
+from holdfast.state.local.backends import open_state
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
 

@@ -28,10 +28,11 @@ from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Extent, V
 from holdfast.clock import SystemClock
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.columns import state_layout
-from holdfast.state.contract import EMPTY, DeltaStep, ShardState, StateTarget, Version, open_state
+from holdfast.state.contract import EMPTY, DeltaStep, ShardState, StateTarget, Version
 from holdfast.state.encoding.keys import routing_hash
 from holdfast.state.encoding.routing import key_groups_of
 from holdfast.state.files.delta import to_entries, write_delta
+from holdfast.state.local.backends import open_state
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.operators.aggregate import run_aggregate

@@ -10,10 +10,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
+from unittest.mock import patch
 
 from holdfast.state.contract import (
     EMPTY,
@@ -23,8 +24,9 @@ from holdfast.state.contract import (
     StaleWorkingState,
     StateTarget,
     Version,
-    open_state,
 )
+from holdfast.state.local import directories
+from holdfast.state.local.backends import open_state
 
 KEYS = [b"\x00\x00" + number.to_bytes(4, "big") for number in range(400)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,10 +50,13 @@ def target(epoch: int, committed: int = 0) -> StateTarget:
     return StateTarget(v(epoch) if epoch else EMPTY, 0, 1, (), deltas, committed)
 
 
-def opened(
-    backend: str, directory: Path, wanted: StateTarget, lock_timeout_s: float = DEADLINE_S
-) -> ShardState:
-    return open_state(directory, "job", wanted, backend=backend, lock_timeout_s=lock_timeout_s)
+def opened(backend: str, directory: Path, wanted: StateTarget) -> ShardState:
+    return open_state(directory, "job", wanted, backend=backend)
+
+
+def lock_timeout(seconds: float) -> AbstractContextManager[object]:
+    """How long this process waits for another's lock."""
+    return patch.object(directories, "LOCK_TIMEOUT_S", seconds)
 
 
 def values(state: ShardState) -> set[bytes | None]:
@@ -178,4 +183,5 @@ STORIES = {story.__name__: story for story in (apply_for_ever, be_a_twin, be_a_z
 
 if __name__ == "__main__":
     name, backend, directory, *arguments = sys.argv[1:]
-    STORIES[name](backend, Path(directory), *arguments)  # type: ignore[operator]
+    with lock_timeout(DEADLINE_S):
+        STORIES[name](backend, Path(directory), *arguments)  # type: ignore[operator]

@@ -24,12 +24,9 @@ from holdfast.state.contract import (
     StaleWorkingState,
     StateTarget,
     Version,
-    attach_state,
-    open_state,
-    remove_others,
 )
-from holdfast.state.local import directories, marker
-from holdfast.state.local.backends import MEMORY_DIR, backend_named
+from holdfast.state.local import directories, tables
+from holdfast.state.local.backends import MEMORY_DIR, attach_state, backend_named, open_state, remove_others
 from holdfast.state.local.snapshot_reader import look_up, read_snapshot
 
 BACKENDS = ["lmdb", "memory", "rocksdb"]
@@ -84,10 +81,8 @@ def opened(backend: str, roots: Callable[[str], Path]) -> Open:
         name: str = "shard",
         identity: str = "job/op/0-7",
         using: str = backend,
-        lock_timeout_s: float = 10.0,
     ) -> ShardState:
-        directory = roots(using) / name
-        return open_state(directory, identity, target, backend=using, lock_timeout_s=lock_timeout_s)
+        return open_state(roots(using) / name, identity, target, backend=using)
 
     return open_it
 
@@ -492,7 +487,7 @@ def test_a_full_disk_is_refused_before_anything_is_written(
 
 def test_files_of_another_boot_are_thrown_away(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     opened().apply(EMPTY, v(1), puts(1), 0)
-    monkeypatch.setattr(marker, "boot_id", lambda: "another boot")
+    monkeypatch.setattr(tables, "boot_id", lambda: "another boot")
     rebuilt = opened(StateTarget(v(1), 0, GROUPS, (), (step(1, puts(2)),), 1))
     assert entries_of(rebuilt) == {key(2): b"x"}
 
@@ -517,7 +512,8 @@ def test_a_forked_child_does_no_harm_and_goes_on_or_is_told(opened: Open) -> Non
     if child == 0:
         code = 1
         try:
-            state = opened(StateTarget(v(1), 0, GROUPS, (), (step(1, puts(1)),), 1), lock_timeout_s=0.1)
+            directories.LOCK_TIMEOUT_S = 0.1
+            state = opened(StateTarget(v(1), 0, GROUPS, (), (step(1, puts(1)),), 1))
             code = 10 if entries_of(state) == {key(1): b"x"} else 1
         except StorageError as error:
             code = 20 if "does not survive a fork; start a new process" in str(error) else 1

@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.state.contract import EMPTY, ShardState, StaleWorkingState, attach_state
+from holdfast.state.contract import EMPTY, ShardState, StaleWorkingState
 from holdfast.state.local import database
-from holdfast.state.local.backends import MEMORY_DIR
+from holdfast.state.local.backends import MEMORY_DIR, attach_state
 from tests.contract.state_stories import (
     DEADLINE_S,
     KEYS,
     Player,
     counted,
     expected,
+    lock_timeout,
     opened,
     playing,
     target,
@@ -46,6 +47,12 @@ def shard(backend: str, tmp_path: Path) -> Iterator[Path]:
     yield root / "shard"
     if in_memory:
         shutil.rmtree(root)
+
+
+@pytest.fixture(autouse=True)
+def patient() -> Iterator[None]:
+    with lock_timeout(DEADLINE_S):
+        yield
 
 
 def attached(backend: str, directory: Path) -> ShardState:
@@ -103,9 +110,9 @@ def test_twins_may_disturb_but_never_mislead_each_other(backend: str, shard: Pat
 
 def zombie_story(backend: str, shard: Path) -> None:
     """A process falls asleep before it applies epoch 2; others go on to epoch 4; then it wakes up."""
-    with playing("be_a_zombie", backend, shard) as zombie:
+    with playing("be_a_zombie", backend, shard) as zombie, lock_timeout(0.2):
         assert zombie.heard() == "asleep"
-        state = opened(backend, shard, target(1), lock_timeout_s=0.2)
+        state = opened(backend, shard, target(1))
         for epoch in (2, 3, 4):
             state.apply(v(epoch - 1), v(epoch), counted(epoch), epoch - 1)
         zombie.nudge()
@@ -140,11 +147,11 @@ def test_a_process_that_lets_go_in_time_is_waited_for(backend: str, shard: Path)
 
 
 def test_a_stopped_process_stops_nobody_else(backend: str, shard: Path) -> None:
-    with playing("apply_for_ever", backend, shard, "0") as player:
+    with playing("apply_for_ever", backend, shard, "0") as player, lock_timeout(0.2):
         for _ in range(5):
             player.heard()
         stop(player)
-        state = opened(backend, shard, target(2), lock_timeout_s=0.2)
+        state = opened(backend, shard, target(2))
         assert values(state) == expected(2)
         state.apply(v(2), v(3), counted(3), 2)
         os.kill(player.process.pid, signal.SIGCONT)

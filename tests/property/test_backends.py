@@ -18,9 +18,8 @@ from holdfast.state.contract import (
     SnapshotSource,
     StateTarget,
     Version,
-    open_state,
 )
-from holdfast.state.local.backends import MEMORY_DIR, backend_named
+from holdfast.state.local.backends import MEMORY_DIR, backend_named, open_state
 
 BACKENDS = ["lmdb", "memory", "rocksdb"]
 GROUPS = 4

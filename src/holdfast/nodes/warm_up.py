@@ -106,5 +106,5 @@ def _import_all(backend: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 
     import holdfast.tasks.unkeyed  # noqa: F401
 
-    backend_named(backend).database()
+    backend_named(backend)
     yield from batches

@@ -12,8 +12,8 @@ import socket
 from pathlib import Path
 
 from holdfast.errors import MachineError
-from holdfast.state.local.directories import Lock
-from holdfast.state.local.private_directory import private_directory
+from holdfast.state.local.directories import private_directory
+from holdfast.storage.file_lock import FileLock
 
 OWNERS_MAX = 1_000
 
@@ -21,7 +21,7 @@ OWNERS_MAX = 1_000
 class Owner:
     """A name that is this process's until `release`."""
 
-    def __init__(self, name: str, lock: Lock) -> None:
+    def __init__(self, name: str, lock: FileLock) -> None:
         self.name, self._lock = name, lock
 
     def release(self) -> None:
@@ -38,7 +38,7 @@ def take_owner(working_dir: str, *, private: bool = False) -> Owner:
         Path(working_dir).mkdir(parents=True, exist_ok=True)
         for number in range(1, OWNERS_MAX + 1):
             name = f"{socket.gethostname()}-{number}"
-            lock = Lock(Path(working_dir) / f"{name}.lock")
+            lock = FileLock(Path(working_dir) / f"{name}.lock")
             if lock.try_take():
                 return Owner(name, lock)
             lock.abandon()

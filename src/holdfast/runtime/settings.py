@@ -13,7 +13,7 @@ from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import Guarantee
 from holdfast.runtime.restart_strategy import ExponentialDelay, RestartStrategy
 from holdfast.state.local.backends import backend_named
-from holdfast.state.local.private_directory import default_working_dir
+from holdfast.state.local.directories import default_working_dir
 
 EPOCH_TARGET_SECONDS = 1.0
 """What the adaptive epoch size aims at: small enough to be prompt, large enough to drown the fixed cost."""
@@ -148,7 +148,7 @@ def check_shards(parallelism: int, key_groups: int) -> int:
 
 
 def _backend(name: str) -> str:
-    backend_named(name).check_installed()
+    backend_named(name)
     return name
 
 

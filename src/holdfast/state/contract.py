@@ -4,20 +4,19 @@ Working state is disposable. What counts is in checkpoint storage; this copy onl
 It knows bytes alone: entries are (key, value) pairs sorted by key, a value of None is a deletion.
 
 Always true: the marker (whose state, at which version) changes in the same transaction as the entries, so it
-never lies, whoever is killed, stopped or wakes up late. What is not exactly what a task needs is undone,
-caught up by deltas, or thrown away and rebuilt, never trusted.
-Never here: types and layouts of keys and values (see layout), databases (see backends), choosing a version.
+never lies, whichever process is killed, stopped or wakes up late. What is not exactly what a task needs is
+undone, caught up by deltas, or thrown away and rebuilt, never trusted.
+Never here: layouts of keys and values (see encoding.layout), opening and databases (see local.backends).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.clock import Clock, SystemClock
 from holdfast.errors import RetryableError
 
 Entries = list[tuple[bytes, bytes | None]]
@@ -58,7 +57,7 @@ class SnapshotSource:
     """A snapshot file, of which the key groups from `first_group` (in) to `end_group` (out) are meant.
 
     `backend` names the format of the file. A backend opens a file of its own format as it is, unless there is
-    something to `convert`; from any other the state is built anew, entry by entry. Never written to.
+    something to `convert`; from any other the state is rebuilt, entry by entry. Never written to.
     """
 
     version: Version
@@ -117,10 +116,10 @@ class Arrival(StrEnum):
 
 class ShardState(Protocol):
     """A shard's entries at `version`. One thread at a time; other processes may use the directory meanwhile,
-    or begin the next generation when they cannot.
+    or begin the next one when they cannot.
 
-    Every read checks the marker in its own read transaction and raises StaleWorkingState when someone (a
-    twin of this task, a zombie) has moved the state away from `version`: no read ever mixes two versions.
+    Every read checks the marker in its own read transaction and raises StaleWorkingState when a twin of
+    this task or a zombie has moved the state away from `version`: no read ever mixes two versions.
     """
 
     arrival: Arrival
@@ -206,53 +205,3 @@ def check_target(target: StateTarget) -> None:
     if not target.snapshots:
         start = target.deltas[0].parent if target.deltas else target.version
         assert start == EMPTY, f"nothing leads from the empty state to {start}"
-
-
-def open_state(
-    directory: Path,
-    identity: str,
-    target: StateTarget,
-    *,
-    backend: str = "lmdb",
-    lock_timeout_s: float = 10.0,
-    clock: Clock | None = None,
-) -> ShardState:
-    """Open a shard's working state at exactly `target.version`, by the cheapest way that is safe.
-
-    `directory` belongs to this shard on this machine, and is created. `identity` names job, operator and
-    group range: state of another identity is thrown away. Someone who does not let go of the lock within
-    `lock_timeout_s` (a stopped process) keeps the old files; new ones are begun. CorruptionError: a snapshot
-    was found damaged.
-    """
-    from holdfast.state.local.backends import backend_named
-    from holdfast.state.local.opening import open_shard
-
-    check_target(target)
-    database = backend_named(backend).database()
-    return open_shard(database, directory, identity, target, lock_timeout_s, clock or SystemClock())
-
-
-def remove_others(parent: Path, keep: Collection[str]) -> None:
-    """Remove the working state of all shards below `parent` but those named: what a rescaling has left.
-
-    State that a process still has open stays until every such process has called this.
-    """
-    from holdfast.state.local.opening import vacate
-
-    vacate(parent, keep)
-
-
-def attach_state(
-    directory: Path,
-    identity: str,
-    *,
-    backend: str = "lmdb",
-    lock_timeout_s: float = 10.0,
-    clock: Clock | None = None,
-) -> ShardState | None:
-    """Open what is here, at whatever version it is. None: nothing of this identity that can be used."""
-    from holdfast.state.local.backends import backend_named
-    from holdfast.state.local.opening import attach_shard
-
-    database = backend_named(backend).database()
-    return attach_shard(database, directory, identity, lock_timeout_s, clock or SystemClock())

@@ -1,7 +1,7 @@
 """A shard's working state on the machine of a task: where it is, and how it gets there from the checkpoint.
 
 Always true: what is here is only a copy; what is asked for is a version, and that exactly is opened.
-Never here: how a version is reached (see state.local.opening), and what is done with it (see task).
+Never here: how a version is reached (see state.local.backends), and what is done with it (see task).
 """
 
 from __future__ import annotations
@@ -30,13 +30,10 @@ from holdfast.state.contract import (
     SnapshotSource,
     StateTarget,
     Version,
-    attach_state,
-    open_state,
-    remove_others,
 )
 from holdfast.state.files.conversion import Lineage, delta_entries
-from holdfast.state.local.backends import backend_named
-from holdfast.state.local.private_directory import default_working_dir, private_directory
+from holdfast.state.local.backends import attach_state, backend_named, open_state, remove_others
+from holdfast.state.local.directories import default_working_dir, private_directory
 from holdfast.steps import Step, reached
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.contract import Storage

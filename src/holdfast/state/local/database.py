@@ -1,10 +1,9 @@
-"""A generation that this process has open, whichever database is in it: marker, undo and versions.
+"""A database of working state that this process has open, of whatever backend: marker, undo and versions.
 
-Always true: entries, marker, undo blob and link change in one write transaction, begun under the generation's
+Always true: entries, marker, undo blob and link change in one write transaction, begun under the directory's
 lock, and only after the marker was read in it. Undo leads back exactly one epoch, to the parent that its link
 names.
-Never here: the database (see lmdb_home, rocksdb_home), choosing a version (see working.route), choosing a
-generation (see opening).
+Never here: choosing a version (see contract.route), choosing a directory (see backends).
 """
 
 from __future__ import annotations
@@ -16,13 +15,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Self, TypeVar, cast
 
-from holdfast.clock import Clock
-from holdfast.state.contract import Entries, StaleWorkingState, Version
-from holdfast.state.local.directories import Generation
-from holdfast.state.local.marker import (
-    Link,
+from holdfast.state.contract import Entries, ShardState, StaleWorkingState, StateTarget, Version
+from holdfast.state.local.directories import Directory
+from holdfast.state.local.tables import (
+    DATA,
+    META,
+    UNDO,
+    Tx,
     pack_link,
     pack_marker,
     pack_undo,
@@ -30,7 +31,6 @@ from holdfast.state.local.marker import (
     unpack_link,
     unpack_undo,
 )
-from holdfast.state.local.tables import DATA, META, UNDO, Tx
 
 MARKER_KEY, LINK_PREFIX = b"marker", b"link"
 
@@ -38,20 +38,45 @@ T = TypeVar("T")
 Read = tuple[list[bytes], list[bytes | None]]
 """Keys and the values that they had."""
 
-_homes: dict[Path, Home] = {}
-_homes_lock = threading.Lock()
+_open: dict[Path, Database] = {}
+"""By the shard that they belong to."""
+_open_lock = threading.Lock()
 
 
-class Home(ABC):
-    """One per shard directory and process. Closed when it was left and its last handle is closed."""
+class Database(ABC):
+    """One per shard and process. Closed once it was left and its last user has let go of it."""
 
     entry_bytes: int
     """What the files may have to grow by for one changed entry."""
 
-    def __init__(self, generation: Generation) -> None:
-        self.generation = generation
+    def __init__(self, directory: Directory) -> None:
+        self.directory = directory
         self.given_up = False
         self._users, self._left = 0, False
+
+    @classmethod
+    @abstractmethod
+    def open(cls, directory: Directory, *, may_be_lazy: bool) -> Self:
+        """Open the files of a directory. UnusableStore: they are not to be used.
+
+        `may_be_lazy`: this process built it, and may read a snapshot while it is being checked.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def fill(built: Directory, identity: str, target: StateTarget, start: Version) -> None:
+        """Make the files of a new directory, at `start`: the entries of the target's snapshots, no deltas.
+
+        CorruptionError, ObjectMissing: as the snapshots are.
+        """
+
+    @abstractmethod
+    def shard(self, identity: str, version: Version) -> ShardState:
+        """A handle for a task."""
+
+    def move_on(self) -> bool:
+        """Begin the next directory if there is a reason to. True: look again for the newest."""
+        return False
 
     @abstractmethod
     def read(self, work: Callable[[Tx], T]) -> T:
@@ -65,19 +90,19 @@ class Home(ABC):
         """
 
     @abstractmethod
-    def locked(self, lock_timeout_s: float, clock: Clock) -> AbstractContextManager[None]:
-        """Hold the generation's lock. LockTimeout when it is not free in time."""
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the directory's lock. LockTimeout when it is not free in time."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files and generation: called once, when nobody here will use them again."""
+        """Let go of the files: called once, when nothing here will use them again."""
 
     @abstractmethod
     def abandon(self) -> None:
         """In a forked child: let go of what the parent has open, without harm to it."""
 
-    def follow(self) -> None:  # noqa: B027
-        """Go on with what is left to do behind, if anything is."""
+    def resume(self) -> None:  # noqa: B027
+        """Go on with work in the background that an earlier process left unfinished."""
 
     def hold(self) -> None:
         self._users += 1
@@ -87,7 +112,7 @@ class Home(ABC):
         self._close_if_unused()
 
     def leave(self) -> None:
-        """Nobody will open this generation again here."""
+        """This process will not open the directory again."""
         self._left = True
         self._close_if_unused()
 
@@ -128,12 +153,12 @@ class Home(ABC):
             at = read_marker(tx.get(META, MARKER_KEY), identity)
             if at == version:
                 return
-            undo_to(self, tx, identity, at, check_parent(tx, at, parent))
+            self._undo_to(tx, identity, at, check_parent(tx, at, parent))
             if undo:
                 keys = [entry[0] for entry in entries]
                 before = self._before(tx, keys, reads)
                 tx.put(UNDO, _epoch_key(version.epoch), pack_undo(keys, before))
-                tx.put(META, LINK_PREFIX + _epoch_key(version.epoch), pack_link(Link(version, parent)))
+                tx.put(META, LINK_PREFIX + _epoch_key(version.epoch), pack_link(version, parent))
             self.write_entries(tx, entries)
             _drop_undo(tx, committed)
             tx.put(META, MARKER_KEY, pack_marker(identity, version))
@@ -161,9 +186,20 @@ class Home(ABC):
             at = read_marker(tx.get(META, MARKER_KEY), identity)
             if at != expected:
                 raise StaleWorkingState(f"working state moved from {expected} to {at}; open it again")
-            undo_to(self, tx, identity, at, to)
+            self._undo_to(tx, identity, at, to)
 
         self.write(work)
+
+    def _undo_to(self, tx: Tx, identity: str, at: Version | None, to: Version) -> None:
+        """Take back epoch after epoch until the state is at `to`."""
+        while at is not None and at != to:
+            parent, blob = _parent(tx, at), tx.get(UNDO, _epoch_key(at.epoch))
+            if parent is None or blob is None:
+                raise StaleWorkingState(f"working state at {at} cannot be undone to {to}; open it again")
+            self.write_entries(tx, unpack_undo(blob))
+            _forget_undo(tx, _epoch_key(at.epoch))
+            at = parent
+            tx.put(META, MARKER_KEY, pack_marker(identity, at))
 
     def ancestry(self, identity: str) -> list[Version]:
         """The marker's version, then those that undo can reach. Empty: not our state, or not of this boot."""
@@ -173,8 +209,7 @@ class Home(ABC):
             found = []
             while at is not None:
                 found.append(at)
-                link = _link(tx, at)
-                at = link.parent if link else None
+                at = _parent(tx, at)
             return found
 
         return self.read(work)
@@ -182,54 +217,40 @@ class Home(ABC):
 
 def check_parent(tx: Tx, at: Version | None, parent: Version) -> Version:
     """The safeguard: return the version to undo to before an epoch may be applied on `parent`, or refuse."""
-    if at == parent:
-        return parent
-    link = _link(tx, at) if at else None
-    if link is None or link.parent != parent:
+    if at != parent and (at is None or _parent(tx, at) != parent):
         raise StaleWorkingState(f"working state is at {at}, not at {parent}; open it again")
     return parent
 
 
-def undo_to(home: Home, tx: Tx, identity: str, at: Version | None, to: Version) -> None:
-    """Take back epoch after epoch until the state is at `to`."""
-    while at is not None and at != to:
-        link, blob = _link(tx, at), tx.get(UNDO, _epoch_key(at.epoch))
-        if link is None or blob is None:
-            raise StaleWorkingState(f"working state at {at} cannot be undone to {to}; open it again")
-        home.write_entries(tx, unpack_undo(blob))
-        _forget_undo(tx, _epoch_key(at.epoch))
-        at = link.parent
-        tx.put(META, MARKER_KEY, pack_marker(identity, at))
+def open_database(shard: Path) -> Database | None:
+    """What this process has open for a shard."""
+    with _open_lock:
+        return _open.get(shard)
 
 
-def current_home(directory: Path) -> Home | None:
-    """What this process has open for the shard."""
-    with _homes_lock:
-        return _homes.get(directory)
-
-
-def set_home(directory: Path, home: Home | None) -> None:
-    """Go over to another generation; the one before is closed when its handles are."""
-    with _homes_lock:
-        before = _homes.pop(directory, None)
-        if home is not None:
-            _homes[directory] = home
-    if before is not None and before is not home:
+def set_database(shard: Path, database: Database | None) -> None:
+    """Go over to another directory; the one before is closed when its handles are."""
+    with _open_lock:
+        before = _open.pop(shard, None)
+        if database is not None:
+            _open[shard] = database
+    if before is not None and before is not database:
         before.leave()
 
 
 def leave_others(parent: Path, keep: Collection[str]) -> None:
     """Let go of the shards below `parent` that are not among `keep`."""
-    with _homes_lock:
-        others = [path for path in _homes if path.parent == parent and path.name not in keep]
+    with _open_lock:
+        others = [path for path in _open if path.parent == parent and path.name not in keep]
     for path in others:
-        set_home(path, None)
+        set_database(path, None)
 
 
-def _link(tx: Tx, at: Version) -> Link | None:
+def _parent(tx: Tx, at: Version) -> Version | None:
+    """The version that undo leads back to from `at`."""
     data = tx.get(META, LINK_PREFIX + _epoch_key(at.epoch))
-    link = unpack_link(data) if data else None
-    return link if link and link.version == at else None
+    version, parent = unpack_link(data) if data else (None, None)
+    return parent if version == at else None
 
 
 def _drop_undo(tx: Tx, committed: int) -> None:
@@ -249,11 +270,11 @@ def _epoch_key(epoch: int) -> bytes:
 
 def _after_fork() -> None:
     """In a forked child: let go of the parent's files. Handles do not survive a fork."""
-    global _homes_lock
-    _homes_lock = threading.Lock()
-    for inherited in _homes.values():
+    global _open_lock
+    _open_lock = threading.Lock()
+    for inherited in _open.values():
         inherited.abandon()
-    _homes.clear()
+    _open.clear()
 
 
 with contextlib.suppress(AttributeError):  # no fork on this system

@@ -1,15 +1,15 @@
-"""The directories that hold a shard's working state, one generation after the other.
+"""The directories of working state: whose they are, and how one of a shard follows the other.
 
-    <shard>/g00000007/    the newest is the one to open; an older one is in use by someone who has not noticed
-    <shard>/.new-*/       being built; becomes the next generation by one rename: there whole or not at all
+    <shard>/g00000007/    the newest is the one to open; an older one serves a process that has not noticed
+    <shard>/.new-*/       being built; becomes the next one by one rename: there whole or not at all
     <shard>/.dead-*/      being removed
 
-Two lock files in each: `use` is held shared by every process that has the generation open, so that what
-nobody uses can be swept; `lock` is held by whoever writes. The system drops both when a process dies,
-however it dies.
+Two lock files in each: `use` is held shared by every process that has the directory open, so that unused ones
+can be swept; `lock` is held by the process that writes. The system drops both when a process dies.
 Always true: after a sweep there are at most as many directories as live processes using the shard, and one
-more.
-Never here: what the files mean (see home, rocksdb_home).
+more. Working state is read without suspicion of who wrote it, so where the user chose no place for it, it
+lies in a directory that no other user can look into or change.
+Never here: what the files mean (see database).
 """
 
 from __future__ import annotations
@@ -18,43 +18,29 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.clock import Clock
-from holdfast.errors import StorageError
+from holdfast.clock import SystemClock
+from holdfast.errors import MachineError, StorageError
+from holdfast.storage.file_lock import FileLock, try_flock
 
 DISK_RESERVE_BYTES = 64 << 20
-_POLL_S = 0.002
-_POLL_MAX_S = 0.05
+PRIVATE = 0o700
+_REMEDY = "remove it, or choose a place with --working-dir or HOLDFAST_WORKING_DIR"
+LOCK_TIMEOUT_S = 10.0
+"""How long to wait for a process that holds the writer's lock. One that is stopped keeps its directory, and
+the others begin the next one."""
 
 
 class LockTimeout(Exception):
-    """Someone holds the lock and does not let go. Internal: the way on is a new generation."""
+    """Another process does not let go of the lock. Internal: the way on is a new directory."""
 
 
-class Lock:
-    """A lock file. Taken by one process at a time; the system gives it up when that process dies."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-
-    def try_take(self) -> bool:
-        return _try_flock(self._file, fcntl.LOCK_EX)
-
-    def release(self) -> None:
-        # Unlocked by name, not by closing alone: a forked child may hold a copy of the file.
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-        os.close(self._file)
-
-    def abandon(self) -> None:
-        """In a forked child: let go of the copy. The lock stays with the parent."""
-        os.close(self._file)
-
-
-class Generation:
-    """One directory, in use by this process until `release`."""
+class Directory:
+    """One of a shard's directories, in use by this process until `release`."""
 
     def __init__(self, path: Path, use: int) -> None:
         self.path, self._use = path, use
@@ -65,36 +51,32 @@ class Generation:
         return self.path / "data.mdb"
 
     def still_there(self) -> bool:
-        """False: someone removed the directory under us (never the sweep)."""
+        """False: it was removed under us, though never by a sweep."""
         return _same_file(self._use, self.path / "use")
 
-    def lock(self, timeout_s: float, clock: Clock) -> Lock:
+    def lock(self) -> FileLock:
         """Take the writer's lock. LockTimeout when it is not free in time."""
-        lock = Lock(self.path / "lock")
+        lock = FileLock(self.path / "lock")
         try:
-            give_up, pause = clock.monotonic() + timeout_s, _POLL_S
-            while not lock.try_take():
-                if clock.monotonic() >= give_up:
-                    raise LockTimeout(f"{self.path} stayed locked for {timeout_s} s")
-                clock.sleep(pause)
-                pause = min(pause * 2, _POLL_MAX_S)
+            if not lock.take_within(LOCK_TIMEOUT_S, SystemClock()):
+                raise LockTimeout(f"{self.path} stayed locked for {LOCK_TIMEOUT_S} s")
         except BaseException:
             lock.release()
             raise
         return lock
 
     @contextlib.contextmanager
-    def locked(self, timeout_s: float, clock: Clock) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Hold the writer's lock. LockTimeout when it is not free in time."""
-        lock = self.lock(timeout_s, clock)
+        lock = self.lock()
         try:
             yield
         finally:
             lock.release()
 
     def flag(self, name: str) -> None:
-        """Raise a flag that every process sees, for ever."""
-        with contextlib.suppress(FileNotFoundError):  # the directory was removed: nobody will ask
+        """Raise a flag that every process sees, and that stays."""
+        with contextlib.suppress(FileNotFoundError):  # the directory was removed
             (self.path / name).touch()
 
     def has(self, name: str) -> bool:
@@ -102,6 +84,35 @@ class Generation:
 
     def release(self) -> None:
         os.close(self._use)
+
+
+def default_working_dir() -> Path:
+    """Where working state goes by default, once `private_directory` has seen to it."""
+    return Path(tempfile.gettempdir()) / f"holdfast-{os.geteuid()}"
+
+
+def private_directory(path: Path) -> Path:
+    """Make the directory, or see that it is this user's alone. MachineError: it is another user's or a link,
+    or cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(PRIVATE)
+        # Not followed: a link may point to where another user wants this user's files to be.
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode):
+            raise MachineError(f"{path} is no directory, where working state was to go; {_REMEDY}")
+        if found.st_uid != os.geteuid():
+            raise MachineError(
+                f"{path} belongs to user {found.st_uid}, not to user {os.geteuid()}, whose working state was "
+                f"to go there; {_REMEDY}"
+            )
+        if stat.S_IMODE(found.st_mode) & ~PRIVATE:
+            path.chmod(PRIVATE)
+    except OSError as cause:
+        raise MachineError(f"working state cannot be kept in {path} ({cause}); {_REMEDY}") from cause
+    return path
 
 
 def check_room(directory: Path, bytes_needed: int) -> None:
@@ -120,74 +131,64 @@ def free_bytes(directory: Path) -> int:
     return disk.f_bavail * disk.f_frsize
 
 
-@contextlib.contextmanager
-def claimed(path: Path) -> Iterator[bool]:
-    """Try to be the only one at something. False: another process is at it."""
-    lock = Lock(path)
-    try:
-        yield lock.try_take()
-    finally:
-        lock.release()
-
-
-def newest(directory: Path) -> Path | None:
-    """The generation to open."""
-    numbered = _numbered(directory)
+def newest(shard: Path) -> Path | None:
+    """The directory to open."""
+    numbered = _numbered(shard)
     return numbered[-1] if numbered else None
 
 
-def enter(path: Path) -> Generation | None:
-    """Begin to use a generation. None: it was just swept."""
+def enter(path: Path) -> Directory | None:
+    """Begin to use a directory. None: it was just swept."""
     try:
         use = os.open(path / "use", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    if _try_flock(use, fcntl.LOCK_SH) and _same_file(use, path / "use"):
-        return Generation(path, use)
+    if try_flock(use, fcntl.LOCK_SH) and _same_file(use, path / "use"):
+        return Directory(path, use)
     os.close(use)
     return None
 
 
-def begin(directory: Path) -> Generation:
-    """A new, empty directory to build the next generation in."""
+def begin(shard: Path) -> Directory:
+    """A new, empty directory to build the next one in."""
     while True:
-        path = Path(tempfile.mkdtemp(prefix=".new-", dir=directory))
+        path = Path(tempfile.mkdtemp(prefix=".new-", dir=shard))
         with contextlib.suppress(FileNotFoundError):  # swept between its creation and its lock: try again
             (path / "use").touch()
-            if generation := enter(path):
-                return generation
+            if directory := enter(path):
+                return directory
 
 
-def publish(built: Generation, after: Path | None) -> Path | None:
-    """Make a built generation the newest, by one rename.
+def publish(built: Directory, after: Path | None) -> Path | None:
+    """Make a built directory the newest, by one rename.
 
     None: another one than `after` is the newest by now, and ours was removed.
     """
-    directory = built.path.parent
-    path = directory / f"g{int(after.name[1:]) + 1 if after else 1:08d}"
-    if newest(directory) == after:
-        with contextlib.suppress(OSError):  # the name is taken: someone else was first
+    shard = built.path.parent
+    path = shard / f"g{int(after.name[1:]) + 1 if after else 1:08d}"
+    if newest(shard) == after:
+        with contextlib.suppress(OSError):  # the name is taken: another process was first
             os.rename(built.path, path)
             return path
     shutil.rmtree(built.path, ignore_errors=True)
     return None
 
 
-def sweep(directory: Path, *, newest_too: bool = False) -> None:
-    """Remove what nobody uses: older generations, and what killed processes left half built or removed."""
-    old = _numbered(directory)
+def sweep(shard: Path, *, newest_too: bool = False) -> None:
+    """Remove what is unused: older directories, and what killed processes left half built or removed."""
+    old = _numbered(shard)
     if not newest_too:
         old = old[:-1]
-    hidden = [path for path in directory.iterdir() if path.name.startswith((".new-", ".dead-"))]
+    hidden = [path for path in shard.iterdir() if path.name.startswith((".new-", ".dead-"))]
     for path in [*old, *hidden]:
         try:
             use = os.open(path / "use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
         try:
-            if _try_flock(use, fcntl.LOCK_EX) and _same_file(use, path / "use"):
-                # Renamed first, so that nobody enters what is half removed.
-                dead = tempfile.mkdtemp(prefix=".dead-", dir=directory)
+            if try_flock(use, fcntl.LOCK_EX) and _same_file(use, path / "use"):
+                # Renamed first, so that no process enters what is half removed.
+                dead = tempfile.mkdtemp(prefix=".dead-", dir=shard)
                 with contextlib.suppress(FileNotFoundError):  # another sweeper has it
                     os.rename(path, dead)
                 shutil.rmtree(dead, ignore_errors=True)
@@ -195,27 +196,19 @@ def sweep(directory: Path, *, newest_too: bool = False) -> None:
             os.close(use)
 
 
-def remove_if_unused(directory: Path) -> None:
-    """Remove a shard's directory unless some process uses what is in it."""
-    sweep(directory, newest_too=True)
-    if not any(name.startswith(("g", ".new-")) for name in os.listdir(directory)):
-        shutil.rmtree(directory)
+def remove_if_unused(shard: Path) -> None:
+    """Remove all of a shard's working state unless some process uses it."""
+    sweep(shard, newest_too=True)
+    if not any(name.startswith(("g", ".new-")) for name in os.listdir(shard)):
+        shutil.rmtree(shard)
 
 
-def _numbered(directory: Path) -> list[Path]:
+def _numbered(shard: Path) -> list[Path]:
     try:
-        names = os.listdir(directory)
+        names = os.listdir(shard)
     except FileNotFoundError:
         return []
-    return [directory / name for name in sorted(names) if name.startswith("g") and name[1:].isdigit()]
-
-
-def _try_flock(file: int, mode: int) -> bool:
-    try:
-        fcntl.flock(file, mode | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    return [shard / name for name in sorted(names) if name.startswith("g") and name[1:].isdigit()]
 
 
 def _same_file(file: int, path: Path) -> bool:

@@ -4,8 +4,8 @@ Always true: a write transaction happens whole or not at all, also when its proc
 is synced, so this does not hold for a crash of the machine: the marker's boot id covers that. A full disk is
 an error: pages are written, not changed through the map, where a page without room kills the process
 ([decision 020](../../../docs/decisions/020-working-state-is-written-not-mapped.md)).
-Never here: who may write when. LMDB's own writer lock waits for a stopped process for ever, so whoever opens
-a file or begins a write holds the directory's lock, which gives up (see generations).
+Never here: who may write when. LMDB's own writer lock waits for a stopped process without end, so opening a
+file and beginning a write need the directory's lock, which gives up (see directories).
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _is_refusal(cause: lmdb.Error) -> bool:
 
 
 def share_readonly(path: Path) -> Store:
-    """Map a file that nobody writes to. LMDB allows one opening per process, so its users share it."""
+    """Map a file that is not written to. LMDB allows one opening per process, so its users share it."""
     name = os.path.realpath(path)
     with _shared_lock:
         store, users = _shared.get(name, (None, 0))

@@ -3,8 +3,8 @@
 Always true: a write happens whole or not at all, also when its process is killed in it: it is one batch, and
 goes to the log before anything else. Nothing is synced after a write, so this does not hold for a crash of
 the machine: the marker's boot id covers that.
-Never here: who may open it when. RocksDB refuses a second process at once, so whoever opens the directory
-holds the generation's lock as long as it is open (see rocksdb_home).
+Never here: who may open it when. RocksDB refuses a second process at once, so the process that opens this
+directory holds the lock of the one around it as long as it is open (see rocksdb_backend).
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from typing import Any, TypeVar
 
 import rocksdict
 
-from holdfast.clock import Clock
+from holdfast.clock import SystemClock
 from holdfast.errors import StorageError
 from holdfast.state.local.directories import check_room
-from holdfast.state.local.marker import RESERVED
 from holdfast.state.local.sst_reader import FORMAT_VERSION
-from holdfast.state.local.tables import DATA, META, TABLES, UnusableStore
+from holdfast.state.local.tables import DATA, META, RESERVED, TABLES, UnusableStore
 
 CACHE_BYTES = 64 << 20
 """Blocks kept in memory, for all shards of a process together: they outlive the closing of a directory."""
@@ -102,7 +101,7 @@ class Store:
             self._db: Any = rocksdict.Rdict(str(path), _options(), access_type=access)
 
     def read(self, work: Callable[[RocksDbTx], T]) -> T:
-        """Run `work`. The view is consistent because the caller lets nobody write meanwhile."""
+        """Run `work`. The view is consistent because the caller lets nothing write meanwhile."""
         with _translated(self.path):
             return work(RocksDbTx(self._db))
 
@@ -146,13 +145,14 @@ class Store:
         with _translated(self.path):
             return sum(int(self._db.property_int_value(name) or 0) for name in names)
 
-    def settle(self, clock: Clock) -> None:
+    def settle(self) -> None:
         """Write out what is in memory, and wait while files are being merged, within reason.
 
-        Closing throws away a merging that is under way, and the next opening begins it anew.
+        Closing throws away a merging that is under way, and the next opening begins it again.
         """
         with contextlib.suppress(UnusableStore, StorageError), _translated(self.path):
             self._db.flush()
+            clock = SystemClock()
             give_up = clock.monotonic() + SETTLE_MAX_S
             while self._is_merging() and clock.monotonic() < give_up:
                 clock.sleep(_POLL_S)
@@ -173,7 +173,7 @@ class Store:
 
 
 def write_table(path: Path, items: Iterable[Item]) -> None:
-    """Write sorted items, at least one, to a new table file that `rocksdb_file` and RocksDB read."""
+    """Write sorted items, at least one, to a new table file that `sst_reader` and RocksDB read."""
     with _translated(path):
         writer = rocksdict.SstFileWriter(_table_options())
         writer.open(str(path))

@@ -1,8 +1,8 @@
-"""Native snapshot files: their chunk checksums, and what is done with one behind a lazy restore.
+"""Snapshot files: their chunk checksums, and the thread that checks and copies one behind a lazy restore.
 
-A snapshot is one LMDB file, named by a commit record with the XXH3 checksum of every chunk of it. It is never
+A snapshot is one file, named by a commit record with the XXH3 checksum of every chunk of it. It is never
 written to again, and may be unlinked by retention while it is open here.
-Never here: what is inside (see shard), where it is kept (see checkpoint).
+Never here: what is inside (see snapshot_reader), where it is kept (see checkpoint).
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from pathlib import Path
 
 from holdfast.errors import CorruptionError, HoldfastError, StorageError
 from holdfast.state.contract import SnapshotInfo, SnapshotSource, StaleWorkingState, Version
-from holdfast.state.local.directories import Generation, claimed
+from holdfast.state.local.directories import Directory
 from holdfast.storage.checksums import checksum
+from holdfast.storage.file_lock import claimed
 
 CHUNK_BYTES = 4 << 20
 
 VERIFIED = "verified"
-"""Flag of a generation: every chunk of its base was checked."""
+"""Flag of a directory: every chunk of its base was checked."""
 CONDEMNED = "condemned"
-"""Flag of a generation: never use it again."""
+"""Flag of a directory: never use it again."""
 COPY = "base.copy"
-"""File in a generation: the whole base, copied and checked."""
+"""File in a directory: the whole base, copied and checked."""
 
 
 def describe(path: Path, version: Version) -> SnapshotInfo:
@@ -77,19 +78,18 @@ def copy_checked(source: SnapshotSource, file: int, to: Path, stop: threading.Ev
             copy.write(data)
 
 
-class Follower:
-    """Works behind a lazily opened base: first checks every chunk of it, then copies it into the generation.
+class BaseCopier:
+    """Works behind a lazily opened base: first checks every chunk of it, then copies it into the directory.
 
-    A daemon thread: it dies with the process, and the next one begins anew. One copier per generation at a
-    time.
+    A daemon thread: it dies with the process, and the next one starts over. One copies a directory at a time.
     """
 
-    def __init__(self, source: SnapshotSource, file: int, generation: Generation) -> None:
+    def __init__(self, source: SnapshotSource, file: int, directory: Directory) -> None:
         """`file`: the open base. Its path may be gone by now."""
-        self._source, self._file, self._generation = source, os.dup(file), generation
+        self._source, self._file, self._directory = source, os.dup(file), directory
         self._verified, self._stop = threading.Event(), threading.Event()
         self._error: HoldfastError | None = None
-        self._thread = threading.Thread(target=self._run, name=f"base of {generation.path}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"base of {directory.path}", daemon=True)
         self._thread.start()
 
     def wait_verified(self) -> None:
@@ -115,7 +115,7 @@ class Follower:
             self._verified.set()
             self._copy()
         except CorruptionError as found:
-            self._generation.flag(CONDEMNED)
+            self._directory.flag(CONDEMNED)
             self._error = found
         except OSError as cause:
             # A failed copy changes nothing: the base stays mapped. A failed check is told to who waits for
@@ -127,18 +127,18 @@ class Follower:
             os.close(self._file)
 
     def _verify(self) -> None:
-        if self._generation.has(VERIFIED):
+        if self._directory.has(VERIFIED):
             return
         for index, data in _chunks(self._file, self._source.length, self._source.chunk_bytes):
             if self._stop.is_set():
-                self._error = StaleWorkingState(f"{self._generation.path} was left, its base unchecked")
+                self._error = StaleWorkingState(f"{self._directory.path} was left, its base unchecked")
                 return
             check_chunk(self._source, index, data)
-        self._generation.flag(VERIFIED)
+        self._directory.flag(VERIFIED)
 
     def _copy(self) -> None:
-        directory = self._generation.path
-        if self._error is not None or self._generation.has(COPY):
+        directory = self._directory.path
+        if self._error is not None or self._directory.has(COPY):
             return
         with claimed(directory / "copy.lock") as mine:
             if not mine:

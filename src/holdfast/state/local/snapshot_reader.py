@@ -50,7 +50,7 @@ def look_up(source: SnapshotSource, keys: Sequence[bytes]) -> list[bytes | None]
 
     Of a RocksDB file every chunk that is touched is checked. An LMDB file is mapped and only its length and
     first chunk are: damage elsewhere may give a wrong value, or crash LMDB. Where that matters, call
-    `snapshot.verify` first.
+    `snapshot_file.verify` first.
     """
     _reader(source)
     with _explained(source):

@@ -1,9 +1,9 @@
 """Reading a RocksDB snapshot, one SST file, without RocksDB: other backends and inspection need no library.
 
-The file is a block-based table as `rocksdb.write_table` writes it: format version 2, no compression, one
+The file is a block-based table as `rocksdb_store.write_table` writes it: format version 2, uncompressed, one
 index block. Each block is a run of entries that share key prefixes with the one before, then restart points.
 Always true: a file of any other form is refused, never guessed at.
-Never here: checksums (see snapshot), writing (see rocksdb).
+Never here: checksums (see snapshot_file), writing (see rocksdb_store).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 
-from holdfast.state.local.marker import RESERVED
+from holdfast.state.local.tables import RESERVED
 
 FOOTER_BYTES = 53
 FORMAT_VERSION = 2

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.ids import KeyGroupRange
-from holdfast.state.contract import ShardState, Version, attach_state
+from holdfast.state.contract import ShardState, Version
 from holdfast.state.files.save_books import SHARD_KEY, ShardBook
+from holdfast.state.local.backends import attach_state
 from holdfast.tasks.messages import UncoordinatedResult, as_batch, result_here
 from holdfast.tasks.uncoordinated.ack_log import AckLog
 from holdfast.tasks.uncoordinated.due_saves import ShardSaves

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StorageError
-from holdfast.state.contract import EMPTY, DeltaStep, Entries, ShardState, StateTarget, Version, open_state
+from holdfast.state.contract import EMPTY, DeltaStep, Entries, ShardState, StateTarget, Version
 from holdfast.state.local import directories
+from holdfast.state.local.backends import open_state
 
 DISK_BYTES = 80 << 20
 """More than the reserve that working state leaves free, so that a small change is begun."""

@@ -20,15 +20,14 @@ from holdfast.state.contract import (
     StaleWorkingState,
     StateTarget,
     Version,
-    open_state,
 )
-from holdfast.state.local import rocksdb_store
-from holdfast.state.local.backends import backend_named
-from holdfast.state.local.directories import Lock
-from holdfast.state.local.rocksdb_shard import RocksDbShard
+from holdfast.state.local import directories, rocksdb_store
+from holdfast.state.local.backends import backend_named, open_state
+from holdfast.state.local.rocksdb_backend import RocksDbShard
 from holdfast.state.local.snapshot_reader import look_up, read_snapshot
 from holdfast.state.local.sst_reader import Table, UnreadableTable
 from holdfast.state.local.tables import Tx
+from holdfast.storage.file_lock import FileLock
 
 START = StateTarget(EMPTY, 0, 2)
 ENTRIES: Entries = [(b"\x00\x00" + number.to_bytes(8, "big"), b"v" * 50) for number in range(20_000)]
@@ -42,7 +41,12 @@ START_AT_1 = StateTarget(v(1), 0, 2, (), (DeltaStep(v(1), EMPTY, lambda: ENTRIES
 
 
 def opened(directory: Path, target: StateTarget = START) -> ShardState:
-    return open_state(directory, "job", target, backend="rocksdb", lock_timeout_s=0.1)
+    return open_state(directory, "job", target, backend="rocksdb")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directories, "LOCK_TIMEOUT_S", 0.1)
 
 
 def filled(directory: Path) -> ShardState:
@@ -52,7 +56,7 @@ def filled(directory: Path) -> ShardState:
 
 
 def locked(directory: Path) -> bool:
-    lock = Lock(directory / "g00000001/lock")
+    lock = FileLock(directory / "g00000001/lock")
     taken = lock.try_take()
     lock.release()
     return not taken
@@ -77,7 +81,7 @@ def test_a_snapshot_lets_go_of_the_directory_while_it_is_written(
     seen = []
     write_table = rocksdb_store.write_table
     monkeypatch.setattr(
-        "holdfast.state.local.rocksdb_shard.write_table",
+        "holdfast.state.local.rocksdb_backend.write_table",
         lambda to, items: (seen.append(locked(tmp_path / "shard")), write_table(to, items)),
     )
     state.snapshot(tmp_path / "snapshot")
@@ -126,14 +130,14 @@ def test_files_that_tasks_leave_are_merged_although_each_task_closes_at_once(
             steps = (DeltaStep(v(epoch - 1), EMPTY, list),)
             state = opened(directory, StateTarget(v(epoch - 1), 0, 2, (), steps, epoch - 1))
             assert isinstance(state, RocksDbShard)
-            with state._home.awake() as store:
+            with state._database.awake() as store:
                 most = max(most, store._db.property_int_value("rocksdb.num-files-at-level0"))
             state.apply(v(epoch - 1), v(epoch), ENTRIES, epoch - 1)
             state.close()
         return most
 
     assert unmerged(tmp_path / "settled") < rocksdb_store.UNMERGED_FILES
-    monkeypatch.setattr(rocksdb_store.Store, "settle", lambda self, clock: None)
+    monkeypatch.setattr(rocksdb_store.Store, "settle", lambda self: None)
     assert unmerged(tmp_path / "hasty") >= rocksdb_store.UNMERGED_FILES
 
 
@@ -267,10 +271,9 @@ def test_looking_up_checks_the_chunks_that_it_touches(tmp_path: Path) -> None:
 
 def test_what_is_not_installed_is_named_with_the_command_that_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for check in (backend_named("rocksdb").check_installed, backend_named("rocksdb").database):
-        with pytest.raises(DefinitionError, match=r"pip install 'holdfast\[rocksdb\]'"):
-            check()
-    backend_named("lmdb").check_installed()
+    with pytest.raises(DefinitionError, match=r"pip install 'holdfast\[rocksdb\]'"):
+        backend_named("rocksdb")
+    assert backend_named("lmdb").snapshots == "lmdb"
 
 
 def test_memory_is_where_it_is_said_to_be_or_an_error(

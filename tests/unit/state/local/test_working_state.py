@@ -29,12 +29,11 @@ from holdfast.state.contract import (
     StaleWorkingState,
     StateTarget,
     Version,
-    attach_state,
-    open_state,
     route,
 )
-from holdfast.state.local import database, directories, lmdb_store, marker, snapshot_file
-from holdfast.state.local.lmdb_shard import LmdbShard
+from holdfast.state.local import database, directories, lmdb_store, snapshot_file, tables
+from holdfast.state.local.backends import attach_state, open_state
+from holdfast.state.local.lmdb_backend import LmdbShard
 
 KEYS = [b"\x00\x00" + number.to_bytes(4, "big") for number in range(400)]
 DEADLINE_S = 30.0
@@ -62,8 +61,8 @@ def target(epoch: int, committed: int = 0) -> StateTarget:
     return StateTarget(v(epoch) if epoch else EMPTY, 0, 1, (), chain(epoch), committed)
 
 
-def opened(directory: Path, wanted: StateTarget = START, lock_timeout_s: float = 10.0) -> ShardState:
-    return open_state(directory, "job", wanted, lock_timeout_s=lock_timeout_s)
+def opened(directory: Path, wanted: StateTarget = START) -> ShardState:
+    return open_state(directory, "job", wanted)
 
 
 def values(state: ShardState) -> set[bytes | None]:
@@ -329,7 +328,9 @@ def test_without_undo_a_dead_attempt_stays_in_the_state(
 # Stopped
 
 
-def test_a_process_stopped_with_the_lock_held_stops_nobody_else(tmp_path: Path) -> None:
+def test_a_process_stopped_with_the_lock_held_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def work(pipe: Connection) -> None:
         state = opened(tmp_path, target(1))
 
@@ -349,7 +350,8 @@ def test_a_process_stopped_with_the_lock_held_stops_nobody_else(tmp_path: Path) 
 
     with child(work) as (process, pipe):
         wait_until(lambda: is_stopped(process.pid), "the child to stop in its transaction")
-        state = opened(tmp_path, target(1), lock_timeout_s=0.1)
+        monkeypatch.setattr(directories, "LOCK_TIMEOUT_S", 0.1)
+        state = opened(tmp_path, target(1))
         assert values(state) == expected(1)
         for epoch in (2, 3):
             state.apply(v(epoch - 1), v(epoch), counted(epoch), epoch - 1)
@@ -364,13 +366,14 @@ def test_a_process_stopped_with_the_lock_held_stops_nobody_else(tmp_path: Path) 
     assert generations_in(tmp_path) == ["g00000002"]
 
 
-def test_apply_gives_up_on_a_lock_that_stays_held(tmp_path: Path) -> None:
-    state = opened(tmp_path, lock_timeout_s=0.05)
+def test_apply_gives_up_on_a_lock_that_stays_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directories, "LOCK_TIMEOUT_S", 0.05)
+    state = opened(tmp_path)
     with open(tmp_path / "g00000001/lock", "w") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
         with pytest.raises(StaleWorkingState, match="stayed locked"):
             state.apply(EMPTY, v(1), counted(1), 0)
-        elsewhere = opened(tmp_path, lock_timeout_s=0.05)
+        elsewhere = opened(tmp_path)
         elsewhere.apply(EMPTY, v(1), counted(1), 0)
     assert values(elsewhere) == expected(1)
     assert generations_in(tmp_path) == ["g00000001", "g00000002"]
@@ -390,7 +393,7 @@ def test_files_of_another_boot_are_thrown_away(tmp_path: Path) -> None:
     opened(tmp_path, target(1)).close()
 
     def work(pipe: Connection) -> None:
-        marker.boot_id = lambda: "another boot"  # type: ignore[assignment]
+        tables.boot_id = lambda: "another boot"  # type: ignore[assignment]
         deltas = (DeltaStep(v(1), EMPTY, lambda: counted(5)),)
         pipe.send(values(opened(tmp_path, StateTarget(v(1), 0, 1, (), deltas))))
 
@@ -416,7 +419,7 @@ def test_a_base_deleted_by_retention_serves_who_has_it_open_and_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = written_snapshot(tmp_path)
-    monkeypatch.setattr(snapshot_file.Follower, "_copy", lambda self: None)
+    monkeypatch.setattr(snapshot_file.BaseCopier, "_copy", lambda self: None)
     lazy = opened(tmp_path / "shard", StateTarget(v(1), 0, 1, (base,), (), 1))
     base.path.unlink()
     assert values(lazy) == {b"1"}
@@ -469,7 +472,7 @@ def test_who_did_not_begin_an_unchecked_restore_checks_before_reading(tmp_path: 
     wanted = StateTarget(v(1), 0, 1, (base,), (), 1)
 
     def begins(pipe: Connection) -> None:
-        snapshot_file.Follower._run = lambda self: threading.Event().wait()  # type: ignore[assignment]
+        snapshot_file.BaseCopier._run = lambda self: threading.Event().wait()  # type: ignore[assignment]
         opened(tmp_path / "shard", wanted)
         pipe.send("open")
 
@@ -511,7 +514,7 @@ def test_a_state_larger_than_its_map_grows_in_every_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lmdb_store, "MAP_BYTES", 1 << 20)
-    monkeypatch.setattr("holdfast.state.local.lmdb_opening.MAP_BYTES", 1 << 20)
+    monkeypatch.setattr("holdfast.state.local.lmdb_backend.MAP_BYTES", 1 << 20)
     big: Entries = [(key, b"b" * 20_000) for key in KEYS]
 
     def work(pipe: Connection) -> None:
@@ -546,25 +549,3 @@ def test_a_forked_child_opens_files_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(StaleWorkingState):
         parent.get(KEYS[0])
     assert values(opened(tmp_path, target(1))) == expected(1)
-
-
-def test_the_sweep_keeps_what_is_in_use_and_removes_the_rest(tmp_path: Path) -> None:
-    built = directories.begin(tmp_path)
-    (tmp_path / ".new-leftover").mkdir()
-    (tmp_path / ".dead-leftover").mkdir()
-    first = directories.publish(built, None)
-    assert first is not None
-    second = directories.publish(directories.begin(tmp_path), first)
-    directories.sweep(tmp_path)
-    assert generations_in(tmp_path) == ["g00000001", "g00000002"]
-    built.release()
-    directories.sweep(tmp_path)
-    assert directories.newest(tmp_path) == second
-    assert generations_in(tmp_path) == ["g00000002"]
-
-
-def test_of_two_that_build_at_once_one_is_published(tmp_path: Path) -> None:
-    one, two = directories.begin(tmp_path), directories.begin(tmp_path)
-    assert directories.publish(one, None) == tmp_path / "g00000001"
-    assert directories.publish(two, None) is None
-    assert generations_in(tmp_path) == ["g00000001"]

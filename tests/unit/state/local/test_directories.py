@@ -1,4 +1,4 @@
-"""Directories whose names others can guess."""
+"""Directories of working state: private ones, and how one of a shard follows the other."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from holdfast.errors import HoldfastError, MachineError
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.nodes.working_dir_lock import take_owner
 from holdfast.runtime.settings import check_settings
+from holdfast.state.local import directories
 from holdfast.state.local.backends import MEMORY_DIR_SETTING
-from holdfast.state.local.private_directory import default_working_dir, private_directory
+from holdfast.state.local.directories import default_working_dir, private_directory
 from holdfast.tasks.messages import Workspace
 from holdfast.tasks.working_state import shard_directory
 
@@ -44,7 +45,7 @@ def others(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     else:
         # The directory cannot be given away, so this process is taken for another user's.
         other = os.geteuid() + 1
-        monkeypatch.setattr("holdfast.state.local.private_directory.os.geteuid", lambda: other)
+        monkeypatch.setattr("holdfast.state.local.directories.os.geteuid", lambda: other)
         made = made.rename(default_working_dir())
     return made
 
@@ -104,3 +105,25 @@ def test_a_place_that_the_user_chose_is_taken_as_it_is(
     monkeypatch.setenv("HOLDFAST_WORKING_DIR", str(others))
     settings = check_settings("ck", {})
     assert (settings.working_dir, settings.private_working_dir) == (str(others), False)
+
+
+def test_the_sweep_keeps_what_is_in_use_and_removes_the_rest(tmp_path: Path) -> None:
+    built = directories.begin(tmp_path)
+    (tmp_path / ".new-leftover").mkdir()
+    (tmp_path / ".dead-leftover").mkdir()
+    first = directories.publish(built, None)
+    assert first is not None
+    second = directories.publish(directories.begin(tmp_path), first)
+    directories.sweep(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["g00000001", "g00000002"]
+    built.release()
+    directories.sweep(tmp_path)
+    assert directories.newest(tmp_path) == second
+    assert sorted(os.listdir(tmp_path)) == ["g00000002"]
+
+
+def test_of_two_that_build_at_once_one_is_published(tmp_path: Path) -> None:
+    one, two = directories.begin(tmp_path), directories.begin(tmp_path)
+    assert directories.publish(one, None) == tmp_path / "g00000001"
+    assert directories.publish(two, None) is None
+    assert sorted(os.listdir(tmp_path)) == ["g00000001"]

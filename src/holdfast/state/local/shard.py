@@ -1,8 +1,8 @@
-"""A shard's working state, as tasks see it: ShardState over a generation that this process has open.
+"""A shard's working state, as tasks see it: ShardState over a database that this process has open.
 
 Always true: a read returns values of `version` or raises; it never looks at the state without looking at the
 marker.
-Never here: getting to a version (see opening), a database (see lmdb_shard, rocksdb_shard).
+Never here: getting to a version (see backends).
 """
 
 from __future__ import annotations
@@ -14,43 +14,40 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from holdfast.clock import Clock
 from holdfast.state.contract import Arrival, Entries, SnapshotInfo, StaleWorkingState, Version
 from holdfast.state.local import snapshot_file
-from holdfast.state.local.database import MARKER_KEY, Home, Read
+from holdfast.state.local.database import MARKER_KEY, Database, Read
 from holdfast.state.local.directories import LockTimeout
-from holdfast.state.local.marker import pack_marker
-from holdfast.state.local.tables import DATA, META, Tx, UnusableStore
+from holdfast.state.local.tables import DATA, META, Tx, UnusableStore, pack_marker
 
 SCAN_PAGES = (16, 256, 2048)
 """Entries that a scan reads in its first, its second and every further transaction: most scans are short."""
 REMEMBERED_MAX = 1_000_000
 """Values remembered from reads, so that applying the epoch need not read them again for its undo."""
 
-H = TypeVar("H", bound=Home)
+D = TypeVar("D", bound=Database)
 T = TypeVar("T")
 Item = tuple[bytes, bytes]
 
 
-class Shard(ABC, Generic[H]):
+class Shard(ABC, Generic[D]):
     """See ShardState."""
 
-    def __init__(self, home: H, identity: str, version: Version, lock_timeout_s: float, clock: Clock) -> None:
-        self._home, self._identity, self._version = home, identity, version
-        self._lock_timeout_s, self._clock = lock_timeout_s, clock
+    def __init__(self, database: D, identity: str, version: Version) -> None:
+        self._database, self._identity, self._version = database, identity, version
         self._marker = pack_marker(identity, version)
         self._reads: list[Read] = []
         self._remembered = 0
         self._closed = False
         self.arrival = Arrival.THERE
-        home.hold()
+        database.hold()
 
     @property
     def version(self) -> Version:
         return self._version
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        values = self._read(lambda tx: self._home.look_up(tx, keys))
+        values = self._read(lambda tx: self._database.look_up(tx, keys))
         if self._remembered + len(keys) <= REMEMBERED_MAX:
             # Copies: what the caller does to its lists must not reach the undo.
             self._reads.append((list(keys), list(values)))
@@ -78,8 +75,8 @@ class Shard(ABC, Generic[H]):
         reads = self._reads if parent == self._version else []
         try:
             self._before_apply()
-            with self._home.locked(self._lock_timeout_s, self._clock):
-                self._home.apply(
+            with self._database.locked():
+                self._database.apply(
                     self._identity, parent, version, entries, committed=committed, undo=undo, reads=reads
                 )
         except (LockTimeout, UnusableStore) as cause:
@@ -104,7 +101,7 @@ class Shard(ABC, Generic[H]):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._home.let_go()
+            self._database.let_go()
 
     def _before_apply(self) -> None:
         """What is done between epochs."""
@@ -120,7 +117,7 @@ class Shard(ABC, Generic[H]):
             return work(tx)
 
         try:
-            return self._home.read(checked)
+            return self._database.read(checked)
         except (LockTimeout, UnusableStore) as cause:
             raise self._judge(cause) from cause
 
@@ -129,11 +126,11 @@ class Shard(ABC, Generic[H]):
             raise StaleWorkingState(f"working state is no longer at {self._version}; open it again")
 
     def _judge(self, cause: LockTimeout | UnusableStore) -> StaleWorkingState:
-        """See to it that this generation is not opened again."""
+        """See to it that this directory is not opened again."""
         if isinstance(cause, LockTimeout):
-            self._home.given_up = True
+            self._database.given_up = True
             return StaleWorkingState(f"{cause}; open it again, elsewhere")
-        self._home.generation.flag(snapshot_file.CONDEMNED)
+        self._database.directory.flag(snapshot_file.CONDEMNED)
         return StaleWorkingState(f"{cause}; open it again, it will be rebuilt")
 
 
