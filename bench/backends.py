@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from holdfast.state.contract import EMPTY, DeltaStep, Entries, SnapshotSource, StateTarget, Version
+from holdfast.state.contract import EMPTY_VERSION, DeltaStep, Entries, SnapshotSource, StateTarget, Version
 from holdfast.state.local.backends import MEMORY_DIR, backend_named, open_state
 
 BACKENDS = ("lmdb", "memory", "rocksdb")
@@ -42,7 +42,7 @@ def measured(backend: str, root: Path) -> dict[str, float]:
 
     version = Version(1, 1, "a")
     filled: Entries = sorted((key(number), bytes(VALUE_BYTES)) for number in range(ENTRIES))
-    first = DeltaStep(version, EMPTY, lambda: filled)
+    first = DeltaStep(version, EMPTY_VERSION, lambda: filled)
     open_state(
         root / "shard", "bench", StateTarget(version, 0, GROUPS, (), (first,), 1), backend=backend
     ).close()
@@ -50,7 +50,7 @@ def measured(backend: str, root: Path) -> dict[str, float]:
         keys = sorted(key(number) for number in chance.sample(range(ENTRIES), TOUCHED))
         entries: Entries = [(each, chance.randbytes(VALUE_BYTES)) for each in keys]
         parent, version = version, Version(epoch, 1, "a")
-        target = StateTarget(parent, 0, GROUPS, (), (DeltaStep(parent, EMPTY, never),), parent.epoch)
+        target = StateTarget(parent, 0, GROUPS, (), (DeltaStep(parent, EMPTY_VERSION, never),), parent.epoch)
         begun = time.perf_counter()
         state = open_state(root / "shard", "bench", target, backend=backend)
         laps.setdefault("open", []).append((time.perf_counter() - begun) * 1_000)
@@ -59,7 +59,9 @@ def measured(backend: str, root: Path) -> dict[str, float]:
         lap("close", state.close)
     for number in range(3):
         path = root / f"snapshot-{number}"
-        target = StateTarget(version, 0, GROUPS, (), (DeltaStep(version, EMPTY, never),), version.epoch)
+        target = StateTarget(
+            version, 0, GROUPS, (), (DeltaStep(version, EMPTY_VERSION, never),), version.epoch
+        )
         state = open_state(root / "shard", "bench", target, backend=backend)
         begun = time.perf_counter()
         info = state.snapshot(path)

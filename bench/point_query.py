@@ -25,14 +25,13 @@ import pyarrow as pa
 
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain, Committed
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Extent, SnapshotFile, VersionRecord
+from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Extent, SnapshotFile
 from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.clock import SystemClock
 from holdfast.ids import KeyGroupRange, shard_ranges
 from holdfast.inspect.point_query import StateReader
-from holdfast.state.contract import EMPTY, DeltaStep, StateTarget, Version
+from holdfast.state.contract import EMPTY_VERSION, DeltaStep, StateTarget, Version
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
 from holdfast.state.encoding.types import parse_type
@@ -85,14 +84,14 @@ class Built:
         self.chain = Chain(self.storage)
         open_checkpoint(self.storage, "bench", GROUPS, SystemClock(), identity="i")
         self.view: CheckpointView = self.chain.load()
-        self.versions: dict[KeyGroupRange, VersionRecord] = {}
+        self.versions: dict[KeyGroupRange, Version] = {}
         self.random = random.Random(7)
         files = [self._snapshot(place / "working", groups) for groups in self.shards]
         self._commit([], files)
 
     def _snapshot(self, working: Path, groups: KeyGroupRange) -> SnapshotFile:
         parts = 20
-        steps, parent = [], EMPTY
+        steps, parent = [], EMPTY_VERSION
         for part in range(parts):
             ids = range(part * self.keys // parts, (part + 1) * self.keys // parts)
             version = Version(1, part + 1, "s")
@@ -105,7 +104,7 @@ class Built:
         state.close()
         name = f"snapshots/{1:012d}/{groups}"
         self.storage.put_file(name, local)
-        self.versions[groups] = VersionRecord(epoch=1, attempt=parts, result="s")
+        self.versions[groups] = Version(epoch=1, attempt=parts, result="s")
         return SnapshotFile(
             operator="totals", first_group=groups.first, end_group=groups.end,
             version=self.versions[groups], object=name, length=info.length, chunk_bytes=info.chunk_bytes,
@@ -123,7 +122,7 @@ class Built:
             name = f"data/{epoch:012d}/{groups}.delta.parquet"
             self.storage.put(name, data)
             extent = Extent(object=name, offset=0, length=len(data), checksum=checksum(data))
-            version = VersionRecord(epoch=epoch, attempt=1, result=f"{epoch}")
+            version = Version(epoch=epoch, attempt=1, result=f"{epoch}")
             deltas.append(
                 DeltaFile(
                     operator="totals", first_group=groups.first, end_group=groups.end, version=version,

@@ -24,11 +24,11 @@ import pyarrow as pa
 
 import holdfast as hf
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
-from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Extent, VersionRecord
+from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Extent
 from holdfast.clock import SystemClock
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.columns import state_layout
-from holdfast.state.contract import EMPTY, DeltaStep, ShardState, StateTarget, Version
+from holdfast.state.contract import EMPTY_VERSION, DeltaStep, ShardState, StateTarget, Version
 from holdfast.state.encoding.keys import routing_hash
 from holdfast.state.encoding.routing import key_groups_of
 from holdfast.state.files.delta import to_entries, write_delta
@@ -72,7 +72,7 @@ class _Epoch:
         self._function = Aggregation({"total": hf.sum("value")})
         self.layout = state_layout("sum", self._function, SCHEMA, ("k",))
         self.number = number
-        self._state = open_at(place / "nothing", EMPTY)
+        self._state = open_at(place / "nothing", EMPTY_VERSION)
         done = self._run()
         self.output = done.outputs[""]
         self.staged = pack_rows(self.output)
@@ -87,12 +87,12 @@ class _Epoch:
 
 
 def open_at(directory: Path, version: Version) -> ShardState:
-    steps = () if version == EMPTY else (DeltaStep(version, EMPTY, list),)
+    steps = () if version == EMPTY_VERSION else (DeltaStep(version, EMPTY_VERSION, list),)
     return open_state(directory, "bench", StateTarget(version, 0, GROUPS, (), steps, committed=0))
 
 
 def _apply_ms(place: Path, epochs: list[_Epoch], undo: bool) -> float:
-    spent, version = [], EMPTY
+    spent, version = [], EMPTY_VERSION
     for epoch in epochs:
         state = open_at(place / f"undo-{undo}", version)
         state.get_many([key for key, _ in epoch.entries])
@@ -120,7 +120,7 @@ def _commit_ms(place: Path, epochs: list[_Epoch]) -> float:
     view = checkpoint.chain.load()
     spent = []
     for epoch in epochs:
-        version = VersionRecord(epoch=epoch.number, attempt=1, result="r")
+        version = Version(epoch=epoch.number, attempt=1, result="r")
         extent = Extent(object="o", offset=0, length=1, checksum="")
         delta = DeltaFile(
             operator="sum",

@@ -17,7 +17,7 @@ from threading import Thread
 from unittest.mock import patch
 
 from holdfast.state.contract import (
-    EMPTY,
+    EMPTY_VERSION,
     DeltaStep,
     Entries,
     ShardState,
@@ -44,10 +44,10 @@ def counted(epoch: int) -> Entries:
 
 def target(epoch: int, committed: int = 0) -> StateTarget:
     deltas = tuple(
-        DeltaStep(v(e), v(e - 1) if e > 1 else EMPTY, lambda e=e: counted(e))  # type: ignore[misc]
+        DeltaStep(v(e), v(e - 1) if e > 1 else EMPTY_VERSION, lambda e=e: counted(e))  # type: ignore[misc]
         for e in range(1, epoch + 1)
     )
-    return StateTarget(v(epoch) if epoch else EMPTY, 0, 1, (), deltas, committed)
+    return StateTarget(v(epoch) if epoch else EMPTY_VERSION, 0, 1, (), deltas, committed)
 
 
 def opened(backend: str, directory: Path, wanted: StateTarget) -> ShardState:

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.errors import CorruptionError, DefinitionError, ObjectMissing, RestoreError, StorageError
 from holdfast.state.contract import (
-    EMPTY,
+    EMPTY_VERSION,
     DeltaStep,
     Entries,
     ShardState,
@@ -31,7 +31,7 @@ from holdfast.state.local.snapshot_reader import look_up, read_snapshot
 
 BACKENDS = ["lmdb", "memory", "rocksdb"]
 GROUPS = 8
-START = StateTarget(EMPTY, 0, GROUPS)
+START = StateTarget(EMPTY_VERSION, 0, GROUPS)
 Model = dict[bytes, bytes]
 Open = Callable[..., ShardState]
 
@@ -54,7 +54,7 @@ def source(path: Path, info: SnapshotInfo, backend: str, first: int = 0, end: in
 
 
 def step(epoch: int, entries: Entries, result: str = "a", parent: Version | None = None) -> DeltaStep:
-    before = parent if parent is not None else (v(epoch - 1) if epoch > 1 else EMPTY)
+    before = parent if parent is not None else (v(epoch - 1) if epoch > 1 else EMPTY_VERSION)
     return DeltaStep(v(epoch, result), before, lambda: entries)
 
 
@@ -93,7 +93,7 @@ def entries_of(state: ShardState) -> Model:
 
 def test_reads_are_aligned_with_the_keys_asked_for(opened: Open) -> None:
     state = opened()
-    state.apply(EMPTY, v(1), [(key(1), b"one"), (key(2), b"")], 0)
+    state.apply(EMPTY_VERSION, v(1), [(key(1), b"one"), (key(2), b"")], 0)
     assert state.get_many([key(2), key(9), key(1), key(2)]) == [b"", None, b"one", b""]
     assert (state.get(key(1)), state.get(key(3))) == (b"one", None)
     assert (state.version, state.entry_count()) == (v(1), 2)
@@ -102,24 +102,24 @@ def test_reads_are_aligned_with_the_keys_asked_for(opened: Open) -> None:
 
 def test_deletions_delete_and_deleting_nothing_is_fine(opened: Open) -> None:
     state = opened()
-    state.apply(EMPTY, v(1), puts(1, 2), 0)
+    state.apply(EMPTY_VERSION, v(1), puts(1, 2), 0)
     state.apply(v(1), v(2), [(key(1), None), (key(3), None)], 0)
     assert entries_of(state) == {key(2): b"x"}
 
 
 def test_scan_gives_one_prefix_in_key_order_over_many_pages(opened: Open) -> None:
     state = opened()
-    state.apply(EMPTY, v(1), puts(*range(50_000)), 0)
+    state.apply(EMPTY_VERSION, v(1), puts(*range(50_000)), 0)
     found = [found for found, _ in state.scan(b"\x00\x03")]
     assert found == sorted(key(number) for number in range(50_000) if number % GROUPS == 3)
 
 
 def test_apply_on_another_parent_is_refused_and_changes_nothing(opened: Open) -> None:
     state = opened()
-    state.apply(EMPTY, v(1), puts(1), 0)
+    state.apply(EMPTY_VERSION, v(1), puts(1), 0)
     state.apply(v(1), v(2), puts(2), 1)
     with pytest.raises(StaleWorkingState):
-        state.apply(EMPTY, v(1, "zombie"), puts(7), 0)
+        state.apply(EMPTY_VERSION, v(1, "zombie"), puts(7), 0)
     with pytest.raises(StaleWorkingState):
         state.apply(v(5), v(6), puts(7), 0)
     assert (state.version, entries_of(state)) == (v(2), dict.fromkeys([key(1), key(2)], b"x"))
@@ -127,22 +127,22 @@ def test_apply_on_another_parent_is_refused_and_changes_nothing(opened: Open) ->
 
 def test_apply_of_the_version_already_there_changes_nothing(opened: Open) -> None:
     state = opened()
-    state.apply(EMPTY, v(1), puts(1), 0)
-    state.apply(EMPTY, v(1), puts(1, value=b"again"), 0)
+    state.apply(EMPTY_VERSION, v(1), puts(1), 0)
+    state.apply(EMPTY_VERSION, v(1), puts(1, value=b"again"), 0)
     assert state.get(key(1)) == b"x"
 
 
 def test_the_result_of_a_twin_is_undone_before_ours_is_applied(opened: Open) -> None:
     twin, ours = opened(), opened()
-    twin.apply(EMPTY, v(1, "twin"), [(key(1), b"twin"), (key(2), b"twin")], 0)
-    ours.apply(EMPTY, v(1, "ours"), [(key(1), b"ours")], 0)
+    twin.apply(EMPTY_VERSION, v(1, "twin"), [(key(1), b"twin"), (key(2), b"twin")], 0)
+    ours.apply(EMPTY_VERSION, v(1, "ours"), [(key(1), b"ours")], 0)
     assert entries_of(ours) == {key(1): b"ours"}
 
 
 def test_a_read_never_shows_the_version_of_someone_else(opened: Open) -> None:
     twin, ours = opened(), opened()
     scan = ours.scan(b"")
-    twin.apply(EMPTY, v(1), puts(1), 0)
+    twin.apply(EMPTY_VERSION, v(1), puts(1), 0)
     reads = (lambda: ours.get(key(1)), lambda: ours.get_many([key(1)]), ours.entry_count, lambda: next(scan))
     for read in reads:
         with pytest.raises(StaleWorkingState):
@@ -150,45 +150,45 @@ def test_a_read_never_shows_the_version_of_someone_else(opened: Open) -> None:
 
 
 def test_opening_catches_up_by_deltas_from_where_the_state_is(opened: Open) -> None:
-    opened().apply(EMPTY, v(1), puts(1), 0)
+    opened().apply(EMPTY_VERSION, v(1), puts(1), 0)
 
     def never() -> Entries:
         raise AssertionError("epoch 1 is there already")
 
-    deltas = (DeltaStep(v(1), EMPTY, never), step(2, puts(2)), step(3, [(key(1), None)]))
+    deltas = (DeltaStep(v(1), EMPTY_VERSION, never), step(2, puts(2)), step(3, [(key(1), None)]))
     state = opened(StateTarget(v(3), 0, GROUPS, (), deltas, committed=3))
     assert (state.version, entries_of(state)) == (v(3), {key(2): b"x"})
 
 
 def test_opening_at_an_older_version_undoes_what_was_never_committed(opened: Open) -> None:
     state = opened()
-    state.apply(EMPTY, v(1), puts(1, 2), 0)
+    state.apply(EMPTY_VERSION, v(1), puts(1, 2), 0)
     state.apply(v(1), v(2), [(key(1), None), (key(2), b"new"), (key(3), b"new")], 0)
     state.apply(v(2), v(3), [(key(3), None), (key(4), b"new")], 1)
 
     def never() -> Entries:
         raise AssertionError("undo needs no delta")
 
-    back = opened(StateTarget(v(1), 0, GROUPS, (), (DeltaStep(v(1), EMPTY, never),), committed=1))
+    back = opened(StateTarget(v(1), 0, GROUPS, (), (DeltaStep(v(1), EMPTY_VERSION, never),), committed=1))
     assert entries_of(back) == dict.fromkeys([key(1), key(2)], b"x")
 
 
 def test_a_version_that_undo_no_longer_reaches_is_rebuilt(opened: Open) -> None:
     state = opened()
-    state.apply(EMPTY, v(1), puts(1), 0)
+    state.apply(EMPTY_VERSION, v(1), puts(1), 0)
     state.apply(v(1), v(2), puts(2), 2)
     back = opened(StateTarget(v(1), 0, GROUPS, (), (step(1, puts(1)),), committed=1))
     assert entries_of(back) == {key(1): b"x"}
 
 
 def test_another_result_of_the_same_epoch_is_never_taken_for_ours(opened: Open) -> None:
-    opened().apply(EMPTY, v(1, "lost"), puts(1), 0)
+    opened().apply(EMPTY_VERSION, v(1, "lost"), puts(1), 0)
     target = StateTarget(v(1, "chosen"), 0, GROUPS, (), (step(1, puts(2), "chosen"),), committed=1)
     assert entries_of(opened(target)) == {key(2): b"x"}
 
 
 def test_state_of_another_identity_is_thrown_away(opened: Open) -> None:
-    opened().apply(EMPTY, v(1), puts(1), 0)
+    opened().apply(EMPTY_VERSION, v(1), puts(1), 0)
     assert entries_of(opened(identity="another job")) == {}
 
 
@@ -197,7 +197,7 @@ def test_attaching_gives_what_is_there_and_nothing_of_others(
 ) -> None:
     directory = roots(backend) / "shard"
     assert attach_state(directory, "job/op/0-7", backend=backend) is None
-    opened().apply(EMPTY, v(1), puts(1), 0)
+    opened().apply(EMPTY_VERSION, v(1), puts(1), 0)
     attached = attach_state(directory, "job/op/0-7", backend=backend)
     assert attached is not None
     assert (attached.version, entries_of(attached)) == (v(1), {key(1): b"x"})
@@ -206,7 +206,7 @@ def test_attaching_gives_what_is_there_and_nothing_of_others(
 
 def test_a_snapshot_opened_elsewhere_shows_the_same_state(opened: Open, backend: str, tmp_path: Path) -> None:
     state = opened()
-    state.apply(EMPTY, v(1), puts(*range(9_000)), 0)
+    state.apply(EMPTY_VERSION, v(1), puts(*range(9_000)), 0)
     info = state.snapshot(tmp_path / "snapshot")
     assert info.version == v(1)
     (tmp_path / "snapshot").chmod(0o444)
@@ -240,8 +240,8 @@ def test_a_snapshot_opened_elsewhere_shows_the_same_state(opened: Open, backend:
 def test_rescaling_takes_just_the_groups_of_the_new_shard(opened: Open, backend: str, tmp_path: Path) -> None:
     sources = []
     for name, first, end in (("low", 0, 4), ("high", 4, 8)):
-        state = opened(StateTarget(EMPTY, first, end), name=name, identity=name)
-        state.apply(EMPTY, v(1), [e for e in puts(*range(4_000)) if first <= e[0][1] < end], 0)
+        state = opened(StateTarget(EMPTY_VERSION, first, end), name=name, identity=name)
+        state.apply(EMPTY_VERSION, v(1), [e for e in puts(*range(4_000)) if first <= e[0][1] < end], 0)
         path = tmp_path / f"{name}.snap"
         sources.append(source(path, state.snapshot(path), backend, first, end))
     target = StateTarget(v(1), 3, 6, tuple(reversed(sources)), (), 1)
@@ -268,7 +268,7 @@ def test_a_damaged_chunk_stops_rescaling(opened: Open, backend: str, tmp_path: P
 
 def test_a_truncated_snapshot_is_refused_at_once(opened: Open, backend: str, tmp_path: Path) -> None:
     state = opened()
-    state.apply(EMPTY, v(1), puts(*range(9_000)), 0)
+    state.apply(EMPTY_VERSION, v(1), puts(*range(9_000)), 0)
     path = tmp_path / "snapshot"
     info = state.snapshot(path)
     path.write_bytes(path.read_bytes()[:-4096])
@@ -282,12 +282,12 @@ def test_a_snapshot_that_is_gone_is_named(opened: Open, backend: str, tmp_path: 
     gone = source(tmp_path / "snapshot", info, backend)
     for first, end in ((0, GROUPS), (0, 2)):
         with pytest.raises(ObjectMissing, match="snapshot is gone"):
-            opened(StateTarget(EMPTY, first, end, (gone,), (), 1), name="elsewhere", identity="other")
+            opened(StateTarget(EMPTY_VERSION, first, end, (gone,), (), 1), name="elsewhere", identity="other")
 
 
 def _damaged_target(opened: Open, backend: str, path: Path) -> StateTarget:
     state = opened()
-    state.apply(EMPTY, v(1), puts(*range(9_000), value=b"v" * 1_200), 0)
+    state.apply(EMPTY_VERSION, v(1), puts(*range(9_000), value=b"v" * 1_200), 0)
     info = state.snapshot(path)
     data = bytearray(path.read_bytes())
     data[2 * info.chunk_bytes + 2_000] ^= 1
@@ -297,7 +297,7 @@ def _damaged_target(opened: Open, backend: str, path: Path) -> StateTarget:
 
 def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DefinitionError, match="there is no state backend 'stone'; choose one of 'lmdb', "):
-        open_state(tmp_path, "job", StateTarget(EMPTY, 0, GROUPS), backend="stone")
+        open_state(tmp_path, "job", StateTarget(EMPTY_VERSION, 0, GROUPS), backend="stone")
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -305,12 +305,12 @@ def test_any_history_of_epochs_undo_and_restores_matches_a_dictionary(
     opened: Open, backend: str, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    models: dict[Version, Model] = {EMPTY: {}}
+    models: dict[Version, Model] = {EMPTY_VERSION: {}}
     chain: list[DeltaStep] = []
     snapshots: list[SnapshotSource] = []
     committed, state, results = 0, opened(), 0
     for number in range(80):
-        at = chain[-1].version if chain else EMPTY
+        at = chain[-1].version if chain else EMPTY_VERSION
         action = chance.choice(["apply", "apply", "apply", "commit", "rewind", "snapshot", "move"])
         if action == "apply":
             results += 1
@@ -335,13 +335,13 @@ def test_any_history_of_epochs_undo_and_restores_matches_a_dictionary(
             if info.version.epoch <= committed:
                 snapshots.append(source(path, info, backend))
         if action in ("rewind", "move"):
-            target = chain[-1].version if chain else EMPTY
+            target = chain[-1].version if chain else EMPTY_VERSION
             usable = [s for s in snapshots if s.version in models and s.version.epoch <= target.epoch]
             newest = usable[-1:] if chance.random() < 0.8 else []
             deltas = tuple(chain[newest[0].version.epoch :] if newest else chain)
             name = "shard" if action == "rewind" else f"shard-{chance.randrange(3)}"
             state = opened(StateTarget(target, 0, GROUPS, tuple(newest), deltas, committed), name=name)
-        at = chain[-1].version if chain else EMPTY
+        at = chain[-1].version if chain else EMPTY_VERSION
         assert (state.version, entries_of(state)) == (at, models[at]), f"seed {seed}, step {number}: {action}"
         assert state.entry_count() == len(models[at])
 
@@ -351,7 +351,7 @@ def test_any_history_of_epochs_undo_and_restores_matches_a_dictionary(
 
 def _snapshotted(opened: Open, backend: str, path: Path, entries: Entries) -> SnapshotSource:
     state = opened(name="origin")
-    state.apply(EMPTY, v(1), entries, 0)
+    state.apply(EMPTY_VERSION, v(1), entries, 0)
     info = state.snapshot(path)
     state.close()
     return source(path, info, backend)
@@ -402,8 +402,8 @@ def test_snapshots_of_two_backends_make_one_state(opened: Open, tmp_path: Path) 
     """After a move the snapshots of some key groups are still those of the backend before."""
     sources = []
     for name, first, end in (("lmdb", 0, 4), ("rocksdb", 4, 8)):
-        state = opened(StateTarget(EMPTY, first, end), name=name, identity=name, using=name)
-        state.apply(EMPTY, v(1), [e for e in puts(*range(4_000)) if first <= e[0][1] < end], 0)
+        state = opened(StateTarget(EMPTY_VERSION, first, end), name=name, identity=name, using=name)
+        state.apply(EMPTY_VERSION, v(1), [e for e in puts(*range(4_000)) if first <= e[0][1] < end], 0)
         path = tmp_path / f"{name}.snap"
         sources.append(source(path, state.snapshot(path), name, first, end))
     both = opened(StateTarget(v(1), 2, 7, tuple(reversed(sources)), (), 1), name="both", identity="both")
@@ -444,7 +444,7 @@ def test_a_snapshot_taken_while_epochs_are_applied_is_of_one_of_them(
     def apply_on() -> None:
         epoch = 0
         while not stop.is_set():
-            before = v(epoch) if epoch else EMPTY
+            before = v(epoch) if epoch else EMPTY_VERSION
             epoch += 1
             state.apply(before, v(epoch), puts(*range(3_000), value=b"%d" % epoch), epoch)
             applied.release()
@@ -475,7 +475,7 @@ def test_a_full_disk_is_refused_before_anything_is_written(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = opened()
-    state.apply(EMPTY, v(1), puts(1), 0)
+    state.apply(EMPTY_VERSION, v(1), puts(1), 0)
     monkeypatch.setattr(directories, "DISK_RESERVE_BYTES", 1 << 60)
     with pytest.raises(StorageError, match=r"disk full: .* nothing was written; .* use backend='lmdb'"):
         state.apply(v(1), v(2), puts(2), 0)
@@ -486,7 +486,7 @@ def test_a_full_disk_is_refused_before_anything_is_written(
 
 
 def test_files_of_another_boot_are_thrown_away(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened().apply(EMPTY, v(1), puts(1), 0)
+    opened().apply(EMPTY_VERSION, v(1), puts(1), 0)
     monkeypatch.setattr(tables, "boot_id", lambda: "another boot")
     rebuilt = opened(StateTarget(v(1), 0, GROUPS, (), (step(1, puts(2)),), 1))
     assert entries_of(rebuilt) == {key(2): b"x"}
@@ -495,7 +495,7 @@ def test_files_of_another_boot_are_thrown_away(opened: Open, monkeypatch: pytest
 def test_working_state_of_another_backend_is_never_taken_for_ours(opened: Open, roots: object) -> None:
     """The same directory: the user changed the backend and nothing else."""
     state = opened(name="shard", using="lmdb")
-    state.apply(EMPTY, v(1), puts(1), 0)
+    state.apply(EMPTY_VERSION, v(1), puts(1), 0)
     state.close()
     for number, other in enumerate(["rocksdb", "lmdb", "rocksdb"], start=2):
         target = StateTarget(v(1), 0, GROUPS, (), (step(1, puts(number)),), 1)
@@ -507,7 +507,7 @@ def test_working_state_of_another_backend_is_never_taken_for_ours(opened: Open, 
 def test_a_forked_child_does_no_harm_and_goes_on_or_is_told(opened: Open) -> None:
     """Spark forks its Python workers. RocksDB does not survive a fork: the child says so, at once."""
     parent = opened()
-    parent.apply(EMPTY, v(1), puts(1), 0)
+    parent.apply(EMPTY_VERSION, v(1), puts(1), 0)
     child = os.fork()
     if child == 0:
         code = 1
@@ -529,20 +529,20 @@ def test_a_forked_child_does_no_harm_and_goes_on_or_is_told(opened: Open) -> Non
 def test_shards_that_are_no_more_leave_nothing_behind(backend: str, roots: Callable[[str], Path]) -> None:
     parent = roots(backend) / "operator"
     first, second = (
-        open_state(parent / name, name, StateTarget(EMPTY, at, at + 4), backend=backend)
+        open_state(parent / name, name, StateTarget(EMPTY_VERSION, at, at + 4), backend=backend)
         for name, at in (("0-4", 0), ("4-8", 4))
     )
-    first.apply(EMPTY, v(1), puts(1, 2), 0)
+    first.apply(EMPTY_VERSION, v(1), puts(1, 2), 0)
     first.close()
     whole = open_state(parent / "0-8", "0-8", START, backend=backend)
     remove_others(parent, {"0-8"})
     assert sorted(path.name for path in parent.iterdir()) == ["0-8", "4-8"], "what is in use stays"
-    second.apply(EMPTY, v(1), puts(5), 0)
+    second.apply(EMPTY_VERSION, v(1), puts(5), 0)
     second.close()
     remove_others(parent, {"0-8"})
     assert [path.name for path in parent.iterdir()] == ["0-8"]
-    whole.apply(EMPTY, v(1), puts(1, 2, 5), 0)
+    whole.apply(EMPTY_VERSION, v(1), puts(1, 2, 5), 0)
     whole.close()
-    again = open_state(parent / "0-4", "0-4", StateTarget(EMPTY, 0, 4), backend=backend)
+    again = open_state(parent / "0-4", "0-4", StateTarget(EMPTY_VERSION, 0, 4), backend=backend)
     assert again.get_many([key(1)]) == [None]
     again.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.state.contract import EMPTY, ShardState, StaleWorkingState
+from holdfast.state.contract import EMPTY_VERSION, ShardState, StaleWorkingState
 from holdfast.state.local import database
 from holdfast.state.local.backends import MEMORY_DIR, attach_state
 from tests.contract.state_stories import (
@@ -196,7 +196,7 @@ def test_without_undo_a_dead_attempt_stays_in_the_state(
 ) -> None:
     def story(directory: Path) -> bytes | None:
         state = opened(backend, directory, target(0))
-        state.apply(EMPTY, v(1, "dead"), [(b"\x00\x00dead", b"1")], 0)
+        state.apply(EMPTY_VERSION, v(1, "dead"), [(b"\x00\x00dead", b"1")], 0)
         return opened(backend, directory, target(1)).get(b"\x00\x00dead")
 
     assert story(tmp_path / "whole") is None

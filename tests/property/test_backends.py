@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.state.contract import (
-    EMPTY,
+    EMPTY_VERSION,
     DeltaStep,
     Entries,
     ShardState,
@@ -49,15 +49,17 @@ class History:
     directory: Path
     backend: str
     chain: list[DeltaStep] = field(default_factory=list)
-    models: dict[Version, Model] = field(default_factory=lambda: {EMPTY: {}})
+    models: dict[Version, Model] = field(default_factory=lambda: {EMPTY_VERSION: {}})
     made: int = 0
 
     def __post_init__(self) -> None:
-        self.state = self.opened(self.directory / "shard", self.backend, StateTarget(EMPTY, 0, GROUPS))
+        self.state = self.opened(
+            self.directory / "shard", self.backend, StateTarget(EMPTY_VERSION, 0, GROUPS)
+        )
 
     @property
     def version(self) -> Version:
-        return self.chain[-1].version if self.chain else EMPTY
+        return self.chain[-1].version if self.chain else EMPTY_VERSION
 
     def opened(self, directory: Path, backend: str, target: StateTarget) -> ShardState:
         return open_state(directory, f"{target.first_group}-{target.end_group}", target, backend=backend)

@@ -29,7 +29,6 @@ from holdfast.checkpoint.store.records import (
     PlanRecord,
     SnapshotFile,
     StagedFile,
-    VersionRecord,
 )
 from holdfast.connectors.contract import Mark, Slice, StagedPart
 from holdfast.errors import (
@@ -50,6 +49,7 @@ from holdfast.runtime.epoch.publisher import Publishing
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
 from holdfast.runtime.epoch.runner import EpochOutcome
 from holdfast.runtime.leader_context import LeaderContext
+from holdfast.state.contract import Version
 from holdfast.storage.checksums import checksum, read_extent
 from tests.sim.scheduler import Crashed, Executor, Process
 from tests.sim.storage import SimStorage
@@ -273,7 +273,7 @@ class Lead:
         extent = Extent(object=name, offset=0, length=len(content), checksum=checksum(content))
         delta = DeltaFile(
             operator=OPERATOR, first_group=GROUPS.first, end_group=GROUPS.end,
-            version=VersionRecord(epoch=plan.epoch, attempt=plan.attempt, result=name),
+            version=Version(epoch=plan.epoch, attempt=plan.attempt, result=name),
             parent=self.line.version, extent=extent, entries=1,
         )  # fmt: skip
         self.line = self.line.extended(delta)
@@ -298,7 +298,7 @@ class Lead:
                 self.line = self.line.rebased(file)
                 self.committer.add_snapshots([file])
 
-    def _write_snapshot(self, epoch: int, version: VersionRecord, through: int) -> SnapshotFile:
+    def _write_snapshot(self, epoch: int, version: Version, through: int) -> SnapshotFile:
         name = self._name(names.snapshots_of(epoch))
         content = content_of((0, through))
         self.storage.put(name, content)

@@ -20,13 +20,13 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from holdfast.checkpoint.chain.retention import record_objects
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, fold, rewound
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import unseal
-from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, PlanRecord, VersionRecord
+from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, PlanRecord
 from holdfast.connectors.contract import Mark
 from holdfast.errors import HoldfastError
+from holdfast.state.contract import EMPTY_VERSION, Version
 from holdfast.storage.checksums import checksum
 from holdfast.storage.contract import Put
 from tests.sim.scheduler import Scheduler
@@ -45,7 +45,7 @@ class Violation(AssertionError):
 class State:
     """The operator's state after a commit: `through` is the last row in it."""
 
-    version: VersionRecord = EMPTY_VERSION
+    version: Version = EMPTY_VERSION
     through: int = 0
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import DeltaFile, OperatorSchema, SnapshotFile, VersionRecord
+from holdfast.checkpoint.store.records import DeltaFile, OperatorSchema, SnapshotFile
 from holdfast.errors import HoldfastError, ObjectMissing
-from holdfast.state.contract import SnapshotSource, Version
+from holdfast.state.contract import EMPTY_VERSION, SnapshotSource, Version
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout, is_shortened, map_entries
 from holdfast.state.files.delta import read_delta, to_entries
 from holdfast.state.local.snapshot_reader import read_snapshot
@@ -24,13 +24,12 @@ Values = dict[str, Any]
 State = dict[tuple[Any, ...], Values]
 """Key columns -> state name -> value: the value, a list of items, or a dict of a map's entries."""
 Range = tuple[int, int]
-START = VersionRecord(epoch=0, attempt=0, result="")
 
 
 class Stand(NamedTuple):
     """Where the state of a key group stands, and of which shard's files that is known."""
 
-    version: VersionRecord
+    version: Version
     range: Range
 
 
@@ -66,7 +65,7 @@ def _refuse_hole(uid: str, delta: DeltaFile, stands: list[Stand]) -> None:
         else delta.parent.epoch >= stand.version.epoch
         for stand in stands
     )
-    if not follows or (not stands and delta.parent != START):
+    if not follows or (not stands and delta.parent != EMPTY_VERSION):
         raise HoldfastError(f"{uid}: {delta.version} follows {delta.parent}, and there is {stands[:1]}")
 
 
@@ -87,9 +86,8 @@ def _snapshot_entries(storage: Storage, file: SnapshotFile) -> Iterator[tuple[by
     path = storage.local_path(file.object)
     if path is None:
         raise HoldfastError(f"snapshot {file.object} is not on a disk; fetch the checkpoint to one")
-    version = Version(file.version.epoch, file.version.attempt, file.version.result)
     source = SnapshotSource(
-        version,
+        file.version,
         file.first_group,
         file.end_group,
         path,

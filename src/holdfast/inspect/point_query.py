@@ -26,7 +26,7 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import DefinitionError, ObjectMissing
-from holdfast.inspect.stored_state import StoredState, open_stored, snapshot_source
+from holdfast.inspect.stored_state import StoredState, local_snapshot, open_stored
 from holdfast.state.encoding.arrow_values import column_of
 from holdfast.state.encoding.coercion import Misfit
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
@@ -222,7 +222,7 @@ class KeyLookup:
         name = (file.object, lineage.fingerprint)
         if name not in self._snapshots:
             scratch = Path(self._scratch.name)
-            source = snapshot_source(storage, lineage, file, scratch)
+            source = local_snapshot(storage, lineage, file, scratch)
             try:
                 self._snapshots[name] = OpenSnapshot(source)
             finally:

@@ -31,11 +31,12 @@ from holdfast.checkpoint.savepoints.layout import read_savepoint
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile
 from holdfast.checkpoint.store.schemas import lineage_of
+from holdfast.checkpoint.store.snapshots import copy_snapshot, snapshot_source
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.cells.shard_list import unpack_list
-from holdfast.state.contract import SnapshotSource, Version
+from holdfast.state.contract import SnapshotSource
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
 from holdfast.state.encoding.types import parse_type
 from holdfast.state.files.conversion import Lineage
@@ -309,7 +310,7 @@ def _snapshot_items(
     scratch: Path,
 ) -> Iterator[Item]:
     for file in sorted(files, key=lambda file: file.first_group):
-        source = snapshot_source(stored.storage, lineage, file, scratch)
+        source = local_snapshot(stored.storage, lineage, file, scratch)
         try:
             low, high = max(file.first_group, groups.first), min(file.end_group, groups.end)
             yield from read_snapshot(source, low, high)
@@ -318,27 +319,10 @@ def _snapshot_items(
                 source.path.unlink()
 
 
-def snapshot_source(storage: Storage, lineage: Lineage, file: SnapshotFile, scratch: Path) -> SnapshotSource:
+def local_snapshot(storage: Storage, lineage: Lineage, file: SnapshotFile, scratch: Path) -> SnapshotSource:
     """A snapshot to be read: where it is, or copied to `scratch` where that is no file system."""
-    path = storage.local_path(file.object) or _fetched(storage, file, scratch)
-    generation = lineage.layout.generation if file.schema is None else file.schema.generation
-    return SnapshotSource(
-        version=Version(file.version.epoch, file.version.attempt, file.version.result),
-        first_group=file.first_group,
-        end_group=file.end_group,
-        path=path,
-        length=file.length,
-        chunk_bytes=file.chunk_bytes,
-        chunks=file.chunks,
-        backend=file.backend,
-        convert=lineage.converter(generation, f"snapshot {file.object}"),
-    )
-
-
-def _fetched(storage: Storage, file: SnapshotFile, directory: Path) -> Path:
-    """A copy, made a chunk at a time. Whoever opens it verifies it."""
-    path = directory / uuid.uuid4().hex
-    with path.open("xb") as copy:
-        for offset in range(0, file.length, file.chunk_bytes):
-            copy.write(storage.get(file.object, offset, min(file.chunk_bytes, file.length - offset)))
-    return path
+    path = storage.local_path(file.object)
+    if path is None:
+        path = scratch / uuid.uuid4().hex
+        copy_snapshot(storage, file, path)
+    return snapshot_source(file, lineage, path)

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Lines, extended, lines_of, rebased
+from holdfast.checkpoint.chain.shard_lines import Lines, extended, lines_of, rebased
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store.records import CommitRecord
 from holdfast.cluster.node_records import Lag
 from holdfast.ids import shard_ranges
+from holdfast.state.contract import EMPTY_VERSION
 
 BEHIND_SECONDS = 10.0
 """How far behind a standby may be before the log says so."""

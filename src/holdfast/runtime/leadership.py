@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line, Lines, extended, lines_of, rebased
+from holdfast.checkpoint.chain.shard_lines import Line, Lines, extended, lines_of, rebased
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.connectors.contract import Mark
@@ -36,6 +36,7 @@ from holdfast.runtime.epoch.uncoordinated import Ledger, SavingPasses, saved_ope
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, Until
+from holdfast.state.contract import EMPTY_VERSION
 from holdfast.steps import Step, reached
 
 

@@ -17,6 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from holdfast.errors import RetryableError
 
 Entries = list[tuple[bytes, bytes | None]]
@@ -27,9 +29,11 @@ Convert = Callable[[Entries], Entries]
 order. Runs follow one another and may end anywhere, so each entry is converted by itself."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Version:
-    """After which epoch, by which plan attempt and which task result. Equal versions, equal state."""
+class Version(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
+    """After which epoch, by which plan attempt and which task result. Equal versions, equal state.
+
+    Stored records hold it as it is: its fields are part of their format.
+    """
 
     epoch: int
     attempt: int
@@ -39,7 +43,7 @@ class Version:
         return f"{self.epoch}/{self.attempt}/{self.result or '-'}"
 
 
-EMPTY = Version(0, 0, "")
+EMPTY_VERSION = Version(0, 0, "")
 """The state before the first epoch: no entries."""
 
 
@@ -75,8 +79,8 @@ class SnapshotSource:
 class StateTarget:
     """The version that a task needs, and how to get there from nothing.
 
-    `snapshots` together cover the shard's groups, or are empty (start from EMPTY). `deltas` follow them in
-    epoch order, each the parent of the next, and end at `version`. Where the snapshots are of different
+    `snapshots` together cover the shard's groups, or are empty: from EMPTY_VERSION on. `deltas` follow them
+    in epoch order, each the parent of the next, and end at `version`. Where the snapshots are of different
     epochs, a delta older than one of them lacks the groups which that one covers: only epochs from the
     newest snapshot on are whole. Epochs up to `committed` can never be undone.
     """
@@ -204,4 +208,4 @@ def check_target(target: StateTarget) -> None:
     assert versions[-1:] in ([], [target.version]), f"the deltas end at {versions[-1]}, not {target.version}"
     if not target.snapshots:
         start = target.deltas[0].parent if target.deltas else target.version
-        assert start == EMPTY, f"nothing leads from the empty state to {start}"
+        assert start == EMPTY_VERSION, f"nothing leads from the empty state to {start}"

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from msgspec.structs import replace
 
-from holdfast.checkpoint.store.records import VersionRecord
 from holdfast.errors import CorruptionError, HoldfastError, RetryableError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import BatchFunction
-from holdfast.state.contract import ShardState, StaleWorkingState
+from holdfast.state.contract import ShardState, StaleWorkingState, Version
 from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.files.delta import to_entries, write_delta
 from holdfast.steps import Step, reached
@@ -45,7 +44,6 @@ from holdfast.tasks.working_state import (
     leave_former_shards,
     open_shard,
     shard_directory,
-    version_of,
 )
 
 if TYPE_CHECKING:
@@ -138,11 +136,11 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
     reached(Step.TASK_FILES_WRITTEN)
     watch.lap("delta")
 
-    version = VersionRecord(epoch=task.work.epoch, attempt=task.work.attempt, result=writer.unique)
+    version = Version(epoch=task.work.epoch, attempt=task.work.attempt, result=writer.unique)
     entries = to_entries(task.layout, done.changes)
     if uncoordinated is not None:
         entries = uncoordinated.with_books(entries)
-    state.apply(version_of(line.version), version_of(version), entries, task.committed, undo=task.saves_state)
+    state.apply(line.version, version, entries, task.committed, undo=task.saves_state)
     reached(Step.TASK_APPLIED)
     watch.lap("apply")
     state.verify_base()

@@ -16,7 +16,8 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.checkpoint.chain.shard_lines import Line
-from holdfast.checkpoint.store.records import Extent, SnapshotFile, VersionRecord
+from holdfast.checkpoint.store.records import Extent, SnapshotFile
+from holdfast.state.contract import Version
 from holdfast.tasks.operators.result import EpochContext
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ class TaskResult(msgspec.Struct, frozen=True):
     host: str
     executor: str
     rows: int = 0
-    version: VersionRecord | None = None
+    version: Version | None = None
     outputs: tuple[Output, ...] = ()
     delta: Payload | None = None
     entries: int = 0

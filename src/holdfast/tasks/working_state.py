@@ -20,17 +20,10 @@ import pyarrow as pa
 
 from holdfast import errors
 from holdfast.checkpoint.chain.shard_lines import Line
-from holdfast.checkpoint.store.records import DeltaFile, OperatorSchema, SnapshotFile, VersionRecord
+from holdfast.checkpoint.store.records import DeltaFile, OperatorSchema, SnapshotFile
+from holdfast.checkpoint.store.snapshots import copy_snapshot, snapshot_source
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.state.contract import (
-    EMPTY,
-    DeltaStep,
-    Entries,
-    ShardState,
-    SnapshotSource,
-    StateTarget,
-    Version,
-)
+from holdfast.state.contract import EMPTY_VERSION, DeltaStep, Entries, ShardState, StateTarget
 from holdfast.state.files.conversion import Lineage, delta_entries
 from holdfast.state.local.backends import attach_state, backend_named, open_state, remove_others
 from holdfast.state.local.directories import default_working_dir, private_directory
@@ -60,18 +53,20 @@ def open_shard(
         shard_directory(workspace, uid, plan.groups),
         disk_directory(workspace, uid, plan.groups),
     )
-    version = version_of(plan.version)
     snapshots = plan.snapshots if kept is Kept.IN_CHECKPOINT else ()
     steps = tuple(_delta_step(storage, lineage, plan, delta) for delta in plan.deltas)
     if kept is not Kept.IN_CHECKPOINT:
         # What was lost is lost, or fetched when its key is seen: an empty state takes its place under the
         # same version.
-        steps = (DeltaStep(version, EMPTY, list),) if version != EMPTY else ()
+        steps = (DeltaStep(plan.version, EMPTY_VERSION, list),) if plan.version != EMPTY_VERSION else ()
     target = StateTarget(
-        version=version,
+        version=plan.version,
         first_group=plan.groups.first,
         end_group=plan.groups.end,
-        snapshots=tuple(_snapshot_source(storage, fetched, lineage, file) for file in snapshots),
+        snapshots=tuple(
+            snapshot_source(file, lineage, storage.local_path(file.object) or _fetched(fetched, file))
+            for file in snapshots
+        ),
         deltas=steps,
         committed=committed,
     )
@@ -115,7 +110,7 @@ def snapshot_shard(
         operator=uid,
         first_group=groups.first,
         end_group=groups.end,
-        version=record_of_version(info.version),
+        version=info.version,
         object=name,
         length=info.length,
         chunk_bytes=info.chunk_bytes,
@@ -158,24 +153,7 @@ def _delta_step(storage: Storage, lineage: Lineage, plan: Line, delta: DeltaFile
         groups = KeyGroupRange(KeyGroup(first), KeyGroup(end))
         return delta_entries(lineage, data, delta.extent.object, groups)
 
-    return DeltaStep(version_of(delta.version), version_of(delta.parent), load)
-
-
-def _snapshot_source(
-    storage: Storage, directory: Path, lineage: Lineage, file: SnapshotFile
-) -> SnapshotSource:
-    path = storage.local_path(file.object) or _fetched(directory, file)
-    return SnapshotSource(
-        version=version_of(file.version),
-        first_group=file.first_group,
-        end_group=file.end_group,
-        path=path,
-        length=file.length,
-        chunk_bytes=file.chunk_bytes,
-        chunks=file.chunks,
-        convert=lineage.converter(file.schema.generation if file.schema else 0, file.object),
-        backend=file.backend,
-    )
+    return DeltaStep(delta.version, delta.parent, load)
 
 
 def _fetched(directory: Path, file: SnapshotFile) -> Path:
@@ -184,7 +162,7 @@ def _fetched(directory: Path, file: SnapshotFile) -> Path:
 
 
 def _fetch_missing(storage: Storage, directory: Path, files: tuple[SnapshotFile, ...]) -> bool:
-    """Copy snapshots here, a chunk at a time; whoever opens them verifies them. Copies of others are removed.
+    """Copy snapshots here, to be verified when they are opened. Copies of others are removed.
 
     False: nothing was missing that could be fetched.
     """
@@ -199,9 +177,7 @@ def _fetch_missing(storage: Storage, directory: Path, files: tuple[SnapshotFile,
         fetched = _fetched(directory, file)
         fetched.parent.mkdir(parents=True, exist_ok=True)
         part = fetched.with_name(f"{fetched.name}.{uuid.uuid4().hex}")
-        with part.open("xb") as copy:
-            for offset in range(0, file.length, file.chunk_bytes):
-                copy.write(storage.get(file.object, offset, min(file.chunk_bytes, file.length - offset)))
+        copy_snapshot(storage, file, part)
         part.replace(fetched)
     return bool(missing)
 
@@ -225,11 +201,3 @@ def _disk_root(workspace: Workspace) -> Path:
         return private_directory(root)
     root.mkdir(parents=True, exist_ok=True)
     return root
-
-
-def version_of(record: VersionRecord) -> Version:
-    return Version(record.epoch, record.attempt, record.result)
-
-
-def record_of_version(version: Version) -> VersionRecord:
-    return VersionRecord(epoch=version.epoch, attempt=version.attempt, result=version.result)

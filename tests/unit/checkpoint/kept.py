@@ -9,15 +9,9 @@ from pathlib import Path
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import (
-    CommitRecord,
-    DeltaFile,
-    Extent,
-    SnapshotFile,
-    StagedFile,
-    VersionRecord,
-)
+from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Extent, SnapshotFile, StagedFile
 from holdfast.errors import ObjectMissing
+from holdfast.state.contract import Version
 from holdfast.storage.contract import Entry, Put, Storage
 
 OPERATOR, GROUPS, SINK = "totals", 4, "out"
@@ -100,8 +94,8 @@ def extent(name: str) -> Extent:
     return Extent(object=name, offset=0, length=1, checksum="")
 
 
-def version(epoch: int) -> VersionRecord:
-    return VersionRecord(epoch=epoch, attempt=1, result="")
+def version(epoch: int) -> Version:
+    return Version(epoch=epoch, attempt=1, result="")
 
 
 def delta(epoch: int, first: int = 0, end: int = GROUPS, operator: str = OPERATOR) -> DeltaFile:

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain, Committed
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION
 from holdfast.checkpoint.chain.terms import claim
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import (
@@ -21,13 +20,12 @@ from holdfast.checkpoint.store.records import (
     OperatorSchema,
     SnapshotFile,
     StateSchema,
-    VersionRecord,
 )
 from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.clock import SystemClock
 from holdfast.ids import KeyGroupRange, shard_ranges
 from holdfast.state.cells.shard_list import pack_list
-from holdfast.state.contract import DeltaStep, StateTarget, Version
+from holdfast.state.contract import EMPTY_VERSION, DeltaStep, StateTarget, Version
 from holdfast.state.encoding.arrow_values import column_of
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
@@ -92,9 +90,7 @@ class MadeCheckpoint:
         if self.model:
             whole = changes_between(self.layout, {}, self.model, self.key_groups)
             for groups in self.shards:
-                self._step(
-                    groups, whole, VersionRecord(epoch=self.view.last_epoch, attempt=0, result="again")
-                )
+                self._step(groups, whole, Version(epoch=self.view.last_epoch, attempt=0, result="again"))
 
     def declare(self, lineage: Lineage) -> None:
         """Go on with other code, whose schema is in force from the next commit on. Snapshots end here."""
@@ -106,7 +102,7 @@ class MadeCheckpoint:
         epoch = self.view.last_epoch + 1
         deltas = []
         for groups in self.shards:
-            version = VersionRecord(epoch=epoch, attempt=1, result=f"r{epoch}-{groups}")
+            version = Version(epoch=epoch, attempt=1, result=f"r{epoch}-{groups}")
             parent = self.versions[groups]
             own = self._step(groups, changes, version)
             data = write_delta(self.layout, own)
@@ -160,10 +156,10 @@ class MadeCheckpoint:
         self.view = done.view
         return self.view
 
-    def _step(self, groups: KeyGroupRange, changes: Changes, version: VersionRecord) -> Changes:
+    def _step(self, groups: KeyGroupRange, changes: Changes, version: Version) -> Changes:
         own = _cut(changes, groups)
         entries = to_entries(self.layout, own)
-        step = DeltaStep(_version(version), _version(self.versions[groups]), lambda: entries)
+        step = DeltaStep(version, self.versions[groups], lambda: entries)
         self.steps[groups].append(step)
         self.versions[groups] = version
         return own
@@ -171,7 +167,7 @@ class MadeCheckpoint:
     def snapshot(self, groups: KeyGroupRange, epoch: int) -> SnapshotFile:
         """A snapshot of the state as it is, named by `epoch`; no commit names it yet."""
         target = StateTarget(
-            _version(self.versions[groups]), groups.first, groups.end, deltas=tuple(self.steps[groups])
+            self.versions[groups], groups.first, groups.end, deltas=tuple(self.steps[groups])
         )
         directory = self.working / f"{self.view.number}-{groups}"
         state = open_state(directory, "i", target, backend=self.backend)
@@ -184,10 +180,6 @@ class MadeCheckpoint:
             version=self.versions[groups], object=name, length=info.length, chunk_bytes=info.chunk_bytes,
             chunks=info.chunks, backend=self.backend, schema=file_schema(record_of(self.lineage)),
         )  # fmt: skip
-
-
-def _version(record: VersionRecord) -> Version:
-    return Version(record.epoch, record.attempt, record.result)
 
 
 def _cut(changes: Changes, groups: KeyGroupRange) -> Changes:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import DeltaFile, Extent, ListFile, SnapshotFile, VersionRecord
+from holdfast.checkpoint.store.records import DeltaFile, Extent, ListFile, SnapshotFile
 from holdfast.runtime.recovery import Inspector
+from holdfast.state.contract import EMPTY_VERSION, Version
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
 
@@ -21,8 +21,8 @@ def delta(storage: LocalStorage, first: int, end: int, epoch: int) -> DeltaFile:
         operator="op",
         first_group=first,
         end_group=end,
-        version=VersionRecord(epoch=epoch, attempt=1, result=f"{epoch}-{first}"),
-        parent=EMPTY_VERSION if epoch == 1 else VersionRecord(epoch=epoch - 1, attempt=1, result="p"),
+        version=Version(epoch=epoch, attempt=1, result=f"{epoch}-{first}"),
+        parent=EMPTY_VERSION if epoch == 1 else Version(epoch=epoch - 1, attempt=1, result="p"),
         extent=Extent(object=name, offset=0, length=5, checksum=checksum(b"delta")),
         entries=1,
     )
@@ -33,7 +33,7 @@ def lost_snapshot(epoch: int) -> SnapshotFile:
         operator="op",
         first_group=0,
         end_group=2,
-        version=VersionRecord(epoch=epoch, attempt=1, result=f"{epoch}-0"),
+        version=Version(epoch=epoch, attempt=1, result=f"{epoch}-0"),
         object=f"snapshots/{epoch:012d}/lost",
         length=1,
         chunk_bytes=1,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line
-from holdfast.checkpoint.store.records import SnapshotFile, VersionRecord
+from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.store.records import SnapshotFile
 from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.state.contract import EMPTY, Entries, Version
+from holdfast.state.contract import EMPTY_VERSION, Entries, Version
 from holdfast.state.files.conversion import Lineage
 from holdfast.tasks.messages import Workspace, decode_result
 from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
@@ -30,7 +30,7 @@ def written(root: Path, backend: str) -> SnapshotFile:
     here = workspace(root, "disk", backend)
     plan = Line(GROUPS, EMPTY_VERSION, (), ())
     state = open_shard(here, "totals", LINEAGE, plan, committed=0, kept=Kept.IN_CHECKPOINT)
-    state.apply(EMPTY, Version(1, 1, "r"), ENTRIES, 1)
+    state.apply(EMPTY_VERSION, Version(1, 1, "r"), ENTRIES, 1)
     state.close()
     schema = file_schema(record_of(LINEAGE))
     batch = snapshot_shard(here, LINEAGE, schema, shard=0, groups=GROUPS, epoch=1)
@@ -52,7 +52,7 @@ def test_the_state_of_a_shard_comes_along(
     # Another machine: nothing but the checkpoint is there.
     monkeypatch.setenv("HOLDFAST_MEMORY_DIR", str(tmp_path))
     here = workspace(tmp_path, "another disk", after)
-    plan = Line(GROUPS, VersionRecord(epoch=1, attempt=1, result="r"), (file,), ())
+    plan = Line(GROUPS, Version(epoch=1, attempt=1, result="r"), (file,), ())
     state = open_shard(here, "totals", LINEAGE, plan, committed=1, kept=Kept.IN_CHECKPOINT)
     state.verify_base()
     assert list(state.scan(b"")) == ENTRIES

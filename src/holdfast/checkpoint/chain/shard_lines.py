@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as replace_record
 
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile, VersionRecord
+from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile
 from holdfast.ids import KeyGroupRange
-
-EMPTY_VERSION = VersionRecord(epoch=0, attempt=0, result="")
+from holdfast.state.contract import EMPTY_VERSION, Version
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Line:
     """One shard of one operator: its key groups, its version, and the files that its state comes from."""
 
     groups: KeyGroupRange
-    version: VersionRecord
+    version: Version
     snapshots: tuple[SnapshotFile, ...] = ()
     deltas: tuple[DeltaFile, ...] = ()
 
@@ -33,11 +32,11 @@ class Line:
         assert delta.parent == self.version, f"{delta.version} does not follow {self.version}"
         return replace(self, version=delta.version, deltas=(*self.deltas, delta))
 
-    def advanced(self, version: VersionRecord) -> Line:
+    def advanced(self, version: Version) -> Line:
         """The line after an epoch whose state is not saved."""
         return replace(self, version=version)
 
-    def went_through(self, version: VersionRecord) -> bool:
+    def went_through(self, version: Version) -> bool:
         """Whether the state was at `version` after an epoch, with all that the epoch changed.
 
         Between deltas that were numbered as one chain (see `_relabelled`) it was not: working state may be
@@ -140,15 +139,15 @@ class _Piece:
     own: bool
 
 
-def _name_of(view: CheckpointView) -> VersionRecord:
+def _name_of(view: CheckpointView) -> Version:
     """A version for state put together from files of other ranges. The same for everybody: the state of some
     key groups after a commit is one thing only."""
     # With the checksum: what was restored from a copy may have another commit of this number before long.
     name = f"commit-{view.number}-{view.checksum}"
-    return VersionRecord(epoch=view.last_epoch, attempt=0, result=name)
+    return Version(epoch=view.last_epoch, attempt=0, result=name)
 
 
-def _relabelled(deltas: list[DeltaFile], end: VersionRecord, from_nothing: bool) -> list[DeltaFile]:
+def _relabelled(deltas: list[DeltaFile], end: Version, from_nothing: bool) -> list[DeltaFile]:
     """Deltas that were written under other parallelisms form no chain of their own: number them as one."""
     parent = EMPTY_VERSION if from_nothing else _renamed(end, f"{end.result}-base")
     chain: list[DeltaFile] = []
@@ -159,8 +158,8 @@ def _relabelled(deltas: list[DeltaFile], end: VersionRecord, from_nothing: bool)
     return chain
 
 
-def _renamed(version: VersionRecord, result: str) -> VersionRecord:
-    return VersionRecord(epoch=version.epoch, attempt=version.attempt, result=result)
+def _renamed(version: Version, result: str) -> Version:
+    return replace_record(version, result=result)
 
 
 def _newest(files: Sequence[SnapshotFile], groups: KeyGroupRange) -> list[SnapshotFile]:

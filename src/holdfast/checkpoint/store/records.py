@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.state.contract import Version
+
 FORMAT = 3
 """The version of every stored record. A reader refuses a newer one. 1 had no savepoints, lists, lineages of
 schemas, requests or failures. 2 did not say for which sinks rows were staged.
@@ -103,24 +105,14 @@ class Extent(Record, frozen=True, kw_only=True):
     checksum: str
 
 
-class VersionRecord(Record, frozen=True, kw_only=True):
-    """Which state this is: after which epoch, by which plan attempt, and which of the task results was
-    chosen.
-    """
-
-    epoch: int
-    attempt: int
-    result: str
-
-
 class DeltaFile(Record, frozen=True, kw_only=True):
     """The state changes of one shard in one epoch."""
 
     operator: str
     first_group: int
     end_group: int
-    version: VersionRecord
-    parent: VersionRecord
+    version: Version
+    parent: Version
     extent: Extent
     entries: int
 
@@ -163,7 +155,7 @@ class SnapshotFile(Record, frozen=True, kw_only=True):
     operator: str
     first_group: int
     end_group: int
-    version: VersionRecord
+    version: Version
     object: str
     length: int
     chunk_bytes: int
@@ -171,7 +163,7 @@ class SnapshotFile(Record, frozen=True, kw_only=True):
     backend: str
     schema: OperatorSchema | None = None
     """Under which its bytes were written, without what came before. None, in files of the first Holdfast
-    alone: the one in force in the checkpoint that names it.
+    alone: the operator's first schema, of generation 0.
     """
     sole: bool = False
     """It came with a savepoint, which has no older deltas: nothing else can stand in for it."""
@@ -215,7 +207,7 @@ class UncoordinatedShard(Record, frozen=True, kw_only=True):
     shards: int
     first_group: int
     end_group: int
-    version: VersionRecord
+    version: Version
     incarnation: str
     """Names the working copy: another one means that this one, with what was not saved of it, is gone."""
     unsaved: int

@@ -24,7 +24,6 @@ from holdfast.checkpoint.store.records import (
     PlanRecord,
     StagedFile,
     UncoordinatedShard,
-    VersionRecord,
 )
 from holdfast.connectors.contract import Slice, SourceReader, VerifyingReader
 from holdfast.errors import EpochFailed, EpochInterrupted
@@ -42,6 +41,7 @@ from holdfast.runtime.epoch.program import Program, Stage, apply_transform, unio
 from holdfast.runtime.placement import Placement, shard_expression
 from holdfast.runtime.spark_failures import explained
 from holdfast.runtime.spark_session import describe_jobs
+from holdfast.state.contract import Version
 from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.encoding.types import frame_ddl
 from holdfast.steps import Step, reached
@@ -77,7 +77,7 @@ class EpochOutcome:
     seconds: float = 0.0
     deltas: list[DeltaFile] = field(default_factory=list)
     staged: list[StagedFile] = field(default_factory=list)
-    versions: dict[tuple[str, int], VersionRecord] = field(default_factory=dict)
+    versions: dict[tuple[str, int], Version] = field(default_factory=dict)
     state_bytes: dict[tuple[str, int], int] = field(default_factory=dict)
     executors: dict[tuple[str, int], str] = field(default_factory=dict)
     timings_ms: dict[str, float] = field(default_factory=dict)

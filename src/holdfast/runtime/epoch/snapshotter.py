@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.checkpoint.chain.shard_lines import Line, Lines
-from holdfast.checkpoint.store.records import OperatorSchema, SnapshotFile, VersionRecord
+from holdfast.checkpoint.store.records import OperatorSchema, SnapshotFile
 from holdfast.errors import first_line
 from holdfast.ids import KeyGroupRange
 from holdfast.runtime.epoch.schemas_in_force import InForce
 from holdfast.runtime.placement import Placement
 from holdfast.runtime.spark_session import interrupt_jobs, run_in_background
+from holdfast.state.contract import Version
 from holdfast.state.files.conversion import Lineage
 from holdfast.tasks.messages import RESULT_SCHEMA, Workspace, decode_result
 from holdfast.tasks.working_state import snapshot_shard
@@ -91,7 +92,7 @@ class Snapshotter:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-snapshot")
         self._tag = f"holdfast-snapshot-{uuid.uuid4().hex}"
         self._running: Future[list[SnapshotFile]] | None = None
-        self._tried: dict[tuple[str, int], VersionRecord] = {}
+        self._tried: dict[tuple[str, int], Version] = {}
         """Shards asked for a snapshot, the last one last, and where their line stood."""
 
     def step(self, lines: Lines, epoch: int, on_failure: Callable[[str], None]) -> list[SnapshotFile]:

@@ -17,13 +17,14 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.shard_lines import Lines
-from holdfast.checkpoint.store.records import UncoordinatedShard, VersionRecord
+from holdfast.checkpoint.store.records import UncoordinatedShard
 from holdfast.clock import Clock
 from holdfast.errors import first_line
 from holdfast.ids import KeyGroupRange
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.placement import Placement
 from holdfast.runtime.spark_session import describe_jobs
+from holdfast.state.contract import Version
 from holdfast.tasks.messages import (
     COUNTED,
     RESULT_SCHEMA,
@@ -34,7 +35,6 @@ from holdfast.tasks.messages import (
 )
 from holdfast.tasks.uncoordinated.saver import SavedOperator
 from holdfast.tasks.uncoordinated.saving_pass import PassTask
-from holdfast.tasks.working_state import version_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,12 +76,12 @@ class Ledger:
             # The number of shards changed: their copies stay behind, and keys are fetched as they are seen.
             self._moved[record.operator] = self._moved.get(record.operator, 0) + record.lost + record.unsaved
 
-    def version(self, key: Shard) -> VersionRecord | None:
+    def version(self, key: Shard) -> Version | None:
         """The version that a shard's working copy was at, if that is known."""
         record = self._records.get(key)
         return record.version if record is not None else None
 
-    def take(self, key: Shard, own: UncoordinatedResult, version: VersionRecord) -> UncoordinatedShard:
+    def take(self, key: Shard, own: UncoordinatedResult, version: Version) -> UncoordinatedShard:
         """A chosen result: how the shard stands after it. Gives what the commit is to say."""
         before, groups = self._records.get(key), self._ranges[key]
         lost = before.lost if before is not None else 0
@@ -173,7 +173,7 @@ class SavingPasses:
         found: Results = {}
         for uid in sorted({uid for uid, _ in wanted}):
             at = {
-                shard: (lines[uid, shard].groups, version_of(lines[uid, shard].version))
+                shard: (lines[uid, shard].groups, lines[uid, shard].version)
                 for operator, shard in wanted
                 if operator == uid
             }

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from holdfast import errors
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION
-from holdfast.checkpoint.store.records import DeltaFile, SavepointRecord, VersionRecord
+from holdfast.checkpoint.store.records import DeltaFile, SavepointRecord
 from holdfast.errors import DefinitionError
 from holdfast.ids import shard_ranges
 from holdfast.inspect.stored_state import StoredState, pieces
 from holdfast.runtime.epoch.program import frame_schema
 from holdfast.runtime.placement import shard_expression
 from holdfast.runtime.savepoints.tasks import ENTRY_SCHEMA, RegroupTask, WriteTask, decode_written
+from holdfast.state.contract import EMPTY_VERSION, Version
 from holdfast.state.encoding.keys import group_expression
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import frame_ddl, type_ddl
@@ -82,7 +82,7 @@ class StateWriter:
         order = [_quoted(group), "`key`"] if form == "entries" else [_quoted(group)]
         placed = frame.repartitionById(self.shards, expr(shard)).sortWithinPartitions(*order)
         results = [decode_written(bytes(row[0])) for row in placed.mapInArrow(task, RESULT_SCHEMA).collect()]
-        version = VersionRecord(epoch=epoch, attempt=0, result=self.draft.id)
+        version = Version(epoch=epoch, attempt=0, result=self.draft.id)
         deltas = []
         for result in sorted(results, key=lambda result: result.first_group):
             if result.failure is not None:

@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line, line_of
+from holdfast.checkpoint.chain.shard_lines import Line, line_of
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import DeltaFile, Extent, SnapshotFile, VersionRecord
+from holdfast.checkpoint.store.records import DeltaFile, Extent, SnapshotFile
 from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.ids import KeyGroup, KeyGroupRange
+from holdfast.state.contract import EMPTY_VERSION, Version
 from holdfast.tasks import working_state
 from holdfast.tasks.messages import Workspace, decode_result
 from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
 from tests.unit.inspect.stored import MadeCheckpoint
 
 ALL = KeyGroupRange(KeyGroup(0), KeyGroup(4))
-OWN = VersionRecord(epoch=10, attempt=1, result="own")
+OWN = Version(epoch=10, attempt=1, result="own")
 DELTA = DeltaFile(
     operator="op",
     first_group=0,
@@ -34,7 +35,7 @@ LATER = SnapshotFile(
     operator="op",
     first_group=0,
     end_group=2,
-    version=VersionRecord(epoch=30, attempt=1, result="half"),
+    version=Version(epoch=30, attempt=1, result="half"),
     object="s30",
     length=1,
     chunk_bytes=1,

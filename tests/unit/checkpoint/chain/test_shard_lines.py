@@ -8,23 +8,17 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION, Line, line_of, rebased
+from holdfast.checkpoint.chain.shard_lines import Line, line_of, rebased
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, fold
-from holdfast.checkpoint.store.records import (
-    CommitRecord,
-    DeltaFile,
-    Extent,
-    Parent,
-    SnapshotFile,
-    VersionRecord,
-)
+from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Extent, Parent, SnapshotFile
 from holdfast.ids import KeyGroupRange, shard_ranges
+from holdfast.state.contract import EMPTY_VERSION, Version
 
 GROUPS = 12
 
 
-def version(epoch: int, name: str) -> VersionRecord:
-    return VersionRecord(epoch=epoch, attempt=1, result=name)
+def version(epoch: int, name: str) -> Version:
+    return Version(epoch=epoch, attempt=1, result=name)
 
 
 def committed(
@@ -98,7 +92,7 @@ def epochs_of(line: Line, group: int) -> Iterator[int]:
             yield int(delta.extent.object)
 
 
-def delta_of(groups: KeyGroupRange, at: VersionRecord, parent: VersionRecord) -> DeltaFile:
+def delta_of(groups: KeyGroupRange, at: Version, parent: Version) -> DeltaFile:
     extent = Extent(object=str(at.epoch), offset=0, length=1, checksum="")
     return DeltaFile(
         operator="op",
@@ -111,7 +105,7 @@ def delta_of(groups: KeyGroupRange, at: VersionRecord, parent: VersionRecord) ->
     )
 
 
-def snapshot_of(groups: KeyGroupRange, at: VersionRecord) -> SnapshotFile:
+def snapshot_of(groups: KeyGroupRange, at: Version) -> SnapshotFile:
     return SnapshotFile(
         operator="op",
         first_group=groups.first,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace as changed
 
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, fold, from_manifest, rewound, to_manifest
-from holdfast.checkpoint.store.records import OperatorSchema, Parent, UncoordinatedShard, VersionRecord
+from holdfast.checkpoint.store.records import OperatorSchema, Parent, UncoordinatedShard
+from holdfast.state.contract import Version
 from tests.unit.checkpoint.kept import draft
 
 
@@ -15,7 +16,7 @@ def mark(first: int, unsaved: int, shards: int = 2, operator: str = "op") -> Unc
         shards=shards,
         first_group=first,
         end_group=first + 8 // shards,
-        version=VersionRecord(epoch=1, attempt=1, result="r"),
+        version=Version(epoch=1, attempt=1, result="r"),
         incarnation="i",
         unsaved=unsaved,
         discarded=0,

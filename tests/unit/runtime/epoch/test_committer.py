@@ -18,7 +18,6 @@ from holdfast.checkpoint.store.records import (
     SnapshotFile,
     StagedFile,
     UncoordinatedShard,
-    VersionRecord,
 )
 from holdfast.clock import SystemClock
 from holdfast.connectors.contract import StagedPart
@@ -30,6 +29,7 @@ from holdfast.runtime.epoch.publisher import Publishing, Recipients
 from holdfast.runtime.epoch.runner import EpochOutcome
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.progress import Listener, Progress
+from holdfast.state.contract import Version
 from holdfast.storage.contract import Storage
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.runtime.leader_kit import leader_of
@@ -152,7 +152,7 @@ def test_a_snapshot_is_named_in_one_commit_and_not_before_its_version_is_committ
         operator="op",
         first_group=0,
         end_group=4,
-        version=VersionRecord(epoch=2, attempt=1, result="r"),
+        version=Version(epoch=2, attempt=1, result="r"),
         object="snapshots/s",
         length=1,
         chunk_bytes=1,
@@ -287,5 +287,5 @@ def test_after_news_that_could_not_be_committed_nothing_is(
 def mark() -> UncoordinatedShard:
     return UncoordinatedShard(
         operator="op", shards=1, first_group=0, end_group=4, incarnation="i", unsaved=0, discarded=0, lost=0,
-        version=VersionRecord(epoch=1, attempt=1, result=""),
+        version=Version(epoch=1, attempt=1, result=""),
     )  # fmt: skip

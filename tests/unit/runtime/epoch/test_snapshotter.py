@@ -9,22 +9,23 @@ import pyarrow as pa
 import pytest
 
 from holdfast.checkpoint.chain.shard_lines import Line, Lines
-from holdfast.checkpoint.store.records import DeltaFile, Extent, SnapshotFile, VersionRecord
+from holdfast.checkpoint.store.records import DeltaFile, Extent, SnapshotFile
 from holdfast.checkpoint.store.schemas import record_of
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch import snapshotter
 from holdfast.runtime.epoch.schemas_in_force import InForce
 from holdfast.runtime.epoch.snapshotter import DELTAS_MIN, SnapshotTask, Snapshotter
+from holdfast.state.contract import Version
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.conversion import Lineage
 
 
 def line(shard: int, epochs: int) -> Line:
     groups = shard_ranges(4, 2)[shard]
-    made = Line(groups, VersionRecord(epoch=0, attempt=0, result=""))
+    made = Line(groups, Version(epoch=0, attempt=0, result=""))
     for epoch in range(1, epochs + 1):
         extent = Extent(object="d", offset=0, length=1, checksum="")
-        at = VersionRecord(epoch=epoch, attempt=1, result=f"{epoch}")
+        at = Version(epoch=epoch, attempt=1, result=f"{epoch}")
         delta = DeltaFile(
             operator="op",
             first_group=groups.first,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint.store.records import UncoordinatedShard, VersionRecord
+from holdfast.checkpoint.store.records import UncoordinatedShard
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.uncoordinated import Ledger
+from holdfast.state.contract import Version
 from holdfast.tasks.messages import SaveCounts, UncoordinatedResult
 
-AT = VersionRecord(epoch=1, attempt=1, result="r")
+AT = Version(epoch=1, attempt=1, result="r")
 
 
 def ledger(shards: int, *marks: UncoordinatedShard) -> Ledger:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.shard_lines import EMPTY_VERSION
 from holdfast.checkpoint.savepoints.layout import dispose_savepoint, read_savepoint, verify_savepoint
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
 from holdfast.checkpoint.store.records import DeltaFile, Extent, SavepointRecord
 from holdfast.errors import RestoreError, StorageError, UnknownOutcome
 from holdfast.runtime.savepoints.draft import drafted, make_savepoint, renewed, without
+from holdfast.state.contract import EMPTY_VERSION
 from holdfast.storage.checksums import checksum
 from holdfast.storage.contract import Storage
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage

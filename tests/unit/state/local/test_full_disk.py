@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StorageError
-from holdfast.state.contract import EMPTY, DeltaStep, Entries, ShardState, StateTarget, Version
+from holdfast.state.contract import EMPTY_VERSION, DeltaStep, Entries, ShardState, StateTarget, Version
 from holdfast.state.local import directories
 from holdfast.state.local.backends import open_state
 
@@ -57,7 +57,7 @@ def told_by(work: Callable[[], str]) -> str:
 
 
 def started(directory: Path) -> ShardState:
-    steps = (DeltaStep(FIRST, EMPTY, lambda: SMALL),)
+    steps = (DeltaStep(FIRST, EMPTY_VERSION, lambda: SMALL),)
     return open_state(directory, "job", StateTarget(FIRST, 0, 128, (), steps, 0))
 
 
@@ -117,7 +117,7 @@ def test_a_state_that_cannot_be_built_leaves_its_room_free(small_disk: Path) -> 
     before = directories.free_bytes(small_disk)
 
     def work() -> str:
-        versions = [EMPTY, FIRST, *(Version(epoch, 1, "a") for epoch in range(2, 14))]
+        versions = [EMPTY_VERSION, FIRST, *(Version(epoch, 1, "a") for epoch in range(2, 14))]
         changes = [SMALL, *([entry] for entry in LARGE)]
         steps = tuple(
             DeltaStep(version, parent, lambda entries=entries: entries)  # type: ignore[misc]

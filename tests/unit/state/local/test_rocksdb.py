@@ -12,7 +12,7 @@ import rocksdict
 
 from holdfast.errors import CorruptionError, DefinitionError, StorageError
 from holdfast.state.contract import (
-    EMPTY,
+    EMPTY_VERSION,
     DeltaStep,
     Entries,
     ShardState,
@@ -29,7 +29,7 @@ from holdfast.state.local.sst_reader import Table, UnreadableTable
 from holdfast.state.local.tables import Tx
 from holdfast.storage.file_lock import FileLock
 
-START = StateTarget(EMPTY, 0, 2)
+START = StateTarget(EMPTY_VERSION, 0, 2)
 ENTRIES: Entries = [(b"\x00\x00" + number.to_bytes(8, "big"), b"v" * 50) for number in range(20_000)]
 
 
@@ -37,7 +37,7 @@ def v(epoch: int, result: str = "a") -> Version:
     return Version(epoch, 1, result)
 
 
-START_AT_1 = StateTarget(v(1), 0, 2, (), (DeltaStep(v(1), EMPTY, lambda: ENTRIES),), 1)
+START_AT_1 = StateTarget(v(1), 0, 2, (), (DeltaStep(v(1), EMPTY_VERSION, lambda: ENTRIES),), 1)
 
 
 def opened(directory: Path, target: StateTarget = START) -> ShardState:
@@ -51,7 +51,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def filled(directory: Path) -> ShardState:
     state = opened(directory)
-    state.apply(EMPTY, v(1), ENTRIES, 1)
+    state.apply(EMPTY_VERSION, v(1), ENTRIES, 1)
     return state
 
 
@@ -127,7 +127,7 @@ def test_files_that_tasks_leave_are_merged_although_each_task_closes_at_once(
         filled(directory).close()
         most = 0
         for epoch in range(2, 2 + 3 * rocksdb_store.UNMERGED_FILES):
-            steps = (DeltaStep(v(epoch - 1), EMPTY, list),)
+            steps = (DeltaStep(v(epoch - 1), EMPTY_VERSION, list),)
             state = opened(directory, StateTarget(v(epoch - 1), 0, 2, (), steps, epoch - 1))
             assert isinstance(state, RocksDbShard)
             with state._database.awake() as store:
@@ -252,7 +252,7 @@ def test_a_compressed_table_is_refused(tmp_path: Path) -> None:
 def test_looking_up_checks_the_chunks_that_it_touches(tmp_path: Path) -> None:
     state = opened(tmp_path / "shard")
     entries: Entries = [(key, b"v" * 1_500) for key, _ in ENTRIES]
-    state.apply(EMPTY, v(1), entries, 1)
+    state.apply(EMPTY_VERSION, v(1), entries, 1)
     path = tmp_path / "snapshot"
     info = state.snapshot(path)
     source = SnapshotSource(v(1), 0, 2, path, info.length, info.chunk_bytes, info.chunks, "rocksdb")

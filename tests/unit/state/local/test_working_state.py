@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.errors import CorruptionError, ObjectMissing, StorageError
 from holdfast.state.contract import (
-    EMPTY,
+    EMPTY_VERSION,
     DeltaStep,
     Entries,
     Route,
@@ -37,7 +37,7 @@ from holdfast.state.local.lmdb_backend import LmdbShard
 
 KEYS = [b"\x00\x00" + number.to_bytes(4, "big") for number in range(400)]
 DEADLINE_S = 30.0
-START = StateTarget(EMPTY, 0, 1)
+START = StateTarget(EMPTY_VERSION, 0, 1)
 _fork = multiprocessing.get_context("fork")
 
 
@@ -52,13 +52,13 @@ def counted(epoch: int) -> Entries:
 
 def chain(last: int) -> tuple[DeltaStep, ...]:
     return tuple(
-        DeltaStep(v(e), v(e - 1) if e > 1 else EMPTY, lambda e=e: counted(e))  # type: ignore[misc]
+        DeltaStep(v(e), v(e - 1) if e > 1 else EMPTY_VERSION, lambda e=e: counted(e))  # type: ignore[misc]
         for e in range(1, last + 1)
     )
 
 
 def target(epoch: int, committed: int = 0) -> StateTarget:
-    return StateTarget(v(epoch) if epoch else EMPTY, 0, 1, (), chain(epoch), committed)
+    return StateTarget(v(epoch) if epoch else EMPTY_VERSION, 0, 1, (), chain(epoch), committed)
 
 
 def opened(directory: Path, wanted: StateTarget = START) -> ShardState:
@@ -107,7 +107,7 @@ def is_stopped(pid: int) -> bool:
 def written_snapshot(tmp_path: Path, value: bytes = b"1", count: int = len(KEYS)) -> SnapshotSource:
     state = opened(tmp_path / "origin")
     keys = [b"\x00\x00" + number.to_bytes(4, "big") for number in range(count)]
-    state.apply(EMPTY, v(1), [(key, value) for key in keys], 0)
+    state.apply(EMPTY_VERSION, v(1), [(key, value) for key in keys], 0)
     info = state.snapshot(tmp_path / "snapshot")
     return SnapshotSource(v(1), 0, 1, tmp_path / "snapshot", info.length, info.chunk_bytes, info.chunks)
 
@@ -192,7 +192,7 @@ def test_sigkill_while_building_leaves_nothing_that_is_opened_or_kept(tmp_path: 
             signal.pause()
             raise AssertionError("woken up")
 
-        opened(tmp_path, StateTarget(v(1), 0, 1, (), (DeltaStep(v(1), EMPTY, load),)))
+        opened(tmp_path, StateTarget(v(1), 0, 1, (), (DeltaStep(v(1), EMPTY_VERSION, load),)))
 
     with child(work) as (process, pipe):
         assert heard(pipe) == "building"
@@ -308,8 +308,10 @@ def test_without_the_marker_check_a_zombie_overwrites_its_successor(
 def test_without_the_marker_check_reads_mix_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LmdbShard, "_check", lambda self, tx: None)
     ours, twin = opened(tmp_path), opened(tmp_path)
-    twin.apply(EMPTY, v(1), counted(1), 0)
-    assert (ours.version, values(ours)) == (EMPTY, {b"1"}), "the state of epoch 1, under the name of epoch 0"
+    twin.apply(EMPTY_VERSION, v(1), counted(1), 0)
+    assert (ours.version, values(ours)) == (EMPTY_VERSION, {b"1"}), (
+        "the state of epoch 1, under the name of epoch 0"
+    )
 
 
 def test_without_undo_a_dead_attempt_stays_in_the_state(
@@ -317,7 +319,7 @@ def test_without_undo_a_dead_attempt_stays_in_the_state(
 ) -> None:
     def story(directory: Path) -> bytes | None:
         state = opened(directory)
-        state.apply(EMPTY, v(1, "dead"), [(b"\x00\x00dead", b"1")], 0)
+        state.apply(EMPTY_VERSION, v(1, "dead"), [(b"\x00\x00dead", b"1")], 0)
         return opened(directory, target(1)).get(b"\x00\x00dead")
 
     assert story(tmp_path / "whole") is None
@@ -372,9 +374,9 @@ def test_apply_gives_up_on_a_lock_that_stays_held(tmp_path: Path, monkeypatch: p
     with open(tmp_path / "g00000001/lock", "w") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
         with pytest.raises(StaleWorkingState, match="stayed locked"):
-            state.apply(EMPTY, v(1), counted(1), 0)
+            state.apply(EMPTY_VERSION, v(1), counted(1), 0)
         elsewhere = opened(tmp_path)
-        elsewhere.apply(EMPTY, v(1), counted(1), 0)
+        elsewhere.apply(EMPTY_VERSION, v(1), counted(1), 0)
     assert values(elsewhere) == expected(1)
     assert generations_in(tmp_path) == ["g00000001", "g00000002"]
 
@@ -394,7 +396,7 @@ def test_files_of_another_boot_are_thrown_away(tmp_path: Path) -> None:
 
     def work(pipe: Connection) -> None:
         tables.boot_id = lambda: "another boot"  # type: ignore[assignment]
-        deltas = (DeltaStep(v(1), EMPTY, lambda: counted(5)),)
+        deltas = (DeltaStep(v(1), EMPTY_VERSION, lambda: counted(5)),)
         pipe.send(values(opened(tmp_path, StateTarget(v(1), 0, 1, (), deltas))))
 
     with child(work) as (_, pipe):
@@ -506,8 +508,8 @@ def test_a_full_disk_is_refused_before_anything_is_written(
     state = opened(tmp_path)
     monkeypatch.setattr(directories, "DISK_RESERVE_BYTES", 1 << 60)
     with pytest.raises(StorageError, match=r"disk full: .* nothing was written"):
-        state.apply(EMPTY, v(1), counted(1), 0)
-    assert (state.version, values(state)) == (EMPTY, {None})
+        state.apply(EMPTY_VERSION, v(1), counted(1), 0)
+    assert (state.version, values(state)) == (EMPTY_VERSION, {None})
 
 
 def test_a_state_larger_than_its_map_grows_in_every_process(

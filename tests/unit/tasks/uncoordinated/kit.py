@@ -14,10 +14,10 @@ import pyarrow as pa
 
 import holdfast as hf
 from holdfast.checkpoint.chain.shard_lines import Line
-from holdfast.checkpoint.store.records import VersionRecord
 from holdfast.errors import StorageError
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.cells.declarations import state_fields
+from holdfast.state.contract import Version
 from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.conversion import Lineage
@@ -96,7 +96,7 @@ class Shard:
         self.root, self.settings, self.function, self.run_id = root, settings, function or Count(), run
         layout = StateLayout("op", pa.schema([("user", pa.string())]), state_fields(type(self.function)))
         self.lineage = Lineage.begin(layout)
-        self.version = VersionRecord(epoch=0, attempt=0, result="")
+        self.version = Version(epoch=0, attempt=0, result="")
         self.now_ms = 1_000_000
         self.epochs = 0
         self.term = 1

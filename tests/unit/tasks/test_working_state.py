@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.checkpoint.store.records import SnapshotFile, VersionRecord
+from holdfast.checkpoint.store.records import SnapshotFile
+from holdfast.state.contract import Version
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.working_state import _fetch_missing, _fetched, forget_fetched
 
@@ -22,7 +23,7 @@ def snapshot(storage: LocalStorage, name: str, data: bytes) -> SnapshotFile:
         operator="op",
         first_group=0,
         end_group=4,
-        version=VersionRecord(epoch=1, attempt=1, result="r"),
+        version=Version(epoch=1, attempt=1, result="r"),
         object=name,
         length=len(data),
         chunk_bytes=4,
