@@ -23,12 +23,12 @@ from holdfast.ids import shard_ranges
 from holdfast.state.encoding.keys import KeyCodec
 from holdfast.state.encoding.routing import key_groups_of, routing_hash
 from holdfast.state.files.saved_key import unpack
-from holdfast.storage.key_saves.contract import all_saves
 from tests.chaos.apps import Place, Shape
 from tests.chaos.cluster import Cluster
 from tests.chaos.control import asked
 from tests.chaos.harness import Driver, Scenario
 from tests.chaos.uncoordinated_app import CARTS, states
+from tests.contract.state_storage_suite import all_saves
 
 pytestmark = pytest.mark.timeout(900)
 

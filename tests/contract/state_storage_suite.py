@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,6 +17,14 @@ AWKWARD = [b"", b"\x00", b"\xff" * 33, b"*?[a]\\:%", b"/../x", b"a:b", bytes(ran
 
 def save_of(epoch: int, body: bytes = b"body", term: int = 1) -> bytes:
     return SavedKey(term, epoch, b"i" * 16, 0, epoch, ENTRIES, body).pack()
+
+
+def all_saves(storage: StateStorage, operator: str) -> Iterator[tuple[StateId, bytes]]:
+    """Everything saved for an operator."""
+    for id in storage.keys(operator):
+        data = storage.fetch(id)
+        if data is not None:
+            yield id, data
 
 
 class StateStorageContract:

@@ -16,9 +16,9 @@ import pytest
 from examples.saved_keys import SqliteStates
 from holdfast.errors import CorruptionError, StorageError
 from holdfast.storage.key_saves import files
-from holdfast.storage.key_saves.contract import StateStorage, all_saves
+from holdfast.storage.key_saves.contract import StateStorage
 from holdfast.storage.key_saves.files import FileStateStorage
-from tests.contract.state_storage_suite import ANN, StateStorageContract, save_of
+from tests.contract.state_storage_suite import ANN, StateStorageContract, all_saves, save_of
 
 
 class TestFiles(StateStorageContract):

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from holdfast.state.files.saved_key import unpack
-from holdfast.storage.key_saves.contract import all_saves
 from holdfast.storage.key_saves.redis import RedisStateStorage
 from holdfast.tasks.uncoordinated import saver
 from holdfast.tasks.uncoordinated.bypass import Standing
+from tests.contract.state_storage_suite import all_saves
 from tests.services.cable import Cable
 from tests.services.servers import Server, redis_server
 from tests.unit.tasks.uncoordinated.kit import Shard, uncoordinated

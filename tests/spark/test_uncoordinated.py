@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.errors import RestoreError
 from holdfast.state.files.saved_key import unpack
-from holdfast.storage.key_saves.contract import all_saves
 from holdfast.storage.key_saves.files import FileStateStorage
+from tests.contract.state_storage_suite import all_saves
 from tests.services.servers import redis_server
 from tests.spark.jobs import ROWS, SCHEMA, Sequence, check_sequences, expected_totals, run
 

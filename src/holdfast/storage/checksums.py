@@ -33,7 +33,7 @@ class ExtentLike(Protocol):
 
 
 def checksum(data: bytes | memoryview) -> str:
-    """The checksum that stored formats carry. The same bytes give the same text, for ever."""
+    """The checksum that stored formats carry. The same bytes give the same text in every version."""
     return xxhash.xxh3_128_hexdigest(data)
 
 
@@ -46,7 +46,7 @@ def read_extent(storage: Storage, extent: ExtentLike) -> bytes:
 
 def stream_extent(storage: Storage, extent: ExtentLike) -> Iterator[bytes]:
     """An extent in parts of a few megabytes. Raises as `read_extent` does, but damage only after the last:
-    whoever writes the parts somewhere must not show them before the end.
+    what is made of the parts must not be shown before the end.
     """
     running, done = xxhash.xxh3_128(), 0
     while done < extent.length:

@@ -5,7 +5,7 @@ A name is a relative, '/'-separated path. No name is also the directory of anoth
 Durable means: it survives the end of this process and a power cut.
 - `put_new` that returned CREATED or EXISTS, `put`, `put_file` and `put_stream` that returned: the object is
   durable, whole.
-- `list` that returned: every entry that it shows is durable (a name deleted and made anew by another process
+- `list` that returned: every entry that it shows is durable (a name deleted and made again by another process
   since the last listing excepted). `get` and `size` alone promise no such thing:
   they may see an object whose writer has not returned yet, and a power cut can still take it away.
 - `delete` that returned: gone from sight, but a power cut may bring it back.

@@ -1,6 +1,7 @@
 """Names for unfinished writes, and the sweep of those that dead processes left.
 
-A draft is named host-pid-token: whoever opens the storage next on that host can tell that its writer is gone.
+A draft is named host-pid-token: the next process on that host to open the storage can tell that its writer is
+gone.
 Always true: a living process's drafts are not swept from its own host.
 """
 

@@ -28,7 +28,7 @@ OPEN_DIRECTORIES_MAX = 64
 COPY_BYTES = 1 << 20
 STREAM_STEP_BYTES = 8 << 20
 """A long stream is written to disk in steps of this size rather than when it is synced, and does not stay in
-the page cache: otherwise everybody's next sync waits for all of it, and it drives out what others read.
+the page cache: otherwise the next sync of any process waits for all of it, and it drives out others' pages.
 """
 PUT_TRIES = 5
 """How often a write is begun again because its directory was removed, or its temporary swept, under it."""
@@ -260,7 +260,7 @@ class LocalStorage:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path)
             if relative != RESERVED_DIRECTORY:
-                # Also if it existed: whoever created it may not have synced it yet.
+                # Also if it existed: the process that created it may not have synced it yet.
                 self._sync_directory(above.fd)
         opened = _open_directory(path)
         with self._lock:

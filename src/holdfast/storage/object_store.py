@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -82,39 +82,36 @@ class ObjectStorage:
         return Put.CREATED
 
     def put(self, name: str, data: bytes) -> None:
-        try:
+        with self._writing(name):
             obstore.put(self._store, check_name(name), data, use_multipart=False)
-        except _FAILURES as cause:
-            raise self._write_failure(cause, name) from cause
 
     def put_file(self, name: str, path: Path) -> None:
         check_name(name)
         if not path.is_file():
             raise StorageError(f"cannot write {self.url}/{name}: there is no file {path} to take it from")
-        try:
+        with self._writing(name):
             obstore.put(self._store, name, path, chunk_size=PART_BYTES)
-        except _FAILURES as cause:
-            raise self._write_failure(cause, name) from cause
         path.unlink()
 
     def put_stream(self, name: str, parts: Callable[[], Iterator[bytes]]) -> None:
         # Not given to `obstore.put` as it is: that would call `parts` within its event loop, where nothing
         # can be read from a bucket.
         check_name(name)
-        try:
+        with self._writing(name):
             upload = obstore.open_writer(
                 self._store, name, buffer_size=PART_BYTES, max_concurrency=STREAM_PARTS_AT_ONCE
             )
-        except _FAILURES as cause:
-            raise self._write_failure(cause, name) from cause
         for part in parts():
-            self._upload(name, partial(upload.write, part))
+            with self._writing(name):
+                upload.write(part)
         # Without this the upload never shows, so an error of `parts` leaves nothing.
-        self._upload(name, upload.close)
+        with self._writing(name):
+            upload.close()
 
-    def _upload(self, name: str, step: Callable[[], object]) -> None:
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
         try:
-            step()
+            yield
         except _FAILURES as cause:
             raise self._write_failure(cause, name) from cause
 

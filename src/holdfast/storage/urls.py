@@ -39,7 +39,7 @@ def open_storage(url: str) -> Storage:
         if storage is None:
             storage = _opened[url] = _wrapped(_open(url))
             if len(_opened) > OPEN_MAX:
-                # Whoever still uses it keeps it.
+                # A caller that still uses it keeps it.
                 _opened.popitem(last=False)
         _opened.move_to_end(url)
         return storage

@@ -1,7 +1,7 @@
 """A shard's working state on the machine of a task: where it is, and how it gets there from the checkpoint.
 
 Always true: what is here is only a copy; what is asked for is a version, and that exactly is opened.
-Never here: how a version is reached (see state.local.backends), and what is done with it (see task).
+Never here: how a version is reached (see state.local.backends), and what is done with it (see keyed).
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def disk_directory(workspace: Workspace, uid: str, groups: KeyGroupRange) -> Pat
 def state_identity(
     workspace: Workspace, uid: str, groups: KeyGroupRange, lineage: Lineage, kept: Kept
 ) -> str:
-    """With the lineage: working state of other code is thrown away and built anew, never misread."""
+    """With the lineage: working state of other code is thrown away and rebuilt, never misread."""
     return f"{workspace.identity}/{uid}/{groups}/{lineage.fingerprint}{kept.value}"
 
 
@@ -183,7 +183,7 @@ def _fetch_missing(storage: Storage, directory: Path, files: tuple[SnapshotFile,
 
 
 def forget_fetched(directory: Path, keep: tuple[SnapshotFile, ...]) -> None:
-    """Remove local copies of snapshots. Whoever has one mapped keeps it; whoever misses one fetches it."""
+    """Remove local copies of snapshots. A task that has one mapped keeps it; another fetches it again."""
     kept = tuple(Path(file.object).name for file in keep)
     for path in (directory / "fetched").glob("*"):
         if not path.name.startswith(kept):

@@ -1,6 +1,6 @@
 """What becomes of the lists of an operator's shards when their number changes. Pure.
 
-All items are first brought together: those that an earlier union gave to everybody once, then what each shard
+All items are first brought together: those that an earlier union gave to every shard once, then what each
 added of its own, in the order of the shards. *Split* deals them out one by one: item i goes to shard i modulo
 the number of shards. *Union* gives all of them to every shard.
 
@@ -38,6 +38,6 @@ def redistributed(lists: Sequence[ShardList], shards: int, by: Redistribute) -> 
 
 
 def gathered(lists: Sequence[ShardList]) -> list[Any]:
-    """All items: what came by union once, if anybody still has it, then what each shard added."""
+    """All items: what came by union once, if any shard still has it, then what each shard added."""
     common: Sequence[Any] = max((each.items[: each.inherited] for each in lists), key=len, default=())
     return [*common, *(item for each in lists for item in each.items[each.inherited :])]

@@ -2,7 +2,7 @@
 
 Stored as one Arrow IPC stream with a column `item`; who wrote it stands in the schema's metadata.
 Always true: what is read has the declared type, converted from the stored one only where no value is lost.
-Never here: which shard gets which items (see redistribute), and checksums (whoever names the bytes has them).
+Never here: which shard gets which items (see redistribution), and checksums (kept where the bytes are named).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Allowed: states added; states renamed (`was=`); struct fields added, matched by name; numbers widened, at any
 depth. With leave to drop: states and struct fields removed. Everything else, also another aggregate under the
-name of one that is stored, is a problem, told with what was
-stored, what is declared, and a remedy; all problems at once.
+name of one that is stored, is a problem, told with what was stored, what is declared, and a remedy; all
+problems at once.
 Always true: nothing is touched; a state keeps its id, and an id that was ever used is never given again.
 Never here: converting (see conversion).
 """

@@ -76,7 +76,7 @@ class Book:
     due_ms: int = CLEAN
     seen_ms: int = 0
     unfetched: bool = False
-    """Nobody could say yet whether a save of this key exists: it is not saved before somebody has."""
+    """It is not known yet whether a save of this key exists: it is not saved before that is known."""
 
     @property
     def dirty(self) -> bool:
@@ -113,7 +113,7 @@ class ShardBook:
     """Events that were thrown away because a save turned up for a key that had gone on without it."""
     floor: int = 0
     """Added to the term of saves, so that they come after those that were found: a checkpoint that was begun
-    anew counts its terms from 1 again."""
+    again counts its terms from 1."""
 
     def pack(self) -> bytes:
         return _SHARD.pack(self.incarnation, self.events, self.unsaved, self.discarded, self.floor)

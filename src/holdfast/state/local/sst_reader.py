@@ -27,7 +27,7 @@ Read = Callable[[int, int], bytes]
 
 
 class UnreadableTable(Exception):
-    """This is no table of the form that we write. Internal: the caller knows the file's name."""
+    """Not a table of the form that `rocksdb_store` writes. Internal: the caller knows the file's name."""
 
 
 class Table:

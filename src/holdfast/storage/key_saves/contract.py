@@ -5,13 +5,13 @@ for its first `ORDER_BYTES`: of two saves of a key the one whose first bytes are
 Always true of the storages that come with Holdfast: a save is durable when `save` returns; at every moment,
 also when the power goes, a key has its last durable save or a later one; a later save is never replaced by an
 earlier one.
-Never here: when a key is saved or fetched, and what becomes of one that cannot be (see engine).
+Never here: when a key is saved or fetched, and what becomes of one that cannot be (see tasks.uncoordinated).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import StorageError
@@ -39,7 +39,7 @@ class StateStorage(ABC):
     """What a storage of saves does. Crosses to workers, so it pickles, and connects when it is first used.
 
     Called from several threads at once, never from the thread that processes rows. What it raises counts as
-    a failure: a save is tried again later, a fetch is answered by nobody.
+    a failure: a save is tried again later, a fetch has no answer.
     """
 
     @abstractmethod
@@ -80,11 +80,3 @@ def superseded(id: StateId) -> SaveSuperseded:
         f"a later save of {id} is in storage than the one to be kept; "
         "another leader goes on with it, or the storage belongs to another checkpoint: give each its own"
     )
-
-
-def all_saves(storage: StateStorage, operator: str) -> Iterator[tuple[StateId, bytes]]:
-    """Everything saved for an operator. For tools and tests: it reads every save."""
-    for id in storage.keys(operator):
-        data = storage.fetch(id)
-        if data is not None:
-            yield id, data

@@ -20,9 +20,9 @@ import holdfast as hf
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
 from holdfast.state.files.conversion import Generation, Lineage
 from holdfast.state.files.saved_key import unpack
-from holdfast.storage.key_saves.contract import all_saves
 from holdfast.storage.key_saves.files import FileStateStorage
 from holdfast.tasks.uncoordinated import saver
+from tests.contract.state_storage_suite import all_saves
 from tests.unit.tasks.uncoordinated.kit import Count, MemoryStates, Shard, uncoordinated
 
 CHECKOUT = Path(__file__).parents[4]
