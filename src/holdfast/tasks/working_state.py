@@ -70,7 +70,7 @@ def open_shard(
         deltas=steps,
         committed=committed,
     )
-    identity = state_identity(workspace, uid, plan.groups, lineage, kept)
+    identity = _identity(workspace, uid, plan.groups, lineage, kept)
     try:
         return open_state(directory, identity, target, backend=workspace.backend)
     except errors.ObjectMissing:
@@ -78,6 +78,14 @@ def open_shard(
         if not _fetch_missing(storage, fetched, snapshots):
             raise
         return open_state(directory, identity, target, backend=workspace.backend)
+
+
+def attach_shard(
+    workspace: Workspace, uid: str, lineage: Lineage, groups: KeyGroupRange, kept: Kept
+) -> ShardState | None:
+    """Working state of one shard, at whatever version it is. None: there is none in the layout in force."""
+    identity = _identity(workspace, uid, groups, lineage, kept)
+    return attach_state(shard_directory(workspace, uid, groups), identity, backend=workspace.backend)
 
 
 def snapshot_shard(
@@ -93,8 +101,7 @@ def snapshot_shard(
     """
     uid, kind = schema.uid, backend_named(workspace.backend).snapshots
     result = TaskResult(shard=shard, host=socket.gethostname(), executor=os.getcwd())
-    identity = state_identity(workspace, uid, groups, lineage, Kept.IN_CHECKPOINT)
-    state = attach_state(shard_directory(workspace, uid, groups), identity, backend=workspace.backend)
+    state = attach_shard(workspace, uid, lineage, groups, Kept.IN_CHECKPOINT)
     if state is None:
         return as_batch(result)
     with (
@@ -139,9 +146,7 @@ def disk_directory(workspace: Workspace, uid: str, groups: KeyGroupRange) -> Pat
     return _disk_root(workspace) / workspace.owner / workspace.identity / uid / str(groups)
 
 
-def state_identity(
-    workspace: Workspace, uid: str, groups: KeyGroupRange, lineage: Lineage, kept: Kept
-) -> str:
+def _identity(workspace: Workspace, uid: str, groups: KeyGroupRange, lineage: Lineage, kept: Kept) -> str:
     """With the lineage: working state of other code is thrown away and rebuilt, never misread."""
     return f"{workspace.identity}/{uid}/{groups}/{lineage.fingerprint}{kept.value}"
 

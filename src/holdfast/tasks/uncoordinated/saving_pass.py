@@ -15,12 +15,11 @@ import pyarrow as pa
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import ShardState, Version
 from holdfast.state.files.save_books import SHARD_KEY, ShardBook
-from holdfast.state.local.backends import attach_state
 from holdfast.tasks.messages import UncoordinatedResult, as_batch, result_here
 from holdfast.tasks.uncoordinated.ack_log import AckLog
 from holdfast.tasks.uncoordinated.due_saves import ShardSaves
 from holdfast.tasks.uncoordinated.saver import Flight, SavedOperator, saver_of
-from holdfast.tasks.working_state import Kept, shard_directory, state_identity
+from holdfast.tasks.working_state import Kept, attach_shard, shard_directory
 
 WAIT_SECONDS = 1.0
 """How long a pass waits for its saves: rows that come meanwhile wait with it. What takes longer goes on."""
@@ -45,13 +44,12 @@ class PassTask:
 
     def _of_shard(self, groups: KeyGroupRange, version: Version) -> UncoordinatedResult | None:
         workspace, uid, lineage = self.operator.workspace, self.operator.uid, self.operator.lineage
-        directory = shard_directory(workspace, uid, groups)
-        identity = state_identity(workspace, uid, groups, lineage, Kept.UNCOORDINATED)
-        state = attach_state(directory, identity, backend=workspace.backend)
+        state = attach_shard(workspace, uid, lineage, groups, Kept.UNCOORDINATED)
         if state is None:
             return None
         with contextlib.closing(state):
-            return self._saved(state, AckLog(directory)) if state.version == version else None
+            log = AckLog(shard_directory(workspace, uid, groups))
+            return self._saved(state, log) if state.version == version else None
 
     def _saved(self, state: ShardState, log: AckLog) -> UncoordinatedResult | None:
         stored = state.get(SHARD_KEY)
