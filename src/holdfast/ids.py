@@ -30,7 +30,6 @@ ShardId = NewType("ShardId", int)
 """The Spark partition that owns some key groups in an epoch. Not a key group."""
 
 NO_EPOCH = EpochId(0)
-NO_COMMIT = CommitNumber(0)
 
 
 @dataclass(frozen=True, slots=True)

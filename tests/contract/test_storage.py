@@ -19,8 +19,8 @@ from holdfast.storage.local_directory import LocalStorage
 from holdfast.storage.object_store import PART_BYTES, ObjectStorage
 from holdfast.storage.urls import open_storage
 from holdfast.testing.faulty_storage import FaultyStorage
-from holdfast.testing.page_cache import PageCacheStorage
 from tests.services.object_store import ObjectStore
+from tests.unit.storage.page_cache import PageCacheStorage
 
 KINDS = ("local", "s3", "faulty-without-faults", "page-cache")
 

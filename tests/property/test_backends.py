@@ -114,7 +114,7 @@ class History:
     def check(self) -> None:
         model = self.models[self.version]
         assert list(self.state.scan(b"")) == sorted(model.items())
-        assert (self.state.version, self.state.entry_count()) == (self.version, len(model))
+        assert self.state.version == self.version
         asked = [*model, b"\x00\x00never"]
         assert self.state.get_many(asked) == [model.get(key) for key in asked]
 

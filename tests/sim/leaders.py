@@ -43,12 +43,12 @@ from holdfast.errors import (
 from holdfast.graph.guarantees import Guarantee
 from holdfast.ids import CommitNumber, shard_ranges
 from holdfast.runtime.control.run_flags import Wishes
-from holdfast.runtime.epoch.committer import AdoptedOther, Committer
+from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.publisher import Publishing
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
 from holdfast.runtime.epoch.runner import EpochOutcome
-from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.state.contract import Version
 from holdfast.storage.checksums import checksum, read_extent
 from tests.sim.scheduler import Crashed, Executor, Process

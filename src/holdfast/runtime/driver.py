@@ -40,11 +40,10 @@ from holdfast.runtime.control.commit_permit import WatchedStorage
 from holdfast.runtime.control.request_server import Control
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.control.verbs import Controls
-from holdfast.runtime.epoch.committer import AdoptedOther
 from holdfast.runtime.epoch.program import Program, compile_graph
 from holdfast.runtime.epoch.publisher import left_behind
 from holdfast.runtime.epoch.schemas_in_force import operator_schemas, refuse_unsaved
-from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.leadership import Ending, Leadership
 from holdfast.runtime.progress import Monitor
 from holdfast.runtime.recovery import Recovery

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.checkpoint.chain.checkpoint import Checkpoint
 from holdfast.checkpoint.chain.terms import newest_term
 from holdfast.clock import Clock
-from holdfast.errors import FencedOut
+from holdfast.errors import FencedOut, HoldfastError
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.progress import Monitor
@@ -23,6 +23,10 @@ from holdfast.runtime.settings import RunSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+class AdoptedOther(HoldfastError):
+    """A record of an earlier leader took our number: go on from it, throwing away what was in flight."""
 
 
 @dataclass(frozen=True, kw_only=True)

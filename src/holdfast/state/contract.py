@@ -152,9 +152,6 @@ class ShardState(Protocol):
         are committed. Undo of epochs up to `committed` is dropped. StorageError when the disk is full.
         """
 
-    def entry_count(self) -> int:
-        """How many entries there are. May look at each of them: not for every epoch."""
-
     def size_bytes(self) -> int:
         """Bytes on disk in use, those of a base not copied yet included."""
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from holdfast import errors
 from holdfast.checkpoint.chain.shard_lines import Line
+from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import DeltaFile, OperatorSchema, SnapshotFile
 from holdfast.checkpoint.store.snapshots import copy_snapshot, snapshot_source
 from holdfast.ids import KeyGroup, KeyGroupRange
@@ -110,7 +111,7 @@ def snapshot_shard(
     ):
         local = Path(scratch) / "snapshot"
         info = state.snapshot(local)
-        name = f"snapshots/{epoch:012d}/{uid}-{groups}-{uuid.uuid4().hex}.{kind}"
+        name = f"{names.snapshots_of(epoch)}{uid}-{groups}-{uuid.uuid4().hex}.{kind}"
         open_storage(workspace.storage_url).put_file(name, local)
     reached(Step.SNAPSHOT_WRITTEN)
     file = SnapshotFile(

@@ -1,10 +1,9 @@
-"""For tests: a clock that moves when told to, storage that fails, and storage whose power can be cut."""
+"""For tests: a clock that moves when told to, and storage that fails."""
 
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
-from holdfast.testing.page_cache import PageCacheStorage, SyncOf
 
-__all__ = ["Fault", "FaultKind", "FaultyStorage", "ManualClock", "PageCacheStorage", "SyncOf"]
+__all__ = ["Fault", "FaultKind", "FaultyStorage", "ManualClock"]
 
 
 def __dir__() -> list[str]:

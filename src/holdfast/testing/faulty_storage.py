@@ -1,7 +1,4 @@
-"""Storage that fails on purpose, for tests: by rules, the same for the same seed, over a clock of the test.
-
-Power cuts are in `page_cache`.
-"""
+"""Storage that fails on purpose, for tests: by rules, the same for the same seed, over a given clock."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast.errors import ObjectMissing, StorageError, UnknownOutcome
 from holdfast.storage.contract import Put
 from holdfast.storage.local_directory import LocalStorage
-from holdfast.testing.page_cache import PageCacheStorage, SyncOf
+from tests.unit.storage.page_cache import PageCacheStorage, SyncOf
 
 
 def written_survives(storage: PageCacheStorage) -> bool:

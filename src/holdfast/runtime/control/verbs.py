@@ -8,7 +8,7 @@ Never here: carrying a verb out (see request_server) or how a request travels (s
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any, Literal, Protocol, get_args
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
@@ -17,7 +17,6 @@ from holdfast.runtime.progress import Progress
 from holdfast.storage.urls import open_storage
 
 SavepointFormat = Literal["native", "canonical"]
-SAVEPOINT_FORMATS: tuple[str, ...] = get_args(SavepointFormat)
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -20,14 +20,10 @@ from holdfast.errors import HoldfastError
 from holdfast.graph.guarantees import Guarantee
 from holdfast.runtime.epoch.publisher import Publishing, Recipients
 from holdfast.runtime.epoch.runner import EpochOutcome
-from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 
 COMMITS_IN_FLIGHT = 2
 """How many commits may be under way while the next epoch runs. More would only put off the waiting."""
-
-
-class AdoptedOther(HoldfastError):
-    """A record of an earlier leader took our number: go on from it, throwing away what was in flight."""
 
 
 class Committer:

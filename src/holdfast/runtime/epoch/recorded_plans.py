@@ -25,7 +25,7 @@ from holdfast.checkpoint.store.records import Json, PlanRecord
 from holdfast.connectors.contract import Mark
 from holdfast.errors import CorruptionError, HoldfastError, ObjectMissing, RestoreError
 from holdfast.ids import EpochId, PlanAttempt
-from holdfast.runtime.epoch.committer import AdoptedOther
+from holdfast.runtime.leader_context import AdoptedOther
 
 PLANS_AHEAD_MAX = 1_000
 """How many recorded plans a recovery follows at most, beyond those that a rewind has to replay."""

@@ -169,7 +169,7 @@ class LmdbDatabase(Database):
         if self.base is None:
             return values
         missing = [index for index, value in enumerate(values) if value is None]
-        if tx.count(GONE):
+        if tx.page(GONE, b"", 1):
             gone = tx.get_many(GONE, [keys[index] for index in missing])
             missing = [index for index, tomb in zip(missing, gone, strict=True) if tomb is None]
         wanted = [keys[index] for index in missing]
@@ -191,7 +191,7 @@ class LmdbDatabase(Database):
     def store_and_delete(self, tx: Tx, stored: list[tuple[bytes, bytes]], deleted: list[bytes]) -> None:
         super().store_and_delete(tx, stored, deleted)
         if self.base is not None:
-            if tx.count(GONE):
+            if tx.page(GONE, b"", 1):
                 tx.delete_many(GONE, [key for key, _ in stored])
             tx.put_many(GONE, zip(deleted, repeat(b"")))
 
@@ -260,18 +260,6 @@ def _copy_overlay(overlay: LmdbTx, merged: LmdbTx) -> None:
 
 class LmdbShard(Shard[LmdbDatabase]):
     """See ShardState."""
-
-    def entry_count(self) -> int:
-        def count(tx: Tx) -> int:
-            own = tx.count(DATA)
-            if self._database.base is None:
-                return own
-            changed = [key for table in (DATA, GONE) for key, _ in tx.items(table)]
-            below = self._database.read_base(lambda base: base.get_many(DATA, changed))
-            hidden = sum(value is not None for value in below)
-            return own + self._database.read_base(lambda base: base.count(DATA)) - hidden
-
-        return self._read(count)
 
     def size_bytes(self) -> int:
         source = self._database.source

@@ -63,9 +63,6 @@ class RocksDbTx:
             values = [self.changes.get(key, value) for key, value in zip(wanted, values, strict=True)]
         return values
 
-    def count(self, table: bytes) -> int:
-        return sum(1 for _ in self.items(table))
-
     def put(self, table: bytes, key: bytes, value: bytes) -> None:
         self.changes[_PREFIXES[table] + key] = value
 

@@ -84,9 +84,6 @@ class Shard(ABC, Generic[D]):
         self._version, self._marker = version, pack_marker(self._identity, version)
         self._reads, self._remembered = [], 0
 
-    def entry_count(self) -> int:
-        return self._read(lambda tx: tx.count(DATA))
-
     @abstractmethod
     def size_bytes(self) -> int:
         """See ShardState."""

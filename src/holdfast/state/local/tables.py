@@ -43,9 +43,6 @@ class Tx(Protocol):
     def get_many(self, table: bytes, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values aligned with `keys`."""
 
-    def count(self, table: bytes) -> int:
-        """How many items the table has. May look at each of them."""
-
     def put(self, table: bytes, key: bytes, value: bytes) -> None:
         """Store one item."""
 
