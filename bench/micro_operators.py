@@ -26,9 +26,9 @@ from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.delta import to_entries
 from holdfast.tasks.operators.aggregate import run_aggregate
 from holdfast.tasks.operators.batch_function import run_batch
-from holdfast.tasks.operators.keyed_slice import cut
 from holdfast.tasks.operators.result import EpochContext, OperatorResult
 from holdfast.tasks.operators.row_function import run_rows
+from holdfast.tasks.operators.shard_rows import cut
 
 ROWS, KEYS, KEY_GROUPS, REPEATS = 125_000, 46_000, 128, 7
 

@@ -35,9 +35,9 @@ from holdfast.state.contract import EMPTY_VERSION, DeltaStep, StateTarget, Versi
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
 from holdfast.state.encoding.types import parse_type
-from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.delta import Changes, Entry, to_entries, write_delta
 from holdfast.state.files.rows import changes_of, row_schema
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.state.local.backends import open_state
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage

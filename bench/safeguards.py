@@ -27,7 +27,7 @@ from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Extent
 from holdfast.clock import SystemClock
 from holdfast.graph.aggregates import Aggregation
-from holdfast.graph.columns import state_layout
+from holdfast.graph.column_types import state_layout
 from holdfast.state.contract import EMPTY_VERSION, DeltaStep, ShardState, StateTarget, Version
 from holdfast.state.encoding.keys import routing_hash
 from holdfast.state.encoding.routing import key_groups_of
@@ -36,9 +36,9 @@ from holdfast.state.local.backends import open_state
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.operators.aggregate import run_aggregate
-from holdfast.tasks.operators.keyed_slice import cut
 from holdfast.tasks.operators.result import EpochContext
-from holdfast.tasks.payloads import pack_rows
+from holdfast.tasks.operators.shard_rows import cut
+from holdfast.tasks.task_output import pack_rows
 
 ROWS, KEYS, TURNS, GROUPS = 125_000, 50_000, 9, 64
 SCHEMA = pa.schema([("k", pa.int64()), ("value", pa.int64())])

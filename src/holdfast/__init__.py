@@ -44,7 +44,7 @@ from holdfast.runtime.savepoints.savepoint import Savepoint
 from holdfast.runtime.settings import RunOptions
 from holdfast.runtime.spark_session import register_data_sources
 from holdfast.state.cells.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
-from holdfast.state.encoding.structs import Row
+from holdfast.state.encoding.row_objects import Row
 from holdfast.storage.key_saves.contract import StateId, StateStorage
 from holdfast.storage.key_saves.files import FileStateStorage
 from holdfast.storage.key_saves.postgres import PostgresStateStorage

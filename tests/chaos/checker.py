@@ -4,7 +4,7 @@ The verdict is true, false or unknown, with reasons. *Unknown* means that the ev
 job has not ended, a file cannot be read), which is never taken for success.
 Always true: what is expected is computed here from the formulas of the input alone; nothing is written; the
 state is folded from snapshots and deltas with the readers of the stored formats, not with the engine
-(holdfast.chaos.stored_fold).
+(holdfast.chaos.independent_reader).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.chaos import stored_fold
+from holdfast.chaos import independent_reader
 from holdfast.chaos.checker import Verdict
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.view import CheckpointView
@@ -112,10 +112,10 @@ def gather(place: Place, ledger: dict[int, list[Row]]) -> Evidence:
         ledger=ledger,
         buckets=sink_rows(place, BUCKETS),
         ledger_states={
-            at.number: (at.last_epoch, _by_single_key(stored_fold.operator_state(storage, at, LEDGER)))
+            at.number: (at.last_epoch, _by_single_key(independent_reader.operator_state(storage, at, LEDGER)))
             for at in _retained(history, view)
         },
-        bucket_state=_by_single_key(stored_fold.operator_state(storage, view, BUCKETS)),
+        bucket_state=_by_single_key(independent_reader.operator_state(storage, view, BUCKETS)),
     )
 
 
@@ -137,7 +137,7 @@ def _retained(history: History, newest: CheckpointView) -> Iterator[CheckpointVi
         number = number - 1 if back_to is None else back_to
 
 
-def _by_single_key(state: stored_fold.State) -> State:
+def _by_single_key(state: independent_reader.State) -> State:
     return {key[0]: values for key, values in state.items()}
 
 

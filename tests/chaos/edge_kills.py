@@ -16,14 +16,14 @@ import pytest
 
 from holdfast.checkpoint.chain import commits, retention
 from holdfast.errors import StorageError
-from holdfast.runtime import driver, leadership
+from holdfast.runtime import driver, epoch_loop
 from holdfast.runtime.epoch import committer, publisher, runner
 from holdfast.storage import urls
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks import unkeyed
 
 WRITES = ("put", "put_new", "move", "delete")
-STEPPING = (commits, driver, publisher, retention, runner, leadership, unkeyed)
+STEPPING = (commits, driver, publisher, retention, runner, epoch_loop, unkeyed)
 
 
 class Killed(BaseException):

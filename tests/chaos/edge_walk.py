@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.admin.set_aside import set_aside
+from holdfast.admin.set_aside_rows import set_aside
 from holdfast.chaos.inside.child import tightened
 from holdfast.clock import SystemClock
 from holdfast.runtime.control.run_flags import Wishes

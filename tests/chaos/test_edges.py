@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.connectors.contract import Mark
 from holdfast.connectors.files.sink import FilePublisher
-from holdfast.runtime import leadership
+from holdfast.runtime import epoch_loop
 from holdfast.runtime.epoch import recorded_plans
 from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.publisher import Publishing
@@ -91,7 +91,7 @@ def sinks_not_asked(patch: pytest.MonkeyPatch) -> None:
     def unasked(chain: Any, view: Any, shape: Any, shown: Any, say: Any) -> Any:
         return recorded_plans.recorded_plans(chain, view, shape, {}, say)
 
-    patch.setattr(leadership, "recorded_plans", unasked)
+    patch.setattr(epoch_loop, "recorded_plans", unasked)
 
 
 def no_marks(patch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from holdfast.checkpoint.store.records import Record
 from holdfast.runtime.epoch import recorded_plans, runner
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
-from holdfast.tasks import payloads
+from holdfast.tasks import task_output
 from tests.chaos import apps, doubles, victims
 from tests.chaos.apps import LEDGER, Place, Shape
 from tests.chaos.checker import Finding, Verdict, check
@@ -248,7 +248,7 @@ def flip_unnoticed(victim: Victim, read: Callable[[bytes], Any]) -> None:
 
 
 def staged_totals(data: bytes) -> list[int]:
-    return [row["total"] for row in payloads.unpack_rows(data, "staged rows").to_pylist()]
+    return [row["total"] for row in task_output.unpack_rows(data, "staged rows").to_pylist()]
 
 
 def delta_totals(data: bytes) -> list[int]:
@@ -274,7 +274,7 @@ def test_staged_output_read_without_its_checksum_is_found_out(
 
     place = stopped.copy(tmp_path / "unchecked")
     flip_unnoticed(victims.staged_output(place), staged_totals)
-    monkeypatch.setattr(payloads, "read_extent", unverified_extent)
+    monkeypatch.setattr(task_output, "read_extent", unverified_extent)
     assert run_here(spark, place, SHAPE).error is None
     expect(Verdict.FALSE, "sum", check(place, SHAPE))
 

@@ -9,8 +9,12 @@ import pytest
 
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.view import to_manifest
-from holdfast.checkpoint.savepoints.layout import dispose_savepoint, list_savepoints, verify_savepoint
 from holdfast.checkpoint.savepoints.start_from import open_seeded, seed_checkpoint
+from holdfast.checkpoint.savepoints.stored_savepoint import (
+    dispose_savepoint,
+    list_savepoints,
+    verify_savepoint,
+)
 from holdfast.storage.contract import Storage
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.storage.object_store import ObjectStorage

@@ -27,17 +27,17 @@ from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.store.records import CommitRecord, PlanRecord, SnapshotFile
 from holdfast.checkpoint.store.schemas import file_schema, record_of
-from holdfast.graph.columns import state_layout
+from holdfast.graph.column_types import state_layout
 from holdfast.ids import shard_ranges
-from holdfast.runtime.epoch.bundle import Bundle
+from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.runner import EpochOutcome, _take_state
 from holdfast.state.encoding.keys import GROUP_COLUMN, key_groups_of, routing_hash
-from holdfast.state.files.conversion import Lineage
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.urls import open_storage
 from holdfast.tasks.keyed import operator_result
 from holdfast.tasks.messages import EpochWork, KeyedTask, TaskResult, Workspace, decode_result
-from holdfast.tasks.payloads import unpack_rows
+from holdfast.tasks.task_output import unpack_rows
 from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
 
 EXAMPLES = int(os.environ.get("HOLDFAST_EPOCH_EXAMPLES", "25"))

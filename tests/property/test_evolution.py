@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from holdfast.state.encoding.layout import LONG_KEY_ID, StateField, StateKind, StateLayout
 from holdfast.state.encoding.types import is_variant, parse_type, type_ddl
-from holdfast.state.files import conversion
-from holdfast.state.files.conversion import Lineage, delta_entries
+from holdfast.state.files import schema_conversion
 from holdfast.state.files.delta import Changes, EntryChange, ValueChange, to_entries, write_delta
 from holdfast.state.files.evolution import Declared, evolve
+from holdfast.state.files.schema_conversion import Lineage, delta_entries
 from tests.property.state_values import exact, layouts_and_changes, present, types, values
 
 _calm = settings(
@@ -208,7 +208,7 @@ def columns_to_convert(draw: st.DrawFn) -> tuple[pa.DataType, list[Any], pa.Data
 def check_column(old: pa.DataType, given: list[Any], new: pa.DataType, fill: Any) -> None:
     expected = pa.array([meant(value, old, new, fill) for value in given], new)
     for column in (pa.array(given, old), pa.array([None, *given], old).slice(1)):
-        found = conversion.converted(column, new, fill)
+        found = schema_conversion.converted(column, new, fill)
         assert found.type == new
         assert exact(found.to_pylist()) == exact(expected.to_pylist())
 
@@ -229,7 +229,7 @@ def _any_column(case: tuple[pa.DataType, list[Any], pa.DataType, Any]) -> None:
 def test_a_conversion_that_forgets_something_is_found_out(
     monkeypatch: pytest.MonkeyPatch, spoilt: str
 ) -> None:
-    real = conversion._struct
+    real = schema_conversion._struct
 
     def forgetful(array: pa.Array, to: pa.DataType, fill: Any) -> pa.Array:
         if spoilt == "names" and array.type.num_fields == to.num_fields:
@@ -237,6 +237,6 @@ def test_a_conversion_that_forgets_something_is_found_out(
         made = real(array, to, {} if spoilt == "defaults" else fill)
         return pa.StructArray.from_arrays(made.flatten(), fields=list(to)) if spoilt == "nulls" else made
 
-    monkeypatch.setattr(conversion, "_struct", forgetful)
+    monkeypatch.setattr(schema_conversion, "_struct", forgetful)
     with pytest.raises((AssertionError, pa.ArrowException)):
         _any_column()

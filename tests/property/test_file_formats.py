@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.connectors.files.formats import FORMATS, check_columns, encode
+from holdfast.connectors.files.sink_formats import FORMATS, check_columns, encode
 from holdfast.errors import DefinitionError
 from holdfast.state.encoding.types import parse_type
 from tests.property.state_values import exact, present, types

@@ -20,8 +20,8 @@ from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.retention import Needed, Retention, Retired
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.savepoints import take as take_module
-from holdfast.checkpoint.savepoints.layout import verify_savepoint
 from holdfast.checkpoint.savepoints.start_from import open_seeded, seed_checkpoint
+from holdfast.checkpoint.savepoints.stored_savepoint import verify_savepoint
 from holdfast.checkpoint.savepoints.take import take_savepoint
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, JobRecord, ListFile

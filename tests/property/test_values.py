@@ -13,7 +13,7 @@ from holdfast.state.cells.declarations import ListState, MapState, ReducingState
 from holdfast.state.encoding.arrow_values import column_of, copied, objects_of, unchanged
 from holdfast.state.encoding.codec import ValueCodec
 from holdfast.state.encoding.coercion import settler
-from holdfast.state.encoding.structs import as_dicts
+from holdfast.state.encoding.row_objects import as_dicts
 from holdfast.state.encoding.types import parse_type
 from tests.property.state_values import exact, types, values
 from tests.unit.tasks.operators.operator_kit import Harness

@@ -21,7 +21,7 @@ from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.errors import DefinitionError, InputVanished, MachineError
-from holdfast.nodes import node, seat_keeper
+from holdfast.nodes import node, seat_allocation
 from holdfast.nodes.zookeeper_server import ZooKeeperServer
 from holdfast.storage.urls import open_storage
 from tests.services.cable import Cable
@@ -184,7 +184,7 @@ def test_a_zookeeper_that_lost_its_data_is_told_everything_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(seat_keeper, "COOL_SECONDS", 0.5)
+    monkeypatch.setattr(seat_allocation, "COOL_SECONDS", 0.5)
     a = leading(start("a"), chain)
     before = cluster_of(open_storage(str(tmp_path / "ck")))
     server.kill()
@@ -293,7 +293,7 @@ def test_a_leader_that_cannot_commit_resigns(start: Start, chain: Chain) -> None
 def test_seats_are_balanced_when_a_node_joins(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seat_keeper, "BALANCE_SECONDS", 0.5)
+    monkeypatch.setattr(seat_allocation, "BALANCE_SECONDS", 0.5)
     jobs = [steady("counts"), steady("sums")]
     a = start("a", *jobs)
     wait_until(lambda: a.told("counts: TAKING") and a.told("sums: TAKING"), "a to hold both", a.story)

@@ -16,7 +16,7 @@ import pytest
 from holdfast.state.files.saved_key import unpack
 from holdfast.storage.key_saves.redis import RedisStateStorage
 from holdfast.tasks.uncoordinated import saver
-from holdfast.tasks.uncoordinated.bypass import Standing
+from holdfast.tasks.uncoordinated.circuit_breaker import Standing
 from tests.contract.state_storage_suite import all_saves
 from tests.services.cable import Cable
 from tests.services.servers import Server, redis_server

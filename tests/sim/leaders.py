@@ -357,7 +357,7 @@ class Lead:
 
 
 def loader(world: World) -> Any:
-    """Stands in for `tasks.payloads.load_extent`."""
+    """Stands in for `tasks.task_output.load_extent`."""
 
     def load(url: str, extent: Extent) -> Rows:
         return rows_of(read_extent(SimStorage(world, url), extent))

@@ -16,7 +16,7 @@ import holdfast as hf
 from holdfast.checkpoint.chain.skip import choose, give_up
 from holdfast.cli.main import app
 from holdfast.errors import StorageError
-from holdfast.runtime import leadership
+from holdfast.runtime import epoch_loop
 from holdfast.steps import Step
 from holdfast.storage.urls import open_storage
 from tests.spark.jobs import ROWS, SCHEMA, check_sequences, expected_totals, run, sequence_job
@@ -106,7 +106,7 @@ def test_vanished_input_is_named_and_can_be_skipped_on_purpose(
         if step is Step.PLAN_WRITTEN and list((tmp_path / "ck" / "plans").glob("*2/*")):
             (source / "1.json").unlink()
 
-    monkeypatch.setattr(leadership, "reached", lose_the_second_file)
+    monkeypatch.setattr(epoch_loop, "reached", lose_the_second_file)
     with pytest.raises(hf.InputVanished, match=r"1\.json.*skip") as error:
         run(job(), spark, tmp_path / "ck", max_rows_per_epoch=1)
     monkeypatch.undo()
@@ -136,7 +136,7 @@ def test_one_file_is_given_up_and_the_rest_of_its_epoch_is_read(
         if step is Step.PLAN_WRITTEN:
             (source / "1.json").unlink()
 
-    monkeypatch.setattr(leadership, "reached", lose_a_file)
+    monkeypatch.setattr(epoch_loop, "reached", lose_a_file)
     with pytest.raises(hf.InputVanished, match=r"`holdfast skip --file 1\.json --checkpoint"):
         run(job(), spark, tmp_path / "ck")
     monkeypatch.undo()

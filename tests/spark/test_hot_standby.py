@@ -25,7 +25,7 @@ from holdfast.checkpoint.store.records import FailoverRecord
 from holdfast.clock import SystemClock
 from holdfast.cluster.membership import Cluster
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
-from holdfast.nodes import seat_keeper
+from holdfast.nodes import seat_allocation
 from holdfast.nodes.follower import Follower
 from holdfast.nodes.zookeeper_server import ZooKeeperServer, free_port
 from holdfast.runtime.epoch import snapshotter
@@ -127,7 +127,7 @@ def pair(
     spark: SparkSession, server: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Pair]:
     # Who has lost a seat would leave it to the others for some seconds, and here it is to come back at once.
-    monkeypatch.setattr(seat_keeper, "COOL_SECONDS", 0.0)
+    monkeypatch.setattr(seat_allocation, "COOL_SECONDS", 0.0)
     with nodes_of(tmp_path / "ck", server.hosts) as start:
         pair = Pair(tmp_path, start, server.hosts)
         yield pair

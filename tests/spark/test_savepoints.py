@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.checkpoint.savepoints.layout import read_savepoint, verify_savepoint
+from holdfast.checkpoint.savepoints.stored_savepoint import read_savepoint, verify_savepoint
 from holdfast.clock import SystemClock
 from holdfast.runtime.control.request_client import ask_leader, wait_for_end
 from holdfast.storage.urls import open_storage

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from holdfast.admin.caretaker import brief_term, look_for_leader
+from holdfast.admin.brief_term import brief_term, look_for_leader
 from holdfast.checkpoint.chain.commits import Adopted, Chain
 from holdfast.checkpoint.chain.pins import read_pins, unpin
 from holdfast.checkpoint.chain.retention import Retention

@@ -17,9 +17,9 @@ from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import DamagedChain
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.view import CheckpointView, from_manifest
-from holdfast.checkpoint.savepoints.layout import find_savepoint, read_savepoint
+from holdfast.checkpoint.savepoints.stored_savepoint import find_savepoint, read_savepoint
 from holdfast.errors import DefinitionError, RestoreError
-from holdfast.graph.columns import known_schema, state_layout
+from holdfast.graph.column_types import known_schema, state_layout
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.job_graph import Graph

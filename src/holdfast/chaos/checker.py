@@ -21,7 +21,7 @@ from enum import StrEnum
 from operator import add
 from typing import Any
 
-from holdfast.chaos.stored_fold import State
+from holdfast.chaos.independent_reader import State
 
 REASONS_MAX = 5
 """Of each kind of wrong, that many are told: the first ones say what happened."""

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.chaos.checker import Left, Row, SinkLeft, SinkShape
+from holdfast.chaos.independent_reader import State, operator_state
 from holdfast.chaos.inside.disturbances import CHECKPOINT
 from holdfast.chaos.inside.recording_sinks import FILES, SINKS, read_calls, read_shown
-from holdfast.chaos.stored_fold import State, operator_state
 from holdfast.checkpoint.chain.history import History
 from holdfast.errors import HoldfastError
 from holdfast.graph.aggregates import Aggregation

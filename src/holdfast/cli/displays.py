@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.panel import Panel
 
 from holdfast.cli.format import fact_grid, facts, line
-from holdfast.cli.terminal import LogFile
+from holdfast.cli.terminal_guard import LogFile
 from holdfast.clock import Clock
 from holdfast.runtime.progress import Progress
 

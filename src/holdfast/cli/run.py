@@ -14,7 +14,7 @@ from holdfast.cli.displays import Display, JsonLines, LivePanel, PlainLines
 from holdfast.cli.http import Http, HttpTokenFile, run_beside
 from holdfast.cli.load_job import load_job
 from holdfast.cli.options import AppFile, AsJson, JobName, Verbose, one_line_errors
-from holdfast.cli.terminal import LogFile, own_console
+from holdfast.cli.terminal_guard import LogFile, own_console
 from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError, SessionLost
 from holdfast.runtime.restart_strategy import (

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.checkpoint.savepoints.layout import (
+from holdfast.checkpoint.savepoints.stored_savepoint import (
     FoundSavepoint,
     dispose_savepoint,
     find_claim,

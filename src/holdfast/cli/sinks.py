@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from holdfast.admin.set_aside import Standing, set_aside, standings
+from holdfast.admin.set_aside_rows import Standing, set_aside, standings
 from holdfast.checkpoint.chain.history import History
 from holdfast.cli.format import answer, new_table, print_rows
 from holdfast.cli.options import AsJson, Checkpoint, Verbose, one_line_errors, open_checkpoint

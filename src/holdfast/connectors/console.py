@@ -8,8 +8,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from holdfast.connectors.columns_as_text import plain_texts
 from holdfast.connectors.contract import StagedPart
-from holdfast.connectors.text_columns import plain_texts
 
 _CELL_WIDTH_MAX = 40
 

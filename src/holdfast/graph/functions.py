@@ -15,7 +15,7 @@ import pyarrow as pa
 from holdfast.errors import DefinitionError
 from holdfast.graph.contexts import BatchContext, Context, OutputRow, ShardContext
 from holdfast.state.cells.declarations import DeclaredState, ListState, ValueState, declared_states
-from holdfast.state.encoding.structs import Row
+from holdfast.state.encoding.row_objects import Row
 from holdfast.state.encoding.types import parse_schema
 
 RESERVED_OUTPUT_PREFIX = "!"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from holdfast.clock import duration_ms
 from holdfast.errors import DefinitionError
-from holdfast.state.files.save_books import Schedule
+from holdfast.state.files.key_books import Schedule
 from holdfast.storage.key_saves.contract import StateStorage
 
 

@@ -16,7 +16,7 @@ from holdfast.connectors.contract import CheckedSource, Sink, Source
 from holdfast.errors import DefinitionError
 from holdfast.graph import functions
 from holdfast.graph.aggregates import Aggregate, Aggregation
-from holdfast.graph.columns import known_schema, sink_refusals
+from holdfast.graph.column_types import known_schema, sink_refusals
 from holdfast.graph.functions import BatchFunction, DeclaringFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,

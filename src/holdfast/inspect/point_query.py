@@ -32,9 +32,9 @@ from holdfast.state.encoding.coercion import Misfit
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.encoding.layout import StateKind, StateLayout
 from holdfast.state.encoding.types import type_ddl
-from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.delta import Entry, OpenDelta, open_delta, to_entries
 from holdfast.state.files.rows import column_names, rows_of
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.state.local.snapshot_reader import OpenSnapshot
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.contract import Storage

@@ -27,11 +27,11 @@ from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.pins import pin, read_pins, unpin
 from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import CheckpointView, from_manifest
-from holdfast.checkpoint.savepoints.layout import read_savepoint
+from holdfast.checkpoint.savepoints.stored_savepoint import read_savepoint
 from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.open_snapshot import copy_snapshot, snapshot_source
 from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile
 from holdfast.checkpoint.store.schemas import lineage_of
-from holdfast.checkpoint.store.snapshots import copy_snapshot, snapshot_source
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
@@ -39,9 +39,9 @@ from holdfast.state.cells.shard_list import unpack_list
 from holdfast.state.contract import SnapshotSource
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
 from holdfast.state.encoding.types import parse_type
-from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.delta import Entry, open_delta, to_entries
 from holdfast.state.files.rows import Item, rows_of
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.state.local.snapshot_reader import read_snapshot
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.contract import Storage

@@ -29,7 +29,7 @@ from holdfast.runtime.epoch.schemas_in_force import operator_schemas
 from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import describe_jobs
-from holdfast.state.files.conversion import Lineage
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.storage.contract import Storage
 from holdfast.tasks.follow import FollowedOperator, FollowTask
 from holdfast.tasks.messages import RESULT_SCHEMA, TaskResult, decode_result

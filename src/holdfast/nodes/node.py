@@ -28,7 +28,7 @@ from holdfast.nodes.job_on_node import jobs_on_node
 from holdfast.nodes.job_seat import JobSeat
 from holdfast.nodes.registration import NodeContext, NodeSettings, Registration
 from holdfast.nodes.run import Run, is_of_the_job, is_replaced
-from holdfast.nodes.seat_keeper import SeatKeeper
+from holdfast.nodes.seat_allocation import SeatKeeper
 from holdfast.nodes.working_dir_lock import Owner, take_owner
 from holdfast.runtime.job import Job
 from holdfast.runtime.progress import Listener, Message

@@ -5,7 +5,7 @@
 Leading ends because the run is over, because the job goes on with another number of shards, or because
 something failed. After a failure the restart strategy decides; after damage history goes back to the newest
 checkpoint that verifies.
-Never here: what a leader does from one load to the next (see leadership).
+Never here: what a leader does from one load to the next (see epoch_loop).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from holdfast.runtime.control.verbs import Controls
 from holdfast.runtime.epoch.program import Program, compile_graph
 from holdfast.runtime.epoch.publisher import left_behind
 from holdfast.runtime.epoch.schemas_in_force import operator_schemas, refuse_unsaved
+from holdfast.runtime.epoch_loop import Ending, EpochLoop
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
-from holdfast.runtime.leadership import Ending, Leadership
 from holdfast.runtime.progress import Monitor
 from holdfast.runtime.recovery import Recovery
 from holdfast.runtime.restarts import Restarts
@@ -107,7 +107,7 @@ class Driver:
         self._shards: int | None = settings.parallelism
         self._prepared = prepared
         self._program = prepared.program
-        self._led: Leadership | None = None
+        self._led: EpochLoop | None = None
         self.leading = False
         """Whether the checkpoint was loaded and leading has begun."""
 
@@ -238,7 +238,7 @@ class Driver:
         wished = self.wishes.taken_parallelism()
         self._shards = wished or self._shards or view.parallelism or self._cores()
         self._led = None
-        led = self._led = Leadership(self._context, view, self._shards)
+        led = self._led = EpochLoop(self._context, view, self._shards)
         self.leading = True
         return led.run(), led.view
 

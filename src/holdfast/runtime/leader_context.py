@@ -1,7 +1,7 @@
 """What a leader leads with: the one value that all parts of its epochs are given.
 
 a start       driver: does the stored state fit? -> claim a term -> recovery: the newest view
-leading       leadership: ask the sinks -> recorded plans -> publish what is committed and not shown
+leading       epoch_loop: ask the sinks -> recorded plans -> publish what is committed and not shown
 an epoch      planner -> runner -> committer -> publisher, and the snapshotter beside them
 """
 

@@ -17,7 +17,7 @@ from holdfast.checkpoint.chain.shard_lines import Line
 from holdfast.errors import HoldfastError
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import Arrival
-from holdfast.state.files.conversion import Lineage
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.tasks.messages import Failure, TaskResult, Workspace, as_batch, result_here
 from holdfast.tasks.working_state import Kept, leave_former_shards, open_shard
 

@@ -33,10 +33,10 @@ from holdfast.tasks.messages import (
 )
 from holdfast.tasks.operators.aggregate import run_aggregate
 from holdfast.tasks.operators.batch_function import run_batch
-from holdfast.tasks.operators.keyed_slice import KeyedSlice, cut
 from holdfast.tasks.operators.result import EpochContext, OperatorResult
 from holdfast.tasks.operators.row_function import run_rows
-from holdfast.tasks.payloads import TaskWriter
+from holdfast.tasks.operators.shard_rows import KeyedSlice, cut
+from holdfast.tasks.task_output import TaskWriter
 from holdfast.tasks.working_state import (
     Kept,
     disk_directory,

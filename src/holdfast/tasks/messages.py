@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.graph.job_graph import OnError
     from holdfast.graph.uncoordinated import Uncoordinated
     from holdfast.state.encoding.layout import StateLayout
-    from holdfast.state.files.conversion import Lineage
+    from holdfast.state.files.schema_conversion import Lineage
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from holdfast.tasks.messages import (
     this_partition,
 )
 from holdfast.tasks.operators.row_function import run_unkeyed_rows
-from holdfast.tasks.payloads import TaskWriter
+from holdfast.tasks.task_output import TaskWriter
 
 
 def run_unkeyed(task: UnkeyedTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -21,11 +21,11 @@ import pyarrow as pa
 from holdfast import errors
 from holdfast.checkpoint.chain.shard_lines import Line
 from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.open_snapshot import copy_snapshot, snapshot_source
 from holdfast.checkpoint.store.records import DeltaFile, OperatorSchema, SnapshotFile
-from holdfast.checkpoint.store.snapshots import copy_snapshot, snapshot_source
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.contract import EMPTY_VERSION, DeltaStep, Entries, ShardState, StateTarget
-from holdfast.state.files.conversion import Lineage, delta_entries
+from holdfast.state.files.schema_conversion import Lineage, delta_entries
 from holdfast.state.local.backends import attach_state, backend_named, open_state, remove_others
 from holdfast.state.local.directories import default_working_dir, private_directory
 from holdfast.steps import Step, reached

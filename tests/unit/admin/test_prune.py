@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.admin import caretaker
+from holdfast.admin import brief_term
 from holdfast.admin.prune import prune
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import History
@@ -23,7 +23,7 @@ CLOCK = SystemClock()
 
 @pytest.fixture(autouse=True)
 def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caretaker, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(brief_term, "ANSWER_SECONDS", 0.0)
 
 
 def grown(tmp_path: Path, commits: int = 12, *, ended: bool = True) -> MadeCheckpoint:
@@ -91,7 +91,7 @@ def test_a_leader_that_comes_while_it_is_asked_keeps_its_lead(
     def coming(*args: object, **options: object) -> None:
         claim(made.storage, "new", "here", 1, 0)
 
-    monkeypatch.setattr(caretaker, "status_of_leader", coming)
+    monkeypatch.setattr(brief_term, "status_of_leader", coming)
     with pytest.raises(RetryableError, match="a leader came meanwhile"):
         prune(made.storage, 3, CLOCK)
     newest = newest_term(made.storage)
@@ -104,7 +104,7 @@ def test_beside_a_leader_nothing_is_given_up_and_no_term_claimed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = grown(tmp_path)
-    monkeypatch.setattr(caretaker, "status_of_leader", lambda *args, **options: {"phase": "running"})
+    monkeypatch.setattr(brief_term, "status_of_leader", lambda *args, **options: {"phase": "running"})
     done = prune(made.storage, 3, CLOCK)
     assert done.led
     assert done.given_up == ()
@@ -123,7 +123,7 @@ def test_beside_a_leader_a_snapshot_that_it_is_about_to_commit_is_left_alone(
         made.commit(changed, snapshots=number in (0, 1, 2))
     # Begun at epoch 4 and slow: by now its epoch is no longer retained.
     files = [made.snapshot(groups, 4) for groups in made.shards]
-    monkeypatch.setattr(caretaker, "status_of_leader", lambda *args, **options: {"phase": "running"})
+    monkeypatch.setattr(brief_term, "status_of_leader", lambda *args, **options: {"phase": "running"})
     done = prune(made.storage, 3, CLOCK)
     assert done.deleted > 0
     assert [made.storage.size(file.object) for file in files] == [file.length for file in files]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.admin import caretaker
+from holdfast.admin import brief_term
 from holdfast.checkpoint.chain.terms import record_ending
 from holdfast.checkpoint.store.records import EndedRecord
 from tests.unit.cli.shell import call, refusal, text
@@ -63,7 +63,7 @@ def test_a_commit_that_is_not_there_names_those_that_are(made: MadeCheckpoint) -
 
 
 def test_prune_says_what_it_did(made: MadeCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caretaker, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(brief_term, "ANSWER_SECONDS", 0.0)
     made.commit({("u3", 3): {"total": 1}})
     record_ending(
         made.storage,

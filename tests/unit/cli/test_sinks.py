@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.admin import caretaker
-from holdfast.admin import set_aside as module
+from holdfast.admin import brief_term
+from holdfast.admin import set_aside_rows as module
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.terms import claim, newest_ending, record_ending
@@ -22,12 +22,12 @@ from holdfast.cli.main import app
 from holdfast.clock import SystemClock
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
-from holdfast.tasks.payloads import pack_rows
+from holdfast.tasks.task_output import pack_rows
 
 
 @pytest.fixture(autouse=True)
 def no_leader_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caretaker, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(brief_term, "ANSWER_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_rows_that_another_job_put_aside_are_not_overwritten(
 def test_nothing_is_put_aside_beside_a_running_job(
     checkpoint: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caretaker, "status_of_leader", lambda *given, **more: {"phase": "running"})
+    monkeypatch.setattr(brief_term, "status_of_leader", lambda *given, **more: {"phase": "running"})
     to = str(tmp_path / "aside")
     done = called("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", to, "--yes", code=4)
     assert "the job is running; stop it" in done.stderr

@@ -30,8 +30,8 @@ from holdfast.state.encoding.arrow_values import column_of
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
 from holdfast.state.encoding.types import parse_type
-from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.delta import Changes, EntryChange, ValueChange, to_entries, write_delta
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.state.local.backends import open_state
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage

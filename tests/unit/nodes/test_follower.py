@@ -23,14 +23,14 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.cluster.node_records import Lag
 from holdfast.errors import RetryableError
-from holdfast.graph.columns import state_layout
+from holdfast.graph.column_types import state_layout
 from holdfast.ids import CommitNumber, shard_ranges
 from holdfast.nodes import follower
 from holdfast.nodes.follower import LIST_SECONDS, Follower
 from holdfast.runtime.epoch.program import OperatorForm, Program
 from holdfast.runtime.settings import check_settings
 from holdfast.state.contract import Arrival
-from holdfast.state.files.conversion import Lineage
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.tasks.follow import FollowTask
 from holdfast.tasks.messages import TaskResult, Workspace
 from holdfast.tasks.working_state import Kept, open_shard

@@ -27,7 +27,7 @@ from holdfast.errors import (
 from holdfast.runtime import driver as module
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import Driver
-from holdfast.runtime.leadership import Ending
+from holdfast.runtime.epoch_loop import Ending
 from holdfast.runtime.progress import Monitor
 from holdfast.runtime.recovery import Recovery
 from holdfast.runtime.restart_strategy import ExponentialDelay
@@ -68,7 +68,7 @@ class Run:
     ) -> None:
         monkeypatch.setattr(module, "compile_graph", lambda graph, spark: Compiled)
         monkeypatch.setattr(module, "revived", lambda spark, name, own: spark)
-        monkeypatch.setattr(module, "Leadership", lambda context, view, shards: Played(acts.pop(0), view))
+        monkeypatch.setattr(module, "EpochLoop", lambda context, view, shards: Played(acts.pop(0), view))
         self.storage = open_storage(str(tmp_path / "ck"))
         self.wishes = Wishes()
         settings = check_settings(

@@ -11,7 +11,7 @@ from holdfast.checkpoint.store.records import SnapshotFile
 from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.contract import EMPTY_VERSION, Entries, Version
-from holdfast.state.files.conversion import Lineage
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.tasks.messages import Workspace, decode_result
 from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
 from tests.unit.inspect.stored import LAYOUT

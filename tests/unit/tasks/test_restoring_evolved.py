@@ -19,7 +19,7 @@ from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.schemas_in_force import InForce, declaration, examine
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateKind
-from holdfast.state.files.conversion import Lineage
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.storage.urls import open_storage
 from holdfast.tasks.messages import Workspace, decode_result
 from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard

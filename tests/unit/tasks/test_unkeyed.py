@@ -14,11 +14,11 @@ from msgspec.structs import replace as changed
 from holdfast.checkpoint.chain.view import EMPTY, fold, from_manifest, to_manifest
 from holdfast.checkpoint.store.records import OperatorSchema, Parent, StateSchema
 from holdfast.connectors.memory import MemorySource
-from holdfast.graph.columns import state_layout
+from holdfast.graph.column_types import state_layout
 from holdfast.graph.functions import OperatorFunction
 from holdfast.graph.streams import Declaration
-from holdfast.runtime.epoch.bundle import Bundle
 from holdfast.runtime.epoch.list_state import Lists, TakenLists, lists_of, take_lists
+from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import Program
 from holdfast.state.cells.declarations import ListState
 from holdfast.state.encoding.types import parse_schema, type_ddl
@@ -31,7 +31,7 @@ from holdfast.tasks.messages import (
     decode_result,
     encode_result,
 )
-from holdfast.tasks.payloads import INLINE_BYTES, StagedReader
+from holdfast.tasks.task_output import INLINE_BYTES, StagedReader
 from holdfast.tasks.unkeyed import unkeyed_result, unpacked
 from tests.unit.checkpoint.kept import draft
 

@@ -28,7 +28,7 @@ from holdfast.checkpoint.chain.commits import RETAIN
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.savepoints.copy import copy_all, repacked
-from holdfast.checkpoint.savepoints.layout import (
+from holdfast.checkpoint.savepoints.stored_savepoint import (
     find_claim,
     find_savepoint,
     find_unfinished,

@@ -20,7 +20,13 @@ from holdfast.checkpoint.chain.live_files import kept_snapshots
 from holdfast.checkpoint.chain.pins import pin, unpin
 from holdfast.checkpoint.chain.view import CheckpointView, to_manifest
 from holdfast.checkpoint.savepoints.copy import copy_all, repacked
-from holdfast.checkpoint.savepoints.layout import find_savepoint, is_ours, lacking_in, objects_of, remove_all
+from holdfast.checkpoint.savepoints.stored_savepoint import (
+    find_savepoint,
+    is_ours,
+    lacking_in,
+    objects_of,
+    remove_all,
+)
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
 from holdfast.checkpoint.store.records import (

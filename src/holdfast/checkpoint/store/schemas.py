@@ -9,7 +9,7 @@ from msgspec.structs import replace as changed
 
 from holdfast.checkpoint.store.records import OperatorSchema, StateSchema
 from holdfast.state.encoding.layout import StateLayout
-from holdfast.state.files.conversion import Generation, Lineage
+from holdfast.state.files.schema_conversion import Generation, Lineage
 
 
 def lineage_of(schema: OperatorSchema) -> Lineage:

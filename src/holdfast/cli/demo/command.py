@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from holdfast.cli.demo.picture import Mark, Sample, picture
+from holdfast.cli.demo.chart import Mark, Sample, picture
 from holdfast.cli.demo.process import Child
 from holdfast.cli.demo.proof import Verdict, prove, read_sink, visible_files
 from holdfast.errors import DefinitionError, HoldfastError

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.connectors.contract import Mark, StagedPart
-from holdfast.connectors.files.formats import FORMATS, check_columns, encode
+from holdfast.connectors.files.sink_formats import FORMATS, check_columns, encode
 from holdfast.errors import DefinitionError, ObjectMissing, RestoreError, RetryableError
 from holdfast.storage import draft_names
 from holdfast.storage.contract import Put

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from holdfast.connectors.contract import Json, Slice, Waiting
 from holdfast.connectors.files.locations import Directory, Found, is_final, literal, open_directory
-from holdfast.connectors.files.notices import FileNews
 from holdfast.connectors.files.planned_files import ReadNames
+from holdfast.connectors.files.source_notices import FileNews
 from holdfast.errors import DefinitionError, InputVanished
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import Extent, ListFile, OperatorSchema, StateSchema
 from holdfast.graph.functions import OperatorFunction
-from holdfast.runtime.epoch.bundle import Bundle
+from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import Program
 from holdfast.state.cells.declarations import ListState, declared_states
 from holdfast.state.cells.redistribution import Redistribute, ShardList, redistributed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.errors import DefinitionError, first_line
-from holdfast.graph.columns import output_schemas, sink_refusals, state_layout
+from holdfast.graph.column_types import output_schemas, sink_refusals, state_layout
 from holdfast.graph.job_graph import (
     MAIN_OUTPUT,
     Graph,
@@ -32,7 +32,7 @@ from holdfast.graph.job_graph import (
 from holdfast.state.encoding.keys import routing_expression
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import frame_ddl, parse_schema, parse_type
-from holdfast.state.files.conversion import Lineage
+from holdfast.state.files.schema_conversion import Lineage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,7 +19,7 @@ from holdfast.connectors.contract import Mark, Publisher, RememberingPublisher, 
 from holdfast.errors import DefinitionError, HoldfastError, RestoreError, SinkFailed, first_line
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.steps import Step, reached
-from holdfast.tasks.payloads import load_extent
+from holdfast.tasks.task_output import load_extent
 
 
 class Recipients(Enum):

@@ -35,8 +35,8 @@ from holdfast.graph.job_graph import (
     UnionNode,
     UnkeyedNode,
 )
-from holdfast.runtime.epoch.bundle import Bundle
 from holdfast.runtime.epoch.list_state import Lists, TakenLists, take_lists
+from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import Program, Stage, apply_transform, union_frames
 from holdfast.runtime.placement import Placement, shard_expression
 from holdfast.runtime.spark_failures import explained
@@ -59,7 +59,7 @@ from holdfast.tasks.messages import (
     Workspace,
     decode_result,
 )
-from holdfast.tasks.payloads import StagedReader
+from holdfast.tasks.task_output import StagedReader
 from holdfast.tasks.unkeyed import run_unkeyed
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.settings import RunSettings
 from holdfast.state.cells.declarations import ValueState, declared_states
 from holdfast.state.encoding.layout import StateLayout
-from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.evolution import (
     Declared,
     Evolution,
@@ -30,6 +29,7 @@ from holdfast.state.files.evolution import (
     lost_operators,
     shown,
 )
+from holdfast.state.files.schema_conversion import Lineage
 
 
 @dataclass(frozen=True)

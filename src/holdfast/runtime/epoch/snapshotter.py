@@ -24,7 +24,7 @@ from holdfast.runtime.epoch.schemas_in_force import InForce
 from holdfast.runtime.placement import Placement
 from holdfast.runtime.spark_session import interrupt_jobs, run_in_background
 from holdfast.state.contract import Version
-from holdfast.state.files.conversion import Lineage
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.tasks.messages import RESULT_SCHEMA, Workspace, decode_result
 from holdfast.tasks.working_state import snapshot_shard
 

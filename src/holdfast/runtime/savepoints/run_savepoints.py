@@ -21,8 +21,8 @@ from holdfast.checkpoint.chain.checkpoint import (
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import DamagedChain
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, from_manifest
-from holdfast.checkpoint.savepoints.layout import read_savepoint
 from holdfast.checkpoint.savepoints.start_from import finish_claim, open_seeded, seed_checkpoint
+from holdfast.checkpoint.savepoints.stored_savepoint import read_savepoint
 from holdfast.checkpoint.savepoints.take import take_savepoint
 from holdfast.checkpoint.store.records import SavepointRecord
 from holdfast.clock import Clock

@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.savepoints.layout import dispose_savepoint, read_savepoint, verify_savepoint
+from holdfast.checkpoint.savepoints.stored_savepoint import (
+    dispose_savepoint,
+    read_savepoint,
+    verify_savepoint,
+)
 from holdfast.checkpoint.store.records import Json, SavepointRecord
 from holdfast.checkpoint.store.schemas import record_of
 from holdfast.clock import SystemClock
@@ -27,7 +31,7 @@ from holdfast.inspect.stored_state import StoredState, open_stored
 from holdfast.runtime.epoch.program import compile_graph
 from holdfast.runtime.epoch.schemas_in_force import declaration
 from holdfast.runtime.savepoints.draft import drafted, make_savepoint, renewed, without
-from holdfast.runtime.savepoints.writer import StateWriter, refuse_columns
+from holdfast.runtime.savepoints.state_writer import StateWriter, refuse_columns
 from holdfast.runtime.spark_session import default_parallelism, open_session, register_data_sources
 from holdfast.state.encoding.keys import KEY_GROUPS_MAX
 from holdfast.state.encoding.types import frame_ddl

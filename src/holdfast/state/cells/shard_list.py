@@ -18,8 +18,8 @@ from holdfast.state.cells.value_cells import ItemsCell, state_settler
 from holdfast.state.encoding.arrow_values import column_of, copied, is_immutable, objects_of, unchanged
 from holdfast.state.encoding.layout import StateField
 from holdfast.state.encoding.types import type_ddl
-from holdfast.state.files.conversion import converted
 from holdfast.state.files.delta import Changes
+from holdfast.state.files.schema_conversion import converted
 
 LIST_FORMAT = 1
 _FORMAT_KEY = b"holdfast.format"

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.state.encoding.coercion import Misfit, exact_class, hashable, settler
-from holdfast.state.encoding.structs import Row, row_class
+from holdfast.state.encoding.row_objects import Row, row_class
 
 _NONE = type(None)
 

@@ -29,7 +29,7 @@ from holdfast.state.encoding.fixed_width import (
     fixed_width_bytes,
     split,
 )
-from holdfast.state.encoding.plain_forms import Form, form_of
+from holdfast.state.encoding.msgpack_forms import Form, form_of
 from holdfast.state.encoding.types import type_ddl
 
 _TEXT_TAG = b"\x01"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.state.encoding.structs import Row, names_of, row_class
+from holdfast.state.encoding.row_objects import Row, names_of, row_class
 from holdfast.state.encoding.types import type_ddl
 
 _NOT_LISTS = (str, bytes, bytearray, Mapping, Iterator)

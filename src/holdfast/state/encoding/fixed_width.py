@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.state.encoding.plain_forms import form_of, struct_parts
+from holdfast.state.encoding.msgpack_forms import form_of, struct_parts
 
 _FORMATS: dict[pa.DataType, str] = {
     pa.bool_(): "u1",

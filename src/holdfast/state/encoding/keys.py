@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import CorruptionError
-from holdfast.state.encoding.key_forms import (
+from holdfast.state.encoding.key_bytes import (
     ABSENT,
     FIXED_BYTES,
     FIXED_TEXT_BYTES,

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from holdfast.errors import DefinitionError
 from holdfast.state.encoding.codec import ValueCodec
-from holdfast.state.encoding.key_forms import encode_column
+from holdfast.state.encoding.key_bytes import encode_column
 from holdfast.state.encoding.keys import BASE_BYTES_MAX, LONG_KEY_TAG, PREFIX_BYTES, KeyCodec, shortened
 from holdfast.state.encoding.types import parse_type, type_ddl
 

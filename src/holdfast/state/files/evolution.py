@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast.state.encoding.layout import STATE_ID_MAX, StateField, StateKind, StateLayout
 from holdfast.state.encoding.types import is_variant, type_ddl
-from holdfast.state.files.conversion import Generation, Lineage
+from holdfast.state.files.schema_conversion import Generation, Lineage
 
 _DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
 _DROP = "or start with allow_dropped_state=True to give it up"

@@ -25,10 +25,10 @@ from holdfast.state.encoding.arrow_values import column_of, objects_of
 from holdfast.state.encoding.coercion import Misfit
 from holdfast.state.encoding.keys import PREFIX_BYTES
 from holdfast.state.encoding.layout import LONG_KEY_SUFFIX, StateKind, StateLayout, is_shortened, state_keys
-from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.delta import to_entries
+from holdfast.state.files.key_books import BOOK_ID, STATES_MAX
 from holdfast.state.files.rows import changes_of, column_names, row_schema, rows_of
-from holdfast.state.files.save_books import BOOK_ID, STATES_MAX
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.storage.key_saves.contract import ORDER_BYTES, StateId
 
 Item = tuple[bytes, bytes]

@@ -23,8 +23,8 @@ from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import relaxed, type_ddl
 from holdfast.state.files.delta import ValueChange
-from holdfast.tasks.operators.keyed_slice import Index, KeyedSlice, by_key
 from holdfast.tasks.operators.result import EpochContext, OperatorResult, user_error
+from holdfast.tasks.operators.shard_rows import Index, KeyedSlice, by_key
 
 _LONG_MAX = (1 << 63) - 1
 _WIDE_DIGITS = 39

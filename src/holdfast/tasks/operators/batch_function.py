@@ -21,7 +21,6 @@ from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateField, StateLayout
 from holdfast.state.encoding.types import type_ddl
 from holdfast.state.files.delta import Changes, ValueChange
-from holdfast.tasks.operators.keyed_slice import KeyedSlice
 from holdfast.tasks.operators.result import (
     EpochContext,
     OperatorResult,
@@ -31,6 +30,7 @@ from holdfast.tasks.operators.result import (
     dead_letters,
     user_error,
 )
+from holdfast.tasks.operators.shard_rows import KeyedSlice
 
 _ALL_ROWS = "(the whole slice)"
 

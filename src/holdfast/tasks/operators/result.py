@@ -16,14 +16,14 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import UserCodeError
-from holdfast.graph.columns import DEAD_LETTER_SCHEMA
+from holdfast.graph.column_types import DEAD_LETTER_SCHEMA
 from holdfast.graph.functions import Declaring
 from holdfast.graph.job_graph import MAIN_OUTPUT, OnError
 from holdfast.state.cells.declarations import declared_states
 from holdfast.state.cells.value_cells import Cell, uses_of
 from holdfast.state.encoding.arrow_values import column_of
 from holdfast.state.encoding.coercion import Misfit, checker, short
-from holdfast.state.encoding.structs import as_dicts, names_of
+from holdfast.state.encoding.row_objects import as_dicts, names_of
 from holdfast.state.encoding.types import type_ddl
 from holdfast.state.files.delta import Changes
 

@@ -28,9 +28,8 @@ from holdfast.state.contract import ShardState
 from holdfast.state.encoding.arrow_values import objects_of
 from holdfast.state.encoding.coercion import short
 from holdfast.state.encoding.layout import StateField, StateLayout
-from holdfast.state.encoding.structs import Row, row_class
+from holdfast.state.encoding.row_objects import Row, row_class
 from holdfast.state.files.delta import Changes
-from holdfast.tasks.operators.keyed_slice import KeyedSlice, by_key
 from holdfast.tasks.operators.result import (
     EpochContext,
     OperatorResult,
@@ -43,6 +42,7 @@ from holdfast.tasks.operators.result import (
     table_of,
     user_error,
 )
+from holdfast.tasks.operators.shard_rows import KeyedSlice, by_key
 
 
 def run_rows(

@@ -14,7 +14,7 @@ from itertools import compress, islice
 import numpy as np
 
 from holdfast.state.contract import ShardState
-from holdfast.state.files.save_books import (
+from holdfast.state.files.key_books import (
     BOOK_SUFFIX,
     CLEAN,
     DUE_PREFIX,
@@ -31,8 +31,8 @@ from holdfast.state.files.save_books import (
 )
 from holdfast.state.files.saved_key import read_keys
 from holdfast.tasks.messages import UncoordinatedResult
-from holdfast.tasks.uncoordinated.ack_log import Ack, AckLog
-from holdfast.tasks.uncoordinated.bypass import Standing
+from holdfast.tasks.uncoordinated.circuit_breaker import Standing
+from holdfast.tasks.uncoordinated.durable_saves import Ack, AckLog
 from holdfast.tasks.uncoordinated.saver import SavedOperator, SaveJob, Saver, Taken
 
 

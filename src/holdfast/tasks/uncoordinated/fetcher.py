@@ -16,7 +16,7 @@ from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.saved_key import state_id
 from holdfast.storage.key_saves.contract import StateId
-from holdfast.tasks.uncoordinated.bypass import Bypass, Standing
+from holdfast.tasks.uncoordinated.circuit_breaker import Bypass, Standing
 from holdfast.tasks.uncoordinated.thread_pool import pool_of
 
 

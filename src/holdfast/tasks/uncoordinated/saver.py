@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from holdfast.errors import CorruptionError
 from holdfast.graph.functions import overrides
 from holdfast.graph.uncoordinated import Uncoordinated
-from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.saved_key import (
     CUSTOM,
     ENTRIES,
@@ -32,9 +31,10 @@ from holdfast.state.files.saved_key import (
     state_id,
     unpack,
 )
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.storage.key_saves.contract import SaveSuperseded, StateId
 from holdfast.tasks.messages import SaveCounts, Workspace
-from holdfast.tasks.uncoordinated.ack_log import Ack, AckLog
+from holdfast.tasks.uncoordinated.durable_saves import Ack, AckLog
 from holdfast.tasks.uncoordinated.fetcher import Fetcher
 from holdfast.tasks.uncoordinated.thread_pool import pool_of
 

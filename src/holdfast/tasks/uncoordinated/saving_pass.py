@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import ShardState, Version
-from holdfast.state.files.save_books import SHARD_KEY, ShardBook
+from holdfast.state.files.key_books import SHARD_KEY, ShardBook
 from holdfast.tasks.messages import UncoordinatedResult, as_batch, result_here
-from holdfast.tasks.uncoordinated.ack_log import AckLog
 from holdfast.tasks.uncoordinated.due_saves import ShardSaves
+from holdfast.tasks.uncoordinated.durable_saves import AckLog
 from holdfast.tasks.uncoordinated.saver import Flight, SavedOperator, saver_of
 from holdfast.tasks.working_state import Kept, attach_shard, shard_directory
 

@@ -28,7 +28,7 @@ from holdfast.graph.functions import overrides
 from holdfast.state.cells.binding import bind
 from holdfast.state.cells.value_cells import Cell
 from holdfast.state.contract import Entries, ShardState
-from holdfast.state.files.save_books import (
+from holdfast.state.files.key_books import (
     BOOK_SUFFIX,
     CLEAN,
     DUE_PREFIX,
@@ -56,14 +56,14 @@ from holdfast.state.files.saved_key import (
     unpack_entries,
 )
 from holdfast.tasks.messages import KeyedTask, UncoordinatedResult
-from holdfast.tasks.operators.keyed_slice import KeyedSlice
 from holdfast.tasks.operators.result import EpochContext, OperatorResult
 from holdfast.tasks.operators.row_function import RowsRun
-from holdfast.tasks.uncoordinated.ack_log import AckLog
+from holdfast.tasks.operators.shard_rows import KeyedSlice
 from holdfast.tasks.uncoordinated.due_saves import BookChanges, ShardSaves, until
+from holdfast.tasks.uncoordinated.durable_saves import AckLog
 from holdfast.tasks.uncoordinated.fetcher import Unanswered
-from holdfast.tasks.uncoordinated.hooks import Hooks, Overlaid
 from holdfast.tasks.uncoordinated.saver import SavedOperator, saver_of
+from holdfast.tasks.uncoordinated.state_access import Hooks, Overlaid
 
 EVICTED_MAX = 1_000
 """Keys that one epoch evicts at most: the rest has time."""

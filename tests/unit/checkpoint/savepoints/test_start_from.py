@@ -13,8 +13,8 @@ from holdfast.checkpoint.chain.plans import Plans, PlanWritten
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.chain.terms import claim as claim_term
 from holdfast.checkpoint.chain.view import CheckpointView, from_manifest, to_manifest
-from holdfast.checkpoint.savepoints.layout import find_claim, read_savepoint, verify_savepoint
 from holdfast.checkpoint.savepoints.start_from import finish_claim, open_seeded, seed_checkpoint
+from holdfast.checkpoint.savepoints.stored_savepoint import find_claim, read_savepoint, verify_savepoint
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
 from holdfast.checkpoint.store.records import ClaimedRecord, PlanRecord

@@ -12,7 +12,11 @@ from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.chain.view import to_manifest
 from holdfast.checkpoint.savepoints import copy
 from holdfast.checkpoint.savepoints import take as take_module
-from holdfast.checkpoint.savepoints.layout import dispose_savepoint, read_savepoint, verify_savepoint
+from holdfast.checkpoint.savepoints.stored_savepoint import (
+    dispose_savepoint,
+    read_savepoint,
+    verify_savepoint,
+)
 from holdfast.checkpoint.savepoints.take import PIN_PREFIX, savepoint_manifest, seal_savepoint, take_savepoint
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import SavepointRecord

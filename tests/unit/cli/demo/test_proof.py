@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from holdfast.cli.demo.chart import HEIGHT, WIDTH, Mark, Sample, picture, rates
 from holdfast.cli.demo.command import plan_kills, play
-from holdfast.cli.demo.picture import HEIGHT, WIDTH, Mark, Sample, picture, rates
 from holdfast.cli.demo.proof import Verdict, broken_sequences, prove, read_sink
 from holdfast.errors import DefinitionError
 

@@ -12,7 +12,7 @@ from holdfast.checkpoint.store.records import OperatorSchema, StateSchema
 from holdfast.checkpoint.store.schemas import lineage_of, record_of
 from holdfast.graph import aggregates as hf
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregate, Aggregation
-from holdfast.graph.columns import state_layout
+from holdfast.graph.column_types import state_layout
 from holdfast.runtime.epoch.schemas_in_force import examine
 from holdfast.state.files.evolution import Declared
 

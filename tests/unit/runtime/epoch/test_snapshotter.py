@@ -17,7 +17,7 @@ from holdfast.runtime.epoch.schemas_in_force import InForce
 from holdfast.runtime.epoch.snapshotter import DELTAS_MIN, SnapshotTask, Snapshotter
 from holdfast.state.contract import Version
 from holdfast.state.encoding.layout import StateLayout
-from holdfast.state.files.conversion import Lineage
+from holdfast.state.files.schema_conversion import Lineage
 
 
 def line(shard: int, epochs: int) -> Line:

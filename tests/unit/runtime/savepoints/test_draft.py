@@ -7,7 +7,11 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from holdfast.checkpoint.savepoints.layout import dispose_savepoint, read_savepoint, verify_savepoint
+from holdfast.checkpoint.savepoints.stored_savepoint import (
+    dispose_savepoint,
+    read_savepoint,
+    verify_savepoint,
+)
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
 from holdfast.checkpoint.store.records import DeltaFile, Extent, SavepointRecord

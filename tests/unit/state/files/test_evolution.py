@@ -12,8 +12,8 @@ from holdfast.errors import CorruptionError, RestoreError
 from holdfast.state.cells.declarations import declared_states
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
 from holdfast.state.encoding.types import parse_schema, parse_type
-from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.evolution import Declared, Evolution, What, evolve, widens
+from holdfast.state.files.schema_conversion import Lineage
 
 
 def layout(*states: str, key: str = "user string") -> StateLayout:

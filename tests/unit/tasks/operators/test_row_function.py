@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import RetryableError, UserCodeError
 from holdfast.graph.functions import KeyedFunction, mistakes
 from holdfast.state.cells.declarations import ListState, MapState, ValueState
-from holdfast.state.encoding.structs import row_class
+from holdfast.state.encoding.row_objects import row_class
 from holdfast.state.encoding.types import parse_schema
 from tests.unit.tasks.operators.operator_kit import Harness
 

@@ -20,8 +20,8 @@ from holdfast.state.cells.declarations import state_fields
 from holdfast.state.contract import Version
 from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.encoding.layout import StateLayout
-from holdfast.state.files.conversion import Lineage
 from holdfast.state.files.saved_key import unpack
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.storage.key_saves.contract import StateId, StateStorage, is_later, superseded
 from holdfast.tasks.keyed import operator_result
 from holdfast.tasks.messages import EpochWork, KeyedTask, TaskResult, UncoordinatedResult, Workspace

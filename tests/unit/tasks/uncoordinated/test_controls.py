@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from holdfast.clock import duration_ms
-from holdfast.state.files.save_books import BOOK_SUFFIX, SEEN_PREFIX, Book
+from holdfast.state.files.key_books import BOOK_SUFFIX, SEEN_PREFIX, Book
 from holdfast.state.files.saved_key import read_keys
 from holdfast.storage.key_saves import contract, files
 from holdfast.tasks.uncoordinated import due_saves, saver
 from holdfast.tasks.uncoordinated import shard_run as shard_module
-from holdfast.tasks.uncoordinated.bypass import Bypass, Standing
+from holdfast.tasks.uncoordinated.circuit_breaker import Bypass, Standing
 from holdfast.tasks.uncoordinated.due_saves import until
 from holdfast.tasks.uncoordinated.fetcher import Fetcher, Unanswered
 from holdfast.tasks.uncoordinated.saver import Flight, Saver
@@ -24,7 +24,7 @@ from holdfast.tasks.uncoordinated.shard_run import ShardRun
 from tests.contract.test_state_storage import (
     test_a_file_is_complete_and_durable_before_it_takes_the_place_of_the_one_before as safe_files,
 )
-from tests.unit.tasks.uncoordinated import kit, test_bypass
+from tests.unit.tasks.uncoordinated import kit, test_circuit_breaker
 from tests.unit.tasks.uncoordinated import test_shard_run as stories
 
 
@@ -46,7 +46,7 @@ def test_s4_1_a_bypass_the_wrong_way_round(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(Bypass, "may_ask", inverted)
     fails(stories.test_storage_down_is_bypassed_after_ten_failures_and_asked_again_after_the_window, tmp_path)
-    fails(test_bypass.test_ten_failures_in_a_row_open_it_for_ten_minutes_and_no_longer)
+    fails(test_circuit_breaker.test_ten_failures_in_a_row_open_it_for_ten_minutes_and_no_longer)
 
 
 def test_s4_2_clean_before_the_save_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
-from holdfast.state.files.conversion import Generation, Lineage
 from holdfast.state.files.saved_key import unpack
+from holdfast.state.files.schema_conversion import Generation, Lineage
 from holdfast.storage.key_saves.files import FileStateStorage
 from holdfast.tasks.uncoordinated import saver
 from tests.contract.state_storage_suite import all_saves

@@ -15,7 +15,7 @@ import holdfast as hf
 from holdfast.state.files.saved_key import unpack
 from holdfast.storage.key_saves.contract import StateId
 from holdfast.tasks.uncoordinated import saver
-from holdfast.tasks.uncoordinated.bypass import Standing
+from holdfast.tasks.uncoordinated.circuit_breaker import Standing
 from holdfast.testing.clocks import ManualClock
 from tests.unit.tasks.uncoordinated.kit import Count, MemoryStates, Shard, uncoordinated
 

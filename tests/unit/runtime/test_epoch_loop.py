@@ -13,8 +13,8 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import CommitRecord
 from holdfast.connectors.contract import Mark
 from holdfast.errors import RestoreError
+from holdfast.runtime.epoch_loop import _refuse_gone_on
 from holdfast.runtime.leader_context import LeaderContext
-from holdfast.runtime.leadership import _refuse_gone_on
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.runtime.leader_kit import leader_of
 

@@ -31,14 +31,14 @@ _RUNS = "command-"
 
 
 @dataclass(frozen=True)
-class Leadership:
+class Leading:
     """What is known of the newest leader. `answers`: it leads."""
 
     newest: TermRecord | None
     answers: bool
 
 
-def look_for_leader(storage: Storage, clock: Clock, command: str, *, not_running: bool = False) -> Leadership:
+def look_for_leader(storage: Storage, clock: Clock, command: str, *, not_running: bool = False) -> Leading:
     """Who leads. RetryableError: a leader may run, and does not say so."""
     newest = newest_term(storage)
     answers = status_of_leader(storage, clock, ANSWER_SECONDS, by=asker(command)) is not None
@@ -50,7 +50,7 @@ def look_for_leader(storage: Storage, clock: Clock, command: str, *, not_running
             "said that it ended, and would be ended by this: nothing was touched; stop it first or try "
             "again, or, if the job is known not to run, say so with --not-running"
         )
-    return Leadership(newest, answers)
+    return Leading(newest, answers)
 
 
 @contextmanager

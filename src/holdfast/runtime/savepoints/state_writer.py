@@ -18,7 +18,7 @@ from holdfast.ids import shard_ranges
 from holdfast.inspect.stored_state import StoredState, pieces
 from holdfast.runtime.epoch.program import frame_schema
 from holdfast.runtime.placement import shard_expression
-from holdfast.runtime.savepoints.tasks import ENTRY_SCHEMA, RegroupTask, WriteTask, decode_written
+from holdfast.runtime.savepoints.write_tasks import ENTRY_SCHEMA, RegroupTask, WriteTask, decode_written
 from holdfast.state.contract import EMPTY_VERSION, Version
 from holdfast.state.encoding.keys import group_expression
 from holdfast.state.encoding.layout import StateLayout

@@ -20,7 +20,7 @@ import pyarrow as pa
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import Convert, Entries
-from holdfast.state.encoding.key_forms import encode_column
+from holdfast.state.encoding.key_bytes import encode_column
 from holdfast.state.encoding.keys import LONG_KEY_TAG
 from holdfast.state.encoding.layout import LONG_KEY_ID, StateField, StateKind, StateLayout
 from holdfast.state.encoding.types import is_variant, type_ddl

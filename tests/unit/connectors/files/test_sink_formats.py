@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.connectors.files.formats import FORMATS, check_columns, encode
+from holdfast.connectors.files.sink_formats import FORMATS, check_columns, encode
 from holdfast.errors import DefinitionError
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")

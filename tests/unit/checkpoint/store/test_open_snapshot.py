@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from holdfast.checkpoint.store.open_snapshot import snapshot_source
 from holdfast.checkpoint.store.records import OperatorSchema, SnapshotFile
-from holdfast.checkpoint.store.snapshots import snapshot_source
 from holdfast.state.contract import EMPTY_VERSION
 from holdfast.state.encoding.layout import StateLayout
-from holdfast.state.files.conversion import Generation, Lineage
+from holdfast.state.files.schema_conversion import Generation, Lineage
 
 
 def generation(number: int, type: str) -> Generation:

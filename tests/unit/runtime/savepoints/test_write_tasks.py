@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.errors import DefinitionError
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.runtime.savepoints import tasks
-from holdfast.runtime.savepoints.tasks import WriteTask, regrouped
+from holdfast.runtime.savepoints import write_tasks
+from holdfast.runtime.savepoints.write_tasks import WriteTask, regrouped
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
 from holdfast.state.files.delta import read_delta, to_entries
@@ -46,7 +46,7 @@ def batches(table: pa.Table, size: int) -> Iterator[pa.RecordBatch]:
 def test_files_are_cut_between_key_groups_and_cover_the_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(tasks, "FILE_ROWS", 50)
+    monkeypatch.setattr(write_tasks, "FILE_ROWS", 50)
     whole = KeyGroupRange(KeyGroup(0), KeyGroup(GROUPS))
     table = rows([f"u{i}" for i in range(400)])
     written = list(task(tmp_path, whole).written(batches(table, size), whole))

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from holdfast.connectors.text_columns import TEXT, joined, json_objects, plain_texts, utf8
+from holdfast.connectors.columns_as_text import TEXT, joined, json_objects, plain_texts, utf8
 from holdfast.errors import DefinitionError
 
 _BATCH_ROWS = 65_536

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.tasks.uncoordinated.bypass import Bypass, Standing
+from holdfast.tasks.uncoordinated.circuit_breaker import Bypass, Standing
 
 
 def failing(bypass: Bypass, times: int, now_ms: int) -> Bypass:

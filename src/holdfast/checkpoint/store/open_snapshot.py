@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.checkpoint.store.records import SnapshotFile
 from holdfast.state.contract import SnapshotSource
-from holdfast.state.files.conversion import Lineage
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.storage.contract import Storage
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from holdfast.state.cells.value_cells import Cell
 from holdfast.state.contract import ShardState
 from holdfast.state.files.delta import Changes
-from holdfast.state.files.save_books import Flags
+from holdfast.state.files.key_books import Flags
 from holdfast.state.files.saved_key import Item
 
 

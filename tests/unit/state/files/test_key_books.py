@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.state.files.save_books import (
+from holdfast.state.files.key_books import (
     BOOKS,
     CLEAN,
     NEVER,

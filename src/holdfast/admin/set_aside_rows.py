@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.admin.caretaker import brief_term, look_for_leader
+from holdfast.admin.brief_term import brief_term, look_for_leader
 from holdfast.checkpoint.chain.commits import Adopted, Chain
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.clock import Clock
 from holdfast.errors import RestoreError, RetryableError
 from holdfast.storage.contract import Put, Storage
-from holdfast.tasks.payloads import load_extent
+from holdfast.tasks.task_output import load_extent
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Always true: every value that a column may hold has a text, also those that Python's objects cannot hold
 (timestamps of the year 294247, intervals of 10 million days, text that is not UTF-8). Columns are taken
 whole, value by value only where Arrow has no kernel (base64, text that needs escapes).
-Never here: which types a file format takes (see connectors.files.formats).
+Never here: which types a file format takes (see connectors.files.sink_formats).
 """
 
 from __future__ import annotations

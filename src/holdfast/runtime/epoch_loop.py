@@ -48,7 +48,7 @@ class Ending(Enum):
     RESCALING = "rescaling"
 
 
-class Leadership:
+class EpochLoop:
     """Made for one view and one number of shards; `run` once."""
 
     def __init__(self, context: LeaderContext, view: CheckpointView, shards: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.checkpoint.savepoints.layout import (
+from holdfast.checkpoint.savepoints.stored_savepoint import (
     dispose_savepoint,
     list_savepoints,
     read_savepoint,
