@@ -3,7 +3,6 @@ import sqlite3
 from dataclasses import dataclass
 
 import holdfast as hf
-from holdfast.storage.key_saves.contract import superseded
 
 
 @dataclass(frozen=True)
@@ -15,7 +14,7 @@ class SqliteStates(hf.StateStorage):
         unless_later = " WHERE substr(data, 1, 20) <= substr(?3, 1, 20)"
         with self._open() as db:
             if not db.execute(upsert + unless_later, (id.operator, id.key, data)).rowcount:
-                raise superseded(id)
+                raise self.superseded(id)
 
     def fetch(self, id):
         query = "SELECT data FROM saves WHERE operator = ? AND key = ?"

@@ -16,9 +16,14 @@ import pyarrow as pa
 import pytest
 
 import holdfast
-from holdfast import connectors, testing
+from holdfast import connectors, dashboard, testing
 
-MODULES = {"holdfast": holdfast, "holdfast.connectors": connectors, "holdfast.testing": testing}
+MODULES = {
+    "holdfast": holdfast,
+    "holdfast.connectors": connectors,
+    "holdfast.dashboard": dashboard,
+    "holdfast.testing": testing,
+}
 """What a user may import; everything else is internal."""
 
 PUBLIC = [

@@ -1,15 +1,15 @@
 """Holdfast with one safeguard taken away: recovery believes that whatever is committed was published, too."""
 
-from typing import Any
-
+from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.runtime.epoch import publisher
+from holdfast.runtime.leader_context import LeaderContext
 from tests.chaos.jobs import ledger
 
 _init = publisher.Publishing.__init__
 
 
-def _believing(self: Any, program: Any, identity: str, storage_url: str, view: Any, *others: Any) -> None:
-    _init(self, program, identity, storage_url, view, *others)
+def _believing(self: publisher.Publishing, context: LeaderContext, view: CheckpointView) -> None:
+    _init(self, context, view)
     self.through = dict.fromkeys(self.through, view.last_epoch)
 
 

@@ -241,7 +241,7 @@ class History:
 
 
 class NewestCommit:
-    """Finds the newest commit again and again, mostly by a look at one name: numbers have no gaps.
+    """Finds the newest commit again and again, mostly by a look at two names: numbers have no gaps.
 
     All names are listed when the next one is there, and every `list_seconds` all the same: the next may have
     come and gone, and a driver that was paused for very long may have put a deleted name back.

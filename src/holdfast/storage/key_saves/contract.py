@@ -69,14 +69,14 @@ class StateStorage(ABC):
         """Fetch some keys, aligned."""
         return [self.fetch(id) for id in ids]
 
+    def superseded(self, id: StateId) -> SaveSuperseded:
+        """What `save` raises when the storage holds a later save of the key."""
+        return SaveSuperseded(
+            f"a later save of {id} is in storage than the one to be kept; "
+            "another leader goes on with it, or the storage belongs to another checkpoint: give each its own"
+        )
+
 
 def is_later(data: bytes, than: bytes) -> bool:
     """Whether one save of a key is later than another."""
     return data[:ORDER_BYTES] > than[:ORDER_BYTES]
-
-
-def superseded(id: StateId) -> SaveSuperseded:
-    return SaveSuperseded(
-        f"a later save of {id} is in storage than the one to be kept; "
-        "another leader goes on with it, or the storage belongs to another checkpoint: give each its own"
-    )

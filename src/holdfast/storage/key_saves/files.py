@@ -18,7 +18,7 @@ from pathlib import Path
 
 from holdfast.errors import CorruptionError
 from holdfast.storage import draft_names
-from holdfast.storage.key_saves.contract import StateId, StateStorage, is_later, superseded
+from holdfast.storage.key_saves.contract import StateId, StateStorage, is_later
 from holdfast.storage.os_errors import refusal
 
 TOGETHER_MAX = 100
@@ -64,7 +64,7 @@ class FileStateStorage(StateStorage):
                 for path, (id, data) in paths.items():
                     before = _content(path, id)
                     if before is not None and is_later(before, data):
-                        raise superseded(id)
+                        raise self.superseded(id)
                 _replace({path: _with_key(id, data) for path, (id, data) in paths.items()})
                 for directory in directories:
                     _sync_directory(directory)

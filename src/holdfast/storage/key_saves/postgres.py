@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import DefinitionError, MachineError, StorageError
-from holdfast.storage.key_saves.contract import ORDER_BYTES, StateId, StateStorage, superseded
+from holdfast.storage.key_saves.contract import ORDER_BYTES, StateId, StateStorage
 
 _open = threading.local()
 
@@ -51,7 +51,7 @@ class PostgresStateStorage(StateStorage):
 
         kept = self._call(work)
         if kept < len(saves):
-            raise superseded(saves[0][0])
+            raise self.superseded(saves[0][0])
 
     def fetch(self, id: StateId) -> bytes | None:
         return self.fetch_many([id])[0]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import MachineError, StorageError
-from holdfast.storage.key_saves.contract import ORDER_BYTES, StateId, StateStorage, superseded
+from holdfast.storage.key_saves.contract import ORDER_BYTES, StateId, StateStorage
 
 _SAVE_UNLESS_LATER = f"""
 local there = redis.call('GETRANGE', KEYS[1], 0, {ORDER_BYTES - 1})
@@ -53,7 +53,7 @@ class RedisStateStorage(StateStorage):
         done = self._call(work)
         for (id, _), kept in zip(saves, done, strict=False):
             if not kept:
-                raise superseded(id)
+                raise self.superseded(id)
         if self.wait_replicas and done[-1] < self.wait_replicas:
             where = _without_password(self.url)
             raise StorageError(f"{done[-1]} of {self.wait_replicas} replicas of {where} took a save")

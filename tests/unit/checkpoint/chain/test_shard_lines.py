@@ -148,3 +148,11 @@ def test_a_snapshot_of_another_range_is_not_taken_for_that_of_a_shard_with_the_s
     assert rebased({("op", 0): line}, [snapshot_of(one, at)]) == ({("op", 0): line}, [])
     own = snapshot_of(two, at)
     assert rebased({("op", 0): line}, [own]) == ({("op", 0): line.rebased(own)}, [own])
+
+
+def test_a_snapshot_of_an_attempt_that_the_line_did_not_take_is_of_no_use() -> None:
+    """It was written by a task whose result was not chosen: of the same epoch, with other changes."""
+    groups = shard_ranges(GROUPS, 1)[0]
+    chosen, other = version(1, "1"), version(1, "2")
+    line = Line(groups, EMPTY_VERSION).extended(delta_of(groups, chosen, EMPTY_VERSION))
+    assert rebased({("op", 0): line}, [snapshot_of(groups, other)]) == ({("op", 0): line}, [])

@@ -22,7 +22,7 @@ from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.saved_key import unpack
 from holdfast.state.files.schema_conversion import Lineage
-from holdfast.storage.key_saves.contract import StateId, StateStorage, is_later, superseded
+from holdfast.storage.key_saves.contract import StateId, StateStorage, is_later
 from holdfast.tasks.keyed import operator_result
 from holdfast.tasks.messages import EpochWork, KeyedTask, TaskResult, UncoordinatedResult, Workspace
 from holdfast.tasks.uncoordinated import saver
@@ -58,7 +58,7 @@ class MemoryStates(StateStorage):
     def save(self, id: StateId, data: bytes) -> None:
         self._enter("save")
         if id in self.saved and is_later(self.saved[id], data):
-            raise superseded(id)
+            raise self.superseded(id)
         self.saved[id] = data
 
     def fetch(self, id: StateId) -> bytes | None:
