@@ -28,7 +28,7 @@ from holdfast.storage.urls import open_storage
 from holdfast.tasks import task_output
 from tests.chaos import apps, doubles, victims
 from tests.chaos.apps import LEDGER, Place, Shape
-from tests.chaos.checker import Finding, Verdict, check
+from tests.chaos.checker import Finding, Verdict, check, sink_rows
 from tests.chaos.doubles import Gate
 from tests.chaos.harness import Scenario, wait_until
 from tests.chaos.inprocess import CRASH_EPOCH, Crash, Template, make_template, run_here
@@ -152,27 +152,47 @@ def zombie_plan(place: Place, epoch: int) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("attempt", ["committed", "newest"])
-def test_replaying_another_attempt_than_the_committed_one_is_found_out(
-    attempt: str, stopped: Template, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("attempts", "refused"),
+    [
+        pytest.param(lambda true, epoch: true, "", id="known"),
+        pytest.param(lambda true, epoch: {}, "which of the plans was committed is lost", id="lost"),
+        pytest.param(lambda true, epoch: {**true, epoch: 2}, "has to be read again as it was", id="wrong"),
+    ],
+)
+def test_another_attempt_than_the_committed_one_is_never_replayed(
+    attempts: Callable[[dict[int, int], int], dict[int, int]],
+    refused: str,
+    stopped: Template,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The rewind goes back behind an epoch that the sink shows: exactly its rows must be replayed."""
+    """The rewind goes back behind an epoch that the sink shows: exactly its rows must be replayed. What the
+    chain says of its attempt is not the only safeguard: without it, or against it, the start is refused.
+    """
     place = stopped.copy(tmp_path)
     shown = CRASH_EPOCH - 1
     zombie_plan(place, shown)
+    before = sink_rows(place, LEDGER)
     for path in (place.checkpoint / names.data_of(shown - 1)).iterdir():
         path.unlink()
     for path in place.checkpoint.glob("snapshots/*/*"):
         if int(path.parent.name) >= shown - 1:
             path.unlink()
-    if attempt == "newest":
-        monkeypatch.setattr(recorded_plans, "committed_attempts", lambda chain, view: {})
+    true = recorded_plans.committed_attempts
+    monkeypatch.setattr(
+        recorded_plans, "committed_attempts", lambda chain, view: attempts(true(chain, view), shown)
+    )
     ending = run_here(spark, place, SHAPE)
     assert any(f"(epoch {shown - 2})" in line for line in ending.said), str(ending)
-    assert ending.error is None, str(ending)
-    if attempt == "newest":
-        expect(Verdict.FALSE, "times", check(place, SHAPE))
+    if refused:
+        assert isinstance(ending.error, hf.RestoreError), str(ending)
+        assert refused in ending.refusal
+        after = sink_rows(place, LEDGER)
+        assert {epoch: after[epoch] for epoch in before} == before, "what was shown has changed"
     else:
+        assert ending.error is None, str(ending)
         expect(Verdict.TRUE, "", check(place, SHAPE))
 
 
