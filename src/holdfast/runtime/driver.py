@@ -268,6 +268,10 @@ class Driver:
         """Wait as the restart strategy says, and see to it that there is a Spark session. Raises if not, and
         when told to stop meanwhile.
         """
+        # A leader that was replaced fails in many ways: its sinks may show what its successor did. Trying
+        # again would take the lead back.
+        with contextlib.suppress(StorageError):
+            self._context.refuse_if_superseded()
         self.monitor.update(phase="restarting", error=str(failure))
         self.wishes.permit.want()
         # Not the one after the last commit: several may wait for theirs, and sinks fail on no epoch's jobs.

@@ -22,6 +22,7 @@ from holdfast.errors import (
     FencedOut,
     PoisonEpoch,
     RestoreError,
+    RetryableError,
     StorageError,
 )
 from holdfast.runtime import driver as module
@@ -248,6 +249,21 @@ def test_no_job_stops_with_a_savepoint_of_what_the_next_leader_did(
     with pytest.raises(FencedOut):
         run.run()
     assert not (tmp_path / "sp").exists()
+
+
+def test_a_leader_that_fails_because_it_was_replaced_says_so_and_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sinks show what the next leader did: a supervisor that is told to try again takes the lead back."""
+
+    def overtaken(led: Played) -> Ending:
+        claim(run.storage, "other", "h", 1, 0)
+        raise RetryableError("another run has shown epoch 5 while this one was about to show epoch 2")
+
+    run = Run(tmp_path, monkeypatch, [overtaken, stop])
+    with pytest.raises(FencedOut):
+        run.run()
+    assert not read_failures(run.storage)
 
 
 def test_a_damaged_savepoint_is_what_the_run_ends_with(
