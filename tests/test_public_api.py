@@ -83,6 +83,7 @@ PUBLIC = [
     "StateId",
     "StateReader",
     "StateStorage",
+    "Timers",
     "Uncoordinated",
     "UserCodeError",
     "ValueState",
@@ -150,7 +151,7 @@ def test_what_a_function_is_given_is_typed(function: type) -> None:
     methods = [each for name, each in inspect.getmembers(function, inspect.isfunction) if name[0] != "_"]
     given = [get_type_hints(method) for method in methods]
     assert [hints["ctx"] for hints in given if "ctx" in hints] == [CONTEXTS[function]] * (
-        4 if function is holdfast.KeyedFunction else 2
+        5 if function is holdfast.KeyedFunction else 2
     )
     rows = holdfast.Row if function is not holdfast.BatchFunction else pa.Table
     assert [hints[name] for hints in given for name in ("row", "rows") if name in hints] == [rows]

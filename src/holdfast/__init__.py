@@ -44,6 +44,7 @@ from holdfast.runtime.savepoints.savepoint import Savepoint
 from holdfast.runtime.settings import RunOptions
 from holdfast.runtime.spark_session import register_data_sources
 from holdfast.state.cells.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
+from holdfast.state.cells.timers import Timers
 from holdfast.state.encoding.row_objects import Row
 from holdfast.storage.key_saves.contract import StateId, StateStorage
 from holdfast.storage.key_saves.files import FileStateStorage
@@ -107,6 +108,7 @@ __all__ = [
     "StateId",
     "StateReader",
     "StateStorage",
+    "Timers",
     "Uncoordinated",
     "UserCodeError",
     "ValueState",

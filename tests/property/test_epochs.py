@@ -138,9 +138,8 @@ class World:
         work = EpochWork(workspace, self.view.last_epoch + 1, self._attempts, run="r", clock_ms=0)
         task = KeyedTask(
             work=work, uid="op", committed=self.view.last_epoch, function=self._function,
-            lineage=self._lineage,
-            key=("key",), order_by=self._order_by, on_error="fail", shards=tuple(lines["op", shard]
-            for shard in range(shards)), outputs=("",), saves_state=True,
+            lineage=self._lineage, key=("key",), order_by=self._order_by, input=ROWS, on_error="fail",
+            shards=tuple(lines["op", shard] for shard in range(shards)), outputs=("",), saves_state=True,
         )  # fmt: skip
         results = []
         for shard, table in enumerate(_dealt(rows, shards)):

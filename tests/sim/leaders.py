@@ -200,7 +200,7 @@ class Lead:
     def _context(self) -> LeaderContext:
         """What a leader leads with, as far as the parts under test look at it."""
         source, sink = SimpleNamespace(uid=SOURCE, source=self), SimpleNamespace(uid=SINK, sink=self)
-        graph = SimpleNamespace(name="sim", sources=(source,), sinks=(sink,))
+        graph = SimpleNamespace(name="sim", nodes=(), operators=(), sources=(source,), sinks=(sink,))
         unused: Any = None
         told: Any = SimpleNamespace(say=lambda text: None, update=self._committed)
         program: Any = SimpleNamespace(sinks={SINK: SINK}, graph=graph)

@@ -14,7 +14,14 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import DeltaFile, OperatorSchema, SnapshotFile
 from holdfast.errors import HoldfastError, ObjectMissing
 from holdfast.state.contract import EMPTY_VERSION, SnapshotSource, Version
-from holdfast.state.encoding.layout import StateField, StateKind, StateLayout, is_shortened, map_entries
+from holdfast.state.encoding.layout import (
+    StateField,
+    StateKind,
+    StateLayout,
+    in_time_index,
+    is_shortened,
+    map_entries,
+)
 from holdfast.state.files.delta import read_delta, to_entries
 from holdfast.state.local.snapshot_reader import read_snapshot
 from holdfast.storage.checksums import checksum, read_extent
@@ -117,6 +124,8 @@ def _decoded(layout: StateLayout, entries: dict[bytes, bytes]) -> State:
     keys: dict[bytes, tuple[Any, ...]] = {}
     fields = {field.id: field for field in layout.fields}
     for entry, stored in sorted(entries.items()):
+        if in_time_index(entry):
+            continue
         length = layout.keys.base_length(entry)
         base, field = entry[:length], fields.get(entry[length])
         if field is None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from holdfast.connectors.contract import SelectiveSink
 from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
-from holdfast.graph.functions import output_schema, side_schemas
+from holdfast.graph.functions import has_timers, output_schema, side_schemas
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
     MAIN_OUTPUT,
@@ -25,9 +25,11 @@ from holdfast.graph.job_graph import (
     StreamNode,
     TransformNode,
     UnionNode,
+    WatermarkNode,
     describe,
 )
 from holdfast.state.cells.declarations import state_fields
+from holdfast.state.cells.timers import timer_fields
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import parse_schema
 
@@ -61,9 +63,12 @@ def sink_refusals(node: SinkNode, schema: pa.Schema) -> list[Mistake]:
 
 def state_layout(uid: str, function: StatefulFunction, rows: pa.Schema, key: tuple[str, ...]) -> StateLayout:
     """The state that a function declares, over rows of this schema."""
-    fields = (
-        function.state_fields(rows) if isinstance(function, Aggregation) else state_fields(type(function))
-    )
+    if isinstance(function, Aggregation):
+        fields = function.state_fields(rows)
+    else:
+        fields = state_fields(type(function))
+        if has_timers(function):
+            fields += timer_fields(len(fields) + 1)
     return StateLayout(uid, pa.schema([rows.field(name) for name in key]), fields)
 
 
@@ -79,6 +84,8 @@ def _schema(node: StreamNode) -> pa.Schema | None:
         return parse_schema(node.source.schema)
     if isinstance(node, TransformNode):
         return None
+    if isinstance(node, WatermarkNode):
+        return known_schema(node.parent)
     if isinstance(node, UnionNode):
         return next((schema for schema in map(known_schema, node.parents) if schema is not None), None)
     if isinstance(node, OperatorNode):

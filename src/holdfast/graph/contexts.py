@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from holdfast.state.cells.timers import Timers
 
 OutputRow = tuple[Any, ...] | list[Any] | Mapping[str, Any]
 """A row that a function gives out: values in the order of the declared columns, or by their names."""
@@ -42,9 +46,28 @@ class FunctionContext:
 
 
 class Context(FunctionContext):
-    """What a KeyedFunction knows besides its row: `key`, `epoch`, `timestamp`, and `emit_to`."""
+    """What a KeyedFunction knows besides its row: `key`, `epoch`, `timestamp`, `watermark`, `timers`, and
+    `emit_to`."""
 
-    __slots__ = ()
+    __slots__ = ("_timers", "timer", "watermark")
+
+    watermark: datetime | None
+    """Up to where event time has come: no earlier rows are expected. While rows are handled that of the epoch
+    before, in `on_timer` that of this one. None: not known yet, or there is no event time."""
+    timer: Literal["event", "processing"] | None
+    """In `on_timer`: which clock the timer goes by."""
+
+    def __init__(self, epoch: int, timestamp: int, sides: dict[str, list[Any]]) -> None:
+        super().__init__(epoch, timestamp, sides)
+        self._timers: Timers | None = None
+        self.watermark, self.timer = None, None
+
+    @property
+    def timers(self) -> Timers:
+        """Sets and deletes timers of the key: `timers.event(at)`, `timers.processing(at)`."""
+        if self._timers is None:
+            raise ValueError("only a function with a method on_timer(self, at, ctx) has timers; write one")
+        return self._timers
 
     @property
     def key(self) -> Any:

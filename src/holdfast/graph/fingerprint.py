@@ -32,6 +32,7 @@ from holdfast.graph.job_graph import (
     SinkNode,
     SourceNode,
     TransformNode,
+    WatermarkNode,
     parents_of,
 )
 
@@ -100,6 +101,8 @@ def _settings(node: Node, walk: _Walk) -> list[str]:
         return [str(node.uid), walk.of(node.sink)]
     if isinstance(node, TransformNode):
         return [str(node.materialize), walk.of(node.fn)]
+    if isinstance(node, WatermarkNode):
+        return [walk.of((node.column, node.delay, node.idle_after))]
     if isinstance(node, OperatorNode):
         fixed = walk.of((node.uid, node.key, node.order_by, node.on_error))
         return [fixed, walk.of(node.function)]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dis
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any, ClassVar, get_args
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pyarrow as pa
 from holdfast.errors import DefinitionError
 from holdfast.graph.contexts import BatchContext, Context, OutputRow, ShardContext
 from holdfast.state.cells.declarations import DeclaredState, ListState, ValueState, declared_states
+from holdfast.state.cells.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.state.encoding.row_objects import Row
 from holdfast.state.encoding.types import parse_schema
 
@@ -89,6 +91,15 @@ class KeyedFunction(SavedByKey):
         """
         raise NotImplementedError
 
+    def on_timer(self, at: datetime, ctx: Context) -> Iterable[OutputRow] | None:
+        """Handle a timer that `ctx.timers` was given for this key, with its state: output rows as from
+        `process`. A function that has this method has timers.
+
+        Called once for each, after the rows of its key in the epoch, in the order of the times; event timers
+        before processing timers, as `ctx.timer` says ("event", "processing"). `at` is the time that was set.
+        """
+        raise NotImplementedError
+
 
 class BatchFunction(Declaring):
     """User code that sees all rows of a shard's slice at once, as Arrow, with its state as columns.
@@ -146,6 +157,11 @@ def side_schemas(function: DeclaringFunction) -> dict[str, pa.Schema]:
     return {name: parse_schema(ddl) for name, ddl in getattr(function, "outputs", {}).items()}
 
 
+def has_timers(function: object) -> bool:
+    """Whether the user wrote an `on_timer`."""
+    return isinstance(function, KeyedFunction) and type(function).on_timer is not KeyedFunction.on_timer
+
+
 def mistakes(function: DeclaringFunction) -> list[str]:
     """Everything wrong with the declaration of a function, a line each."""
     found = []
@@ -162,6 +178,8 @@ def mistakes(function: DeclaringFunction) -> list[str]:
         found.append(f"{name} has no process method; write one")
     for state in declared_states(type(function)).values():
         found += _state_mistakes(function, state)
+        if has_timers(function) and state.name in (EVENT_TIMERS, PROCESSING_TIMERS):
+            found.append(f"{name}.{state.name} has the name under which timers are kept; give it another")
     if isinstance(function, KeyedFunction) and overrides(function, "serialize_state") is not overrides(
         function, "restore_state"
     ):
@@ -170,8 +188,13 @@ def mistakes(function: DeclaringFunction) -> list[str]:
 
 
 def gives_no_rows(function: DeclaringFunction) -> bool:
-    """Whether `process` can be seen to yield nothing and to return nothing but None."""
-    process = type(function).process
+    """Whether the function can be seen to yield nothing and to return nothing but None."""
+    if isinstance(function, KeyedFunction) and has_timers(function):
+        return _gives_nothing(type(function).process) and _gives_nothing(type(function).on_timer)
+    return _gives_nothing(type(function).process)
+
+
+def _gives_nothing(process: Callable[..., object]) -> bool:
     if inspect.isgeneratorfunction(process) or not inspect.isfunction(process):
         return False
     before, returned = None, []

@@ -94,6 +94,18 @@ class TransformNode:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class WatermarkNode:
+    """The rows of a stream, whose event time is in `column`. The newest time seen, less `delay`, is as far as
+    the rows are taken to be complete; a source that has been silent for `idle_after` is not waited for."""
+
+    parent: StreamNode
+    column: str
+    delay: str
+    idle_after: str | None
+    place: Place
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class UnionNode:
     """The rows of several streams of the same columns."""
 
@@ -143,7 +155,7 @@ class SinkNode:
     place: Place
 
 
-StreamNode = SourceNode | TransformNode | UnionNode | OperatorNode | OutputNode
+StreamNode = SourceNode | TransformNode | WatermarkNode | UnionNode | OperatorNode | OutputNode
 Node = StreamNode | SinkNode
 
 

@@ -25,6 +25,7 @@ from holdfast.graph.job_graph import (
     TransformNode,
     UnionNode,
     UnkeyedNode,
+    WatermarkNode,
 )
 
 if TYPE_CHECKING:
@@ -82,6 +83,19 @@ class Stream:
         not run Spark actions.
         """
         node = TransformNode(parent=self._node, fn=fn, materialize=materialize, place=Place.of_caller())
+        return Stream(self._declaration, self._declaration._add(node))
+
+    def watermark(self, column: str, delay: str = "0s", idle_after: str | None = None) -> Stream:
+        """Say that `column`, a timestamp, is when a row happened: event time, which timers and windows go by.
+
+        Rows may come out of order by up to `delay`: the *watermark*, up to where the stream is taken to be
+        complete, is the newest time seen less that. Where several sources come together the slowest counts;
+        one that has had no rows for `idle_after` is not waited for. Declare it right after the source:
+        transforms and operators carry it on.
+        """
+        node = WatermarkNode(
+            parent=self._node, column=column, delay=delay, idle_after=idle_after, place=Place.of_caller()
+        )
         return Stream(self._declaration, self._declaration._add(node))
 
     def union(self, *others: Stream) -> Stream:

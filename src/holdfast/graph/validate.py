@@ -17,6 +17,7 @@ from holdfast.errors import DefinitionError
 from holdfast.graph import functions
 from holdfast.graph.aggregates import Aggregate, Aggregation
 from holdfast.graph.column_types import known_schema, sink_refusals
+from holdfast.graph.event_time import no_timestamp, watermark_mistakes
 from holdfast.graph.functions import BatchFunction, DeclaringFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
@@ -32,6 +33,7 @@ from holdfast.graph.job_graph import (
     TransformNode,
     UnionNode,
     UnkeyedNode,
+    WatermarkNode,
     describe,
 )
 from holdfast.graph.uncoordinated import Uncoordinated
@@ -65,7 +67,7 @@ def mistakes(graph: Graph) -> list[Mistake]:
     found = [Mistake(graph.place, f"job {graph.name!r}", *wrong) for wrong in _job(graph)]
     found += graph.mistakes
     for node in graph.nodes:
-        for problem, remedy in (*_uid(node, graph), *_node(node)):
+        for problem, remedy in (*_uid(node, graph), *_node(node, graph)):
             found.append(Mistake(node.place, describe(node), problem, remedy))
         if isinstance(node, OperatorNode):
             found += [Mistake.of_text(node.place, describe(node), text) for text in _operator_texts(node)]
@@ -101,12 +103,18 @@ def _uid(node: Node, graph: Graph) -> _Found:
         yield f"uid {node.uid!r} is taken by the {describe(first)} of {first.place}", "give each its own uid"
 
 
-def _node(node: Node) -> _Found:
+def _node(node: Node, graph: Graph) -> _Found:
     if isinstance(node, SourceNode):
         yield from _source(node)
     elif isinstance(node, TransformNode):
         if not _is_callable(node.fn):
             yield f"{_shown(node.fn)} is not a function", "give a function from DataFrame to DataFrame"
+    elif isinstance(node, WatermarkNode):
+        yield from watermark_mistakes(node, graph)
+        schema = known_schema(node.parent)
+        wrong = no_timestamp(node.column, schema) if schema is not None else None
+        if wrong is not None:
+            yield wrong
     elif isinstance(node, UnionNode):
         yield from _union(node)
     elif isinstance(node, OperatorNode):
@@ -214,6 +222,11 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
             yield str(error)
     if isinstance(node.uncoordinated, Uncoordinated):
         yield from node.uncoordinated.mistakes()
+        if functions.has_timers(node.function):
+            yield (
+                "its keys are saved on their own, each at its own time, and after a loss a timer could fire "
+                "twice or not at all; leave out protection, or on_timer"
+            )
     elif node.uncoordinated is not None:
         given = _shown(node.uncoordinated)
         yield f"protection={given} is not known; give hf.Uncoordinated(...) or leave it out"

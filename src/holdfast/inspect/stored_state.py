@@ -37,7 +37,7 @@ from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.cells.shard_list import unpack_list
 from holdfast.state.contract import SnapshotSource
-from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
+from holdfast.state.encoding.layout import StateField, StateKind, StateLayout, in_time_index
 from holdfast.state.encoding.types import parse_type
 from holdfast.state.files.delta import Entry, open_delta, to_entries
 from holdfast.state.files.rows import Item, rows_of
@@ -196,11 +196,13 @@ def state_tables(stored: StoredState, uid: str, groups: KeyGroupRange | None = N
 def state_entries(
     stored: StoredState, uid: str, groups: KeyGroupRange | None = None
 ) -> Iterator[Sequence[Item]]:
-    """An operator's entries in key order, some thousand at a time; those of a key are never parted."""
+    """An operator's entries in key order, some thousand at a time; those of a key are never parted. The time
+    index, which follows from them, is left out."""
     lineage = stored.lineage(uid)
     with tempfile.TemporaryDirectory(prefix="holdfast-reading-") as scratch:
         for piece in pieces(stored.view, uid, groups or stored.whole):
-            yield from _runs(lineage.layout, _merged(stored, lineage, piece, Path(scratch)))
+            merged = _merged(stored, lineage, piece, Path(scratch))
+            yield from _runs(lineage.layout, (entry for entry in merged if not in_time_index(entry[0])))
 
 
 def lists_of_operator(stored: StoredState, uid: str) -> Iterator[ShardItems]:

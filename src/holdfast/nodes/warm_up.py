@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.chain.shard_lines import Line, Lines
-from holdfast.checkpoint.store.records import PlannedSlice, PlanRecord
+from holdfast.checkpoint.store.records import NextDue, PlannedSlice, PlanRecord
 from holdfast.connectors.contract import Json, Slice
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.list_state import OperatorLists
@@ -72,7 +72,9 @@ def _empty_plan(program: Program, shards: int) -> PlanRecord:
 def _no_lines(program: Program, settings: RunSettings, shards: int) -> Lines:
     ranges = enumerate(shard_ranges(settings.key_groups, shards))
     return {
-        (uid, shard): Line(groups, EMPTY_VERSION) for shard, groups in ranges for uid in program.keyed_uids
+        (uid, shard): Line(groups, EMPTY_VERSION, next_due=NextDue())
+        for shard, groups in ranges
+        for uid in program.keyed_uids
     }
 
 

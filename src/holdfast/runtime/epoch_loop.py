@@ -17,7 +17,7 @@ from enum import Enum
 
 from holdfast.checkpoint.chain.shard_lines import Line, Lines, extended, lines_of, rebased
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import PlanRecord
+from holdfast.checkpoint.store.records import NextDue, PlanRecord
 from holdfast.connectors.contract import Mark
 from holdfast.errors import RestoreError
 from holdfast.graph.fingerprint import fingerprint
@@ -38,6 +38,7 @@ from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, Until
 from holdfast.state.contract import EMPTY_VERSION
 from holdfast.steps import Step, reached
+from holdfast.tasks.keyed import keeps_times
 
 
 class Ending(Enum):
@@ -150,7 +151,10 @@ class EpochLoop:
             began = clock.monotonic()
             if wishes.draining.is_set():
                 self._planner.end_here(wishes.ends)
-            plan = self._planner.next(self._admission.limit, self._committer.view.number)
+            parent, open_times = self._committer.view.number, self._open_times()
+            plan = self._planner.next(self._admission.limit, parent, open_times)
+            if plan is None and self._input_ended():
+                plan = self._planner.close(parent, open_times)
             self._tell_of_sources()
             if plan is None:
                 ending = self._idle()
@@ -173,15 +177,39 @@ class EpochLoop:
         if self._pending:
             self._commit_pending()
             return None
-        if wishes.draining.is_set():
-            return Ending.STOPPED
-        if self._context.settings.until is Until.EXHAUSTED and self._planner.exhausted():
-            return Ending.EXHAUSTED
+        if self._input_ended():
+            return Ending.STOPPED if wishes.draining.is_set() else Ending.EXHAUSTED
         self._save_keys()
         if self._committer.settled:
             wishes.permit.satisfied()
         wishes.stopping.wait(POLL_SECONDS)
         return None
+
+    def _input_ended(self) -> bool:
+        """Whether nothing more is to be read. Asked when no source has anything new."""
+        if self._context.wishes.draining.is_set():
+            return True
+        return self._context.settings.until is Until.EXHAUSTED and self._planner.exhausted()
+
+    def _open_times(self) -> dict[str, NextDue | None]:
+        """Of each operator that keeps times, when it has something to do next; None: not known."""
+        found: dict[str, NextDue | None] = {}
+        for uid, form in self._context.program.forms.items():
+            if not keeps_times(form.layout):
+                continue
+            each = [self._lines[uid, shard].next_due for shard in range(self._shards)]
+            known = [due for due in each if due is not None]
+            found[uid] = (
+                None
+                if len(known) < len(each)
+                else NextDue(
+                    event_us=min((due.event_us for due in known if due.event_us is not None), default=None),
+                    processing_us=min(
+                        (due.processing_us for due in known if due.processing_us is not None), default=None
+                    ),
+                )
+            )
+        return found
 
     def _commit_pending(self) -> None:
         if self._pending:
@@ -202,10 +230,12 @@ class EpochLoop:
         self.running = plan.epoch
         outcome = self._runner.run(start)
         self.running = NO_EPOCH
+        self._planner.watermarks.observed(outcome.times, plan)
+        outcome.event_times = self._planner.watermarks.standing()
         self._lists |= outcome.lists.after
         for key, version in outcome.versions.items():
             if not saves_state or key in outcome.uncoordinated:
-                self._lines[key] = self._lines[key].advanced(version)
+                self._lines[key] = self._lines[key].advanced(version, outcome.next_due.get(key))
         outcome.uncoordinated_shards = [
             self._ledger.take(key, own, outcome.versions[key]) for key, own in outcome.uncoordinated.items()
         ]

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from msgspec.structs import replace
 
+from holdfast.checkpoint.store.records import NextDue
 from holdfast.errors import CorruptionError, HoldfastError, RetryableError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import BatchFunction
+from holdfast.state.cells.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.state.contract import ShardState, StaleWorkingState, Version
 from holdfast.state.encoding.keys import GROUP_COLUMN
+from holdfast.state.encoding.layout import StateKind, StateLayout
 from holdfast.state.files.delta import to_entries, write_delta
 from holdfast.steps import Step, reached
 from holdfast.storage.urls import open_storage
@@ -33,6 +36,7 @@ from holdfast.tasks.messages import (
 )
 from holdfast.tasks.operators.aggregate import run_aggregate
 from holdfast.tasks.operators.batch_function import run_batch
+from holdfast.tasks.operators.due import earliest
 from holdfast.tasks.operators.result import EpochContext, OperatorResult
 from holdfast.tasks.operators.row_function import run_rows
 from holdfast.tasks.operators.shard_rows import KeyedSlice, cut
@@ -82,9 +86,10 @@ def operator_result(task: KeyedTask, shard: int, batches: list[pa.RecordBatch]) 
     """Run one shard. What it raises is worth a retry by Spark; any other error comes back as a result."""
     try:
         given = [batch for batch in batches if batch.num_rows]
-        if not given:
+        if not given and not _is_due(task, shard):
             return result_here(shard)
-        return _retrying_when_stale(lambda: _run_shard(task, shard, pa.Table.from_batches(given)))
+        rows = pa.Table.from_batches(given) if given else _no_rows(task)
+        return _retrying_when_stale(lambda: _run_shard(task, shard, rows))
     except RetryableError:
         raise
     except HoldfastError as error:
@@ -143,6 +148,7 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
     state.apply(line.version, version, entries, task.committed, undo=task.saves_state)
     reached(Step.TASK_APPLIED)
     watch.lap("apply")
+    next_due = _next_due(task, shard, state)
     state.verify_base()
     watch.lap("verify")
     return result_here(
@@ -155,6 +161,7 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
         state_bytes=state.size_bytes(),
         timings_ms=watch.laps_ms,
         uncoordinated=uncoordinated.applied() if uncoordinated is not None else None,
+        next_due=next_due,
     )
 
 
@@ -165,6 +172,37 @@ def _run_function(
         return run_aggregate(task.function, task.layout, keyed, state, context)
     run = run_batch if isinstance(task.function, BatchFunction) else run_rows
     return run(task.function, task.layout, keyed, state, context)
+
+
+def keeps_times(layout: StateLayout) -> bool:
+    """Whether an operator may have something to do without rows."""
+    return any(field.kind is StateKind.TIMED for field in layout.fields)
+
+
+def _is_due(task: KeyedTask, shard: int) -> bool:
+    """Whether the shard has something to do without rows. What is not known counts as due."""
+    if not keeps_times(task.layout):
+        return False
+    due, until_us = task.shards[shard].next_due, task.time.due_us if task.time is not None else None
+    if due is None:
+        return True
+    return (due.event_us is not None and until_us is not None and due.event_us <= until_us) or (
+        due.processing_us is not None and due.processing_us <= task.work.clock_ms * 1_000
+    )
+
+
+def _no_rows(task: KeyedTask) -> pa.Table:
+    return task.input.append(pa.field(GROUP_COLUMN, pa.int32())).empty_table()
+
+
+def _next_due(task: KeyedTask, shard: int, state: ShardState) -> NextDue | None:
+    if not keeps_times(task.layout):
+        return None
+    groups = task.shards[shard].groups
+    event, processing = (
+        earliest(task.layout.field(name), groups, state) for name in (EVENT_TIMERS, PROCESSING_TIMERS)
+    )
+    return NextDue(event_us=event, processing_us=processing)
 
 
 def _kept(task: KeyedTask) -> Kept:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import os
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 
 from holdfast.checkpoint.chain.shard_lines import Line
-from holdfast.checkpoint.store.records import Extent, SnapshotFile
+from holdfast.checkpoint.store.records import Extent, NextDue, SnapshotFile
 from holdfast.state.contract import Version
-from holdfast.tasks.operators.result import EpochContext
+from holdfast.tasks.operators.result import EpochContext, EventTime
 
 if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
@@ -72,8 +72,12 @@ class OperatorTask:
     outputs: tuple[str, ...]
     saves_state: bool
 
+    time: EventTime | None = None
+    """None: no event time reaches the operator."""
+
     def context(self, shard: int) -> EpochContext:
-        return EpochContext(self.uid, self.work.epoch, self.work.clock_ms, shard, self.on_error)
+        work = self.work
+        return EpochContext(self.uid, work.epoch, work.clock_ms, shard, self.on_error, self.time)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +88,8 @@ class KeyedTask(OperatorTask):
     lineage: Lineage
     key: tuple[str, ...]
     order_by: tuple[str, ...]
+    input: pa.Schema
+    """The columns of its rows, for a shard that has none."""
     shards: tuple[Line, ...]
     uncoordinated: Uncoordinated | None = None
     """Its keys are saved on their own: no delta is written."""
@@ -92,6 +98,9 @@ class KeyedTask(OperatorTask):
     @property
     def layout(self) -> StateLayout:
         return self.lineage.layout
+
+    def context(self, shard: int) -> EpochContext:
+        return replace(super().context(shard), groups=self.shards[shard].groups)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +209,8 @@ class TaskResult(msgspec.Struct, frozen=True):
     lists: dict[str, HeldList] = {}
     """Of an operator without keys: the lists that changed, by state."""
     uncoordinated: UncoordinatedResult | None = None
+    next_due: NextDue | None = None
+    """Of an operator that keeps times: when the shard has something to do next."""
 
 
 class StopWatch:

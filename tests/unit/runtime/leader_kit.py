@@ -38,6 +38,8 @@ def leader_of(
     """`sinks`: uid -> sink, and the stream that it shows now. Without storage: a named checkpoint."""
     here, clock, sinks = Place(__file__, 1), clock or SystemClock(), sinks or {}
     graph = SimpleNamespace(
+        nodes=(),
+        operators=(),
         name="job",
         sources=tuple(SourceNode(uid=uid, source=each, place=here) for uid, each in (sources or {}).items()),
         sinks=tuple(SimpleNamespace(uid=uid, sink=sink) for uid, (sink, _) in sinks.items()),

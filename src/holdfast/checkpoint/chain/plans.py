@@ -141,9 +141,11 @@ def may_follow(
 
 
 def input_of(plan: PlanRecord) -> str:
-    """Names the rows that a plan reads: plans with the same slices have the same name."""
-    slices = {uid: (part.start, part.end, part.detail, part.skipped) for uid, part in plan.slices.items()}
-    return checksum(msgspec.json.encode(slices, order="sorted"))
+    """Names what a plan reads: plans with the same slices, and the same event time, have the same name."""
+    read: Json = {uid: (part.start, part.end, part.detail, part.skipped) for uid, part in plan.slices.items()}
+    if plan.watermarks or plan.closing:
+        read = (read, plan.watermarks, plan.closing)
+    return checksum(msgspec.json.encode(read, order="sorted"))
 
 
 def _plain(value: Json) -> Json:

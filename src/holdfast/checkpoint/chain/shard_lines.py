@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as replace_record
 
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile
+from holdfast.checkpoint.store.records import DeltaFile, NextDue, SnapshotFile
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import EMPTY_VERSION, Version
 
@@ -26,15 +26,17 @@ class Line:
     version: Version
     snapshots: tuple[SnapshotFile, ...] = ()
     deltas: tuple[DeltaFile, ...] = ()
+    next_due: NextDue | None = None
+    """When the shard has something to do next without rows. None: not known."""
 
     def extended(self, delta: DeltaFile) -> Line:
         """The line after an epoch that changed this shard."""
         assert delta.parent == self.version, f"{delta.version} does not follow {self.version}"
-        return replace(self, version=delta.version, deltas=(*self.deltas, delta))
+        return replace(self, version=delta.version, deltas=(*self.deltas, delta), next_due=delta.next_due)
 
-    def advanced(self, version: Version) -> Line:
+    def advanced(self, version: Version, next_due: NextDue | None) -> Line:
         """The line after an epoch whose state is not saved."""
-        return replace(self, version=version)
+        return replace(self, version=version, next_due=next_due)
 
     def went_through(self, version: Version) -> bool:
         """Whether the state was at `version` after an epoch, with all that the epoch changed.
@@ -122,10 +124,13 @@ def line_of(
     merged, own = [piece.delta for piece in pieces[:foreign]], [piece.delta for piece in pieces[foreign:]]
     if not merged and all(_range(file) == own_range for file in snapshots):
         start = snapshots[0].version if snapshots else EMPTY_VERSION
-        return Line(groups, own[-1].version if own else start, tuple(snapshots), tuple(own))
-    version = own[0].parent if own else _name_of(view)
-    chain = _relabelled(merged, version, from_nothing=not snapshots)
-    return Line(groups, own[-1].version if own else version, tuple(snapshots), (*chain, *own))
+        version, chain = own[-1].version if own else start, own
+    else:
+        version = own[0].parent if own else _name_of(view)
+        chain = [*_relabelled(merged, version, from_nothing=not snapshots), *own]
+        version = own[-1].version if own else version
+    next_due = own[-1].next_due if own else NextDue() if version == EMPTY_VERSION else None
+    return Line(groups, version, tuple(snapshots), tuple(chain), next_due)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from holdfast.checkpoint.store.records import (
     Manifest,
     OperatorSchema,
     Parent,
+    PartitionTime,
     SnapshotFile,
     StagedFile,
     UncoordinatedShard,
@@ -82,6 +83,9 @@ class CheckpointView:
     """`retained_from` as the commit before this one had it: what only older commits need may be deleted now.
     """
     manifest: str = ""
+    event_times: dict[str, dict[str, PartitionTime]] = field(default_factory=dict)
+    watermarks: dict[str, int] = field(default_factory=dict)
+    closed_through: int = 0
 
     @property
     def head(self) -> Head:
@@ -150,6 +154,9 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
         retained_from=record.retained_from,
         given_up_below=view.retained_from,
         manifest=record.manifest,
+        event_times={**view.event_times, **record.event_times},
+        watermarks={**view.watermarks, **record.watermarks},
+        closed_through=max(view.closed_through, record.closed_through),
     )
 
 
@@ -222,6 +229,9 @@ def to_manifest(view: CheckpointView) -> Manifest:
         retained_from=view.retained_from,
         lists=tuple(file for files in view.lists.values() for file in files),
         own_keys=tuple(shard for shards in view.uncoordinated.values() for shard in shards),
+        event_times=view.event_times,
+        watermarks=view.watermarks,
+        closed_through=view.closed_through,
     )
 
 
@@ -253,6 +263,9 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         manifest=name,
         lists=with_lists({}, manifest.lists),
         uncoordinated=with_uncoordinated({}, manifest.own_keys),
+        event_times=manifest.event_times,
+        watermarks=manifest.watermarks,
+        closed_through=manifest.closed_through,
     )
 
 

@@ -13,9 +13,9 @@ import msgspec
 
 from holdfast.state.contract import Version
 
-FORMAT = 3
+FORMAT = 4
 """The version of every stored record. A reader refuses a newer one. 1 had no savepoints, lists, lineages of
-schemas, requests or failures. 2 did not say for which sinks rows were staged.
+schemas, requests or failures. 2 did not say for which sinks rows were staged. 3 knew no event time.
 """
 
 Json = Any
@@ -82,6 +82,22 @@ class PlannedSlice(Record, frozen=True, kw_only=True):
     """Files of which a person decided that: `detail` does not have them any more, `notes` still do."""
 
 
+class PlannedWatermark(Record, frozen=True, kw_only=True):
+    """How far event time is for one operator, in µs since 1970; None: not known. Rows of the epoch are judged
+    by `before_us`; after them everything up to `now_us` is due."""
+
+    before_us: int | None = None
+    now_us: int | None = None
+
+
+class PartitionTime(Record, frozen=True, kw_only=True):
+    """The newest event time of a source, or of a partition of it, in µs since 1970 (None: none yet), and the
+    time of the plan that last read rows of it."""
+
+    newest_us: int | None
+    seen_ms: int
+
+
 class PlanRecord(Record, frozen=True, kw_only=True):
     """`plans/N/a`: everything that epoch N depends on. The same plan reads the same rows."""
 
@@ -94,6 +110,10 @@ class PlanRecord(Record, frozen=True, kw_only=True):
     parallelism: int
     clock_ms: int
     slices: dict[str, PlannedSlice]
+    watermarks: dict[str, PlannedWatermark] = {}
+    """Operator uid -> its watermark, where event time reaches it."""
+    closing: bool = False
+    """The input has ended: whatever goes by event time and is still open is due."""
 
 
 class Extent(Record, frozen=True, kw_only=True):
@@ -103,6 +123,13 @@ class Extent(Record, frozen=True, kw_only=True):
     offset: int
     length: int
     checksum: str
+
+
+class NextDue(Record, frozen=True, kw_only=True):
+    """When a shard has something to do next without rows, by each clock, in µs since 1970. None: nothing."""
+
+    event_us: int | None = None
+    processing_us: int | None = None
 
 
 class DeltaFile(Record, frozen=True, kw_only=True):
@@ -115,6 +142,8 @@ class DeltaFile(Record, frozen=True, kw_only=True):
     parent: Version
     extent: Extent
     entries: int
+    next_due: NextDue | None = None
+    """After these changes. None: not known, or the operator keeps no times."""
 
 
 class StateSchema(Record, frozen=True, kw_only=True):
@@ -275,6 +304,13 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     # Stored under the name that was given first; everywhere else such keys are *uncoordinated*.
     own_keys: tuple[UncoordinatedShard, ...] = ()
     """Shards whose keys are saved on their own and that had rows in these epochs."""
+    event_times: dict[str, dict[str, PartitionTime]] = {}
+    """Source uid -> partition (empty: the source as a whole) -> how far its event time is after
+    `last_epoch`."""
+    watermarks: dict[str, int] = {}
+    """Operator uid -> its watermark in `last_epoch`, in µs since 1970."""
+    closed_through: int = 0
+    """The newest epoch that closed whatever was open; 0: none of these did."""
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -305,6 +341,9 @@ class Manifest(Record, frozen=True, kw_only=True):
     retained_from: int
     lists: tuple[ListFile, ...] = ()
     own_keys: tuple[UncoordinatedShard, ...] = ()
+    event_times: dict[str, dict[str, PartitionTime]] = {}
+    watermarks: dict[str, int] = {}
+    closed_through: int = 0
 
 
 class FloorRecord(Record, frozen=True, kw_only=True):

@@ -235,4 +235,7 @@ class Committer:
             operators=operators,
             lists=tuple(file for files in lists.values() for file in files),
             own_keys=tuple(shard for outcome in outcomes for shard in outcome.uncoordinated_shards),
+            event_times=outcomes[-1].event_times,
+            watermarks={uid: mark.now_us for uid, mark in last.watermarks.items() if mark.now_us is not None},
+            closed_through=max(outcome.plan.epoch if outcome.plan.closing else 0 for outcome in outcomes),
         )

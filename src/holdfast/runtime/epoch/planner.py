@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.plans import PlanTaken
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord
+from holdfast.checkpoint.store.records import Json, NextDue, PlannedSlice, PlanRecord
 from holdfast.connectors.contract import EndingReader, SourceReader, TellingReader, Waiting, WaitingReader
 from holdfast.errors import FencedOut
 from holdfast.ids import EpochId
 from holdfast.runtime.epoch.plan_clock import PlanClock
 from holdfast.runtime.epoch.recorded_plans import PlanShape, Recorded
+from holdfast.runtime.epoch.watermarks import Watermarks, is_due, to_close
 from holdfast.runtime.leader_context import LeaderContext
 
 
@@ -28,6 +31,8 @@ class Planner:
     ) -> None:
         self._context, self._plans, self._shape = context, context.checkpoint.plans, shape
         self._time, self._recorded = PlanClock(context.clock, view.clock_ms), recorded
+        self.watermarks = Watermarks(context.program.graph, view)
+        self._closed_through = view.closed_through
         sources = context.program.graph.sources
         self._ends: _Ends | None = None
         self.epoch = view.last_epoch
@@ -40,21 +45,35 @@ class Planner:
             node.uid: node.source.reader(notes[node.uid]) for node in sources
         }
 
-    def next(self, max_rows: int, parent: int) -> PlanRecord | None:
-        """The plan of the next epoch, in storage; None: no source has anything new. `parent`: the newest
-        commit.
+    def next(
+        self, max_rows: int, parent: int, open_times: Mapping[str, NextDue | None] | None = None
+    ) -> PlanRecord | None:
+        """The plan of the next epoch, in storage; None: no source has anything new, and nothing is due.
+
+        `parent`: the newest commit. `open_times`: of the operators that keep times, when each has something
+        to do next (None: not known).
         """
+        return self._next(parent, lambda: self._drafted(max_rows, parent, open_times or {}))
+
+    def close(self, parent: int, open_times: Mapping[str, NextDue | None]) -> PlanRecord | None:
+        """The plan of an epoch that closes whatever is open, now that the input has ended. None: nothing is,
+        or all of it was closed by the epoch before."""
+        marks = self.watermarks.next(self._time.now_ms())
+        if self._closed_through == self.epoch or not to_close(open_times, marks):
+            return None
+        return self._next(parent, lambda: self._draft({}, parent, closing=True))
+
+    def _next(self, parent: int, draft: Callable[[], PlanRecord | None]) -> PlanRecord | None:
         # Again where an older leader, which is still at work, has taken the attempt.
         while True:
             recorded = self._recorded.popleft() if self._recorded else None
             if recorded is not None and recorded.obstacle is None:
                 plan = recorded.plan
                 break
-            slices = self._slices(max_rows) if recorded is None else recorded.plan.slices
-            if not slices:
+            drafted = draft() if recorded is None else self._drafted_again(recorded.plan, parent)
+            if drafted is None:
                 return None
-            draft = self._draft(slices, parent)
-            written = self._plans.write(draft)
+            written = self._plans.write(drafted)
             plan = written.plan
             if not isinstance(written, PlanTaken):
                 break
@@ -65,7 +84,10 @@ class Planner:
         if self._ends is not None:
             self._ends.planned(plan.slices)
         self.epoch = plan.epoch
+        if plan.closing:
+            self._closed_through = plan.epoch
         self._time.reach(plan.clock_ms)
+        self.watermarks.planned(plan)
         self.positions.update({uid: part.end for uid, part in plan.slices.items()})
         return plan
 
@@ -124,8 +146,22 @@ class Planner:
                 left -= part.rows or 0
         return slices
 
-    def _draft(self, slices: dict[str, PlannedSlice], parent: int) -> PlanRecord:
-        epoch = EpochId(self.epoch + 1)
+    def _drafted(
+        self, max_rows: int, parent: int, open_times: Mapping[str, NextDue | None]
+    ) -> PlanRecord | None:
+        slices = self._slices(max_rows)
+        drafted = self._draft(slices, parent)
+        if slices or is_due(open_times, drafted.watermarks, drafted.clock_ms):
+            return drafted
+        return None
+
+    def _drafted_again(self, plan: PlanRecord, parent: int) -> PlanRecord:
+        """Another attempt at a plan: the same slices, judged by the same event time where it says one."""
+        drafted = self._draft(plan.slices, parent, plan.closing)
+        return replace(drafted, watermarks={**drafted.watermarks, **plan.watermarks})
+
+    def _draft(self, slices: dict[str, PlannedSlice], parent: int, closing: bool = False) -> PlanRecord:
+        epoch, clock_ms = EpochId(self.epoch + 1), self._time.now_ms()
         return PlanRecord(
             epoch=epoch,
             attempt=self._plans.next_attempt(epoch),
@@ -134,8 +170,10 @@ class Planner:
             parent=parent,
             fingerprint=self._shape.fingerprint,
             parallelism=self._shape.parallelism,
-            clock_ms=self._time.now_ms(),
+            clock_ms=clock_ms,
             slices=slices,
+            watermarks=self.watermarks.next(clock_ms),
+            closing=closing,
         )
 
 

@@ -14,9 +14,11 @@ import pyarrow as pa
 
 from holdfast.errors import DefinitionError, first_line
 from holdfast.graph.column_types import output_schemas, sink_refusals, state_layout
+from holdfast.graph.event_time import no_timestamp, watermarks_of
 from holdfast.graph.job_graph import (
     MAIN_OUTPUT,
     Graph,
+    Mistake,
     Node,
     OperatorNode,
     OutputNode,
@@ -26,6 +28,7 @@ from holdfast.graph.job_graph import (
     TransformNode,
     UnionNode,
     UnkeyedNode,
+    WatermarkNode,
     describe,
     parents_of,
 )
@@ -59,6 +62,8 @@ class OperatorForm:
     """What a row's key group comes from; empty for an operator without keys."""
     lineage: Lineage
     """The layouts of its stored state up to this one; nothing before it until schemas were compared."""
+    naive_time: bool | None = None
+    """Whether its event times have no time zone. None: event time does not reach it."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +168,8 @@ class _Typing:
         self._graph, self._spark, self._streams = graph, spark, streams
         self._frames: dict[Node, DataFrame] = {}
         self._forms: dict[str, OperatorForm] = {}
+        self.naive: set[WatermarkNode] = set()
+        """Those whose times have no time zone."""
 
     def run(self) -> tuple[dict[str, OperatorForm], dict[str, pa.Schema]]:
         for node in self._graph.nodes:
@@ -180,11 +187,21 @@ class _Typing:
             return self._empty(parse_schema(node.source.schema))
         if isinstance(node, TransformNode):
             return apply_transform(node, self._frames[node.parent])
+        if isinstance(node, WatermarkNode):
+            return self._watermarked(node)
         if isinstance(node, UnionNode):
             return union_frames([self._frames[parent] for parent in node.parents])
         operator = node.parent if isinstance(node, OutputNode) else node
         schemas = output_schemas(operator.function, self._form(operator).input, operator.key)
         return self._empty(schemas[node.name if isinstance(node, OutputNode) else MAIN_OUTPUT])
+
+    def _watermarked(self, node: WatermarkNode) -> DataFrame:
+        given = frame_schema(self._frames[node.parent])
+        if (wrong := no_timestamp(node.column, given)) is not None:
+            raise DefinitionError(str(Mistake(node.place, describe(node), *wrong)))
+        if given.field(node.column).type.tz is None:
+            self.naive.add(node)
+        return self._frames[node.parent]
 
     def _form(self, node: OperatorNode) -> OperatorForm:
         if node.uid not in self._forms:
@@ -197,7 +214,9 @@ class _Typing:
                     )
             layout = state_layout(node.uid, node.function, given, node.key)
             routing = routing_expression(given, node.key) if node.key else ""
-            self._forms[node.uid] = OperatorForm(given, layout, routing, Lineage.begin(layout))
+            marks = watermarks_of(node.parent)
+            naive = None if not marks else all(mark in self.naive for mark in marks)
+            self._forms[node.uid] = OperatorForm(given, layout, routing, Lineage.begin(layout), naive)
         return self._forms[node.uid]
 
     def _empty(self, schema: pa.Schema) -> DataFrame:

@@ -20,13 +20,17 @@ from holdfast.checkpoint.chain.plans import input_of
 from holdfast.checkpoint.chain.shard_lines import Lines
 from holdfast.checkpoint.store.records import (
     DeltaFile,
+    NextDue,
+    PartitionTime,
     PlannedSlice,
+    PlannedWatermark,
     PlanRecord,
     StagedFile,
     UncoordinatedShard,
 )
 from holdfast.connectors.contract import Slice, SourceReader, VerifyingReader
 from holdfast.errors import EpochFailed, EpochInterrupted
+from holdfast.graph.event_time import source_of, watermark_nodes
 from holdfast.graph.job_graph import (
     OperatorNode,
     SourceNode,
@@ -34,8 +38,10 @@ from holdfast.graph.job_graph import (
     TransformNode,
     UnionNode,
     UnkeyedNode,
+    WatermarkNode,
 )
 from holdfast.runtime.epoch.list_state import Lists, TakenLists, take_lists
+from holdfast.runtime.epoch.observed_times import ObservedTimes, newest_now
 from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import Program, Stage, apply_transform, union_frames
 from holdfast.runtime.placement import Placement, shard_expression
@@ -59,6 +65,7 @@ from holdfast.tasks.messages import (
     Workspace,
     decode_result,
 )
+from holdfast.tasks.operators.result import EventTime
 from holdfast.tasks.task_output import StagedReader
 from holdfast.tasks.unkeyed import run_unkeyed
 
@@ -86,6 +93,11 @@ class EpochOutcome:
     uncoordinated: dict[tuple[str, int], UncoordinatedResult] = field(default_factory=dict)
     uncoordinated_shards: list[UncoordinatedShard] = field(default_factory=list)
     """How shards stand whose keys are saved on their own, for the commit."""
+    next_due: dict[tuple[str, int], NextDue | None] = field(default_factory=dict)
+    times: dict[str, dict[str, int | None]] = field(default_factory=dict)
+    """Source uid -> partition -> the newest event time that was read."""
+    event_times: dict[str, dict[str, PartitionTime]] = field(default_factory=dict)
+    """How far the event time of every source is after the epoch, for the commit."""
 
     @cached_property
     def input(self) -> str:
@@ -141,7 +153,9 @@ class EpochRunner:
                     _take_state(outcome, stage.node.uid, result, start.lines, bundle)
                 self._take_outputs(outcome, stage, result, frames, bundle)
             outcome.rows = outcome.rows or sum(result.rows for result in results)
+            frames.observed.ran(gave_results=bool(results))
         reached(Step.RESULTS_CHOSEN)
+        outcome.times = frames.newest_times()
         self.verify(plan)
         bundle.write()
         reached(Step.BUNDLE_WRITTEN)
@@ -221,10 +235,19 @@ class EpochRunner:
             lineage=self.program.forms[node.uid].lineage,
             key=node.key,
             order_by=node.order_by,
+            input=self.program.forms[node.uid].input,
             shards=tuple(start.lines[node.uid, shard] for shard in range(start.plan.parallelism)),
             uncoordinated=node.uncoordinated,
             term=self.term,
+            time=self._time(node, start.plan),
         )
+
+    def _time(self, node: OperatorNode, plan: PlanRecord) -> EventTime | None:
+        naive = self.program.forms[node.uid].naive_time
+        if naive is None:
+            return None
+        mark = plan.watermarks.get(node.uid, PlannedWatermark())
+        return EventTime(mark.before_us, mark.now_us, plan.closing, naive)
 
     def _operator_job(self, node: OperatorNode, task: KeyedTask, shards: int, frame: DataFrame) -> DataFrame:
         from pyspark.sql.functions import expr
@@ -271,6 +294,7 @@ def _take_state(outcome: EpochOutcome, uid: str, result: TaskResult, lines: Line
     if result.version is None:
         return
     outcome.versions[key] = result.version
+    outcome.next_due[key] = result.next_due
     outcome.state_bytes[key] = result.state_bytes
     if result.uncoordinated is not None:
         outcome.uncoordinated[key] = result.uncoordinated
@@ -285,6 +309,7 @@ def _take_state(outcome: EpochOutcome, uid: str, result: TaskResult, lines: Line
                 parent=line.version,
                 extent=bundle.place(result.delta),
                 entries=result.entries,
+                next_due=result.next_due,
             )
         )
 
@@ -343,6 +368,7 @@ class _EpochFrames:
         self._runner, self._plan = runner, plan
         self._staged: dict[str, list[Payload]] = {}
         self._sources: dict[str, DataFrame] = {}
+        self.observed = ObservedTimes()
 
     def add(self, stream: str, payload: Payload) -> None:
         """Take staged rows of a stream, to be read by later stages of this epoch."""
@@ -360,6 +386,8 @@ class _EpochFrames:
             return self._source(node)
         if isinstance(node, TransformNode):
             return apply_transform(node, self.frame(node.parent))
+        if isinstance(node, WatermarkNode):
+            return self._watermarked(node)
         assert isinstance(node, UnionNode), f"{node} is computed by its operator"
         return union_frames([self.frame(parent) for parent in node.parents])
 
@@ -372,6 +400,24 @@ class _EpochFrames:
                 frame = self._runner.readers[node.uid].frame(self._runner.spark, _slice_of(planned))
             self._sources[node.uid] = frame
         return self._sources[node.uid]
+
+    def _watermarked(self, node: WatermarkNode) -> DataFrame:
+        frame, source = self.frame(node.parent), source_of(node)
+        assert source is not None
+        part = self._plan.slices.get(source.uid)
+        if part is None or part.skipped:
+            return frame
+        return self.observed.watch(source.uid, frame, node.column)
+
+    def newest_times(self) -> dict[str, dict[str, int | None]]:
+        """Source uid -> partition -> the newest event time in its slice."""
+        found: dict[str, dict[str, int | None]] = {}
+        for uid, node in watermark_nodes(self._runner.program.graph).items():
+            part = self._plan.slices.get(uid)
+            if part is not None and not part.skipped:
+                times = self.observed.newest(uid)
+                found[uid] = newest_now(self.frame(node.parent), node.column) if times is None else times
+        return found
 
     def _staged_frame(self, stream: str) -> DataFrame:
         schema = self._runner.program.schemas[stream]

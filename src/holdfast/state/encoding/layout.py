@@ -4,9 +4,13 @@
     LIST header   base | id                              next sequence number (8, big-endian)
     LIST item     base | id | sequence (8, big-endian)   the item
     MAP entry     base | id | map-key bytes              the value; before it the real map key, if shortened
+    TIMED entry   base | id | time, as a map key         the value
     long key      base | 0xFF                            the real key bytes, where the base was shortened
 
-Key-major on purpose: all states of a key are neighbours, and a key group is one range.
+    time index    key group (2) | 0x01 | id | time | key bytes      nothing: one for each TIMED entry
+
+Key-major on purpose: all states of a key are neighbours, and a key group is one range. The time index follows
+from the TIMED entries, so no delta has it; it lies behind the entries of its key group.
 Always true: an entry key is at most `ENTRY_KEY_BYTES_MAX` long; a state's id never changes.
 """
 
@@ -25,8 +29,15 @@ import pyarrow as pa
 
 from holdfast.errors import DefinitionError
 from holdfast.state.encoding.codec import ValueCodec
-from holdfast.state.encoding.key_bytes import encode_column
-from holdfast.state.encoding.keys import BASE_BYTES_MAX, LONG_KEY_TAG, PREFIX_BYTES, KeyCodec, shortened
+from holdfast.state.encoding.key_bytes import FIXED_BYTES, PRESENT, encode_column
+from holdfast.state.encoding.keys import (
+    BASE_BYTES_MAX,
+    KEY_SPACE,
+    LONG_KEY_TAG,
+    PREFIX_BYTES,
+    KeyCodec,
+    shortened,
+)
 from holdfast.state.encoding.types import parse_type, type_ddl
 
 LONG_KEY_ID = 0xFF
@@ -35,6 +46,10 @@ MAP_KEY_BYTES_MAX = 100
 ENTRY_KEY_BYTES_MAX = BASE_BYTES_MAX + 1 + MAP_KEY_BYTES_MAX
 """LMDB stores keys of up to 511 bytes."""
 LONG_KEY_SUFFIX = bytes([LONG_KEY_ID])
+TIME_SPACE = 0x01
+TIME_TYPE = pa.timestamp("us", "UTC")
+"""The map keys of TIMED states."""
+_GROUP_BYTES = PREFIX_BYTES - 1
 
 
 class StateKind(StrEnum):
@@ -43,6 +58,8 @@ class StateKind(StrEnum):
     VALUE = "value"
     LIST = "list"
     MAP = "map"
+    TIMED = "timed"
+    """A map from times, whose entries are found by time as well."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +74,7 @@ class StateField:
     def __post_init__(self) -> None:
         if not 0 <= self.id <= STATE_ID_MAX:
             raise DefinitionError(f"state {self.name!r} has id {self.id}; ids go from 0 to {STATE_ID_MAX}")
-        if self.kind is StateKind.MAP and not pa.types.is_map(self.type):
+        if self.is_map and not pa.types.is_map(self.type):
             raise DefinitionError(f"map state {self.name!r} needs a map type, not {type_ddl(self.type)}")
 
     def __reduce__(self) -> Any:
@@ -69,9 +86,14 @@ class StateField:
         return bytes([self.id])
 
     @property
+    def is_map(self) -> bool:
+        """Whether it has entries with keys of their own."""
+        return self.kind in (StateKind.MAP, StateKind.TIMED)
+
+    @property
     def value_type(self) -> pa.DataType:
         """The type of what one entry holds: the value, the item, or the map's value."""
-        return self.type.item_type if self.kind is StateKind.MAP else self.type
+        return self.type.item_type if self.is_map else self.type
 
     @cached_property
     def codec(self) -> ValueCodec:
@@ -188,3 +210,35 @@ def decode_header(stored: bytes | None) -> int:
 def is_shortened(base: bytes) -> bool:
     """Whether a base stands in for a key that was too long."""
     return base[PREFIX_BYTES] == LONG_KEY_TAG
+
+
+def in_time_index(key: bytes) -> bool:
+    """Whether a stored key belongs to the time index, and not to an entry."""
+    return key[_GROUP_BYTES] == TIME_SPACE
+
+
+def time_key(base: bytes, suffix: bytes, tail: bytes) -> bytes:
+    """Where the time index has a TIMED entry: `suffix` is its state's, `tail` its time."""
+    return base[:_GROUP_BYTES] + _TIME_SPACE + suffix + tail + base[PREFIX_BYTES:]
+
+
+def time_prefix(group: int, state: StateField) -> bytes:
+    """What the time index has of one state in one key group begins with this, then come time and key."""
+    return group.to_bytes(_GROUP_BYTES, "big") + _TIME_SPACE + state.suffix
+
+
+def time_tail(at_us: int) -> bytes:
+    """A time as it is written in keys: bytes that sort as times do."""
+    return _PRESENT + (at_us + _SIGN).to_bytes(FIXED_BYTES - 1, "big")
+
+
+def of_time_key(key: bytes) -> tuple[int, bytes]:
+    """The time, and the base of the key, that stand in a key of the time index."""
+    start = PREFIX_BYTES + 1
+    end = start + FIXED_BYTES
+    at_us = int.from_bytes(key[start + 1 : end], "big") - _SIGN
+    return at_us, key[:_GROUP_BYTES] + _KEY_SPACE + key[end:]
+
+
+_TIME_SPACE, _KEY_SPACE, _PRESENT = bytes([TIME_SPACE]), bytes([KEY_SPACE]), bytes([PRESENT])
+_SIGN = 1 << 63

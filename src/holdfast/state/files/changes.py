@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -26,6 +27,7 @@ from holdfast.state.encoding.layout import (
     item_keys,
     map_tails,
     state_keys,
+    time_key,
 )
 
 Rows: TypeAlias = npt.NDArray[np.int64]
@@ -178,20 +180,34 @@ def merge_order(parts: Sequence[Part]) -> Rows | None:
 
 
 def to_entries(layout: StateLayout, changes: Changes) -> list[Entry]:
-    """The changes as entries of the working state, sorted by entry key."""
+    """The changes as entries of the working state, and as what these mean for its time index; sorted by
+    key."""
     parts = parts_of(layout, changes)
     keys: list[bytes] = []
     values: list[bytes | None] = []
+    besides: list[Entry] = []
     for part in parts:
         part_keys, part_values = _part_entries(part, changes.bases)
         keys += part_keys
         values += part_values
+        if part.field.kind is StateKind.TIMED:
+            besides += _index_entries(part, changes.bases, part_keys, part_values)
     order = merge_order(parts)
     entries = list(zip(keys, values, strict=True))
     if order is not None:
         entries = list(map(entries.__getitem__, order.tolist()))
-    long_keys = _long_key_entries(layout, changes, parts)
-    return sorted(entries + long_keys, key=lambda entry: entry[0]) if long_keys else entries
+    besides += _long_key_entries(layout, changes, parts)
+    return sorted(entries + besides, key=itemgetter(0)) if besides else entries
+
+
+def _index_entries(
+    part: Part, bases: list[bytes], keys: list[bytes], values: list[bytes | None]
+) -> Iterator[Entry]:
+    """What entries of a TIMED state mean for the time index."""
+    suffix = part.field.suffix
+    for row, key, value in zip(part.rows.tolist(), keys, values, strict=True):
+        base = bases[row]
+        yield time_key(base, suffix, key[len(base) + 1 :]), None if value is None else b""
 
 
 def _part_entries(part: Part, bases: list[bytes]) -> tuple[list[bytes], list[bytes | None]]:
@@ -238,7 +254,7 @@ def _emptied(layout: StateLayout, changes: Changes) -> Flags:
     for state in layout.fields:
         deleted = np.zeros(len(gone), np.bool_)
         change = (changes.headers if state.kind is StateKind.LIST else changes.values).get(state.name)
-        if state.kind is not StateKind.MAP and change is not None and change.deleted is not None:
+        if not state.is_map and change is not None and change.deleted is not None:
             deleted[change.rows[change.deleted]] = True
         gone &= deleted
     return gone

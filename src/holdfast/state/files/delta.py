@@ -73,7 +73,7 @@ def column_type(state: StateField) -> pa.DataType:
     """The type of the column that holds a state."""
     if state.kind is StateKind.LIST:
         return pa.struct([("seq", pa.int64()), ("item", state.type)])
-    if state.kind is StateKind.MAP:
+    if state.is_map:
         return pa.struct([("key", state.type.key_type), ("value", state.type.item_type)])
     return state.type
 

@@ -157,7 +157,7 @@ class _Evolving:
             return None
         default = self.declared.defaults.get(new.name) if new.kind is StateKind.VALUE else None
         finding = _Finding()
-        _walk(old.type, new.type, "", default, finding, of_map_state=new.kind is StateKind.MAP)
+        _walk(old.type, new.type, "", default, finding, of_map_state=new.is_map)
         for text in finding.problems:
             between = f"is declared as {shown(new)}, the checkpoint holds {shown(old)}: {text}"
             self._problem(new.name, f"{between}; declare it as it was, or give the new one another name")
@@ -292,6 +292,8 @@ def _columns(key: tuple[tuple[str, str], ...]) -> str:
 
 def shown(state: StateField) -> str:
     """What a state holds, in words."""
+    if state.kind is StateKind.TIMED:
+        return f"times to {type_ddl(state.type.item_type)}"
     if state.kind is StateKind.MAP:
         return f"map state of {type_ddl(state.type.key_type)} to {type_ddl(state.type.item_type)}"
     return type_ddl(state.type) if state.kind is StateKind.VALUE else f"list of {type_ddl(state.type)}"

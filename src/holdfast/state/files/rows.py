@@ -21,6 +21,7 @@ from holdfast.state.encoding.layout import (
     StateField,
     StateKind,
     StateLayout,
+    in_time_index,
     map_entries,
     map_tails,
 )
@@ -87,7 +88,8 @@ def rows_of(layout: StateLayout, entries: Iterable[Item]) -> pa.Table:
 def changes_from(layout: StateLayout, entries: Iterable[Item]) -> Changes:
     """The changes that bring these entries about, starting from nothing. Nothing is lost.
 
-    `entries`: all those of some keys, in key order. RestoreError: an entry of a state that is not declared.
+    `entries`: all those of some keys, in key order; the time index between them is passed over, since it
+    follows from them. RestoreError: an entry of a state that is not declared.
     """
     bases: list[bytes] = []
     long_keys: dict[bytes, bytes] = {}
@@ -95,6 +97,8 @@ def changes_from(layout: StateLayout, entries: Iterable[Item]) -> Changes:
     base, length, row = None, 0, -1
     base_length = layout.keys.base_length
     for key, value in entries:
+        if in_time_index(key):
+            continue
         if base is None or not key.startswith(base):
             length = base_length(key)
             base, row = key[:length], row + 1
@@ -134,7 +138,7 @@ class _Cells:
         rows = np.array(self.rows, np.int64)
         if field.kind is StateKind.VALUE:
             changes.values[field.name] = ValueChange(rows, field.codec.decode(self.values))
-        elif field.kind is StateKind.MAP:
+        elif field.is_map:
             keys, values = map_entries(field, list(zip(self.tails, self.values, strict=True)))
             changes.entries[field.name] = EntryChange(rows, keys, field.codec.decode(values))
         else:
@@ -168,7 +172,7 @@ def _state_column(field: StateField, changes: Changes, count: int) -> pa.Array:
     np.cumsum(lengths, out=offsets[1:])
     bitmap = pa.py_buffer(np.packbits(lengths > 0, bitorder="little"))
     child = entries.values
-    if field.kind is StateKind.MAP:
+    if field.is_map:
         both = [pa.field("key", type.key_type, nullable=False), type.item_field]
         child = pa.StructArray.from_arrays([entries.entry, entries.values], fields=both)
     return pa.Array.from_buffers(type, count, [bitmap, pa.py_buffer(offsets)], children=[child])

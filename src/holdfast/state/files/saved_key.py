@@ -85,7 +85,7 @@ def read_keys(layout: StateLayout, bases: Sequence[bytes], state: ShardState) ->
     """All entries of some keys but their books, in key order."""
     found: list[dict[bytes, bytes]] = [{} for _ in bases]
     for field in layout.fields:
-        if field.kind is StateKind.MAP:
+        if field.is_map:
             continue
         keys = state_keys(field, bases)
         for place, (key, value) in enumerate(zip(keys, state.get_many(keys), strict=True)):
@@ -95,7 +95,7 @@ def read_keys(layout: StateLayout, bases: Sequence[bytes], state: ShardState) ->
     for place, base in enumerate(bases):
         for field in scanned:
             prefix = base + field.suffix
-            if field.kind is StateKind.MAP or prefix in found[place]:
+            if field.is_map or prefix in found[place]:
                 found[place].update(state.scan(prefix))
     long = [(place, base + LONG_KEY_SUFFIX) for place, base in enumerate(bases) if is_shortened(base)]
     for (place, key), value in zip(long, state.get_many([key for _, key in long]), strict=True):

@@ -9,9 +9,10 @@ Never here: whether one layout may follow another (see evolution).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,16 @@ from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import Convert, Entries
 from holdfast.state.encoding.key_bytes import encode_column
-from holdfast.state.encoding.keys import LONG_KEY_TAG
-from holdfast.state.encoding.layout import LONG_KEY_ID, StateField, StateKind, StateLayout
+from holdfast.state.encoding.keys import LONG_KEY_TAG, PREFIX_BYTES
+from holdfast.state.encoding.layout import (
+    LONG_KEY_ID,
+    StateField,
+    StateKind,
+    StateLayout,
+    in_time_index,
+)
 from holdfast.state.encoding.types import is_variant, type_ddl
-from holdfast.state.files.delta import open_delta, to_entries
+from holdfast.state.files.delta import Entry, open_delta, to_entries
 
 
 @dataclass(frozen=True)
@@ -124,6 +131,23 @@ class _Converter:
         self._name = name
 
     def __call__(self, entries: Entries) -> Entries:
+        if any(in_time_index(key) for key, _ in entries):
+            # Behind the entries of its key group, so a run that is cut there stays in order.
+            return [
+                entry
+                for indexed, run in groupby(entries, key=lambda entry: in_time_index(entry[0]))
+                for entry in (self._index(run) if indexed else self._entries(list(run)))
+            ]
+        return self._entries(entries)
+
+    def _index(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Times keep their type: what is in the index stays, unless its state was dropped."""
+        for entry in entries:
+            path = self._paths.get(entry[0][PREFIX_BYTES])
+            if path is not None and path.target is not None:
+                yield entry
+
+    def _entries(self, entries: Entries) -> Entries:
         keys = [key for key, _ in entries]
         ends = self._base_lengths(keys)
         by_state: dict[int, list[int]] = {key[end]: [] for key, end in zip(keys, ends, strict=True)}
@@ -159,7 +183,7 @@ class _Converter:
             indices = [index for index in indices if len(entries[index][0]) > ends[index] + 1]
         keys = [entries[index][0] for index in indices]
         heads, stored = [b""] * len(indices), [entries[index][1] for index in indices]
-        if path.source.kind is StateKind.MAP:
+        if path.source.is_map:
             starts = [ends[index] + 1 for index in indices]
             heads, stored = _without_heads(keys, starts, stored)
             keys = _map_keys(path, keys, starts)
@@ -208,7 +232,7 @@ def _map_keys(path: _Path, keys: list[bytes], starts: list[int]) -> list[bytes]:
 
 def _values(path: _Path, stored: list[bytes | None]) -> list[bytes]:
     assert path.target is not None
-    of_map = path.source.kind is StateKind.MAP
+    of_map = path.source.is_map
     values = path.source.codec.decode(stored)
     for step in path.steps:
         values = converted(values, step.type.item_type if of_map else step.type, step.fill)

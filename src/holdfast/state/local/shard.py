@@ -57,12 +57,12 @@ class Shard(ABC, Generic[D]):
     def get(self, key: bytes) -> bytes | None:
         return self.get_many([key])[0]
 
-    def scan(self, prefix: bytes) -> Iterator[Item]:
+    def scan(self, prefix: bytes, end: bytes | None = None) -> Iterator[Item]:
         first = prefix
         for limit in chain(SCAN_PAGES, repeat(SCAN_PAGES[-1])):
             page, more_from = self._read(partial(self._page, first=first, limit=limit))
             for key, value in page:
-                if not key.startswith(prefix):
+                if not key.startswith(prefix) or (end is not None and key >= end):
                     return
                 yield key, value
             if more_from is None:

@@ -19,6 +19,7 @@ from holdfast.errors import UserCodeError
 from holdfast.graph.column_types import DEAD_LETTER_SCHEMA
 from holdfast.graph.functions import Declaring
 from holdfast.graph.job_graph import MAIN_OUTPUT, OnError
+from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.cells.declarations import declared_states
 from holdfast.state.cells.value_cells import Cell, uses_of
 from holdfast.state.encoding.arrow_values import column_of
@@ -32,6 +33,31 @@ _HOLDFAST = str(Path(__file__).parents[2])
 
 
 @dataclass(frozen=True, slots=True)
+class EventTime:
+    """How far event time is for one operator in one epoch, in µs since 1970. None: not known yet.
+
+    Rows are judged by `before`, as it was in the epoch before; then everything up to `now` is due. `closing`:
+    there will be no more rows, so that everything is due.
+    """
+
+    before_us: int | None = None
+    now_us: int | None = None
+    closing: bool = False
+    naive: bool = False
+    """Times have no time zone, as in a timestamp_ntz column."""
+
+    @property
+    def due_us(self) -> int | None:
+        """Up to when everything is due."""
+        return FOREVER_US if self.closing else self.now_us
+
+
+FOREVER_US = (1 << 63) - 1
+"""Later than every time."""
+NO_GROUPS = KeyGroupRange(KeyGroup(0), KeyGroup(0))
+
+
+@dataclass(frozen=True, slots=True)
 class EpochContext:
     """What every task of an epoch knows. `clock_ms` is the plan's: the same however often the epoch runs."""
 
@@ -40,6 +66,10 @@ class EpochContext:
     clock_ms: int
     shard: int
     on_error: OnError
+    time: EventTime | None = None
+    """None: there is no event time before the operator."""
+    groups: KeyGroupRange = NO_GROUPS
+    """The key groups of the shard, in which timers may be due."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,20 +9,34 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from itertools import islice, repeat
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
 from holdfast.graph.contexts import Context, FunctionContext, ShardContext
-from holdfast.graph.functions import KeyedFunction, OperatorFunction, output_schema, side_schemas
+from holdfast.graph.functions import (
+    KeyedFunction,
+    OperatorFunction,
+    has_timers,
+    output_schema,
+    side_schemas,
+)
 from holdfast.graph.job_graph import DEAD_LETTERS, MAIN_OUTPUT
 from holdfast.state.cells.binding import bind
 from holdfast.state.cells.redistribution import ShardList
 from holdfast.state.cells.shard_list import OperatorListCell
+from holdfast.state.cells.timers import (
+    EVENT_TIMERS,
+    PROCESSING_TIMERS,
+    TimerCell,
+    Timers,
+    datetime_of,
+)
 from holdfast.state.cells.value_cells import Cell, StateMisfit
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.arrow_values import objects_of
@@ -30,8 +44,10 @@ from holdfast.state.encoding.coercion import short
 from holdfast.state.encoding.layout import StateField, StateLayout
 from holdfast.state.encoding.row_objects import Row, row_class
 from holdfast.state.files.delta import Changes
+from holdfast.tasks.operators.due import due_times, with_keys
 from holdfast.tasks.operators.result import (
     EpochContext,
+    EventTime,
     OperatorResult,
     OutputMisfit,
     cause_of,
@@ -48,10 +64,55 @@ from holdfast.tasks.operators.shard_rows import KeyedSlice, by_key
 def run_rows(
     function: KeyedFunction, layout: StateLayout, keyed: KeyedSlice, state: ShardState, ctx: EpochContext
 ) -> OperatorResult:
-    """Run the function over the rows of a shard. UserCodeError where its code fails, or a dead letter."""
-    run = RowsRun(function, keyed, ctx, lambda own: bind(own, layout, keyed.bases, state))
+    """Run the function over the rows of a shard, then over the timers that are due in its key groups.
+    UserCodeError where its code fails, or a dead letter."""
+    timers = None
+    if has_timers(function):
+        keyed, timers = due_timers(layout, keyed, state, ctx)
+    run = RowsRun(function, keyed, ctx, lambda own: bind(own, layout, keyed.bases, state), timers=timers)
     run.run()
     return OperatorResult(run.outputs(), run.changes())
+
+
+@dataclass(frozen=True, slots=True)
+class DueTimers:
+    """The timers of a slice's keys: cells, and up to when each is due."""
+
+    event: TimerCell
+    processing: TimerCell
+    event_us: int | None
+    processing_us: int
+
+    def begin(self, kind: Literal["event", "processing"]) -> TimerCell | None:
+        """Start to fire those of one clock for the key at hand. None: that clock is not known yet."""
+        cell, until = (
+            (self.event, self.event_us) if kind == "event" else (self.processing, self.processing_us)
+        )
+        if until is None:
+            return None
+        cell.begin(until)
+        return cell
+
+
+def due_timers(
+    layout: StateLayout, keyed: KeyedSlice, state: ShardState, ctx: EpochContext
+) -> tuple[KeyedSlice, DueTimers]:
+    """The slice with the keys that have timers which are due, and those timers."""
+    fields = layout.field(EVENT_TIMERS), layout.field(PROCESSING_TIMERS)
+    time = ctx.time or EventTime()
+    limits = time.due_us, ctx.clock_ms * 1_000
+    found = [
+        {} if until is None else due_times(field, ctx.groups, state, until)
+        for field, until in zip(fields, limits, strict=True)
+    ]
+    keyed, numbers = with_keys(keyed, layout, state, [base for due in found for base in due])
+    event, processing = (
+        # When the input has ended, a timer that is set by a timer waits: one that sets the next would go on
+        # and on.
+        TimerCell(field, {numbers[base]: at for base, at in due.items()}, None if joins_not else until)
+        for field, due, until, joins_not in zip(fields, found, limits, (time.closing, False), strict=True)
+    )
+    return keyed, DueTimers(event, processing, *limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +161,7 @@ class RowsRun:
         ctx: EpochContext,
         bind: Callable[[object], Sequence[Cell]],
         row_context: Callable[[int, int, dict[str, list[Any]]], FunctionContext] = Context,
+        timers: DueTimers | None = None,
     ) -> None:
         self.ctx, self.keyed = ctx, keyed
         self.schemas = {MAIN_OUTPUT: output_schema(function), **side_schemas(function)}
@@ -107,17 +169,37 @@ class RowsRun:
         self.made: dict[str, list[Any]] = {name: [] for name in self.schemas}
         self.dead: list[tuple[str, str, str, int]] = []
         self.row_context = row_context(ctx.epoch, ctx.clock_ms, self.made)
+        self.timers = timers
+        if isinstance(self.row_context, Context):
+            self._set_time(self.row_context)
         self.function = copy.copy(function)
         try:
             self.function.open(self.row_context)
         except Exception as error:
             raise user_error(ctx, "(none yet)", "(none yet: open failed)", cause_of(error)) from error
         self.cells = bind(self.function)
+        if timers is not None:
+            self.cells = [*self.cells, timers.event, timers.processing]
         columns = [_objects(column, "of the key", ctx) for column in keyed.keys]
         self.keys: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         self.counts: list[int] = np.bincount(keyed.index, minlength=keyed.key_count).tolist()
         self.ends: dict[str, list[int]] = {name: [] for name in self.schemas}
         """How many rows each output had after each key."""
+
+    def _set_time(self, context: Context) -> None:
+        time = self.ctx.time
+        self._before = _shown_time(time, time.before_us if time else None)
+        self._now = _shown_time(time, time.now_us if time else None)
+        context.watermark = self._before
+        if self.timers is not None:
+            before_us = time.before_us if time else None
+            context._timers = Timers(
+                self.timers.event,
+                self.timers.processing,
+                self.ctx.clock_ms * 1_000,
+                before_us,
+                time is not None,
+            )
 
     def run(self) -> None:
         """Every row, as `on_error` says."""
@@ -142,6 +224,13 @@ class RowsRun:
                     output = process(row, context)
                     if output is not None:
                         extend(output)
+                if self.timers is not None:
+                    row = output = None
+                    for at in self._due():
+                        row = at
+                        output = self.function.on_timer(at, context)
+                        if output is not None:
+                            extend(output)
                 for cell in cells:
                     cell.keep(number)
                 ended(len(made))
@@ -161,30 +250,50 @@ class RowsRun:
             for cell in self.cells:
                 cell.load(number)
             for row in islice(rows, count):
-                marks = [cell.mark() for cell in self.cells]
-                lengths = [len(made) for made in self.made.values()]
-                try:
-                    self._one_checked(row, lengths)
-                except HoldfastError:
-                    raise
-                except Exception as error:
-                    self._set_aside(row, key, error)
-                    for cell, mark in zip(self.cells, marks, strict=True):
-                        cell.undo(mark)
-                    for made, length in zip(self.made.values(), lengths, strict=True):
-                        del made[length:]
+                self._one_or_dead(self.function.process, row, key)
+            if self.timers is not None:
+                for at in self._due():
+                    self._one_or_dead(self.function.on_timer, at, key)
             for cell in self.cells:
                 cell.keep(number)
             self.ends[MAIN_OUTPUT].append(len(self.made[MAIN_OUTPUT]))
             self._ended_in_sides()
+
+    def _due(self) -> Iterator[datetime]:
+        """The timers of the key at hand that are due, each gone from its state before it is given."""
+        assert self.timers is not None
+        assert isinstance(self.row_context, Context)
+        context, naive = self.row_context, self.ctx.time is not None and self.ctx.time.naive
+        context.watermark = self._now
+        for kind in ("event", "processing"):
+            context.timer = kind
+            cell = self.timers.begin(kind)
+            while cell is not None and (at_us := cell.pop()) is not None:
+                yield datetime_of(at_us, naive and kind == "event")
+        context.watermark, context.timer = self._before, None
+
+    def _one_or_dead(self, method: Callable[..., Any], given: Any, key: Any) -> None:
+        """Call `process` with a row, or `on_timer` with a time; undo it and set it aside if that fails."""
+        marks = [cell.mark() for cell in self.cells]
+        lengths = [len(made) for made in self.made.values()]
+        try:
+            self._one_checked(method, given, lengths)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            self._set_aside(given, key, error)
+            for cell, mark in zip(self.cells, marks, strict=True):
+                cell.undo(mark)
+            for made, length in zip(self.made.values(), lengths, strict=True):
+                del made[length:]
 
     def _ended_in_sides(self) -> None:
         for name, ends in self.ends.items():
             if name != MAIN_OUTPUT:
                 ends.append(len(self.made[name]))
 
-    def _one_checked(self, row: Any, lengths: Sequence[int]) -> None:
-        output = self.function.process(row, self.row_context)
+    def _one_checked(self, method: Callable[..., Any], given: Any, lengths: Sequence[int]) -> None:
+        output = method(given, self.row_context)
         if (wrong := _of_output(output)) is not None:
             raise wrong
         if output is not None:
@@ -196,7 +305,7 @@ class RowsRun:
                 for row_made in made[length:]:
                     self.checks[name](row_made)
 
-    def _set_aside(self, row: Any, key: Any, error: Exception) -> None:
+    def _set_aside(self, row: Row | datetime, key: Any, error: Exception) -> None:
         cause = str(error) if isinstance(error, OutputMisfit) else cause_of(error)
         self.dead.append((json_text(_named(row)), plain_text(key), cause, self.ctx.epoch))
 
@@ -254,5 +363,12 @@ def _of_output(output: object) -> TypeError | None:
     return TypeError(f"process() returned {got}; yield each output row, or return a list of rows")
 
 
-def _named(row: Row | None) -> dict[str, Any] | None:
+def _named(row: Row | datetime | None) -> dict[str, Any] | None:
+    """A row as errors and dead letters show it; of a timer its time."""
+    if isinstance(row, datetime):
+        return {"timer": row}
     return None if row is None else row._asdict()
+
+
+def _shown_time(time: EventTime | None, at_us: int | None) -> datetime | None:
+    return None if time is None or at_us is None else datetime_of(at_us, time.naive)

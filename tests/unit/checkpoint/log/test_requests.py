@@ -244,7 +244,7 @@ def test_the_stored_form_of_a_request_and_an_answer() -> None:
     )  # fmt: skip
     data = seal("request", request)
     header, _, body = data.partition(b"\n")
-    assert header.startswith(b"holdfast request 3 ")
+    assert header.startswith(b"holdfast request 4 ")
     assert body == (
         b'{"id":"1760000000000-0a1b2c3d","verb":"stop","arguments":{"drain":true},"asked_by":"anna@host",'
         b'"asked_ms":1760000000000,"expires_ms":1760000000001}'

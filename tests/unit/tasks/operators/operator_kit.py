@@ -8,16 +8,18 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.graph.aggregates import Aggregation
+from holdfast.graph.column_types import state_layout
 from holdfast.graph.functions import BatchFunction
-from holdfast.state.cells.declarations import state_fields
+from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
-from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.delta import to_entries
 from holdfast.tasks.operators.aggregate import run_aggregate
 from holdfast.tasks.operators.batch_function import run_batch
-from holdfast.tasks.operators.result import EpochContext, OperatorResult
+from holdfast.tasks.operators.result import EpochContext, EventTime, OperatorResult
 from holdfast.tasks.operators.row_function import run_rows
 from holdfast.tasks.operators.shard_rows import cut
+
+ALL_GROUPS = KeyGroupRange(KeyGroup(0), KeyGroup(128))
 
 
 class DictState:
@@ -35,9 +37,10 @@ class DictState:
         self.get_manys += 1
         return [self.entries.get(key) for key in keys]
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, prefix: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         self.scans += 1
-        return iter([entry for entry in sorted(self.entries.items()) if entry[0].startswith(prefix)])
+        found = [entry for entry in sorted(self.entries.items()) if entry[0].startswith(prefix)]
+        return iter([entry for entry in found if end is None or entry[0] < end])
 
 
 class Harness:
@@ -54,11 +57,11 @@ class Harness:
     ) -> None:
         self.function, self.schema, self.key, self.order_by = function, schema, tuple(key), tuple(order_by)
         self.on_error, self.epoch, self.state = on_error, 0, DictState()
-        is_aggregation = isinstance(function, Aggregation)
-        fields = function.state_fields(schema) if is_aggregation else state_fields(type(function))
-        self.layout = StateLayout("op", pa.schema([schema.field(name) for name in key]), fields)
+        self.layout = state_layout("op", function, schema, self.key)
 
-    def compute(self, rows: Sequence[Any]) -> OperatorResult:
+    def compute(
+        self, rows: Sequence[Any], time: EventTime | None = None, clock_ms: int = 1_000
+    ) -> OperatorResult:
         """Run without applying."""
         columns = [
             pa.array(list(column), field.type)
@@ -68,13 +71,15 @@ class Harness:
         groups = key_groups_of(routing_hash([table.column(name).combine_chunks() for name in self.key]), 128)
         kinds = {Aggregation: run_aggregate, BatchFunction: run_batch}
         run: Any = next((run for kind, run in kinds.items() if isinstance(self.function, kind)), run_rows)
-        ctx = EpochContext("op", self.epoch + 1, 1_000, 0, self.on_error)
+        ctx = EpochContext("op", self.epoch + 1, clock_ms, 0, self.on_error, time, ALL_GROUPS)
         keyed = cut(self.layout, table, groups, self.key, self.order_by)
         return run(self.function, self.layout, keyed, self.state, ctx)
 
-    def epoch_of(self, rows: Sequence[Any]) -> OperatorResult:
+    def epoch_of(
+        self, rows: Sequence[Any], time: EventTime | None = None, clock_ms: int = 1_000
+    ) -> OperatorResult:
         """Run one epoch and apply its changes."""
-        result = self.compute(rows)
+        result = self.compute(rows, time, clock_ms)
         self.epoch += 1
         for key, value in to_entries(self.layout, result.changes):
             if value is None:

@@ -135,6 +135,7 @@ class Shard:
             lineage=self.lineage,
             key=("user",),
             order_by=(),
+            input=pa.schema([("user", pa.string())]),
             on_error="fail",
             shards=(Line(GROUPS, self.version, (), ()),),
             outputs=("",),

@@ -1,0 +1,106 @@
+"""Event time in a graph: which watermarks an operator goes by.
+
+A watermark is declared on what comes from one source and goes by that source's uid. Streams carry it on, also
+through operators; where streams come together the smallest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from holdfast.clock import duration_ms
+from holdfast.errors import DefinitionError
+from holdfast.graph.job_graph import (
+    Graph,
+    OperatorNode,
+    OutputNode,
+    SourceNode,
+    StreamNode,
+    TransformNode,
+    WatermarkNode,
+    describe,
+    parents_of,
+)
+from holdfast.state.encoding.types import type_ddl
+
+
+def watermarks_of(node: StreamNode) -> tuple[WatermarkNode, ...]:
+    """The watermarks that a stream's event time follows from; none: some of its rows have no event time."""
+    if isinstance(node, WatermarkNode):
+        return (node,)
+    if isinstance(node, SourceNode):
+        return ()
+    found = [watermarks_of(parent) for parent in parents_of(node)]
+    if not all(found):
+        return ()
+    return tuple(dict.fromkeys(each for watermarks in found for each in watermarks))
+
+
+def source_of(node: WatermarkNode) -> SourceNode | None:
+    """The source whose rows a watermark is declared on; None: there is no such single one."""
+    parent: StreamNode = node.parent
+    while isinstance(parent, TransformNode):
+        parent = parent.parent
+    return parent if isinstance(parent, SourceNode) else None
+
+
+def watermark_nodes(graph: Graph) -> dict[str, WatermarkNode]:
+    """The watermarks of a job, by the uid of their source."""
+    found = {}
+    for node in graph.nodes:
+        if isinstance(node, WatermarkNode) and (source := source_of(node)) is not None:
+            found[source.uid] = node
+    return found
+
+
+def watermark_mistakes(node: WatermarkNode, graph: Graph) -> Iterator[tuple[str, str]]:
+    """What is wrong with the declaration of a watermark, and what to do."""
+    yield from _durations(node)
+    source = source_of(node)
+    if source is None:
+        parent: StreamNode = node.parent
+        while isinstance(parent, TransformNode):
+            parent = parent.parent
+        after = parent.parent if isinstance(parent, OutputNode) else parent
+        carries = isinstance(after, OperatorNode)
+        yield (
+            f"it is declared after a {describe(after)}",
+            "declare it on the streams of the sources before: operators carry it on"
+            if carries
+            else "declare it on each of the streams that come together here",
+        )
+        return
+    first = watermark_nodes(graph)[source.uid]
+    others = [other for other in graph.nodes if isinstance(other, WatermarkNode) and other is not node]
+    if first is node and any(source_of(other) is source for other in others):
+        yield f"{describe(source)} has two watermarks", "declare one, and use its stream for both"
+
+
+def _durations(node: WatermarkNode) -> Iterator[tuple[str, str]]:
+    for name, given, least in (("delay", node.delay, 0), ("idle_after", node.idle_after, 1)):
+        if given is None:
+            continue
+        if not isinstance(given, str):
+            yield f"{name}={given!r} is not text", "write a duration such as '10s'"
+            continue
+        try:
+            if duration_ms(given) < least:
+                yield f"{name}={given!r} is no time at all", "give at least '1ms', or leave it out"
+        except DefinitionError as error:
+            problem, _, remedy = str(error).rpartition("; ")
+            yield f"{name}: {problem}", remedy
+
+
+def no_timestamp(column: str, schema: pa.Schema) -> tuple[str, str] | None:
+    """Why a column cannot be event time, and what to do; None: it can."""
+    if column not in schema.names:
+        return f"there is no column {column!r}; there are {', '.join(schema.names)}", "name one of these"
+    type = schema.field(column).type
+    if pa.types.is_timestamp(type):
+        return None
+    return (
+        f"column {column!r} is {type_ddl(type)}, not timestamp",
+        "make one with transform(...), such as timestamp_millis(column)",
+    )

@@ -1,0 +1,70 @@
+"""What has become due in a shard, by the time index of its state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.ids import KeyGroupRange
+from holdfast.state.contract import ShardState
+from holdfast.state.encoding.layout import (
+    LONG_KEY_SUFFIX,
+    StateField,
+    StateLayout,
+    is_shortened,
+    of_time_key,
+    time_prefix,
+    time_tail,
+)
+from holdfast.tasks.operators.result import FOREVER_US
+from holdfast.tasks.operators.shard_rows import KeyedSlice
+
+DueByBase = dict[bytes, list[int]]
+"""Base of a key -> its times, in order."""
+
+
+def due_times(field: StateField, groups: KeyGroupRange, state: ShardState, until_us: int) -> DueByBase:
+    """The times up to `until_us` that a TIMED state holds, by key. Reads nothing that is not due."""
+    found: DueByBase = {}
+    for group in range(groups.first, groups.end):
+        prefix = time_prefix(group, field)
+        end = None if until_us >= FOREVER_US else prefix + time_tail(until_us + 1)
+        for key, _ in state.scan(prefix, end):
+            at_us, base = of_time_key(key)
+            found.setdefault(base, []).append(at_us)
+    return found
+
+
+def earliest(field: StateField, groups: KeyGroupRange, state: ShardState) -> int | None:
+    """The earliest time that a TIMED state holds; None: it holds none."""
+    firsts = (next(state.scan(time_prefix(group, field)), None) for group in range(groups.first, groups.end))
+    return min((of_time_key(found[0])[0] for found in firsts if found is not None), default=None)
+
+
+def with_keys(
+    keyed: KeyedSlice, layout: StateLayout, state: ShardState, bases: Sequence[bytes]
+) -> tuple[KeyedSlice, Mapping[bytes, int]]:
+    """The slice, with the keys of these bases in it, also those that have no rows; and the number of each."""
+    numbers = {base: number for number, base in enumerate(keyed.bases)}
+    absent = [base for base in dict.fromkeys(bases) if base not in numbers]
+    if not absent:
+        return keyed, numbers
+    numbers.update({base: number for number, base in enumerate(absent, len(keyed.bases))})
+    long = [base for base in absent if is_shortened(base)]
+    real = state.get_many([base + LONG_KEY_SUFFIX for base in long])
+    long_keys = {base: key for base, key in zip(long, real, strict=True) if key is not None}
+    columns = layout.keys.decode(absent, long_keys)
+    groups = np.fromiter((int.from_bytes(base[:2], "big") for base in absent), np.uint16, len(absent))
+    more = replace(
+        keyed,
+        keys=tuple(
+            pa.concat_arrays([own, column.cast(own.type)])
+            for own, column in zip(keyed.keys, columns, strict=True)
+        ),
+        groups=np.concatenate([keyed.groups, groups]),
+        bases=[*keyed.bases, *absent],
+    )
+    return more, numbers
