@@ -94,6 +94,8 @@ class PlanRecord(Record, frozen=True, kw_only=True):
     parallelism: int
     clock_ms: int
     slices: dict[str, PlannedSlice]
+    combined: tuple[str, ...] = ()
+    """The uids of the operators whose rows are combined by key before they go to their shards."""
 
 
 class Extent(Record, frozen=True, kw_only=True):

@@ -40,9 +40,9 @@ class Planner:
             node.uid: node.source.reader(notes[node.uid]) for node in sources
         }
 
-    def next(self, max_rows: int, parent: int) -> PlanRecord | None:
+    def next(self, max_rows: int, parent: int, combined: tuple[str, ...] = ()) -> PlanRecord | None:
         """The plan of the next epoch, in storage; None: no source has anything new. `parent`: the newest
-        commit.
+        commit. `combined`: the operators to combine rows of, unless a recorded plan says which.
         """
         # Again where an older leader, which is still at work, has taken the attempt.
         while True:
@@ -53,7 +53,7 @@ class Planner:
             slices = self._slices(max_rows) if recorded is None else recorded.plan.slices
             if not slices:
                 return None
-            draft = self._draft(slices, parent)
+            draft = self._draft(slices, parent, combined)
             written = self._plans.write(draft)
             plan = written.plan
             if not isinstance(written, PlanTaken):
@@ -124,7 +124,7 @@ class Planner:
                 left -= part.rows or 0
         return slices
 
-    def _draft(self, slices: dict[str, PlannedSlice], parent: int) -> PlanRecord:
+    def _draft(self, slices: dict[str, PlannedSlice], parent: int, combined: tuple[str, ...]) -> PlanRecord:
         epoch = EpochId(self.epoch + 1)
         return PlanRecord(
             epoch=epoch,
@@ -136,6 +136,7 @@ class Planner:
             parallelism=self._shape.parallelism,
             clock_ms=self._time.now_ms(),
             slices=slices,
+            combined=combined,
         )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.errors import DefinitionError, first_line
+from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.column_types import output_schemas, sink_refusals, state_layout
 from holdfast.graph.job_graph import (
     MAIN_OUTPUT,
@@ -29,6 +30,7 @@ from holdfast.graph.job_graph import (
     describe,
     parents_of,
 )
+from holdfast.graph.partials import Partials, partials_of
 from holdfast.state.encoding.keys import routing_expression
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import frame_ddl, parse_schema, parse_type
@@ -59,6 +61,8 @@ class OperatorForm:
     """What a row's key group comes from; empty for an operator without keys."""
     lineage: Lineage
     """The layouts of its stored state up to this one; nothing before it until schemas were compared."""
+    partials: Partials | None = None
+    """How its rows can be combined; None: they cannot."""
 
 
 @dataclass(frozen=True)
@@ -197,11 +201,19 @@ class _Typing:
                     )
             layout = state_layout(node.uid, node.function, given, node.key)
             routing = routing_expression(given, node.key) if node.key else ""
-            self._forms[node.uid] = OperatorForm(given, layout, routing, Lineage.begin(layout))
+            partials = _partials(node, given)
+            self._forms[node.uid] = OperatorForm(given, layout, routing, Lineage.begin(layout), partials)
         return self._forms[node.uid]
 
     def _empty(self, schema: pa.Schema) -> DataFrame:
         return self._spark.createDataFrame([], frame_ddl(schema))
+
+
+def _partials(node: OperatorNode, rows: pa.Schema) -> Partials | None:
+    # Keys that are saved on their own count their rows, one by one.
+    if not isinstance(node.function, Aggregation) or node.uncoordinated is not None:
+        return None
+    return partials_of(node.function, rows, node.order_by)
 
 
 def apply_transform(node: TransformNode, frame: DataFrame) -> DataFrame:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import BatchFunction
+from holdfast.graph.partials import Partials
 from holdfast.state.cells.declarations import state_fields
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.encoding.layout import StateLayout
@@ -64,17 +65,26 @@ class Harness:
             pa.array(list(column), field.type)
             for column, field in zip(zip(*rows, strict=True), self.schema, strict=bool(rows))
         ] or [pa.array([], field.type) for field in self.schema]
-        table = pa.Table.from_arrays(columns, schema=self.schema)
+        return self.compute_table(pa.Table.from_arrays(columns, schema=self.schema))
+
+    def compute_table(self, table: pa.Table, partials: Partials | None = None) -> OperatorResult:
         groups = key_groups_of(routing_hash([table.column(name).combine_chunks() for name in self.key]), 128)
-        kinds = {Aggregation: run_aggregate, BatchFunction: run_batch}
-        run: Any = next((run for kind, run in kinds.items() if isinstance(self.function, kind)), run_rows)
         ctx = EpochContext("op", self.epoch + 1, 1_000, 0, self.on_error)
-        keyed = cut(self.layout, table, groups, self.key, self.order_by)
+        keyed = cut(self.layout, table, groups, self.key, () if partials else self.order_by)
+        if isinstance(self.function, Aggregation):
+            return run_aggregate(self.function, self.layout, keyed, self.state, ctx, partials)
+        run = run_batch if isinstance(self.function, BatchFunction) else run_rows
         return run(self.function, self.layout, keyed, self.state, ctx)
 
     def epoch_of(self, rows: Sequence[Any]) -> OperatorResult:
         """Run one epoch and apply its changes."""
-        result = self.compute(rows)
+        return self._applied(self.compute(rows))
+
+    def epoch_of_table(self, table: pa.Table, partials: Partials | None = None) -> OperatorResult:
+        """Run one epoch of rows, or of partial rows, and apply its changes."""
+        return self._applied(self.compute_table(table, partials))
+
+    def _applied(self, result: OperatorResult) -> OperatorResult:
         self.epoch += 1
         for key, value in to_entries(self.layout, result.changes):
             if value is None:
