@@ -23,6 +23,7 @@ from holdfast.errors import RestoreError
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.ids import NO_EPOCH, shard_ranges
 from holdfast.runtime.epoch.admission import Admission
+from holdfast.runtime.epoch.combining import Combining
 from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.list_state import lists_of
 from holdfast.runtime.epoch.plan_clock import strange_clock
@@ -36,6 +37,7 @@ from holdfast.runtime.epoch.uncoordinated import Ledger, SavingPasses, saved_ope
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, Until
+from holdfast.runtime.spark_session import groups_cheaply
 from holdfast.state.contract import EMPTY_VERSION
 from holdfast.steps import Step, reached
 from holdfast.tasks.keyed import keeps_times
@@ -76,6 +78,7 @@ class EpochLoop:
             self._prepare(in_force, view)
             opened.pop_all()
         self._admission = Admission(target_seconds=EPOCH_TARGET_SECONDS, ceiling=settings.max_rows_per_epoch)
+        self._combining = _combining_of(context, shards)
         self._pending: list[EpochOutcome] = []
         """Epochs that ran and wait for the next barrier, which commits them as one."""
         self._barrier = context.clock.monotonic()
@@ -152,7 +155,7 @@ class EpochLoop:
             if wishes.draining.is_set():
                 self._planner.end_here(wishes.ends)
             parent, open_times = self._committer.view.number, self._open_times()
-            plan = self._planner.next(self._admission.limit, parent, open_times)
+            plan = self._planner.next(self._admission.limit, parent, open_times, self._combining.chosen)
             if plan is None and self._input_ended():
                 plan = self._planner.close(parent, open_times)
             self._tell_of_sources()
@@ -247,6 +250,7 @@ class EpochLoop:
         else:
             self._committer.publish([outcome])
         self._admission = self._admission.after(outcome.rows, outcome.seconds)
+        self._combining = self._combining.after(outcome.loads)
         self._tell(plan.epoch, outcome)
         return outcome
 
@@ -260,6 +264,7 @@ class EpochLoop:
             lag_rows=self._planner.lag(),
             delta_bytes=sum(delta.extent.length for delta in outcome.deltas),
             timings_ms=outcome.timings_ms,
+            combined=outcome.plan.combined,
             arrivals=outcome.arrivals,
             executors={f"{uid}/{shard}": where for (uid, shard), where in outcome.executors.items()},
             own_keys=self._ledger.shown(),
@@ -303,6 +308,12 @@ class EpochLoop:
         finished = self._snapshotter.step(self._lines, epoch, self._context.monitor.say)
         self._lines, used = rebased(self._lines, finished)
         self._committer.add_snapshots(used)
+
+
+def _combining_of(context: LeaderContext, shards: int) -> Combining:
+    """Which operators may combine their rows; none before an epoch has shown that it pays."""
+    able = [uid for uid, form in context.program.forms.items() if form.partials is not None]
+    return Combining(frozenset(able if groups_cheaply(context.spark, shards) else ()))
 
 
 def _planner_after(

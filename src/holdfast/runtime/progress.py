@@ -35,6 +35,8 @@ class Progress:
     """State changes that the last epoch wrote to checkpoint storage."""
     timings_ms: dict[str, float] = field(default_factory=dict)
     """Where the last epoch's slowest tasks spent their time: open, compute, stage, delta, apply, verify."""
+    combined: tuple[str, ...] = ()
+    """Operators whose rows the last epoch combined before they went to their shards."""
     arrivals: dict[str, int] = field(default_factory=dict)
     """How the shards of the last epoch came by their state: there, moved or rebuilt -> how many shards."""
     executors: dict[str, str] = field(default_factory=dict)

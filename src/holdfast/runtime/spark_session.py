@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 PARALLELISM_UNKNOWN = 4
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+PARTITIONS_PER_SHARD = 4
+"""How many partitions a grouping may have for each shard, before they cost more than they save."""
 GOOD_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -63,6 +66,8 @@ def open_session(name: str) -> SparkSession:
     session = builder.getOrCreate()
     if not os.environ.get("SPARK_REMOTE"):
         session.sparkContext.setLogLevel("ERROR")
+        if not session.sparkContext.getConf().contains(SHUFFLE_PARTITIONS):
+            session.conf.set(SHUFFLE_PARTITIONS, str(default_parallelism(session)))
     register_data_sources(session)
     return session
 
@@ -124,11 +129,20 @@ def require_java() -> None:
 
 def missing_settings(spark: SparkSession) -> list[str]:
     """Which of the good settings a user's own session lacks, as `key=value` to add."""
-    return [
+    missing = [
         f"{key}={value}"
         for key, value in GOOD_SETTINGS.items()
         if str(spark.conf.get(key, None)).lower() != value
     ]
+    shards = default_parallelism(spark)
+    return missing if groups_cheaply(spark, shards) else [*missing, f"{SHUFFLE_PARTITIONS}={shards}"]
+
+
+def groups_cheaply(spark: SparkSession, shards: int) -> bool:
+    """Whether a grouping in this session has few partitions, or fits their number to the rows."""
+    adaptive = str(spark.conf.get("spark.sql.adaptive.enabled", None)).lower() == "true"
+    partitions = int(spark.conf.get(SHUFFLE_PARTITIONS, None) or 0)
+    return adaptive or partitions <= PARTITIONS_PER_SHARD * shards
 
 
 def is_single_executor(spark: SparkSession) -> bool:

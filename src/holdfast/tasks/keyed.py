@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from holdfast.checkpoint.store.records import NextDue
 from holdfast.errors import CorruptionError, HoldfastError, RetryableError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import BatchFunction
+from holdfast.graph.partials import ROWS_COLUMN
 from holdfast.state.cells.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.state.contract import ShardState, StaleWorkingState, Version
 from holdfast.state.encoding.keys import GROUP_COLUMN
@@ -124,7 +126,8 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
     line, context = task.shards[shard], task.context(shard)
     uncoordinated = _uncoordinated(task, shard, state)
     groups = rows[GROUP_COLUMN].combine_chunks().to_numpy(zero_copy_only=False)
-    keyed = cut(task.layout, rows, groups, task.key, task.order_by)
+    # What is combined has its place in the order with it.
+    keyed = cut(task.layout, rows, groups, task.key, () if task.partials else task.order_by)
     if uncoordinated is not None:
         done = uncoordinated.run(keyed, context)
     else:
@@ -153,7 +156,8 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
     watch.lap("verify")
     return result_here(
         shard,
-        rows=rows.num_rows,
+        rows=rows.num_rows if task.partials is None else pc.sum(rows[ROWS_COLUMN]).as_py(),
+        keys=keyed.key_count,
         version=version,
         outputs=outputs,
         delta=delta,
@@ -169,7 +173,7 @@ def _run_function(
     task: KeyedTask, keyed: KeyedSlice, state: ShardState, context: EpochContext
 ) -> OperatorResult:
     if isinstance(task.function, Aggregation):
-        return run_aggregate(task.function, task.layout, keyed, state, context)
+        return run_aggregate(task.function, task.layout, keyed, state, context, task.partials)
     run = run_batch if isinstance(task.function, BatchFunction) else run_rows
     return run(task.function, task.layout, keyed, state, context)
 

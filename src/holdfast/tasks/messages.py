@@ -23,6 +23,7 @@ from holdfast.tasks.operators.result import EpochContext, EventTime
 if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
     from holdfast.graph.job_graph import OnError
+    from holdfast.graph.partials import Partials
     from holdfast.graph.uncoordinated import Uncoordinated
     from holdfast.state.encoding.layout import StateLayout
     from holdfast.state.files.schema_conversion import Lineage
@@ -94,6 +95,8 @@ class KeyedTask(OperatorTask):
     uncoordinated: Uncoordinated | None = None
     """Its keys are saved on their own: no delta is written."""
     term: int = 0
+    partials: Partials | None = None
+    """Its rows come combined, by these."""
 
     @property
     def layout(self) -> StateLayout:
@@ -196,6 +199,9 @@ class TaskResult(msgspec.Struct, frozen=True):
     host: str
     executor: str
     rows: int = 0
+    """How many it was given, before they were combined."""
+    keys: int = 0
+    """How many distinct ones the rows had."""
     version: Version | None = None
     outputs: tuple[Output, ...] = ()
     delta: Payload | None = None

@@ -46,14 +46,19 @@ class Planner:
         }
 
     def next(
-        self, max_rows: int, parent: int, open_times: Mapping[str, NextDue | None] | None = None
+        self,
+        max_rows: int,
+        parent: int,
+        open_times: Mapping[str, NextDue | None] | None = None,
+        combined: tuple[str, ...] = (),
     ) -> PlanRecord | None:
         """The plan of the next epoch, in storage; None: no source has anything new, and nothing is due.
 
         `parent`: the newest commit. `open_times`: of the operators that keep times, when each has something
-        to do next (None: not known).
+        to do next (None: not known). `combined`: the operators to combine rows of, unless a recorded plan
+        says which.
         """
-        return self._next(parent, lambda: self._drafted(max_rows, parent, open_times or {}))
+        return self._next(parent, combined, lambda: self._drafted(max_rows, parent, open_times or {}))
 
     def close(self, parent: int, open_times: Mapping[str, NextDue | None]) -> PlanRecord | None:
         """The plan of an epoch that closes whatever is open, now that the input has ended. None: nothing is,
@@ -61,9 +66,11 @@ class Planner:
         marks = self.watermarks.next(self._time.now_ms())
         if self._closed_through == self.epoch or not to_close(open_times, marks):
             return None
-        return self._next(parent, lambda: self._draft({}, parent, closing=True))
+        return self._next(parent, (), lambda: self._draft({}, parent, closing=True))
 
-    def _next(self, parent: int, draft: Callable[[], PlanRecord | None]) -> PlanRecord | None:
+    def _next(
+        self, parent: int, combined: tuple[str, ...], draft: Callable[[], PlanRecord | None]
+    ) -> PlanRecord | None:
         # Again where an older leader, which is still at work, has taken the attempt.
         while True:
             recorded = self._recorded.popleft() if self._recorded else None
@@ -73,7 +80,7 @@ class Planner:
             drafted = draft() if recorded is None else self._drafted_again(recorded.plan, parent)
             if drafted is None:
                 return None
-            written = self._plans.write(drafted)
+            written = self._plans.write(replace(drafted, combined=combined))
             plan = written.plan
             if not isinstance(written, PlanTaken):
                 break

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.errors import DefinitionError, first_line
+from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.column_types import output_schemas, sink_refusals, state_layout
 from holdfast.graph.event_time import no_timestamp, watermarks_of
 from holdfast.graph.job_graph import (
@@ -32,6 +33,7 @@ from holdfast.graph.job_graph import (
     describe,
     parents_of,
 )
+from holdfast.graph.partials import Partials, partials_of
 from holdfast.state.encoding.keys import routing_expression
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import frame_ddl, parse_schema, parse_type
@@ -64,6 +66,8 @@ class OperatorForm:
     """The layouts of its stored state up to this one; nothing before it until schemas were compared."""
     naive_time: bool | None = None
     """Whether its event times have no time zone. None: event time does not reach it."""
+    partials: Partials | None = None
+    """How its rows can be combined; None: they cannot."""
 
 
 @dataclass(frozen=True)
@@ -216,11 +220,20 @@ class _Typing:
             routing = routing_expression(given, node.key) if node.key else ""
             marks = watermarks_of(node.parent)
             naive = None if not marks else all(mark in self.naive for mark in marks)
-            self._forms[node.uid] = OperatorForm(given, layout, routing, Lineage.begin(layout), naive)
+            self._forms[node.uid] = OperatorForm(
+                given, layout, routing, Lineage.begin(layout), naive, _partials(node, given)
+            )
         return self._forms[node.uid]
 
     def _empty(self, schema: pa.Schema) -> DataFrame:
         return self._spark.createDataFrame([], frame_ddl(schema))
+
+
+def _partials(node: OperatorNode, rows: pa.Schema) -> Partials | None:
+    # Keys that are saved on their own count their rows, one by one.
+    if not isinstance(node.function, Aggregation) or node.uncoordinated is not None:
+        return None
+    return partials_of(node.function, rows, node.order_by)
 
 
 def apply_transform(node: TransformNode, frame: DataFrame) -> DataFrame:

@@ -40,6 +40,8 @@ from holdfast.graph.job_graph import (
     UnkeyedNode,
     WatermarkNode,
 )
+from holdfast.graph.partials import Partials
+from holdfast.runtime.epoch.combining import ShardLoad, combined
 from holdfast.runtime.epoch.list_state import Lists, TakenLists, take_lists
 from holdfast.runtime.epoch.observed_times import ObservedTimes, newest_now
 from holdfast.runtime.epoch.payload_bundle import Bundle
@@ -89,6 +91,8 @@ class EpochOutcome:
     executors: dict[tuple[str, int], str] = field(default_factory=dict)
     timings_ms: dict[str, float] = field(default_factory=dict)
     arrivals: dict[str, int] = field(default_factory=dict)
+    loads: dict[str, list[ShardLoad]] = field(default_factory=dict)
+    """Operator -> what its shards had, those that had rows."""
     lists: TakenLists = field(default_factory=TakenLists)
     uncoordinated: dict[tuple[str, int], UncoordinatedResult] = field(default_factory=dict)
     uncoordinated_shards: list[UncoordinatedShard] = field(default_factory=list)
@@ -183,6 +187,9 @@ class EpochRunner:
         else:
             keyed = self._keyed_task(stage, node, start)
             job = partial(self._operator_job, node, keyed, plan.parallelism)
+            if (partials := keyed.partials) is not None:
+                rows = partial(_combined_rows, frames, node, partials)
+                return self._one_per_shard(stage, job, rows, plan.parallelism, what)
         return self._one_per_shard(stage, job, lambda: frames.frame(node.parent), plan.parallelism, what)
 
     def _one_per_shard(
@@ -224,6 +231,7 @@ class EpochRunner:
         )
 
     def _keyed_task(self, stage: Stage, node: OperatorNode, start: EpochStart) -> KeyedTask:
+        form = self.program.forms[node.uid]
         return KeyedTask(
             work=self._work(start.plan),
             uid=node.uid,
@@ -232,7 +240,7 @@ class EpochRunner:
             outputs=tuple(stage.outputs),
             saves_state=self.saves_state,
             committed=start.committed,
-            lineage=self.program.forms[node.uid].lineage,
+            lineage=form.lineage,
             key=node.key,
             order_by=node.order_by,
             input=self.program.forms[node.uid].input,
@@ -240,6 +248,7 @@ class EpochRunner:
             uncoordinated=node.uncoordinated,
             term=self.term,
             time=self._time(node, start.plan),
+            partials=form.partials if node.uid in start.plan.combined else None,
         )
 
     def _time(self, node: OperatorNode, plan: PlanRecord) -> EventTime | None:
@@ -293,6 +302,7 @@ def _take_state(outcome: EpochOutcome, uid: str, result: TaskResult, lines: Line
         outcome.arrivals[result.arrival] = outcome.arrivals.get(result.arrival, 0) + 1
     if result.version is None:
         return
+    outcome.loads.setdefault(uid, []).append(ShardLoad(result.rows, result.keys))
     outcome.versions[key] = result.version
     outcome.next_due[key] = result.next_due
     outcome.state_bytes[key] = result.state_bytes
@@ -312,6 +322,10 @@ def _take_state(outcome: EpochOutcome, uid: str, result: TaskResult, lines: Line
                 next_due=result.next_due,
             )
         )
+
+
+def _combined_rows(frames: _EpochFrames, node: OperatorNode, partials: Partials) -> DataFrame:
+    return combined(frames.frame(node.parent), node.key, partials)
 
 
 def _unkeyed_job(body: Callable[..., Iterator[pa.RecordBatch]], shards: int, frame: DataFrame) -> DataFrame:

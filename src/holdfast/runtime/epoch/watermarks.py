@@ -104,7 +104,8 @@ class Watermarks:
         known_times = [at for at in newest if at is not None]
         if len(known_times) < len(newest):
             return _Mark(None, idle=False)
-        return _Mark(min(known_times) - source.delay_us, idle=False)
+        # Of the newest time less the delay, rows may still come: times before it are complete.
+        return _Mark(min(known_times) - source.delay_us - 1, idle=False)
 
     def idle_sources(self, now_ms: int) -> list[str]:
         """The sources that are not waited for."""

@@ -22,6 +22,7 @@ from holdfast.runtime.savepoints.write_tasks import ENTRY_SCHEMA, RegroupTask, W
 from holdfast.state.contract import EMPTY_VERSION, Version
 from holdfast.state.encoding.keys import group_expression
 from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.encoding.routing import quoted
 from holdfast.state.encoding.types import frame_ddl, type_ddl
 from holdfast.state.files.rows import column_names, row_schema, schema_problems
 from holdfast.storage.contract import Storage
@@ -56,11 +57,11 @@ class StateWriter:
         states, group = column_names(layout)
         wanted = row_schema(layout)
         columns = [
-            f"cast({_quoted(name)} as {type_ddl(wanted.field(name).type)}) as {_quoted(name)}"
+            f"cast({quoted(name)} as {type_ddl(wanted.field(name).type)}) as {quoted(name)}"
             for name in (*layout.key.names, *states)
         ]
         key_group = group_expression(layout.key, layout.key.names, self.draft.key_groups)
-        routed = frame.selectExpr(*columns).selectExpr("*", f"{key_group} as {_quoted(group)}")
+        routed = frame.selectExpr(*columns).selectExpr("*", f"{key_group} as {quoted(group)}")
         return self._written(layout, routed, "rows", group)
 
     def regroup(self, spark: SparkSession, stored: StoredState, uid: str) -> list[DeltaFile]:
@@ -78,8 +79,8 @@ class StateWriter:
         epoch, key_groups = self.draft.manifest.last_epoch, self.draft.key_groups
         ranges = shard_ranges(key_groups, self.shards)
         task = WriteTask(self.target.url, layout, form, group, ranges, epoch)
-        shard = shard_expression(_quoted(group), self.shards, key_groups)
-        order = [_quoted(group), "`key`"] if form == "entries" else [_quoted(group)]
+        shard = shard_expression(quoted(group), self.shards, key_groups)
+        order = [quoted(group), "`key`"] if form == "entries" else [quoted(group)]
         placed = frame.repartitionById(self.shards, expr(shard)).sortWithinPartitions(*order)
         results = [decode_written(bytes(row[0])) for row in placed.mapInArrow(task, RESULT_SCHEMA).collect()]
         version = Version(epoch=epoch, attempt=0, result=self.draft.id)
@@ -100,7 +101,3 @@ class StateWriter:
                 )
             )
         return deltas
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -42,7 +42,7 @@ _P1, _P2, _P3, _P4, _P5 = (
 
 def routing_expression(schema: pa.Schema, key_columns: Sequence[str]) -> str:
     """Spark SQL text whose value is the routing hash of a row, as a long."""
-    parts = [_canonical_sql(_quoted(name), schema.field(name).type, name, 0) for name in key_columns]
+    parts = [_canonical_sql(quoted(name), schema.field(name).type, name, 0) for name in key_columns]
     return f"xxhash64({', '.join(parts)})"
 
 
@@ -90,7 +90,8 @@ def _check_group_count(key_groups: int) -> None:
         raise DefinitionError(f"key_groups={key_groups} is out of range; choose 1 to {KEY_GROUPS_MAX}")
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A column's name as it stands in Spark SQL text."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -109,7 +110,7 @@ def _canonical_sql(sql: str, type: pa.DataType, name: str, depth: int) -> str:
         return f"unix_micros({sql})"
     if pa.types.is_struct(type):
         fields = [type.field(i) for i in range(type.num_fields)]
-        parts = [_canonical_sql(f"{sql}.{_quoted(f.name)}", f.type, name, depth) for f in fields]
+        parts = [_canonical_sql(f"{sql}.{quoted(f.name)}", f.type, name, depth) for f in fields]
         named = [f"'f{i}', {part}" for i, part in enumerate(parts)]
         return f"named_struct({', '.join(named)})"
     if pa.types.is_list(type):

@@ -1,6 +1,7 @@
 """Runs an Aggregation over a shard's slice: whole columns, one row out per touched key.
 
-The rows of an epoch are aggregated per key, then joined with what was kept.
+The rows of an epoch are aggregated per key, then joined with what was kept. Rows may come combined, as
+partial rows (see graph.partials): these are merged in the same way.
 Always true: arrays are aligned with the keys of the slice; integer and decimal sums are exact or refused.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -18,17 +20,19 @@ import pyarrow.compute as pc
 
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregate, AggregateKind, Aggregation
 from holdfast.graph.job_graph import MAIN_OUTPUT
+from holdfast.graph.partials import HALF_BITS, Partials
 from holdfast.state.cells.value_cells import read_column
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import relaxed, type_ddl
 from holdfast.state.files.delta import ValueChange
 from holdfast.tasks.operators.result import EpochContext, OperatorResult, user_error
-from holdfast.tasks.operators.shard_rows import Index, KeyedSlice, by_key
+from holdfast.tasks.operators.shard_rows import Index, KeyedSlice, by_key, in_order
 
 _LONG_MAX = (1 << 63) - 1
 _WIDE_DIGITS = 39
 _SUM_DIGITS = 60
+_LONG_DIGITS = pa.decimal128(19, 0)
 _SKIP_NULLS = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
 
 
@@ -46,19 +50,23 @@ def run_aggregate(
     keyed: KeyedSlice,
     state: ShardState,
     ctx: EpochContext,
+    partials: Partials | None = None,
 ) -> OperatorResult:
-    """Bring the aggregates of every key in the rows up to date, and emit them.
+    """Bring the aggregates of every key in the rows up to date, and emit them. `partials`: the rows are
+    partial rows, made by these.
 
     UserCodeError where a sum overflows.
     """
-    keyed = replace(keyed, rows=_as_stored(aggregation, keyed.rows))
-    schema = aggregation.output_schema(keyed.rows.schema, keyed.key_columns)
+    if partials is None:
+        keyed = replace(keyed, rows=_as_stored(aggregation, keyed.rows))
+    given = keyed.rows.schema if partials is None else partials.input
+    schema = aggregation.output_schema(given, keyed.key_columns)
     changes = keyed.no_changes()
     outputs = {MAIN_OUTPUT: schema.empty_table()}
     if keyed.rows.num_rows:
         field = layout.field(ACCUMULATOR)
         kept, _ = read_column(field, keyed.bases, state)
-        accumulators, results = _folded(aggregation, keyed, kept, ctx)
+        accumulators, results = _folded(aggregation, keyed, kept, ctx, partials)
         struct = pa.StructArray.from_arrays(accumulators, fields=list(field.type))
         changes.values[ACCUMULATOR] = ValueChange(np.arange(keyed.key_count), struct)
         outputs[MAIN_OUTPUT] = pa.Table.from_arrays([*keyed.keys, *results], schema=schema)
@@ -77,18 +85,24 @@ def _as_stored(aggregation: Aggregation, rows: pa.Table) -> pa.Table:
 
 
 def _folded(
-    aggregation: Aggregation, keyed: KeyedSlice, kept: pa.Array, ctx: EpochContext
+    aggregation: Aggregation,
+    keyed: KeyedSlice,
+    kept: pa.Array,
+    ctx: EpochContext,
+    partials: Partials | None,
 ) -> tuple[list[pa.Array], list[pa.Array]]:
     fields = dict(zip((field.name for field in kept.type), kept.flatten(), strict=True))
     accumulators: list[pa.Array] = []
     results: list[pa.Array] = []
     for name, aggregate in aggregation.aggregates.items():
-        column = None
-        if aggregate.column is not None:
-            column = keyed.rows.column(aggregate.column).combine_chunks()
-        own = [fields[field.name] for field in aggregate.accumulator(name, keyed.rows.schema)]
+        own = [fields[field] for field in aggregate.accumulator_names(name)]
+        names = [aggregate.column] if partials is None else partials.columns[name]
+        columns = [None if each is None else keyed.rows.column(each).combine_chunks() for each in names]
         try:
-            parts, result = _fold(aggregate, own, column, keyed.index, keyed.key_count)
+            if partials is None:
+                parts, result = _fold(aggregate, own, columns[0], keyed.index, keyed.key_count)
+            else:
+                parts, result = _merge(aggregate.kind, own, columns, keyed.index, keyed.key_count)
         except Overflow as overflow:
             key = tuple(column[overflow.key].as_py() for column in keyed.keys)
             text = f"{name!r} is {overflow.value}, too large for {type_ddl(own[0].type)}"
@@ -110,14 +124,14 @@ def _fold(
             count = _added(kept[0], _counts(column, index, key_count))
             return [count], count
         case AggregateKind.SUM:
-            total = _sum(kept[0], column, index, key_count)
+            total = _sum(kept[0], column, index)
             return [total], total
         case AggregateKind.MEAN:
             # Not every long is a double: the mean is of the nearest ones.
             values = column.cast(pa.float64(), safe=False)
             total = _added(kept[0], _per_key("sum", values, index))
             count = _added(kept[1], _counts(column, index, key_count))
-            return [total, count], pc.divide(total, count.cast(pa.float64(), safe=False))
+            return [total, count], _divided(total, count)
         case AggregateKind.COLLECT:
             values = _collected(kept[0], column, index, key_count, aggregate.limit)
             return [values], values
@@ -127,6 +141,48 @@ def _fold(
         case AggregateKind.MIN | AggregateKind.MAX as kind:
             chosen = _edge(kind, kept[0], column, index)
             return [chosen], chosen
+
+
+def _merge(
+    kind: AggregateKind, kept: Sequence[pa.Array], parts: Sequence[Any], index: Index, key_count: int
+) -> tuple[list[pa.Array], pa.Array]:
+    """As `_fold`, with the columns of partial rows in place of a column of rows."""
+    match kind:
+        case AggregateKind.COUNT:
+            count = _added(kept[0], _per_key("sum", parts[0], index))
+            return [count], count
+        case AggregateKind.SUM:
+            total = _sum(kept[0], parts[0] if len(parts) == 1 else _of_halves(*parts), index)
+            return [total], total
+        case AggregateKind.MEAN:
+            total, count = (
+                _added(k, _per_key("sum", new, index)) for k, new in zip(kept, parts, strict=True)
+            )
+            return [total, count], _divided(total, count)
+        case AggregateKind.FIRST | AggregateKind.LAST:
+            values = parts[0]
+            if len(parts) > 1:
+                order = in_order(pa.table([parts[1]], names=["at"]), ["at"])
+                values, index = values.take(order), index[order.to_numpy()]
+            chosen = _at_the_end(kind, kept[0], values, index, key_count)
+            return [chosen], chosen
+        case AggregateKind.MIN | AggregateKind.MAX:
+            chosen = _edge(kind, kept[0], parts[0], index)
+            return [chosen], chosen
+        case AggregateKind.COLLECT:
+            raise AssertionError("rows of which values are collected are not combined")
+
+
+def _of_halves(high: pa.Array, low: pa.Array) -> pa.Array:
+    """Sums of longs from the sums of their halves: as longs where these are far from their ends."""
+    if max(_largest(high) << HALF_BITS, _largest(low)) < _LONG_MAX // 2:
+        return pc.add(pc.shift_left(high, HALF_BITS), low)
+    whole = pc.multiply(high.cast(_LONG_DIGITS), pa.scalar(Decimal(1 << HALF_BITS)))
+    return pc.add(whole, low.cast(_LONG_DIGITS))
+
+
+def _divided(total: pa.Array, count: pa.Array) -> pa.Array:
+    return pc.divide(total, count.cast(pa.float64(), safe=False))
 
 
 _EDGES: dict[AggregateKind, Callable[[pa.Array, pa.Array], pa.Array]] = {
@@ -186,20 +242,21 @@ def _added(kept: pa.Array, new: pa.Array) -> pa.Array:
     return total if not total.null_count else pc.coalesce(total, kept, new)
 
 
-def _sum(kept: pa.Array, column: pa.Array, index: Index, key_count: int) -> pa.Array:
+def _sum(kept: pa.Array, column: pa.Array, index: Index) -> pa.Array:
     if pa.types.is_floating(column.type):
         return _added(kept, _per_key("sum", column.cast(pa.float64()), index))
-    if pa.types.is_decimal(column.type):
+    if pa.types.is_decimal(kept.type):
         # Wide enough for the sum of any rows: Arrow's sums wrap around.
         wide = pa.decimal256(_SUM_DIGITS, kept.type.scale)
         new = _per_key("sum", column.cast(wide), index).cast(wide)
         return _narrowed(_added(kept.cast(wide), new), kept.type)
-    longs = column.cast(pa.int64())
-    if _largest(longs) * len(longs) + _largest(kept) <= _LONG_MAX:
-        return _added(kept, _per_key("sum", longs, index))
+    if _largest(column) * len(column) + _largest(kept) <= _LONG_MAX:
+        return _added(kept, _per_key("sum", column.cast(pa.int64()), index))
     # Arrow's sums wrap around; where that could happen the sums are made in decimals.
     wide = pa.decimal256(_WIDE_DIGITS, 0)
-    new = _per_key("sum", longs.cast(pa.decimal128(38, 0)), index)
+    if pa.types.is_integer(column.type):
+        column = column.cast(_LONG_DIGITS)
+    new = _per_key("sum", column.cast(pa.decimal128(38, 0)), index)
     return _narrowed(_added(kept.cast(pa.decimal128(38, 0)).cast(wide), new.cast(wide)), pa.int64())
 
 

@@ -55,7 +55,7 @@ def cut(
     if GROUP_COLUMN in rows.column_names:
         rows = rows.drop_columns([GROUP_COLUMN])
     if order_by:
-        order = _sorted(rows, order_by)
+        order = in_order(rows, order_by)
         rows, groups = rows.take(order), groups[order.to_numpy()]
     columns = [
         _whole(rows.column(name)).cast(field.type)
@@ -79,7 +79,8 @@ def by_key(index: Index, key_count: int) -> npt.NDArray[np.intp]:
     return order
 
 
-def _sorted(rows: pa.Table, order_by: Sequence[str]) -> pa.Array:
+def in_order(rows: pa.Table, order_by: Sequence[str]) -> pa.Array:
+    """The numbers of the rows, sorted by some columns: stable, nulls first."""
     # Arrow puts nulls last; Spark, and so we, put them first.
     columns: dict[str, Any] = {}
     for number, name in enumerate(order_by):

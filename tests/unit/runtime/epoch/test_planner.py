@@ -36,6 +36,19 @@ def test_a_source_that_fills_every_epoch_does_not_keep_the_other_waiting(tmp_pat
     assert read == ["a", "b", "a", "b"]
 
 
+def test_a_plan_says_which_operators_combine_their_rows_and_a_recorded_one_is_followed_in_that(
+    tmp_path: Path,
+) -> None:
+    first = planner_of(tmp_path, NUMBERS).next(10, 0, combined=("op",))
+    assert first is not None
+    assert first.combined == ("op",)
+    again = planner_of(tmp_path, NUMBERS, term=2, run="s")
+    followed, fresh = again.next(10, 0, combined=()), again.next(10, 0, ())
+    assert followed == first
+    assert fresh is not None
+    assert fresh.combined == ()
+
+
 def test_a_source_gets_the_notes_that_stand_after_the_recorded_plans(tmp_path: Path) -> None:
     given = list[Any]()
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.column_types import state_layout
 from holdfast.graph.functions import BatchFunction
+from holdfast.graph.partials import Partials
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.files.delta import to_entries
@@ -67,19 +68,34 @@ class Harness:
             pa.array(list(column), field.type)
             for column, field in zip(zip(*rows, strict=True), self.schema, strict=bool(rows))
         ] or [pa.array([], field.type) for field in self.schema]
-        table = pa.Table.from_arrays(columns, schema=self.schema)
+        return self.compute_table(pa.Table.from_arrays(columns, schema=self.schema), None, time, clock_ms)
+
+    def compute_table(
+        self,
+        table: pa.Table,
+        partials: Partials | None = None,
+        time: EventTime | None = None,
+        clock_ms: int = 1_000,
+    ) -> OperatorResult:
         groups = key_groups_of(routing_hash([table.column(name).combine_chunks() for name in self.key]), 128)
-        kinds = {Aggregation: run_aggregate, BatchFunction: run_batch}
-        run: Any = next((run for kind, run in kinds.items() if isinstance(self.function, kind)), run_rows)
         ctx = EpochContext("op", self.epoch + 1, clock_ms, 0, self.on_error, time, ALL_GROUPS)
-        keyed = cut(self.layout, table, groups, self.key, self.order_by)
+        keyed = cut(self.layout, table, groups, self.key, () if partials else self.order_by)
+        if isinstance(self.function, Aggregation):
+            return run_aggregate(self.function, self.layout, keyed, self.state, ctx, partials)
+        run = run_batch if isinstance(self.function, BatchFunction) else run_rows
         return run(self.function, self.layout, keyed, self.state, ctx)
 
     def epoch_of(
         self, rows: Sequence[Any], time: EventTime | None = None, clock_ms: int = 1_000
     ) -> OperatorResult:
         """Run one epoch and apply its changes."""
-        result = self.compute(rows, time, clock_ms)
+        return self._applied(self.compute(rows, time, clock_ms))
+
+    def epoch_of_table(self, table: pa.Table, partials: Partials | None = None) -> OperatorResult:
+        """Run one epoch of rows, or of partial rows, and apply its changes."""
+        return self._applied(self.compute_table(table, partials))
+
+    def _applied(self, result: OperatorResult) -> OperatorResult:
         self.epoch += 1
         for key, value in to_entries(self.layout, result.changes):
             if value is None:

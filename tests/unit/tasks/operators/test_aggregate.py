@@ -11,6 +11,7 @@ import pytest
 from holdfast.errors import DefinitionError, UserCodeError
 from holdfast.graph import aggregates as hf
 from holdfast.graph.aggregates import Aggregation
+from holdfast.graph.partials import Partials, partials_of
 from tests.unit.tasks.operators.operator_kit import Harness
 
 ROWS = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -155,3 +156,64 @@ def test_mistakes_name_the_aggregate_and_the_column() -> None:
 def test_no_rows_change_nothing() -> None:
     result = Harness(Aggregation({"n": hf.count()}), ROWS, ["k"]).epoch_of([])
     assert (result.outputs[""].num_rows, result.changes.values) == (0, {})
+
+
+def merged(order_by: tuple[str, ...], rows: list[tuple[Any, ...]], **aggregates: hf.Aggregate) -> Harness:
+    """A harness after an epoch of partial rows over `v long, at long`."""
+    job = over(pa.int64(), order_by=order_by, **aggregates)
+    partials = partials_of(job.function, job.schema, order_by)
+    assert partials is not None
+    merge(job, partials, rows)
+    return job
+
+
+def merge(job: Harness, partials: Partials, rows: list[tuple[Any, ...]]) -> Any:
+    names = ["k", *(column for columns in partials.columns.values() for column in columns)]
+    schema = pa.schema([(name, pa.string() if name == "k" else pa.int64()) for name in names])
+    table = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema)
+    return job.epoch_of_table(table, partials)
+
+
+HALF = 1 << 32
+
+
+def halves(value: int) -> tuple[int, int]:
+    return divmod(value, HALF)
+
+
+@pytest.mark.parametrize(
+    "epochs",
+    [
+        [[2**62, 2**62, -1]],
+        [[2**63 + 5, -6]],
+        [[-(2**63) - 1, 2**63 - 1, 1]],
+        [[2**63 - 1], [2**64, -(2**64)]],
+        [[3, None], [None]],
+        [[None, None]],
+    ],
+)
+def test_sums_of_halves_are_exact_where_partial_sums_are_too_large_for_long(
+    epochs: list[list[int | None]],
+) -> None:
+    job = over(pa.int64(), s=hf.sum("v"))
+    partials = partials_of(job.function, job.schema, ())
+    assert partials is not None
+    for values in epochs:
+        rows = [("a", *((None, None) if value is None else halves(value))) for value in values]
+        found = merge(job, partials, rows).outputs[""]["s"].to_pylist()
+    some = [value for values in epochs for value in values if value is not None]
+    assert found == [sum(some) if some else None]
+
+
+def test_a_sum_of_partial_rows_that_overflows_fails_naming_key_and_aggregate() -> None:
+    with pytest.raises(UserCodeError, match="'s' is 9223372036854775808, too large for long") as caught:
+        merged((), [("b", 0, 1), ("a", *halves(2**62)), ("a", *halves(2**62))], s=hf.sum("v"))
+    assert caught.value.key == "a"
+
+
+def test_first_and_last_of_partial_rows_follow_their_places_and_those_without_one_come_first() -> None:
+    rows = [("a", 7, 9, 7, 9), ("a", 5, 3, 8, 12), ("a", None, None, None, None), ("b", 1, 4, 1, 4)]
+    job = merged(("at",), rows, f=hf.first("v"), l=hf.last("v"))
+    assert job.rows_of([("a", None, 0), ("b", 2, 0)]) == [("a", 5, 8), ("b", 1, 2)]
+    job = merged(("at",), [*rows, ("a", 6, None, 6, None)], f=hf.first("v"), l=hf.last("v"))
+    assert job.rows_of([("a", None, 0)]) == [("a", 6, 8)]

@@ -1,0 +1,130 @@
+"""Partial aggregates: what Spark makes of an operator's rows before they go to their shards.
+
+A partial row stands for some rows of one key. Merged with what is kept (see tasks.operators.aggregate), the
+partial rows of a key give what its rows would have given, however they were cut: sums of floats are added in
+another order, everything else is the same.
+Always true: no partial overflows, so that a sum is refused only where its total does not fit; every buffer
+has a fixed width, because Spark sorts rows to aggregate any other, which costs more than it saves.
+Never here: whether combining pays (see runtime.epoch.combining).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.graph.aggregates import Aggregate, AggregateKind, Aggregation
+from holdfast.state.encoding.routing import quoted
+from holdfast.state.encoding.types import DECIMAL_DIGITS_MAX
+
+ROWS_COLUMN = "__hf_rows"
+"""How many rows a partial row stands for."""
+HALF_BITS = 32
+"""Longs are summed as two halves of this many bits, of which no epoch has too many."""
+_LOW_HALF = (1 << HALF_BITS) - 1
+_SUM_EXTRA_DIGITS = 10
+"""Spark sums decimals with so many digits more: an epoch has fewer rows than ten to the power of that."""
+
+
+@dataclass(frozen=True)
+class Partials:
+    """How the rows of one operator are combined. `input`: the columns of its rows."""
+
+    input: pa.Schema
+    columns: Mapping[str, tuple[str, ...]]
+    """Name of an aggregate -> the columns of a partial row that hold it."""
+    expressions: tuple[str, ...]
+    """Spark SQL text, by which a group of rows becomes a partial row: its grouping columns aside."""
+
+
+def partials_of(aggregation: Aggregation, rows: pa.Schema, order_by: Sequence[str]) -> Partials | None:
+    """How rows of this schema are combined; None: one of the aggregates cannot be."""
+    columns: dict[str, tuple[str, ...]] = {}
+    expressions = [f"count(1) as {ROWS_COLUMN}"]
+    for number, (name, aggregate) in enumerate(aggregation.aggregates.items()):
+        parts = _parts(aggregate, rows, order_by)
+        if parts is None:
+            return None
+        named = {f"__hf_{number}_{part}": text for part, text in parts.items()}
+        columns[name] = tuple(named)
+        expressions += [f"{text} as {column}" for column, text in named.items()]
+    return Partials(rows, columns, tuple(expressions))
+
+
+def _parts(aggregate: Aggregate, rows: pa.Schema, order_by: Sequence[str]) -> dict[str, str] | None:
+    """The parts of one aggregate, each as Spark SQL text."""
+    if aggregate.column is None:
+        return {"count": "count(1)"}
+    value, type = quoted(aggregate.column), rows.field(aggregate.column).type
+    match aggregate.kind:
+        case AggregateKind.COUNT:
+            return {"count": f"count({value})"}
+        case AggregateKind.SUM:
+            return _sum(value, type)
+        case AggregateKind.MEAN:
+            return {"sum": f"sum(cast({value} as double))", "count": f"count({value})"}
+        case AggregateKind.COLLECT:
+            return None
+    if not _has_fixed_width(type):
+        return None
+    if aggregate.kind is AggregateKind.MIN:
+        # To Spark NaN is the largest value, and here it counts only where there is nothing else.
+        return {"edge": f"min({value})"}
+    if aggregate.kind is AggregateKind.MAX:
+        numbers = f"max({value}) filter (where not isnan({value}))"
+        return {
+            "edge": f"coalesce({numbers}, max({value}))" if pa.types.is_floating(type) else f"max({value})"
+        }
+    places = [rows.field(name).type for name in order_by]
+    # Spark has no buffer of fixed width for a place by several columns.
+    if len(places) > 1 or not all(map(_has_fixed_width, places)):
+        return None
+    return _at_the_end(aggregate.kind, value, *map(quoted, order_by))
+
+
+def _sum(value: str, type: pa.DataType) -> dict[str, str] | None:
+    if pa.types.is_floating(type):
+        return {"sum": f"sum(cast({value} as double))"}
+    if pa.types.is_decimal(type):
+        exact = type.precision + _SUM_EXTRA_DIGITS <= DECIMAL_DIGITS_MAX
+        return {"sum": f"sum({value})"} if exact else None
+    if type == pa.int64():
+        return {
+            "high": f"sum(shiftright({value}, {HALF_BITS}))",
+            "low": f"sum({value} & {_LOW_HALF})",
+        }
+    return {"sum": f"sum(cast({value} as bigint))"}
+
+
+def _at_the_end(kind: AggregateKind, value: str, at: str | None = None) -> dict[str, str]:
+    """The first or last value that is not null, and its place in the order `at`: rows without one come
+    first."""
+    if at is None:
+        return {"value": f"first({value}, true)"}
+    unplaced, placed = f"{value} is not null and {at} is null", f"{value} is not null and {at} is not null"
+    any_unplaced = f"first({value}) filter (where {unplaced})"
+    if kind is AggregateKind.FIRST:
+        first = f"min({at}) filter (where {placed})"
+        return {
+            "value": f"coalesce({any_unplaced}, min_by({value}, {at}) filter (where {placed}))",
+            "at": f"case when count(1) filter (where {unplaced}) = 0 then {first} end",
+        }
+    return {
+        "value": f"coalesce(max_by({value}, {at}) filter (where {placed}), {any_unplaced})",
+        "at": f"max({at}) filter (where {placed})",
+    }
+
+
+def _has_fixed_width(type: pa.DataType) -> bool:
+    """Whether Spark aggregates values of a type in place."""
+    return bool(
+        pa.types.is_boolean(type)
+        or pa.types.is_integer(type)
+        or pa.types.is_floating(type)
+        or pa.types.is_decimal(type)
+        or pa.types.is_date(type)
+        or pa.types.is_timestamp(type)
+        or pa.types.is_duration(type)
+    )

@@ -1,0 +1,275 @@
+"""Rows that Spark combines before they go to their shards give what the rows themselves would have given."""
+
+from __future__ import annotations
+
+import math
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import holdfast as hf
+from holdfast.checkpoint.chain.plans import Plans
+from holdfast.graph.aggregates import Aggregate, AggregateKind, Aggregation
+from holdfast.graph.partials import ROWS_COLUMN, partials_of
+from holdfast.ids import EpochId
+from holdfast.runtime.epoch import combining
+from holdfast.state.encoding.types import frame_ddl, parse_type
+from holdfast.state.files.delta import to_entries
+from holdfast.storage.urls import open_storage
+from tests.spark.jobs import run
+from tests.unit.tasks.operators.operator_kit import Harness
+from tests.unit.tasks.operators.test_aggregate_types import VALUES, accepted
+
+EPOCHS, KEYS, PARTS, ROWS = 3, 12, 4, 900
+NAN = math.nan
+
+MORE: dict[str, list[Any]] = {
+    "float": [NAN, -0.0, 0.0, 3.5],
+    "double": [NAN, -0.0, 0.0, 3.5],
+    "int": [0, -7],
+    "decimal(10,2)": [Decimal("0.01")],
+}
+
+
+def of_type(ddl: str) -> list[Any]:
+    """Values to draw from: the ends of the type, nulls and what is odd. Longs have pairs of their own."""
+    if ddl == "long":
+        return [5, -9, None]
+    if ddl in ("float", "double"):
+        return [1.5, -2.5, *MORE[ddl], None]
+    return [*VALUES[ddl], *MORE.get(ddl, []), None]
+
+
+COMBINED = [
+    ddl
+    for ddl in VALUES
+    if not ddl.startswith(("string", "binary", "time(", "void", "variant", "array", "map", "struct"))
+]
+
+
+def random_rows(seed: int) -> pa.Table:
+    """Rows of every type with a key, an order, an epoch and the part that they are cut into. Sums of longs
+    fit, and those of their parts do not: every large one has its opposite in some other part."""
+    rng = random.Random(seed)
+    rows: list[dict[str, Any]] = []
+    for _ in range(ROWS):
+        row = {"k": rng.choice([None, *range(KEYS - 1)]), "epoch": rng.randrange(EPOCHS)}
+        values = {f"v{n}": rng.choice(of_type(ddl)) for n, ddl in enumerate(COMBINED)}
+        if row["k"] is None or row["k"] % 2:
+            # A sum with NaN is NaN: half of the keys are without.
+            values = {name: None if value != value else value for name, value in values.items()}
+        rows.append({**row, **values, "part": rng.randrange(PARTS)})
+        if rng.random() < 0.3:
+            large = rng.choice([1 << 62, -(1 << 63) + 1])
+            for number in (large, -large):
+                long = {f"v{COMBINED.index('long')}": number}
+                rows.append({**row, **values, **long, "part": rng.randrange(PARTS)})
+    # Places in the order are used once, but for those that have none: which of these is first is not said.
+    places = list(range(len(rows)))
+    rng.shuffle(places)
+    for row, place in zip(rows, places, strict=True):
+        row["at"] = place
+    schema = pa.schema(
+        [
+            ("k", pa.int64()),
+            *((f"v{n}", parse_type(ddl)) for n, ddl in enumerate(COMBINED)),
+            ("at", pa.int64()),
+            ("epoch", pa.int32()),
+            ("part", pa.int32()),
+        ]
+    )
+    return pa.Table.from_pylist(rows, schema)
+
+
+def every_aggregate(order_by: tuple[str, ...], schema: pa.Schema) -> Aggregation:
+    """Every kind over every type that can be combined."""
+    found = {"n": Aggregate(AggregateKind.COUNT, None)}
+    for number, ddl in enumerate(COMBINED):
+        for kind in AggregateKind:
+            each = Aggregate(kind, f"v{number}")
+            if accepted(kind, ddl) and partials_of(Aggregation({"r": each}), schema, order_by) is not None:
+                found[f"{kind}_{number}"] = each
+    return Aggregation(found)
+
+
+def same(name: str, found: Any, wanted: Any) -> bool:
+    """Equal; floats that were added in another order nearly, as far as their largest values let them."""
+    if not isinstance(wanted, float) or math.isnan(wanted):
+        return bool(found == wanted or (found != found and wanted != wanted))
+    values = VALUES[COMBINED[int(name.split("_")[1])]]
+    largest = max(abs(float(value)) for value in values if math.isfinite(value))
+    summed = name.startswith(("sum", "mean"))
+    return math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-9 * largest if summed else 0)
+
+
+def outputs(job: Harness, table: pa.Table, partials: Any = None) -> dict[Any, dict[str, Any]]:
+    result = job.epoch_of_table(table, partials)
+    rows = result.outputs[""].to_pylist()
+    assert len(to_entries(job.layout, result.changes)) == len(rows)
+    return {row.pop("k"): row for row in rows}
+
+
+def test_rows_cut_into_partial_rows_in_any_way_give_what_the_rows_give(spark: SparkSession) -> None:
+    """Every kind of aggregate over every type, epoch after epoch."""
+    table = random_rows(seed=1)
+    aggregation = every_aggregate(("at",), table.schema)
+    partials = partials_of(aggregation, table.schema, ("at",))
+    assert partials is not None
+    assert {each.kind for each in aggregation.aggregates.values()} == set(AggregateKind) - {"collect"}
+    frame = spark.createDataFrame(table, frame_ddl(table.schema))
+    # Parts as an operator would hold rows of a key apart, such as by window.
+    made = combining.combined(frame, ["k", "epoch", "part"], partials).toArrow()
+    assert sum(made[ROWS_COLUMN].to_pylist()) == table.num_rows
+    rows_job = Harness(aggregation, table.schema, ["k"], order_by=["at"])
+    parts_job = Harness(aggregation, table.schema, ["k"], order_by=["at"])
+    for epoch in range(EPOCHS):
+        wanted = outputs(rows_job, table.filter(pa.compute.field("epoch") == epoch))
+        found = outputs(parts_job, made.filter(pa.compute.field("epoch") == epoch), partials)
+        assert found.keys() == wanted.keys()
+        for key, row in wanted.items():
+            wrong = {
+                n: (found[key][n], value) for n, value in row.items() if not same(n, found[key][n], value)
+            }
+            assert wrong == {}, f"key {key}: combined, not combined"
+        assert parts_job.state.entries.keys() == rows_job.state.entries.keys()
+
+
+def test_first_and_last_with_rows_that_have_no_place(spark: SparkSession) -> None:
+    """Nulls come first in the order; a value that is null counts in no place."""
+    given = [
+        ("a", 1, 5), ("a", 2, None), ("a", None, None), ("a", 3, 9), ("a", None, 10), ("a", None, 1),
+        ("b", 4, None), ("b", None, 3), ("c", None, None), ("d", 6, 2), ("d", 7, 1),
+    ]  # fmt: skip
+    schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("at", pa.int32())])
+    aggregation = Aggregation({"f": hf.first("v"), "l": hf.last("v")})
+    partials = partials_of(aggregation, schema, ("at",))
+    assert partials is not None
+    frame = spark.createDataFrame(
+        [(*row, n % 2) for n, row in enumerate(given)], frame_ddl(schema) + ", p int"
+    )
+    for grouping in (["k"], ["k", "p"]):
+        made = combining.combined(frame, grouping, partials).toArrow()
+        found = Harness(aggregation, schema, ["k"], order_by=["at"]).epoch_of_table(made, partials)
+        wanted = Harness(aggregation, schema, ["k"], order_by=["at"]).rows_of(given)
+        assert sorted(tuple(row.values()) for row in found.outputs[""].to_pylist()) == wanted
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Combining begins as soon as an epoch had rows."""
+    monkeypatch.setattr(combining, "ROWS_PER_KEY", 0)
+    monkeypatch.setattr(combining, "ROWS_PER_SHARD", 0)
+
+
+KEY_TYPES = {
+    "double": "element_at(array(0.0D, -0.0D, double('NaN'), null, 1.5D), int(id % 5) + 1)",
+    "nested": (
+        "element_at(array(named_struct('a', array(0.0D)), named_struct('a', array(-0.0D)), "
+        "named_struct('a', array(double('NaN'))), null, named_struct('a', null)), int(id % 5) + 1)"
+    ),
+    "string": "element_at(array('a', 'A', '', null, 'a '), int(id % 5) + 1)",
+}
+
+
+def keyed_counts(job: hf.Job, total: int, sinks: dict[str, hf.MemorySink]) -> None:
+    ids = job.source(hf.GeneratorSource({"id": "id"}, schema="id long", total=total), uid="ids")
+
+    def with_keys(frame: DataFrame) -> DataFrame:
+        return frame.selectExpr("id", *(f"{sql} as {name}" for name, sql in KEY_TYPES.items()))
+
+    keyed = ids.transform(with_keys)
+    for name, sink in sinks.items():
+        counts = keyed.key_by(name).aggregate(uid=name, n=hf.count(), total=hf.sum("id"))
+        counts.sink(sink, uid=f"out-{name}")
+
+
+def texts(sink: hf.MemorySink) -> list[str]:
+    """The rows as text. -0.0 and 0.0 are one key: which of them is shown is not said."""
+    return sorted(str(row).replace("-0.0", "0.0") for row in sink.rows())
+
+
+class Told:
+    """Listens to a run: which operators were combined in each epoch."""
+
+    def __init__(self) -> None:
+        self.epochs: dict[int, tuple[str, ...]] = {}
+
+    def __call__(self, progress: hf.Progress) -> None:
+        if progress.epoch:
+            self.epochs[progress.epoch] = progress.combined
+
+
+@pytest.mark.usefixtures("always")
+def test_keys_of_every_kind_are_the_same_keys_when_combined(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nulls, -0.0 and NaN, also within other values; the first epoch is not combined, the others are."""
+    shown: list[dict[str, list[str]]] = []
+    for place in ("combined", "not"):
+        if place == "not":
+            monkeypatch.setattr(combining, "ROWS_PER_SHARD", math.inf)
+        sinks, told = {name: hf.MemorySink() for name in KEY_TYPES}, Told()
+        job = hf.Job("keys")
+        keyed_counts(job, 60, sinks)
+        run(job, spark, tmp_path / place, max_rows_per_epoch=20, on_progress=told)
+        shown.append({name: texts(sink) for name, sink in sinks.items()})
+        names = tuple(sorted(KEY_TYPES))
+        chosen = names if place == "combined" else ()
+        assert told.epochs == {1: (), 2: chosen, 3: chosen}
+    assert shown[0] == shown[1]
+    assert len(shown[0]["double"]) == 3 * 4
+
+
+SCHEMA = "k string, v long"
+
+
+def sums(rows: list[Any], sink: hf.MemorySink, transform: Any = None) -> hf.Job:
+    job = hf.Job("sums")
+    stream = job.source(hf.MemorySource(rows, schema=SCHEMA), uid="rows")
+    stream = stream.transform(transform) if transform else stream
+    stream.key_by("k").aggregate(uid="op", total=hf.sum("v"), n=hf.count()).sink(sink, uid="out")
+    return job
+
+
+@pytest.mark.usefixtures("always")
+def test_a_sum_that_overflows_in_a_combined_epoch_fails_naming_its_key(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The sums of the rows before the last one fit, and only as a whole."""
+    sink = hf.MemorySink()
+    large = [("a", 2**62), ("a", 2**62), ("a", 2**62), ("a", -(2**62)), ("a", -(2**62)), ("b", 1)]
+    rows = [("b", 1)] * 6 + large + [("a", 2**62)] * 5 + [("b", 1)]
+    with pytest.raises(
+        hf.UserCodeError, match="'total' is 27670116110564327424, too large for long"
+    ) as caught:
+        run(sums(rows, sink), spark, tmp_path, max_rows_per_epoch=6)
+    assert caught.value.key == "a"
+    failed = Plans(open_storage(str(tmp_path))).newest(EpochId(3))
+    assert failed is not None
+    assert failed.combined == ("op",)
+    assert sorted(sink.rows()) == [("a", 2**62, 5), ("b", 6, 6), ("b", 7, 7)]
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("adaptive", ["false", "true"])
+def test_combined_epochs_without_rows_change_nothing(
+    spark: SparkSession, tmp_path: Path, adaptive: str
+) -> None:
+    """Whether Spark proves an epoch empty before its job or while it runs, every shard gives a result."""
+    own = spark.newSession()
+    own.conf.set("spark.sql.adaptive.enabled", adaptive)
+    own.conf.set("spark.sql.shuffle.partitions", "2")
+    rows = [("a", 1)] * 4 + [("a", -1)] * 8 + [("a", 1)] * 4
+
+    def positive(frame: DataFrame) -> DataFrame:
+        return frame.where("v > 0")
+
+    sink, told = hf.MemorySink(), Told()
+    run(sums(rows, sink, positive), own, tmp_path, max_rows_per_epoch=4, on_progress=told)
+    assert told.epochs == {1: (), 2: ("op",), 3: ("op",), 4: ("op",)}
+    assert sorted(sink.rows()) == [("a", 4, 4), ("a", 8, 8)]

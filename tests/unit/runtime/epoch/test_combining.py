@@ -1,0 +1,81 @@
+"""When rows are combined before they go to their shards."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.runtime.epoch.combining import ROWS_PER_KEY, ROWS_PER_SHARD, STAYS, Combining, ShardLoad
+from holdfast.runtime.spark_session import groups_cheaply, missing_settings
+
+KEYS = ROWS_PER_SHARD // ROWS_PER_KEY
+MANY, SOME, FEW = ROWS_PER_SHARD, ROWS_PER_SHARD // STAYS, ROWS_PER_SHARD // STAYS - 1
+ABLE = Combining(frozenset({"op"}))
+
+
+def after(begin: Combining, *epochs: tuple[int, int]) -> list[bool]:
+    """Whether `op` is combined after each epoch, of rows and keys on each of two shards."""
+    found = []
+    for rows, keys in epochs:
+        begin = begin.after({"op": [ShardLoad(rows, keys)] * 2})
+        found.append(begin.chosen == ("op",))
+    return found
+
+
+def test_nothing_is_combined_before_an_epoch_has_shown_that_it_pays() -> None:
+    assert ABLE.chosen == ()
+    assert after(ABLE, (MANY - 1, 1), (MANY, KEYS + 1), (MANY, KEYS)) == [False, False, True]
+
+
+def test_a_choice_stays_until_it_clearly_does_not_pay() -> None:
+    """By rows of a shard, and by rows of a key: what would not have begun it does not end it at once."""
+    assert after(ABLE, (MANY, 1), (SOME, 1), (FEW, 1), (SOME, 1)) == [True, True, False, False]
+    assert after(ABLE, (MANY, 1), (MANY, STAYS * KEYS), (MANY, STAYS * KEYS + 1)) == [True, True, False]
+
+
+def test_one_hot_key_makes_combining_pay_that_the_others_would_not() -> None:
+    even = [ShardLoad(MANY, STAYS * KEYS)] * 2
+    hot = [ShardLoad(MANY * 3, STAYS * KEYS), ShardLoad(MANY, STAYS * KEYS)]
+    assert ABLE.after({"op": even}).chosen == ()
+    assert ABLE.after({"op": hot}).chosen == ("op",)
+
+
+def test_an_operator_without_rows_stays_as_it_is_and_one_that_cannot_is_never_chosen() -> None:
+    begun = ABLE.after({"op": [ShardLoad(MANY, 1)], "other": [ShardLoad(MANY, 1)]})
+    assert begun.chosen == ("op",)
+    assert begun.after({}).chosen == ("op",)
+    assert Combining().after({"op": [ShardLoad(MANY, 1)]}).chosen == ()
+
+
+def session(**settings: str) -> Any:
+    conf = {
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.shuffle.reduceLocality.enabled": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "250000",
+    }
+    conf |= {f"spark.sql.{name.replace('_', '.')}": value for name, value in settings.items()}
+    return SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(defaultParallelism=2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "cheaply"),
+    [
+        ({}, True),
+        ({"shuffle_partitions": "8"}, True),
+        ({"shuffle_partitions": "9"}, False),
+        ({"shuffle_partitions": "200", "adaptive_enabled": "true"}, True),
+    ],
+)
+def test_a_session_that_groups_into_many_partitions_does_not_combine(
+    settings: dict[str, str], cheaply: bool
+) -> None:
+    assert groups_cheaply(session(**settings), 2) is cheaply
+
+
+def test_a_session_that_groups_into_many_partitions_is_told_how_many_to_have() -> None:
+    assert missing_settings(session()) == []
+    assert missing_settings(session(shuffle_partitions="200")) == ["spark.sql.shuffle.partitions=2"]
