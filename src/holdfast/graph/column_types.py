@@ -16,6 +16,7 @@ from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import has_timers, output_schema, side_schemas
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
+    LATE_ROWS,
     MAIN_OUTPUT,
     Mistake,
     OperatorNode,
@@ -28,6 +29,7 @@ from holdfast.graph.job_graph import (
     WatermarkNode,
     describe,
 )
+from holdfast.graph.windows import WindowAggregation
 from holdfast.state.cells.declarations import state_fields
 from holdfast.state.cells.timers import timer_fields
 from holdfast.state.encoding.layout import StateLayout
@@ -63,7 +65,7 @@ def sink_refusals(node: SinkNode, schema: pa.Schema) -> list[Mistake]:
 
 def state_layout(uid: str, function: StatefulFunction, rows: pa.Schema, key: tuple[str, ...]) -> StateLayout:
     """The state that a function declares, over rows of this schema."""
-    if isinstance(function, Aggregation):
+    if isinstance(function, Aggregation | WindowAggregation):
         fields = function.state_fields(rows)
     else:
         fields = state_fields(type(function))
@@ -76,6 +78,8 @@ def output_schemas(function: StatefulFunction, rows: pa.Schema, key: tuple[str, 
     """The columns of everything that a function gives out, by output name."""
     if isinstance(function, Aggregation):
         return {MAIN_OUTPUT: function.output_schema(rows, key)}
+    if isinstance(function, WindowAggregation):
+        return {MAIN_OUTPUT: function.output_schema(rows, key), LATE_ROWS: function.late_schema(rows)}
     return {MAIN_OUTPUT: output_schema(function), **side_schemas(function), DEAD_LETTERS: DEAD_LETTER_SCHEMA}
 
 
@@ -93,12 +97,15 @@ def _schema(node: StreamNode) -> pa.Schema | None:
     if isinstance(node, OutputNode):
         if isinstance(node.parent.function, Aggregation):
             return None
+        if isinstance(node.parent.function, WindowAggregation):
+            rows = known_schema(node.parent.parent)
+            return None if rows is None else node.parent.function.late_schema(rows)
         return {**side_schemas(node.parent.function), DEAD_LETTERS: DEAD_LETTER_SCHEMA}.get(node.name)
     assert_never(node)
 
 
 def _output(node: OperatorNode) -> pa.Schema | None:
-    if not isinstance(node.function, Aggregation):
+    if not isinstance(node.function, Aggregation | WindowAggregation):
         return output_schema(node.function)
     rows = known_schema(node.parent)
     return None if rows is None else node.function.output_schema(rows, node.key)

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from holdfast.graph.aggregates import Aggregation
     from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
     from holdfast.graph.uncoordinated import Uncoordinated
+    from holdfast.graph.windows import WindowAggregation
 
-    StatefulFunction = KeyedFunction | BatchFunction | Aggregation | OperatorFunction
+    StatefulFunction = KeyedFunction | BatchFunction | Aggregation | WindowAggregation | OperatorFunction
     Transform = Callable[[DataFrame], DataFrame]
 
 OnError = Literal["fail", "dead-letter"]
@@ -31,6 +32,8 @@ OnError = Literal["fail", "dead-letter"]
 MAIN_OUTPUT = ""
 DEAD_LETTERS = "!dead"
 """Name of the output that holds the rows a function failed on."""
+LATE_ROWS = "!late"
+"""Name of the output that holds the rows whose windows were closed."""
 
 _DECLARING_MODULES = ("holdfast.graph.", "holdfast.runtime.")
 

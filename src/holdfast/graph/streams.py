@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
+    LATE_ROWS,
     Graph,
     Mistake,
     Node,
@@ -27,6 +28,7 @@ from holdfast.graph.job_graph import (
     UnkeyedNode,
     WatermarkNode,
 )
+from holdfast.graph.windows import WindowAggregation
 
 if TYPE_CHECKING:
     from holdfast.connectors.contract import Sink, Source
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
     from holdfast.graph.job_graph import OnError, StatefulFunction, Transform
     from holdfast.graph.uncoordinated import Uncoordinated
+    from holdfast.graph.windows import Window
 
 N = TypeVar("N", bound=Node)
 
@@ -177,6 +180,24 @@ class KeyedStream:
         column each."""
         return self._operator(Aggregation(aggregates), uid, "fail")
 
+    def window(
+        self,
+        window: Window,
+        *,
+        on: str,
+        allowed_lateness: str | None = None,
+        emit_every: str | None = None,
+    ) -> WindowedStream:
+        """Take the rows of each key window by window, by the event time in column `on`: see `hf.tumbling`,
+        `hf.sliding`.
+
+        A window closes when the watermark has passed its end, and is emitted once, with `revision`, the
+        epoch. Rows that come later are in `.late()`; with `allowed_lateness` those that come within it are
+        still added, and their windows are emitted again with a higher revision. `emit_every`: emit the
+        windows that have changed also before they close, about so often.
+        """
+        return WindowedStream(self, window, on, allowed_lateness, emit_every)
+
     def _operator(
         self,
         function: StatefulFunction,
@@ -197,6 +218,29 @@ class KeyedStream:
         return OperatorStream(self._declaration, self._declaration._add(node))
 
 
+class WindowedStream:
+    """A keyed stream whose rows are taken window by window."""
+
+    def __init__(
+        self,
+        keyed: KeyedStream,
+        window: Window,
+        on: str,
+        allowed_lateness: str | None,
+        emit_every: str | None,
+    ) -> None:
+        self._keyed, self._window, self._on = keyed, window, on
+        self._allowed_lateness, self._emit_every = allowed_lateness, emit_every
+
+    def aggregate(self, *, uid: str | None = None, **aggregates: Aggregate) -> OperatorStream:
+        """Compute aggregates of each window: key columns, `window_start`, `window_end`, one column each, and
+        `revision`."""
+        function = WindowAggregation(
+            self._window, self._on, Aggregation(aggregates), self._allowed_lateness, self._emit_every
+        )
+        return self._keyed._operator(function, uid, "fail")
+
+
 class OperatorStream(Stream):
     """What an operator emits: its main output, with the further ones at hand."""
 
@@ -206,6 +250,11 @@ class OperatorStream(Stream):
         """The rows that the function failed on, if the operator was declared with
         `on_error="dead-letter"`."""
         return self.output(DEAD_LETTERS)
+
+    def late(self) -> Stream:
+        """Of an operator over windows: the rows that came after all their windows had closed, or that have no
+        time, with the watermark as a further column."""
+        return self.output(LATE_ROWS)
 
     def output(self, name: str) -> Stream:
         """The rows that the function gave to `ctx.emit_to(name, row)`."""

@@ -17,10 +17,11 @@ from holdfast.errors import DefinitionError
 from holdfast.graph import functions
 from holdfast.graph.aggregates import Aggregate, Aggregation
 from holdfast.graph.column_types import known_schema, sink_refusals
-from holdfast.graph.event_time import no_timestamp, watermark_mistakes
+from holdfast.graph.event_time import no_timestamp, watermark_mistakes, watermarks_of
 from holdfast.graph.functions import BatchFunction, DeclaringFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
+    LATE_ROWS,
     Graph,
     Mistake,
     Node,
@@ -37,6 +38,7 @@ from holdfast.graph.job_graph import (
     describe,
 )
 from holdfast.graph.uncoordinated import Uncoordinated
+from holdfast.graph.windows import Window, WindowAggregation
 from holdfast.state.encoding.routing import check_hashable
 from holdfast.state.encoding.types import parse_schema, schema_ddl
 
@@ -163,7 +165,7 @@ def _operator(node: OperatorNode) -> _Found:
             "derive its class from hf.OperatorFunction, or say key_by(...) first",
         )
     elif not isinstance(node, UnkeyedNode) and not _is_a(
-        node.function, (KeyedFunction, BatchFunction, Aggregation)
+        node.function, (KeyedFunction, BatchFunction, Aggregation, WindowAggregation)
     ):
         yield (
             f"{_shown(node.function)} is not a function of a keyed stream",
@@ -190,6 +192,10 @@ def _output(node: OutputNode) -> _Found:
     if node.name == DEAD_LETTERS:
         if operator.on_error != "dead-letter":
             yield f"{describe(operator)} sets no rows aside", "declare it with on_error='dead-letter'"
+        return
+    if node.name == LATE_ROWS:
+        if not isinstance(operator.function, WindowAggregation):
+            yield f"{describe(operator)} has no windows, so no row is late", "leave out late()"
         return
     declared = list(getattr(operator.function, "outputs", {}))
     if node.name not in declared:
@@ -222,6 +228,11 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
             yield str(error)
     if isinstance(node.uncoordinated, Uncoordinated):
         yield from node.uncoordinated.mistakes()
+        if isinstance(node.function, WindowAggregation):
+            yield (
+                "its keys are saved on their own, each at its own time, and after a loss a window could "
+                "close twice or not at all; leave out protection"
+            )
         if functions.has_timers(node.function):
             yield (
                 "its keys are saved on their own, each at its own time, and after a loss a timer could fire "
@@ -234,6 +245,30 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
         yield from functions.mistakes(node.function)
     elif isinstance(node.function, Aggregation):
         yield from _aggregation_texts(node.function, rows, [key.name for key in keys])
+    elif isinstance(node.function, WindowAggregation):
+        yield from _window_texts(node, node.function, rows)
+
+
+def _window_texts(node: OperatorNode, function: WindowAggregation, rows: pa.Schema | None) -> Iterator[str]:
+    if not _is_a(function.window, get_args(Window) or Window):
+        yield f"{_shown(function.window)} is not a window; give hf.tumbling('5s') or another one"
+        return
+    yield from function.mistakes()
+    if not watermarks_of(node.parent):
+        yield (
+            "its windows close by event time, and not all of its rows have a watermark; declare "
+            "stream.watermark('column', delay='10s') right after each source before it"
+        )
+    if rows is not None and (wrong := no_timestamp(function.on, rows)) is not None:
+        yield "; ".join(wrong)
+        return
+    told = list(_aggregation_texts(function.aggregation, rows, []))
+    yield from told
+    if rows is not None and not told:
+        try:
+            function.output_schema(rows, _names(node.key))
+        except DefinitionError as error:
+            yield str(error)
 
 
 def _aggregation_texts(aggregation: Aggregation, rows: pa.Schema | None, keys: list[str]) -> Iterator[str]:

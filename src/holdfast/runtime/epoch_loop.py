@@ -40,7 +40,7 @@ from holdfast.runtime.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, Until
 from holdfast.runtime.spark_session import groups_cheaply
 from holdfast.state.contract import EMPTY_VERSION
 from holdfast.steps import Step, reached
-from holdfast.tasks.keyed import keeps_times
+from holdfast.tasks.operators.dispatch import keeps_times
 
 
 class Ending(Enum):

@@ -138,9 +138,11 @@ class ShardState(Protocol):
     def get(self, key: bytes) -> bytes | None:
         """One value. For many keys use `get_many`."""
 
-    def scan(self, prefix: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """All entries whose key begins with `prefix` and is below `end` (None: all), in key order. Nothing
-        stays pinned between items."""
+    def scan(
+        self, prefix: bytes, end: bytes | None = None, start: bytes = b""
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """All entries whose key begins with `prefix`, is not below `prefix + start` and below `end` (None:
+        all), in key order. Nothing stays pinned between items."""
 
     def apply(
         self, parent: Version, version: Version, entries: Entries, committed: int, undo: bool = True

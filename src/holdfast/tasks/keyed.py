@@ -14,15 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from holdfast.checkpoint.store.records import NextDue
 from holdfast.errors import CorruptionError, HoldfastError, RetryableError
-from holdfast.graph.aggregates import Aggregation
-from holdfast.graph.functions import BatchFunction
 from holdfast.graph.partials import ROWS_COLUMN
-from holdfast.state.cells.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.state.contract import ShardState, StaleWorkingState, Version
 from holdfast.state.encoding.keys import GROUP_COLUMN
-from holdfast.state.encoding.layout import StateKind, StateLayout
 from holdfast.state.files.delta import to_entries, write_delta
 from holdfast.steps import Step, reached
 from holdfast.storage.urls import open_storage
@@ -36,12 +31,8 @@ from holdfast.tasks.messages import (
     result_here,
     this_partition,
 )
-from holdfast.tasks.operators.aggregate import run_aggregate
-from holdfast.tasks.operators.batch_function import run_batch
-from holdfast.tasks.operators.due import earliest
-from holdfast.tasks.operators.result import EpochContext, OperatorResult
-from holdfast.tasks.operators.row_function import run_rows
-from holdfast.tasks.operators.shard_rows import KeyedSlice, cut
+from holdfast.tasks.operators.dispatch import keeps_times, next_due, run_function
+from holdfast.tasks.operators.shard_rows import cut
 from holdfast.tasks.task_output import TaskWriter
 from holdfast.tasks.working_state import (
     Kept,
@@ -131,7 +122,7 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
     if uncoordinated is not None:
         done = uncoordinated.run(keyed, context)
     else:
-        done = _run_function(task, keyed, state, context)
+        done = run_function(task.function, task.layout, keyed, state, context, task.partials)
     reached(Step.TASK_COMPUTED)
     watch.lap("compute")
 
@@ -151,7 +142,7 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
     state.apply(line.version, version, entries, task.committed, undo=task.saves_state)
     reached(Step.TASK_APPLIED)
     watch.lap("apply")
-    next_due = _next_due(task, shard, state)
+    due = next_due(task.function, task.layout, line.groups, state, task.time)
     state.verify_base()
     watch.lap("verify")
     return result_here(
@@ -165,22 +156,8 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
         state_bytes=state.size_bytes(),
         timings_ms=watch.laps_ms,
         uncoordinated=uncoordinated.applied() if uncoordinated is not None else None,
-        next_due=next_due,
+        next_due=due,
     )
-
-
-def _run_function(
-    task: KeyedTask, keyed: KeyedSlice, state: ShardState, context: EpochContext
-) -> OperatorResult:
-    if isinstance(task.function, Aggregation):
-        return run_aggregate(task.function, task.layout, keyed, state, context, task.partials)
-    run = run_batch if isinstance(task.function, BatchFunction) else run_rows
-    return run(task.function, task.layout, keyed, state, context)
-
-
-def keeps_times(layout: StateLayout) -> bool:
-    """Whether an operator may have something to do without rows."""
-    return any(field.kind is StateKind.TIMED for field in layout.fields)
 
 
 def _is_due(task: KeyedTask, shard: int) -> bool:
@@ -197,16 +174,6 @@ def _is_due(task: KeyedTask, shard: int) -> bool:
 
 def _no_rows(task: KeyedTask) -> pa.Table:
     return task.input.append(pa.field(GROUP_COLUMN, pa.int32())).empty_table()
-
-
-def _next_due(task: KeyedTask, shard: int, state: ShardState) -> NextDue | None:
-    if not keeps_times(task.layout):
-        return None
-    groups = task.shards[shard].groups
-    event, processing = (
-        earliest(task.layout.field(name), groups, state) for name in (EVENT_TIMERS, PROCESSING_TIMERS)
-    )
-    return NextDue(event_us=event, processing_us=processing)
 
 
 def _kept(task: KeyedTask) -> Kept:

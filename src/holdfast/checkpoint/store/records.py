@@ -114,6 +114,8 @@ class PlanRecord(Record, frozen=True, kw_only=True):
     """Operator uid -> its watermark, where event time reaches it."""
     closing: bool = False
     """The input has ended: whatever goes by event time and is still open is due."""
+    closed_through: int = 0
+    """The newest epoch before this one that closed whatever was open; 0: none."""
     combined: tuple[str, ...] = ()
     """The uids of the operators whose rows are combined by key before they go to their shards."""
 

@@ -181,6 +181,7 @@ class Planner:
             slices=slices,
             watermarks=self.watermarks.next(clock_ms),
             closing=closing,
+            closed_through=self._closed_through,
         )
 
 

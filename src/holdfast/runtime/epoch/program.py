@@ -34,6 +34,7 @@ from holdfast.graph.job_graph import (
     parents_of,
 )
 from holdfast.graph.partials import Partials, partials_of
+from holdfast.graph.windows import WindowAggregation
 from holdfast.state.encoding.keys import routing_expression
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import frame_ddl, parse_schema, parse_type
@@ -216,6 +217,10 @@ class _Typing:
                         f"{node.place} {describe(node)}: there is no column {column!r} to key or order by; "
                         f"its input has {', '.join(given.names)}"
                     )
+            if isinstance(node.function, WindowAggregation) and (
+                wrong := no_timestamp(node.function.on, given)
+            ):
+                raise DefinitionError(str(Mistake(node.place, describe(node), *wrong)))
             layout = state_layout(node.uid, node.function, given, node.key)
             routing = routing_expression(given, node.key) if node.key else ""
             marks = watermarks_of(node.parent)

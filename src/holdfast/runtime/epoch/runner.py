@@ -256,7 +256,7 @@ class EpochRunner:
         if naive is None:
             return None
         mark = plan.watermarks.get(node.uid, PlannedWatermark())
-        return EventTime(mark.before_us, mark.now_us, plan.closing, naive)
+        return EventTime(mark.before_us, mark.now_us, plan.closing, plan.closed_through, naive)
 
     def _operator_job(self, node: OperatorNode, task: KeyedTask, shards: int, frame: DataFrame) -> DataFrame:
         from pyspark.sql.functions import expr

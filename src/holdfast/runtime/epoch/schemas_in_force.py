@@ -16,6 +16,7 @@ from holdfast.errors import RestoreError
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregation
 from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.job_graph import OperatorNode
+from holdfast.graph.windows import PANES, WindowAggregation
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.settings import RunSettings
 from holdfast.state.cells.declarations import ValueState, declared_states
@@ -118,6 +119,8 @@ def declaration(node: OperatorNode, layout: StateLayout) -> Declared:
     """What an operator's function declares of its state."""
     if isinstance(node.function, Aggregation):
         return Declared(layout, aggregates={ACCUMULATOR: node.function.computed})
+    if isinstance(node.function, WindowAggregation):
+        return Declared(layout, aggregates={PANES: node.function.computed})
     states = declared_states(type(node.function))
     return Declared(
         layout,

@@ -232,12 +232,16 @@ def time_tail(at_us: int) -> bytes:
     return _PRESENT + (at_us + _SIGN).to_bytes(FIXED_BYTES - 1, "big")
 
 
+def time_of_tail(tail: bytes) -> int:
+    """The inverse of `time_tail`."""
+    return int.from_bytes(tail[1:FIXED_BYTES], "big") - _SIGN
+
+
 def of_time_key(key: bytes) -> tuple[int, bytes]:
     """The time, and the base of the key, that stand in a key of the time index."""
     start = PREFIX_BYTES + 1
     end = start + FIXED_BYTES
-    at_us = int.from_bytes(key[start + 1 : end], "big") - _SIGN
-    return at_us, key[:_GROUP_BYTES] + _KEY_SPACE + key[end:]
+    return time_of_tail(key[start:end]), key[:_GROUP_BYTES] + _KEY_SPACE + key[end:]
 
 
 _TIME_SPACE, _KEY_SPACE, _PRESENT = bytes([TIME_SPACE]), bytes([KEY_SPACE]), bytes([PRESENT])

@@ -57,8 +57,8 @@ class Shard(ABC, Generic[D]):
     def get(self, key: bytes) -> bytes | None:
         return self.get_many([key])[0]
 
-    def scan(self, prefix: bytes, end: bytes | None = None) -> Iterator[Item]:
-        first = prefix
+    def scan(self, prefix: bytes, end: bytes | None = None, start: bytes = b"") -> Iterator[Item]:
+        first = prefix + start
         for limit in chain(SCAN_PAGES, repeat(SCAN_PAGES[-1])):
             page, more_from = self._read(partial(self._page, first=first, limit=limit))
             for key, value in page:

@@ -58,7 +58,7 @@ def run_aggregate(
     UserCodeError where a sum overflows.
     """
     if partials is None:
-        keyed = replace(keyed, rows=_as_stored(aggregation, keyed.rows))
+        keyed = replace(keyed, rows=as_stored(aggregation, keyed.rows))
     given = keyed.rows.schema if partials is None else partials.input
     schema = aggregation.output_schema(given, keyed.key_columns)
     changes = keyed.no_changes()
@@ -66,14 +66,14 @@ def run_aggregate(
     if keyed.rows.num_rows:
         field = layout.field(ACCUMULATOR)
         kept, _ = read_column(field, keyed.bases, state)
-        accumulators, results = _folded(aggregation, keyed, kept, ctx, partials)
+        accumulators, results = folded(aggregation, keyed, kept, ctx, partials)
         struct = pa.StructArray.from_arrays(accumulators, fields=list(field.type))
         changes.values[ACCUMULATOR] = ValueChange(np.arange(keyed.key_count), struct)
         outputs[MAIN_OUTPUT] = pa.Table.from_arrays([*keyed.keys, *results], schema=schema)
     return OperatorResult(outputs, changes)
 
 
-def _as_stored(aggregation: Aggregation, rows: pa.Table) -> pa.Table:
+def as_stored(aggregation: Aggregation, rows: pa.Table) -> pa.Table:
     """The rows, with nested columns that are aggregated in the types that state has: Spark says `not null`
     within them, and names what is in an array, in its own way."""
     columns = {each.column for each in aggregation.aggregates.values()}
@@ -84,13 +84,14 @@ def _as_stored(aggregation: Aggregation, rows: pa.Table) -> pa.Table:
     return rows
 
 
-def _folded(
+def folded(
     aggregation: Aggregation,
     keyed: KeyedSlice,
     kept: pa.Array,
     ctx: EpochContext,
     partials: Partials | None,
 ) -> tuple[list[pa.Array], list[pa.Array]]:
+    """The accumulators of every key of a slice, from those that are `kept` and its rows, and the results."""
     fields = dict(zip((field.name for field in kept.type), kept.flatten(), strict=True))
     accumulators: list[pa.Array] = []
     results: list[pa.Array] = []
@@ -110,6 +111,33 @@ def _folded(
         accumulators += parts
         results.append(result)
     return accumulators, results
+
+
+def merged(
+    aggregation: Aggregation, accumulators: pa.Array, index: Index, count: int
+) -> tuple[list[pa.Array], list[pa.Array]]:
+    """Accumulators that belong together made one, `count` of them, and their results. `index`: which each
+    belongs to; numbers follow the first that has them. Overflow: a sum does not fit."""
+    fields = dict(zip((field.name for field in accumulators.type), accumulators.flatten(), strict=True))
+    joined: list[pa.Array] = []
+    results: list[pa.Array] = []
+    for name, aggregate in aggregation.aggregates.items():
+        own = [fields[field] for field in aggregate.accumulator_names(name)]
+        if aggregate.kind is AggregateKind.COLLECT:
+            whole = _joined_lists(own[0], index, count, aggregate.limit)
+            parts, result = [whole], whole
+        else:
+            nothing = [pa.nulls(count, each.type) for each in own]
+            parts, result = _merge(aggregate.kind, nothing, own, index, count)
+        joined += parts
+        results.append(result)
+    return joined, results
+
+
+def _joined_lists(lists: pa.Array, index: Index, count: int, limit: int) -> pa.Array:
+    """The newest `limit` values of the lists that belong together, in their order."""
+    owners = index[pc.list_parent_indices(lists).to_numpy()]
+    return _collected(pa.nulls(count, lists.type), pc.list_flatten(lists), owners, count, limit)
 
 
 def _fold(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from holdfast.state.encoding.layout import (
     StateLayout,
     is_shortened,
     of_time_key,
+    time_of_tail,
     time_prefix,
     time_tail,
 )
@@ -38,15 +39,30 @@ def due_times(field: StateField, groups: KeyGroupRange, state: ShardState, until
     return found
 
 
-def earliest(field: StateField, groups: KeyGroupRange, state: ShardState) -> int | None:
-    """The earliest time that a TIMED state holds; None: it holds none."""
-    firsts = (next(state.scan(time_prefix(group, field)), None) for group in range(groups.first, groups.end))
+def times_of_keys(field: StateField, state: ShardState, bases: Iterable[bytes]) -> DueByBase:
+    """All times that a TIMED state holds for these keys."""
+    found: DueByBase = {}
+    for base in bases:
+        prefix = base + field.suffix
+        found[base] = [time_of_tail(key[len(prefix) :]) for key, _ in state.scan(prefix)]
+    return found
+
+
+def earliest(
+    field: StateField, groups: KeyGroupRange, state: ShardState, from_us: int | None = None
+) -> int | None:
+    """The earliest time that a TIMED state holds, of those at `from_us` or later; None: it holds none."""
+    start = b"" if from_us is None else time_tail(from_us)
+    firsts = (
+        next(state.scan(time_prefix(group, field), start=start), None)
+        for group in range(groups.first, groups.end)
+    )
     return min((of_time_key(found[0])[0] for found in firsts if found is not None), default=None)
 
 
 def with_keys(
     keyed: KeyedSlice, layout: StateLayout, state: ShardState, bases: Sequence[bytes]
-) -> tuple[KeyedSlice, Mapping[bytes, int]]:
+) -> tuple[KeyedSlice, dict[bytes, int]]:
     """The slice, with the keys of these bases in it, also those that have no rows; and the number of each."""
     numbers = {base: number for number, base in enumerate(keyed.bases)}
     absent = [base for base in dict.fromkeys(bases) if base not in numbers]

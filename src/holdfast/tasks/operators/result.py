@@ -43,6 +43,8 @@ class EventTime:
     before_us: int | None = None
     now_us: int | None = None
     closing: bool = False
+    closed_through: int = 0
+    """The newest epoch before this one that was `closing`; 0: none."""
     naive: bool = False
     """Times have no time zone, as in a timestamp_ntz column."""
 

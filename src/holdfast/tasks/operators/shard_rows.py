@@ -97,10 +97,21 @@ def _distinct(codec: KeyCodec, columns: list[pa.Array]) -> tuple[Index, list[pa.
     else:
         # Floats (-0.0 is 0.0, NaN is NaN) and nested keys are equal when their bytes are.
         index = pa.array(codec.key_bytes(columns), pa.binary()).dictionary_encode().indices.to_numpy()
-    key_count = int(index.max()) + 1 if len(index) else 0
-    first = np.empty(key_count, dtype=np.int64)
-    first[index[::-1]] = np.arange(len(index))[::-1]
+    first = firsts(index)
     return index, [column.take(pa.array(first)) for column in columns]
+
+
+def numbered(values: npt.NDArray[np.int64]) -> Index:
+    """A number for each distinct value, by its first place."""
+    numbers: Index = pa.array(values).dictionary_encode().indices.to_numpy()
+    return numbers
+
+
+def firsts(index: Index) -> npt.NDArray[np.int64]:
+    """Where each number of an index is first."""
+    first = np.empty(int(index.max()) + 1 if len(index) else 0, dtype=np.int64)
+    first[index[::-1]] = np.arange(len(index))[::-1]
+    return first
 
 
 def _numbered(columns: list[pa.Array]) -> Index:
@@ -108,7 +119,7 @@ def _numbered(columns: list[pa.Array]) -> Index:
     for column in columns[1:]:
         more = column.dictionary_encode(null_encoding="encode")
         pairs = index.astype(np.int64) * len(more.dictionary) + more.indices.to_numpy()
-        index = pa.array(pairs).dictionary_encode().indices.to_numpy()
+        index = numbered(pairs)
     return index
 
 

@@ -59,7 +59,7 @@ class Overlaid:
     def get(self, key: bytes) -> bytes | None:
         return self.get_many([key])[0]
 
-    def scan(self, prefix: bytes, end: bytes | None = None) -> Iterator[Item]:
+    def scan(self, prefix: bytes, end: bytes | None = None, start: bytes = b"") -> Iterator[Item]:
         found: dict[bytes, bytes | None] = dict(self._state.scan(prefix))
         found.update((key, value) for key, value in self._overlay.items() if key.startswith(prefix))
         return iter(sorted((key, value) for key, value in found.items() if value is not None))

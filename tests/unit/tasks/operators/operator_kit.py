@@ -7,17 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.column_types import state_layout
-from holdfast.graph.functions import BatchFunction
 from holdfast.graph.partials import Partials
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.files.delta import to_entries
-from holdfast.tasks.operators.aggregate import run_aggregate
-from holdfast.tasks.operators.batch_function import run_batch
+from holdfast.tasks.operators.dispatch import run_function
 from holdfast.tasks.operators.result import EpochContext, EventTime, OperatorResult
-from holdfast.tasks.operators.row_function import run_rows
 from holdfast.tasks.operators.shard_rows import cut
 
 ALL_GROUPS = KeyGroupRange(KeyGroup(0), KeyGroup(128))
@@ -38,10 +34,13 @@ class DictState:
         self.get_manys += 1
         return [self.entries.get(key) for key in keys]
 
-    def scan(self, prefix: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, prefix: bytes, end: bytes | None = None, start: bytes = b""
+    ) -> Iterator[tuple[bytes, bytes]]:
         self.scans += 1
         found = [entry for entry in sorted(self.entries.items()) if entry[0].startswith(prefix)]
-        return iter([entry for entry in found if end is None or entry[0] < end])
+        first = prefix + start
+        return iter([entry for entry in found if entry[0] >= first and (end is None or entry[0] < end)])
 
 
 class Harness:
@@ -80,10 +79,7 @@ class Harness:
         groups = key_groups_of(routing_hash([table.column(name).combine_chunks() for name in self.key]), 128)
         ctx = EpochContext("op", self.epoch + 1, clock_ms, 0, self.on_error, time, ALL_GROUPS)
         keyed = cut(self.layout, table, groups, self.key, () if partials else self.order_by)
-        if isinstance(self.function, Aggregation):
-            return run_aggregate(self.function, self.layout, keyed, self.state, ctx, partials)
-        run = run_batch if isinstance(self.function, BatchFunction) else run_rows
-        return run(self.function, self.layout, keyed, self.state, ctx)
+        return run_function(self.function, self.layout, keyed, self.state, ctx, partials)
 
     def epoch_of(
         self, rows: Sequence[Any], time: EventTime | None = None, clock_ms: int = 1_000

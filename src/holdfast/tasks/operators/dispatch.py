@@ -1,0 +1,69 @@
+"""Which code runs an operator's function over a shard, and when the shard has something to do next."""
+
+from __future__ import annotations
+
+from holdfast.checkpoint.store.records import NextDue
+from holdfast.graph.aggregates import Aggregation
+from holdfast.graph.functions import BatchFunction, KeyedFunction
+from holdfast.graph.partials import Partials
+from holdfast.graph.windows import EMISSIONS, WindowAggregation
+from holdfast.ids import KeyGroupRange
+from holdfast.state.cells.timers import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.state.contract import ShardState
+from holdfast.state.encoding.layout import StateKind, StateLayout
+from holdfast.tasks.operators.aggregate import run_aggregate
+from holdfast.tasks.operators.batch_function import run_batch
+from holdfast.tasks.operators.due import earliest
+from holdfast.tasks.operators.result import EpochContext, EventTime, OperatorResult
+from holdfast.tasks.operators.row_function import run_rows
+from holdfast.tasks.operators.shard_rows import KeyedSlice
+from holdfast.tasks.operators.window_aggregate import next_close, run_window_aggregate
+
+KeyedOperator = KeyedFunction | BatchFunction | Aggregation | WindowAggregation
+"""The functions of operators with keys."""
+
+
+def run_function(
+    function: KeyedOperator,
+    layout: StateLayout,
+    keyed: KeyedSlice,
+    state: ShardState,
+    ctx: EpochContext,
+    partials: Partials | None = None,
+) -> OperatorResult:
+    """Run a function over a shard's rows, and over what has become due there."""
+    if isinstance(function, Aggregation):
+        return run_aggregate(function, layout, keyed, state, ctx, partials)
+    if isinstance(function, WindowAggregation):
+        return run_window_aggregate(function, layout, keyed, state, ctx)
+    if isinstance(function, BatchFunction):
+        return run_batch(function, layout, keyed, state, ctx)
+    return run_rows(function, layout, keyed, state, ctx)
+
+
+def keeps_times(layout: StateLayout) -> bool:
+    """Whether an operator may have something to do without rows."""
+    return any(field.kind is StateKind.TIMED for field in layout.fields)
+
+
+def next_due(
+    function: KeyedOperator,
+    layout: StateLayout,
+    groups: KeyGroupRange,
+    state: ShardState,
+    time: EventTime | None,
+) -> NextDue | None:
+    """When a shard has something to do next without rows, by its state after an epoch. None: its operator
+    keeps no times."""
+    if not keeps_times(layout):
+        return None
+
+    def first(name: str) -> int | None:
+        return earliest(layout.by_name[name], groups, state) if name in layout.by_name else None
+
+    if isinstance(function, WindowAggregation):
+        now_us = time.now_us if time is not None else None
+        return NextDue(
+            event_us=next_close(function, layout, groups, state, now_us), processing_us=first(EMISSIONS)
+        )
+    return NextDue(event_us=first(EVENT_TIMERS), processing_us=first(PROCESSING_TIMERS))

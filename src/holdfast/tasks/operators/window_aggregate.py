@@ -1,0 +1,351 @@
+"""Runs aggregates over windows of time: rows into panes, panes into windows; whole columns throughout.
+
+    rows  -> panes     what is kept of (key, pane), with the rows of the epoch, as `aggregate` does of a key
+    panes -> windows   the panes of a window that closes, or that has changed since, are merged and emitted
+
+Always true: a row is added to one pane, or is late. A pane stays until none of its windows can change. A
+window is emitted when it closes, unless it was emitted before and has not changed since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.graph.job_graph import LATE_ROWS, MAIN_OUTPUT
+from holdfast.graph.windows import (
+    EMISSIONS,
+    LATE_WATERMARK,
+    PANES,
+    REVISION,
+    WINDOW_START,
+    TimeWindow,
+    WindowAggregation,
+)
+from holdfast.ids import KeyGroupRange
+from holdfast.state.contract import ShardState
+from holdfast.state.encoding.layout import TIME_TYPE, StateField, StateLayout, map_tails
+from holdfast.state.files.delta import Changes, EntryChange
+from holdfast.tasks.operators.aggregate import Overflow, as_stored, folded, merged
+from holdfast.tasks.operators.due import due_times, earliest, times_of_keys, with_keys
+from holdfast.tasks.operators.result import FOREVER_US, EpochContext, EventTime, OperatorResult, user_error
+from holdfast.tasks.operators.shard_rows import Index, KeyedSlice, firsts, numbered
+
+Times = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+NEVER_US = -FOREVER_US
+"""Earlier than every time: where event time is not known yet."""
+
+
+def run_window_aggregate(
+    function: WindowAggregation,
+    layout: StateLayout,
+    keyed: KeyedSlice,
+    state: ShardState,
+    ctx: EpochContext,
+) -> OperatorResult:
+    """Add the rows to their panes, emit the windows that close or have changed after they did, and let go of
+    panes that no window needs. UserCodeError where a sum overflows."""
+    return _WindowRun(function, layout, keyed, state, ctx).run()
+
+
+def next_close(
+    function: WindowAggregation,
+    layout: StateLayout,
+    groups: KeyGroupRange,
+    state: ShardState,
+    now_us: int | None,
+) -> int | None:
+    """When a pane has something to be done for it next: a window of it closes, or it is let go of. `now_us`:
+    up to where that is done."""
+    window, panes = function.window, layout.field(PANES)
+    open_from = NEVER_US if now_us is None else _next_end(window, now_us) - window.size_us
+    due = []
+    if (is_open := earliest(panes, groups, state, open_from)) is not None:
+        first_end = int(_next_ends(window, np.array([is_open], np.int64))[0])
+        due.append((first_end if now_us is None else max(first_end, _next_end(window, now_us))) - 1)
+    first = earliest(panes, groups, state)
+    if first is not None and first < open_from:
+        due.append(int(_last_ends(window, np.array([first], np.int64))[0]) - 1 + function.lateness_us)
+    return min(due, default=None)
+
+
+@dataclass(frozen=True)
+class _Panes:
+    """Some panes of some keys: parallel columns. `values` has what is kept of each."""
+
+    keys: Numbers
+    starts: Times
+    values: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, which: Numbers) -> _Panes:
+        return _Panes(self.keys[which], self.starts[which], self.values.take(pa.array(which)))
+
+    @property
+    def revisions(self) -> Times:
+        return np.asarray(self.values.field(REVISION))
+
+
+class _WindowRun:
+    def __init__(
+        self,
+        function: WindowAggregation,
+        layout: StateLayout,
+        keyed: KeyedSlice,
+        state: ShardState,
+        ctx: EpochContext,
+    ) -> None:
+        self.function, self.window, self.layout, self.state = function, function.window, layout, state
+        self.ctx, self.time, self.field = ctx, ctx.time or EventTime(), layout.field(PANES)
+        self.keyed = replace(keyed, rows=as_stored(function.aggregation, keyed.rows))
+        self.schema = function.output_schema(self.keyed.rows.schema, keyed.key_columns)
+        self.before_us = NEVER_US if self.time.before_us is None else self.time.before_us
+        self.now_us = NEVER_US if self.time.now_us is None else self.time.now_us
+        self.early = _EarlyResults(function, layout, state, ctx)
+
+    def run(self) -> OperatorResult:
+        late, starts = self._without_late()
+        changed = self._with_rows(starts)
+        panes = self._to_look_at(changed)
+        output = self._emitted(panes)
+        changes = self.keyed.no_changes()
+        self._keep(changes, changed, panes)
+        self.early.plan(changes, self.keyed, changed.keys)
+        return OperatorResult({MAIN_OUTPUT: output, LATE_ROWS: late}, changes)
+
+    def _without_late(self) -> tuple[pa.Table, Times]:
+        """Take the rows out of the slice that are late or have no time, and give them; and the panes of the
+        others."""
+        times = self.keyed.rows.column(self.function.on).combine_chunks()
+        starts = _pane_starts(self.window, times)
+        last = _last_ends(self.window, starts) - 1 + self.function.lateness_us
+        late = (last <= self.before_us) | np.asarray(times.is_null())
+        rows = self.keyed.rows.filter(pa.array(late))
+        watermark = None if self.before_us == NEVER_US else self.before_us
+        column = pa.array([watermark] * rows.num_rows, pa.int64()).cast(times.type)
+        if late.any():
+            rest = self.keyed.rows.filter(pa.array(~late))
+            self.keyed = replace(self.keyed, rows=rest, index=self.keyed.index[~late])
+        return rows.append_column(pa.field(LATE_WATERMARK, times.type), column), starts[~late]
+
+    def _with_rows(self, row_starts: Times) -> _Panes:
+        """The panes that have rows in this epoch, with these in them."""
+        index = numbered(_paired(self.keyed.index.astype(np.int64), row_starts))
+        places = firsts(index)
+        keys, starts = self.keyed.index[places].astype(np.int64), row_starts[places]
+        if not len(places):
+            return _Panes(keys, starts, pa.array([], self.field.value_type))
+        # To the aggregation a pane of a key is a key.
+        pairs = replace(
+            self.keyed,
+            index=index,
+            keys=tuple(column.take(pa.array(keys)) for column in self.keyed.keys),
+            groups=self.keyed.groups[keys],
+            bases=[self.keyed.bases[key] for key in keys.tolist()],
+        )
+        kept = _read(self.field, self.state, pairs.bases, starts)
+        accumulators, _ = folded(self.function.aggregation, pairs, kept, self.ctx, None)
+        revisions = pa.array(np.full(len(places), self.ctx.epoch, np.int64))
+        values = pa.StructArray.from_arrays([*accumulators, revisions], fields=list(self.field.value_type))
+        return _Panes(keys, starts, values)
+
+    def _to_look_at(self, changed: _Panes) -> _Panes:
+        """All panes of the windows that are to be emitted, as they are now, and those to let go of. Where no
+        window is emitted these are no more than the changed ones."""
+        found: dict[bytes, list[int]] = {}
+        closes = _next_end(self.window, self.before_us) - 1 <= self.now_us
+        reopened = (_next_ends(self.window, changed.starts) - 1 <= self.before_us).any()
+        if closes or reopened or self.time.closing:
+            until = FOREVER_US if self.time.closing else self.now_us
+            found = due_times(self.field, self.ctx.groups, self.state, until)
+        for base, times in times_of_keys(self.field, self.state, self.early.due).items():
+            found[base] = times
+        if not found:
+            return changed
+        self.keyed, numbers = with_keys(self.keyed, self.layout, self.state, [*found, *self.early.due])
+        self.early.numbers = numbers
+        pairs = [(numbers[base], base, at) for base, times in found.items() for at in times]
+        fresh = set(zip(changed.keys.tolist(), changed.starts.tolist(), strict=True))
+        pairs = [pair for pair in pairs if (pair[0], pair[2]) not in fresh]
+        keys = np.fromiter((key for key, _, _ in pairs), np.int64, len(pairs))
+        starts = np.fromiter((at for _, _, at in pairs), np.int64, len(pairs))
+        values = _read(self.field, self.state, [base for _, base, _ in pairs], starts)
+        return _Panes(
+            np.concatenate([keys, changed.keys]),
+            np.concatenate([starts, changed.starts]),
+            pa.concat_arrays([values, changed.values]),
+        )
+
+    def _emitted(self, panes: _Panes) -> pa.Table:
+        """The rows of the windows that are emitted in this epoch."""
+        panes = panes.take(np.argsort(panes.starts, kind="stable"))
+        panes, ends = self._in_windows(panes)
+        index = numbered(_paired(panes.keys, ends))
+        places = firsts(index)
+        newest = np.zeros(len(places), np.int64)
+        np.maximum.at(newest, index, panes.revisions)
+        wanted = self._wanted(panes.keys[places], ends[places], newest)
+        if not wanted.any():
+            return self.schema.empty_table()
+        keys, ends = panes.keys[places][wanted], ends[places][wanted]
+        of_wanted = np.flatnonzero(wanted[index])
+        results = self._merged(panes.take(of_wanted), numbered(index[of_wanted].astype(np.int64)), keys)
+        times = self.schema.field(WINDOW_START).type
+        columns = [
+            *(column.take(pa.array(keys)) for column in self.keyed.keys),
+            pa.array(ends - self.window.size_us).cast(times),
+            pa.array(ends).cast(times),
+            *results,
+            pa.array(np.full(len(keys), self.ctx.epoch, np.int64)),
+        ]
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def _in_windows(self, panes: _Panes) -> tuple[_Panes, Times]:
+        """Every pane once for each window that it is in, and the ends of these windows."""
+        last, count = _last_ends(self.window, panes.starts), self.window.windows_per_pane
+        ends = (last[:, None] - np.arange(count) * self.window.every_us).ravel()
+        places = np.repeat(np.arange(len(panes)), count)
+        inside = ends > panes.starts[places]
+        return panes.take(places[inside]), ends[inside]
+
+    def _wanted(self, keys: Numbers, ends: Times, newest: Times) -> Flags:
+        """Which windows are emitted. `newest`: the epoch that last changed each."""
+        lasts = ends - 1
+        # What closed everything before has emitted what has not changed since.
+        unseen = newest > self.time.closed_through
+        closes = (lasts > self.before_us) & ((lasts <= self.now_us) | self.time.closing) & unseen
+        can_change = lasts + self.function.lateness_us > self.before_us
+        reopened = (lasts <= self.before_us) & can_change & (newest == self.ctx.epoch)
+        wanted: Flags = closes | reopened | self.early.wanted(keys, newest) & (lasts > self.now_us)
+        return wanted
+
+    def _merged(self, panes: _Panes, index: Index, keys: Numbers) -> list[pa.Array]:
+        try:
+            return merged(self.function.aggregation, panes.values, index, len(keys))[1]
+        except Overflow as overflow:
+            key = tuple(column[int(keys[overflow.key])].as_py() for column in self.keyed.keys)
+            text = f"a sum over a window is {overflow.value}, too large for its type"
+            raise user_error(
+                self.ctx, key[0] if len(key) == 1 else key, "(any of this key)", text
+            ) from overflow
+
+    def _keep(self, changes: Changes, changed: _Panes, panes: _Panes) -> None:
+        """Put what became of the panes into the changes."""
+        kept = changed.take(np.flatnonzero(self._can_change(changed.starts)))
+        gone = ~self._can_change(panes.starts)
+        if not len(kept) and not gone.any():
+            return
+        gone_keys, gone_starts = panes.keys[gone], panes.starts[gone]
+        changes.entries[PANES] = EntryChange(
+            np.concatenate([kept.keys, gone_keys]),
+            _timestamps(np.concatenate([kept.starts, gone_starts])),
+            pa.concat_arrays([kept.values, pa.nulls(len(gone_keys), self.field.value_type)]),
+            np.arange(len(kept) + len(gone_keys)) >= len(kept),
+        )
+
+    def _can_change(self, starts: Times) -> Flags:
+        last = _last_ends(self.window, starts) - 1 + self.function.lateness_us
+        still: Flags = last > self.now_us
+        return still
+
+
+class _EarlyResults:
+    """The keys whose windows are emitted before they close: those that have changed since they last were.
+
+    A key that changes gets an entry at the next step of `emit_every`, which says since which epoch.
+    """
+
+    def __init__(
+        self, function: WindowAggregation, layout: StateLayout, state: ShardState, ctx: EpochContext
+    ) -> None:
+        self._every_us, self._state, self._ctx = function.emit_every_us, state, ctx
+        self.due: dict[bytes, list[int]] = {}
+        """Base of a key -> the times of its entries that are due."""
+        self.numbers: dict[bytes, int] = {}
+        self._since: dict[bytes, int] = {}
+        if self._every_us is not None:
+            self._field = layout.field(EMISSIONS)
+            self.due = due_times(self._field, ctx.groups, state, ctx.clock_ms * 1_000)
+            for base, times in self.due.items():
+                epochs = _read(self._field, state, [base] * len(times), np.array(times, np.int64))
+                self._since[base] = min(epochs.to_pylist())
+
+    def wanted(self, keys: Numbers, newest: Times) -> Flags:
+        """Of windows of these keys, last changed in these epochs, those that are to be emitted."""
+        if not self.due:
+            return np.zeros(len(keys), np.bool_)
+        since = {self.numbers[base]: epoch for base, epoch in self._since.items()}
+        return newest >= np.fromiter(
+            (since.get(key, FOREVER_US) for key in keys.tolist()), np.int64, len(keys)
+        )
+
+    def plan(self, changes: Changes, keyed: KeyedSlice, changed: Numbers) -> None:
+        """Let go of the entries that were due; see that every key that has changed has one."""
+        if self._every_us is None:
+            return
+        at = (self._ctx.clock_ms * 1_000 // self._every_us + 1) * self._every_us
+        due = [(self.numbers[base], time) for base, times in self.due.items() for time in times]
+        keys = np.unique(changed)
+        bases = [keyed.bases[key] for key in keys.tolist()]
+        known = _read(self._field, self._state, bases, np.full(len(keys), at, np.int64))
+        keys = keys[np.asarray(known.is_null())]
+        if not due and not len(keys):
+            return
+        rows = np.concatenate([keys, np.array([key for key, _ in due], np.int64)])
+        times = np.concatenate([np.full(len(keys), at, np.int64), np.array([at for _, at in due], np.int64)])
+        changes.entries[EMISSIONS] = EntryChange(
+            rows,
+            _timestamps(times),
+            pa.array(np.full(len(rows), self._ctx.epoch, np.int64)),
+            np.arange(len(rows)) >= len(keys),
+        )
+
+
+def _read(field: StateField, state: ShardState, bases: list[bytes], times: Times) -> pa.Array:
+    """Entries of a TIMED state, by key and time; null where there is none."""
+    tails, _ = map_tails(field, _timestamps(times))
+    keys = [base + field.suffix + tail for base, tail in zip(bases, tails, strict=True)]
+    return field.codec.decode(state.get_many(keys))
+
+
+def _timestamps(times: Times) -> pa.Array:
+    return pa.array(times, pa.int64()).cast(TIME_TYPE)
+
+
+def _paired(keys: Numbers, times: Times) -> Numbers:
+    """A number for each pair, the same for equal ones."""
+    codes = numbered(times)
+    return keys * (int(codes.max(initial=0)) + 1) + codes
+
+
+def _pane_starts(window: TimeWindow, times: pa.Array) -> Times:
+    """Where the panes of some times begin; anything for a null."""
+    micros = np.asarray(times.cast(pa.timestamp("us", times.type.tz)).view(pa.int64()).fill_null(0))
+    return (micros - window.offset_us) // window.pane_us * window.pane_us + window.offset_us
+
+
+def _last_ends(window: TimeWindow, starts: Times) -> Times:
+    """Where the last windows end that panes are in."""
+    last_begins = (starts - window.offset_us) // window.every_us * window.every_us + window.offset_us
+    return last_begins + window.size_us
+
+
+def _next_ends(window: TimeWindow, times: Times) -> Times:
+    """The first ends of windows after some times; where panes begin there, of those that they are in."""
+    ends_from = window.offset_us + window.size_us
+    return (times - ends_from) // window.every_us * window.every_us + window.every_us + ends_from
+
+
+def _next_end(window: TimeWindow, after_us: int) -> int:
+    """The first end of a window of which not all was complete at `after_us`: its last µs is later."""
+    if after_us == NEVER_US:
+        return NEVER_US
+    return int(_next_ends(window, np.array([after_us + 1], np.int64))[0])

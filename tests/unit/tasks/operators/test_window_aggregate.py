@@ -1,0 +1,172 @@
+"""Windows of time over a shard: what is late, what is emitted again, early results, and what stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import UserCodeError
+from holdfast.graph.aggregates import Aggregation, count, sum
+from holdfast.graph.job_graph import LATE_ROWS
+from holdfast.graph.windows import WindowAggregation, sliding, tumbling
+from holdfast.tasks.operators.dispatch import next_due
+from holdfast.tasks.operators.result import EventTime
+from tests.unit.tasks.operators.operator_kit import ALL_GROUPS, Harness
+
+S = 1_000_000
+ROWS = pa.schema([("user", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("value", pa.int64())])
+
+
+def harness(window: Any = None, **settings: Any) -> Harness:
+    aggregation = Aggregation({"n": count(), "total": sum("value")})
+    return Harness(
+        WindowAggregation(window or tumbling("10s"), "ts", aggregation, **settings), ROWS, ("user",)
+    )
+
+
+def rows(*seconds: float | None, user: str = "ann") -> list[tuple[Any, ...]]:
+    return [(user, None if at is None else int(at * S), 1) for at in seconds]
+
+
+def time(before: float | None, now: float | None, **more: Any) -> EventTime:
+    """Watermarks in seconds: all before them is complete."""
+    return EventTime(*(None if at is None else int(at * S) - 1 for at in (before, now)), **more)
+
+
+def seen(result: Any) -> list[tuple[Any, ...]]:
+    """(start, end, n, revision) of what was emitted."""
+    return sorted(
+        (r["window_start"].timestamp(), r["window_end"].timestamp(), r["n"], r["revision"])
+        for r in result.outputs[""].to_pylist()
+    )
+
+
+def due(run: Harness, now: float | None) -> Any:
+    found = next_due(run.function, run.layout, ALL_GROUPS, run.state, time(None, now))  # type: ignore[arg-type]
+    assert found is not None
+    return None if found.event_us is None else (found.event_us + 1) / S
+
+
+def test_a_window_closes_when_the_watermark_has_passed_its_end() -> None:
+    run = harness()
+    assert seen(run.epoch_of(rows(1, 2, 11), time(None, None))) == []
+    assert due(run, None) == 10
+    assert seen(run.epoch_of([], time(None, 9.999))) == []
+    assert seen(run.epoch_of([], time(9.999, 10))) == [(0, 10, 2, 3)]
+    assert due(run, 10) == 20
+    assert seen(run.epoch_of([], time(10, 25))) == [(10, 20, 1, 4)]
+    assert run.state.entries == {}
+    assert due(run, 25) is None
+
+
+def test_rows_of_the_epoch_in_which_a_window_closes_are_in_it() -> None:
+    run = harness()
+    run.epoch_of(rows(1), time(None, None))
+    assert seen(run.epoch_of(rows(3, 12), time(None, 11))) == [(0, 10, 2, 2)]
+
+
+def test_a_row_is_late_once_all_its_windows_are_closed() -> None:
+    run = harness()
+    run.epoch_of(rows(1), time(None, 10))
+    result = run.epoch_of([*rows(9, 10), ("bob", None, 5)], time(10, 10))
+    late = result.outputs[LATE_ROWS].to_pylist()
+    assert [(r["user"], r["value"]) for r in late] == [("ann", 1), ("bob", 5)]
+    assert late[0]["watermark"].timestamp() == 9.999999
+    assert seen(run.epoch_of([], time(10, 20))) == [(10, 20, 1, 3)]
+
+
+def test_a_row_of_a_sliding_window_counts_in_those_that_are_open() -> None:
+    run = harness(sliding("10s", every="5s"))
+    run.epoch_of(rows(1), time(None, 10))
+    result = run.epoch_of(rows(7), time(10, 10))
+    assert result.outputs[LATE_ROWS].num_rows == 0
+    assert seen(result) == [], "the window from 0 to 10 is closed"
+    assert seen(run.epoch_of([], time(10, 20))) == [(5, 15, 1, 3)]
+
+
+def test_late_rows_that_are_allowed_emit_their_window_again_with_a_higher_revision() -> None:
+    run = harness(allowed_lateness="5s")
+    assert seen(run.epoch_of(rows(1, 2), time(None, 10))) == [(0, 10, 2, 1)]
+    assert due(run, 10) == 15, "the pane stays until then"
+    assert seen(run.epoch_of(rows(3), time(10, 14))) == [(0, 10, 3, 2)]
+    assert seen(run.epoch_of([], time(14, 14))) == [], "nothing has changed"
+    result = run.epoch_of(rows(4), time(14, 20))
+    assert seen(result) == [(0, 10, 4, 4)]
+    assert run.state.entries == {}
+    assert run.epoch_of(rows(5), time(20, 20)).outputs[LATE_ROWS].num_rows == 1
+
+
+def test_the_next_window_is_due_before_an_older_one_is_let_go_of() -> None:
+    run = harness(allowed_lateness="1h")
+    run.epoch_of(rows(1, 12), time(None, 10))
+    assert due(run, 10) == 20
+
+
+def test_a_closing_epoch_emits_what_is_open_and_a_window_again_only_if_it_changes_after_it() -> None:
+    run = harness()
+    run.epoch_of(rows(1, 12), time(None, None))
+    assert seen(run.epoch_of([], time(None, 5, closing=True))) == [(0, 10, 1, 2), (10, 20, 1, 2)]
+    # The job goes on: one window gets another row, the other none.
+    run.epoch_of(rows(13), time(5, 5, closed_through=2))
+    assert seen(run.epoch_of([], time(5, 30, closed_through=2))) == [(10, 20, 2, 4)]
+    assert run.state.entries == {}
+
+
+def test_early_results_of_the_windows_that_have_changed() -> None:
+    run = harness(emit_every="1s")
+    run.epoch_of(rows(1, 12) + rows(1, user="bob"), time(None, None), clock_ms=10_300)
+    assert seen(run.epoch_of([], time(None, None), clock_ms=10_900)) == []
+    assert seen(run.epoch_of([], time(None, None), clock_ms=11_000)) == [
+        (0, 10, 1, 3), (0, 10, 1, 3), (10, 20, 1, 3),
+    ]  # fmt: skip
+    assert seen(run.epoch_of([], time(None, None), clock_ms=13_000)) == []
+    run.epoch_of(rows(2), time(None, None), clock_ms=13_100)
+    run.epoch_of(rows(3), time(None, None), clock_ms=13_200)
+    assert seen(run.epoch_of([], time(None, None), clock_ms=14_500)) == [(0, 10, 3, 7)]
+    found = next_due(run.function, run.layout, ALL_GROUPS, run.state, None)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.processing_us is None
+    assert seen(run.epoch_of([], time(None, 20), clock_ms=14_600)) == [
+        (0, 10, 1, 8), (0, 10, 3, 8), (10, 20, 1, 8),
+    ]  # fmt: skip
+
+
+def test_nothing_is_read_of_windows_while_none_closes() -> None:
+    run = harness()
+    run.epoch_of(rows(*range(20)), time(None, 5))
+    scans = run.state.scans
+    run.epoch_of(rows(8), time(5, 6))
+    assert run.state.scans == scans
+
+
+def test_a_sum_that_overflows_names_the_key() -> None:
+    run = harness(sliding("20s", every="10s"))
+    many = [("ann", 1 * S, 2**62), ("ann", 12 * S, 2**62)]
+    run.epoch_of(many, time(None, None))
+    with pytest.raises(UserCodeError, match="ann"):
+        run.epoch_of([], time(None, 40))
+
+
+@pytest.mark.parametrize(
+    ("window", "told"),
+    [
+        (tumbling("0s"), "no time at all"),
+        (tumbling("-5s"), "negative"),
+        (tumbling("soon"), "not a duration"),
+        (sliding("5s", every="10s"), "leave rows out"),
+        (sliding("1h", every="7ms"), "panes"),
+        (tumbling(5), "not text"),  # type: ignore[arg-type]
+        (tumbling("5s", offset="x"), "offset"),
+    ],
+)
+def test_windows_that_make_no_sense_are_refused_with_a_remedy(window: Any, told: str) -> None:
+    text = "\n".join(window.mistakes())
+    assert told in text
+    assert "; " in text
+
+
+def test_windows_say_what_they_are() -> None:
+    assert str(tumbling("300s")) == "tumbling windows of 5m"
+    assert str(sliding("1h", every="10m", offset="-5m")) == "windows of 1h every 10m from 5m"
