@@ -184,12 +184,12 @@ class KeyedStream:
         self,
         window: Window,
         *,
-        on: str,
+        on: str | None = None,
         allowed_lateness: str | None = None,
         emit_every: str | None = None,
     ) -> WindowedStream:
         """Take the rows of each key window by window, by the event time in column `on`: see `hf.tumbling`,
-        `hf.sliding`.
+        `hf.sliding`, `hf.session`; or by their number, whatever the time: `hf.count_window`.
 
         A window closes when the watermark has passed its end, and is emitted once, with `revision`, the
         epoch. Rows that come later are in `.late()`; with `allowed_lateness` those that come within it are
@@ -225,7 +225,7 @@ class WindowedStream:
         self,
         keyed: KeyedStream,
         window: Window,
-        on: str,
+        on: str | None,
         allowed_lateness: str | None,
         emit_every: str | None,
     ) -> None:

@@ -38,7 +38,7 @@ from holdfast.graph.job_graph import (
     describe,
 )
 from holdfast.graph.uncoordinated import Uncoordinated
-from holdfast.graph.windows import Window, WindowAggregation
+from holdfast.graph.windows import CountWindow, Window, WindowAggregation
 from holdfast.state.encoding.routing import check_hashable
 from holdfast.state.encoding.types import parse_schema, schema_ddl
 
@@ -250,16 +250,19 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
 
 
 def _window_texts(node: OperatorNode, function: WindowAggregation, rows: pa.Schema | None) -> Iterator[str]:
-    if not _is_a(function.window, get_args(Window) or Window):
+    if not _is_a(function.window, get_args(Window)):
         yield f"{_shown(function.window)} is not a window; give hf.tumbling('5s') or another one"
         return
     yield from function.mistakes()
-    if not watermarks_of(node.parent):
+    timed = not isinstance(function.window, CountWindow)
+    if timed and not watermarks_of(node.parent):
         yield (
             "its windows close by event time, and not all of its rows have a watermark; declare "
             "stream.watermark('column', delay='10s') right after each source before it"
         )
-    if rows is not None and (wrong := no_timestamp(function.on, rows)) is not None:
+    if function.on is None and timed:
+        return
+    if function.on is not None and rows is not None and (wrong := no_timestamp(function.on, rows)):
         yield "; ".join(wrong)
         return
     told = list(_aggregation_texts(function.aggregation, rows, []))

@@ -18,11 +18,17 @@ from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.state.encoding.layout import TIME_TYPE, StateField, StateKind
 
-PANES, EMISSIONS = "panes", "emissions"
-"""The states of an operator over windows: what is kept of each pane; which keys have early results due."""
+PANES, EMISSIONS, SESSIONS, CLOSINGS, COUNTED = "panes", "emissions", "sessions", "closings", "counted"
+"""The states of operators over windows: what is kept of each pane, and which keys have early results due; the
+sessions of each key, and when they close; what has been counted of each key."""
+SESSION_START, SESSION_LAST, SESSION_EMITTED, COUNTED_ROWS = "start_us", "last_us", "emitted", "rows"
+OWN_FIELDS = {SESSIONS: (SESSION_START, SESSION_LAST, SESSION_EMITTED), COUNTED: (COUNTED_ROWS,)}
+"""What a state holds besides accumulators: the times of a session's first and last row, and the epoch that
+last emitted it with these (0: none did); how many rows a key has had."""
 REVISION = "revision"
 """The epoch that a row of a window comes from, and that last changed a pane."""
 WINDOW_START, WINDOW_END = WINDOW_COLUMNS = ("window_start", "window_end")
+WINDOW_NUMBER, DELETED = "window", "deleted"
 PANES_PER_WINDOW_MAX = 10_000
 
 
@@ -84,7 +90,42 @@ class TimeWindow:
             )
 
 
-Window = TimeWindow
+@dataclass(frozen=True)
+class SessionWindow:
+    """Rows of a key that follow one another by less than `gap`. A session ends `gap` after its last row."""
+
+    gap: str
+
+    @cached_property
+    def gap_us(self) -> int:
+        return duration_ms(self.gap) * 1_000
+
+    def __str__(self) -> str:
+        """What it is. Stored with its sessions: this text never changes."""
+        return f"sessions with a gap of {_told(self.gap_us)}"
+
+    def mistakes(self) -> Iterator[str]:
+        """Everything wrong with it, remedy included."""
+        yield from _duration_mistakes("its gap", self.gap)
+
+
+@dataclass(frozen=True)
+class CountWindow:
+    """So many rows of a key, one window after another."""
+
+    rows: int
+
+    def __str__(self) -> str:
+        """What it is. Stored with what is counted: this text never changes."""
+        return f"windows of {self.rows} rows"
+
+    def mistakes(self) -> Iterator[str]:
+        """Everything wrong with it, remedy included."""
+        if type(self.rows) is not int or self.rows < 1:
+            yield f"a window of {self.rows!r} rows is none; give a whole number of at least 1"
+
+
+Window = TimeWindow | SessionWindow | CountWindow
 
 
 def tumbling(size: str, offset: str = "0s") -> TimeWindow:
@@ -97,12 +138,22 @@ def sliding(size: str, *, every: str, offset: str = "0s") -> TimeWindow:
     return TimeWindow(size, every, offset)
 
 
+def session(gap: str) -> SessionWindow:
+    """Windows of rows that follow one another by less than `gap`, such as the visit of a user."""
+    return SessionWindow(gap)
+
+
+def count_window(rows: int) -> CountWindow:
+    """Windows of so many rows of a key, whatever their times."""
+    return CountWindow(rows)
+
+
 @dataclass(frozen=True)
 class WindowAggregation:
     """Aggregates over windows: one row for each key and window when it closes."""
 
     window: Window
-    on: str
+    on: str | None
     aggregation: Aggregation
     allowed_lateness: str | None = None
     emit_every: str | None = None
@@ -120,36 +171,52 @@ class WindowAggregation:
         """What the stored panes are of: field -> aggregate, and the windows themselves."""
         return {**self.aggregation.computed, "(window)": str(self.window)}
 
-    def pane_type(self, rows: pa.Schema) -> pa.StructType:
-        """What is stored of a pane."""
-        return pa.struct([*self.aggregation.accumulator_type(rows), pa.field(REVISION, pa.int64())])
+    @property
+    def state(self) -> str:
+        """The state that holds what is kept of windows."""
+        return {TimeWindow: PANES, SessionWindow: SESSIONS, CountWindow: COUNTED}[type(self.window)]
 
     def state_fields(self, rows: pa.Schema) -> tuple[StateField, ...]:
         """The states of the operator over rows of this schema."""
-        panes = StateField(1, PANES, StateKind.TIMED, pa.map_(TIME_TYPE, self.pane_type(rows)))
+        accumulators = [*self.aggregation.accumulator_type(rows), pa.field(REVISION, pa.int64())]
+        numbers = [pa.field(name, pa.int64()) for name in OWN_FIELDS.get(self.state, ())]
+        kept = pa.struct([*numbers, *accumulators])
+        if isinstance(self.window, CountWindow):
+            return (StateField(1, COUNTED, StateKind.VALUE, kept),)
+        if isinstance(self.window, SessionWindow):
+            closings = StateField(2, CLOSINGS, StateKind.TIMED, pa.map_(TIME_TYPE, pa.bool_()))
+            return StateField(1, SESSIONS, StateKind.VALUE, pa.list_(kept)), closings
+        panes = StateField(1, PANES, StateKind.TIMED, pa.map_(TIME_TYPE, kept))
         if self.emit_every is None:
             return (panes,)
         return panes, StateField(2, EMISSIONS, StateKind.TIMED, pa.map_(TIME_TYPE, pa.int64()))
 
     def output_schema(self, rows: pa.Schema, key_columns: Sequence[str]) -> pa.Schema:
-        """Key columns, window_start, window_end, the results, revision."""
-        taken = [*key_columns, *WINDOW_COLUMNS, REVISION]
-        for name in self.aggregation.aggregates:
-            if name in taken:
-                raise DefinitionError(f"aggregate {name!r} is named like another column; rename it")
-        for name in key_columns:
-            if name in (*WINDOW_COLUMNS, REVISION):
-                raise DefinitionError(
-                    f"the key column {name!r} is named like a column of the windows; rename it with "
-                    "transform(...)"
-                )
+        """Key columns, the window (its start and end; of a count its number), the results, revision; for
+        sessions `deleted`."""
         results = self.aggregation.output_schema(rows, key_columns)
         keys, rest = list(results)[: len(key_columns)], list(results)[len(key_columns) :]
-        times = [pa.field(name, rows.field(self.on).type) for name in WINDOW_COLUMNS]
-        return pa.schema([*keys, *times, *rest, pa.field(REVISION, pa.int64())])
+        if isinstance(self.window, CountWindow):
+            windows = [pa.field(WINDOW_NUMBER, pa.int64())]
+        else:
+            assert self.on is not None
+            windows = [pa.field(name, rows.field(self.on).type) for name in WINDOW_COLUMNS]
+        ends = [pa.field(REVISION, pa.int64())]
+        if isinstance(self.window, SessionWindow):
+            ends.append(pa.field(DELETED, pa.bool_()))
+        schema = pa.schema([*keys, *windows, *rest, *ends])
+        for name in schema.names:
+            if schema.names.count(name) > 1:
+                raise DefinitionError(
+                    f"{name!r} is a column of the windows, and a key column or an aggregate has that name "
+                    "too; rename that one"
+                )
+        return schema
 
     def late_schema(self, rows: pa.Schema) -> pa.Schema:
         """The columns of the rows, and the watermark that they came after."""
+        if self.on is None:
+            raise DefinitionError("windows that are counted have no late rows; leave out late()")
         if LATE_WATERMARK in rows.names:
             raise DefinitionError(
                 f"a column {LATE_WATERMARK!r} of the rows is named like one of late rows; rename it with "
@@ -160,6 +227,14 @@ class WindowAggregation:
     def mistakes(self) -> Iterator[str]:
         """Everything wrong with its times, remedy included."""
         yield from self.window.mistakes()
+        if isinstance(self.window, CountWindow):
+            if self.on is not None or self.allowed_lateness is not None or self.emit_every is not None:
+                yield "windows that are counted go by no time; leave out on, allowed_lateness and emit_every"
+            return
+        if self.on is None:
+            yield "its windows go by time, and no column is named; say on='ts'"
+        if isinstance(self.window, SessionWindow) and self.emit_every is not None:
+            yield "sessions give no early results, since their bounds are not known; leave out emit_every"
         if self.allowed_lateness is not None:
             yield from _duration_mistakes("allowed_lateness", self.allowed_lateness, may_be_zero=True)
         if self.emit_every is not None:

@@ -217,9 +217,8 @@ class _Typing:
                         f"{node.place} {describe(node)}: there is no column {column!r} to key or order by; "
                         f"its input has {', '.join(given.names)}"
                     )
-            if isinstance(node.function, WindowAggregation) and (
-                wrong := no_timestamp(node.function.on, given)
-            ):
+            on = node.function.on if isinstance(node.function, WindowAggregation) else None
+            if on is not None and (wrong := no_timestamp(on, given)) is not None:
                 raise DefinitionError(str(Mistake(node.place, describe(node), *wrong)))
             layout = state_layout(node.uid, node.function, given, node.key)
             routing = routing_expression(given, node.key) if node.key else ""

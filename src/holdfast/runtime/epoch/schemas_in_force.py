@@ -16,7 +16,7 @@ from holdfast.errors import RestoreError
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregation
 from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.job_graph import OperatorNode
-from holdfast.graph.windows import PANES, WindowAggregation
+from holdfast.graph.windows import WindowAggregation
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.settings import RunSettings
 from holdfast.state.cells.declarations import ValueState, declared_states
@@ -120,7 +120,7 @@ def declaration(node: OperatorNode, layout: StateLayout) -> Declared:
     if isinstance(node.function, Aggregation):
         return Declared(layout, aggregates={ACCUMULATOR: node.function.computed})
     if isinstance(node.function, WindowAggregation):
-        return Declared(layout, aggregates={PANES: node.function.computed})
+        return Declared(layout, aggregates={node.function.state: node.function.computed})
     states = declared_states(type(node.function))
     return Declared(
         layout,

@@ -6,21 +6,36 @@ from holdfast.checkpoint.store.records import NextDue
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import BatchFunction, KeyedFunction
 from holdfast.graph.partials import Partials
-from holdfast.graph.windows import EMISSIONS, WindowAggregation
+from holdfast.graph.windows import (
+    CLOSINGS,
+    EMISSIONS,
+    CountWindow,
+    SessionWindow,
+    TimeWindow,
+    WindowAggregation,
+)
 from holdfast.ids import KeyGroupRange
 from holdfast.state.cells.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateKind, StateLayout
 from holdfast.tasks.operators.aggregate import run_aggregate
 from holdfast.tasks.operators.batch_function import run_batch
+from holdfast.tasks.operators.count_windows import run_count_windows
 from holdfast.tasks.operators.due import earliest
 from holdfast.tasks.operators.result import EpochContext, EventTime, OperatorResult
 from holdfast.tasks.operators.row_function import run_rows
+from holdfast.tasks.operators.session_windows import run_session_windows
 from holdfast.tasks.operators.shard_rows import KeyedSlice
-from holdfast.tasks.operators.window_aggregate import next_close, run_window_aggregate
+from holdfast.tasks.operators.time_windows import next_close, run_time_windows
 
 KeyedOperator = KeyedFunction | BatchFunction | Aggregation | WindowAggregation
 """The functions of operators with keys."""
+
+_WINDOWS = {
+    TimeWindow: run_time_windows,
+    SessionWindow: run_session_windows,
+    CountWindow: run_count_windows,
+}
 
 
 def run_function(
@@ -35,7 +50,7 @@ def run_function(
     if isinstance(function, Aggregation):
         return run_aggregate(function, layout, keyed, state, ctx, partials)
     if isinstance(function, WindowAggregation):
-        return run_window_aggregate(function, layout, keyed, state, ctx)
+        return _WINDOWS[type(function.window)](function, layout, keyed, state, ctx)
     if isinstance(function, BatchFunction):
         return run_batch(function, layout, keyed, state, ctx)
     return run_rows(function, layout, keyed, state, ctx)
@@ -61,9 +76,11 @@ def next_due(
     def first(name: str) -> int | None:
         return earliest(layout.by_name[name], groups, state) if name in layout.by_name else None
 
-    if isinstance(function, WindowAggregation):
+    if isinstance(function, WindowAggregation) and isinstance(function.window, TimeWindow):
         now_us = time.now_us if time is not None else None
         return NextDue(
             event_us=next_close(function, layout, groups, state, now_us), processing_us=first(EMISSIONS)
         )
+    if isinstance(function, WindowAggregation):
+        return NextDue(event_us=first(CLOSINGS))
     return NextDue(event_us=first(EVENT_TIMERS), processing_us=first(PROCESSING_TIMERS))

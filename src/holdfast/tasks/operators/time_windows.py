@@ -12,37 +12,35 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.graph.job_graph import LATE_ROWS, MAIN_OUTPUT
-from holdfast.graph.windows import (
-    EMISSIONS,
-    LATE_WATERMARK,
-    PANES,
-    REVISION,
-    WINDOW_START,
-    TimeWindow,
-    WindowAggregation,
-)
+from holdfast.graph.windows import EMISSIONS, PANES, REVISION, WINDOW_START, TimeWindow, WindowAggregation
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import ShardState
-from holdfast.state.encoding.layout import TIME_TYPE, StateField, StateLayout, map_tails
+from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.delta import Changes, EntryChange
 from holdfast.tasks.operators.aggregate import Overflow, as_stored, folded, merged
 from holdfast.tasks.operators.due import due_times, earliest, times_of_keys, with_keys
-from holdfast.tasks.operators.result import FOREVER_US, EpochContext, EventTime, OperatorResult, user_error
+from holdfast.tasks.operators.result import FOREVER_US, EpochContext, EventTime, OperatorResult
 from holdfast.tasks.operators.shard_rows import Index, KeyedSlice, firsts, numbered
+from holdfast.tasks.operators.window_rows import (
+    NEVER_US,
+    Flags,
+    Numbers,
+    Times,
+    micros_of,
+    of_pairs,
+    overflowed,
+    paired,
+    read_timed,
+    timestamps,
+    watermarks,
+    without_late,
+)
 
-Times = npt.NDArray[np.int64]
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
-NEVER_US = -FOREVER_US
-"""Earlier than every time: where event time is not known yet."""
-
-
-def run_window_aggregate(
+def run_time_windows(
     function: WindowAggregation,
     layout: StateLayout,
     keyed: KeyedSlice,
@@ -63,7 +61,7 @@ def next_close(
 ) -> int | None:
     """When a pane has something to be done for it next: a window of it closes, or it is let go of. `now_us`:
     up to where that is done."""
-    window, panes = function.window, layout.field(PANES)
+    window, panes = _time_window(function), layout.field(PANES)
     open_from = NEVER_US if now_us is None else _next_end(window, now_us) - window.size_us
     due = []
     if (is_open := earliest(panes, groups, state, open_from)) is not None:
@@ -103,12 +101,12 @@ class _WindowRun:
         state: ShardState,
         ctx: EpochContext,
     ) -> None:
-        self.function, self.window, self.layout, self.state = function, function.window, layout, state
+        self.function, self.layout, self.state = function, layout, state
+        self.window = _time_window(function)
         self.ctx, self.time, self.field = ctx, ctx.time or EventTime(), layout.field(PANES)
         self.keyed = replace(keyed, rows=as_stored(function.aggregation, keyed.rows))
         self.schema = function.output_schema(self.keyed.rows.schema, keyed.key_columns)
-        self.before_us = NEVER_US if self.time.before_us is None else self.time.before_us
-        self.now_us = NEVER_US if self.time.now_us is None else self.time.now_us
+        self.before_us, self.now_us = watermarks(ctx.time)
         self.early = _EarlyResults(function, layout, state, ctx)
 
     def run(self) -> OperatorResult:
@@ -124,34 +122,24 @@ class _WindowRun:
     def _without_late(self) -> tuple[pa.Table, Times]:
         """Take the rows out of the slice that are late or have no time, and give them; and the panes of the
         others."""
-        times = self.keyed.rows.column(self.function.on).combine_chunks()
-        starts = _pane_starts(self.window, times)
+        on = self.function.on
+        assert on is not None
+        times = self.keyed.rows.column(on).combine_chunks()
+        starts = _pane_starts(self.window, micros_of(times))
         last = _last_ends(self.window, starts) - 1 + self.function.lateness_us
         late = (last <= self.before_us) | np.asarray(times.is_null())
-        rows = self.keyed.rows.filter(pa.array(late))
-        watermark = None if self.before_us == NEVER_US else self.before_us
-        column = pa.array([watermark] * rows.num_rows, pa.int64()).cast(times.type)
-        if late.any():
-            rest = self.keyed.rows.filter(pa.array(~late))
-            self.keyed = replace(self.keyed, rows=rest, index=self.keyed.index[~late])
-        return rows.append_column(pa.field(LATE_WATERMARK, times.type), column), starts[~late]
+        self.keyed, rows = without_late(self.keyed, on, late, self.before_us)
+        return rows, starts[~late]
 
     def _with_rows(self, row_starts: Times) -> _Panes:
         """The panes that have rows in this epoch, with these in them."""
-        index = numbered(_paired(self.keyed.index.astype(np.int64), row_starts))
+        index = numbered(paired(self.keyed.index.astype(np.int64), row_starts))
         places = firsts(index)
         keys, starts = self.keyed.index[places].astype(np.int64), row_starts[places]
         if not len(places):
             return _Panes(keys, starts, pa.array([], self.field.value_type))
-        # To the aggregation a pane of a key is a key.
-        pairs = replace(
-            self.keyed,
-            index=index,
-            keys=tuple(column.take(pa.array(keys)) for column in self.keyed.keys),
-            groups=self.keyed.groups[keys],
-            bases=[self.keyed.bases[key] for key in keys.tolist()],
-        )
-        kept = _read(self.field, self.state, pairs.bases, starts)
+        pairs = of_pairs(self.keyed, index, keys)
+        kept = read_timed(self.field, self.state, pairs.bases, starts)
         accumulators, _ = folded(self.function.aggregation, pairs, kept, self.ctx, None)
         revisions = pa.array(np.full(len(places), self.ctx.epoch, np.int64))
         values = pa.StructArray.from_arrays([*accumulators, revisions], fields=list(self.field.value_type))
@@ -177,7 +165,7 @@ class _WindowRun:
         pairs = [pair for pair in pairs if (pair[0], pair[2]) not in fresh]
         keys = np.fromiter((key for key, _, _ in pairs), np.int64, len(pairs))
         starts = np.fromiter((at for _, _, at in pairs), np.int64, len(pairs))
-        values = _read(self.field, self.state, [base for _, base, _ in pairs], starts)
+        values = read_timed(self.field, self.state, [base for _, base, _ in pairs], starts)
         return _Panes(
             np.concatenate([keys, changed.keys]),
             np.concatenate([starts, changed.starts]),
@@ -188,7 +176,7 @@ class _WindowRun:
         """The rows of the windows that are emitted in this epoch."""
         panes = panes.take(np.argsort(panes.starts, kind="stable"))
         panes, ends = self._in_windows(panes)
-        index = numbered(_paired(panes.keys, ends))
+        index = numbered(paired(panes.keys, ends))
         places = firsts(index)
         newest = np.zeros(len(places), np.int64)
         np.maximum.at(newest, index, panes.revisions)
@@ -231,11 +219,7 @@ class _WindowRun:
         try:
             return merged(self.function.aggregation, panes.values, index, len(keys))[1]
         except Overflow as overflow:
-            key = tuple(column[int(keys[overflow.key])].as_py() for column in self.keyed.keys)
-            text = f"a sum over a window is {overflow.value}, too large for its type"
-            raise user_error(
-                self.ctx, key[0] if len(key) == 1 else key, "(any of this key)", text
-            ) from overflow
+            raise overflowed(overflow, self.keyed, keys, self.ctx) from overflow
 
     def _keep(self, changes: Changes, changed: _Panes, panes: _Panes) -> None:
         """Put what became of the panes into the changes."""
@@ -246,7 +230,7 @@ class _WindowRun:
         gone_keys, gone_starts = panes.keys[gone], panes.starts[gone]
         changes.entries[PANES] = EntryChange(
             np.concatenate([kept.keys, gone_keys]),
-            _timestamps(np.concatenate([kept.starts, gone_starts])),
+            timestamps(np.concatenate([kept.starts, gone_starts])),
             pa.concat_arrays([kept.values, pa.nulls(len(gone_keys), self.field.value_type)]),
             np.arange(len(kept) + len(gone_keys)) >= len(kept),
         )
@@ -275,7 +259,7 @@ class _EarlyResults:
             self._field = layout.field(EMISSIONS)
             self.due = due_times(self._field, ctx.groups, state, ctx.clock_ms * 1_000)
             for base, times in self.due.items():
-                epochs = _read(self._field, state, [base] * len(times), np.array(times, np.int64))
+                epochs = read_timed(self._field, state, [base] * len(times), np.array(times, np.int64))
                 self._since[base] = min(epochs.to_pylist())
 
     def wanted(self, keys: Numbers, newest: Times) -> Flags:
@@ -295,7 +279,7 @@ class _EarlyResults:
         due = [(self.numbers[base], time) for base, times in self.due.items() for time in times]
         keys = np.unique(changed)
         bases = [keyed.bases[key] for key in keys.tolist()]
-        known = _read(self._field, self._state, bases, np.full(len(keys), at, np.int64))
+        known = read_timed(self._field, self._state, bases, np.full(len(keys), at, np.int64))
         keys = keys[np.asarray(known.is_null())]
         if not due and not len(keys):
             return
@@ -303,33 +287,20 @@ class _EarlyResults:
         times = np.concatenate([np.full(len(keys), at, np.int64), np.array([at for _, at in due], np.int64)])
         changes.entries[EMISSIONS] = EntryChange(
             rows,
-            _timestamps(times),
+            timestamps(times),
             pa.array(np.full(len(rows), self._ctx.epoch, np.int64)),
             np.arange(len(rows)) >= len(keys),
         )
 
 
-def _read(field: StateField, state: ShardState, bases: list[bytes], times: Times) -> pa.Array:
-    """Entries of a TIMED state, by key and time; null where there is none."""
-    tails, _ = map_tails(field, _timestamps(times))
-    keys = [base + field.suffix + tail for base, tail in zip(bases, tails, strict=True)]
-    return field.codec.decode(state.get_many(keys))
+def _time_window(function: WindowAggregation) -> TimeWindow:
+    assert isinstance(function.window, TimeWindow)
+    return function.window
 
 
-def _timestamps(times: Times) -> pa.Array:
-    return pa.array(times, pa.int64()).cast(TIME_TYPE)
-
-
-def _paired(keys: Numbers, times: Times) -> Numbers:
-    """A number for each pair, the same for equal ones."""
-    codes = numbered(times)
-    return keys * (int(codes.max(initial=0)) + 1) + codes
-
-
-def _pane_starts(window: TimeWindow, times: pa.Array) -> Times:
-    """Where the panes of some times begin; anything for a null."""
-    micros = np.asarray(times.cast(pa.timestamp("us", times.type.tz)).view(pa.int64()).fill_null(0))
-    return (micros - window.offset_us) // window.pane_us * window.pane_us + window.offset_us
+def _pane_starts(window: TimeWindow, times: Times) -> Times:
+    """Where the panes of some times begin."""
+    return (times - window.offset_us) // window.pane_us * window.pane_us + window.offset_us
 
 
 def _last_ends(window: TimeWindow, starts: Times) -> Times:

@@ -1,0 +1,86 @@
+"""What operators over windows share: times as numbers, rows that are late, entries by time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.errors import UserCodeError
+from holdfast.graph.windows import LATE_WATERMARK
+from holdfast.state.contract import ShardState
+from holdfast.state.encoding.layout import TIME_TYPE, StateField, map_tails
+from holdfast.tasks.operators.aggregate import Overflow
+from holdfast.tasks.operators.result import FOREVER_US, EpochContext, EventTime, user_error
+from holdfast.tasks.operators.shard_rows import KeyedSlice, numbered
+
+Times = npt.NDArray[np.int64]
+"""µs since 1970."""
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+NEVER_US = -FOREVER_US
+"""Earlier than every time: where event time is not known yet."""
+
+
+def watermarks(time: EventTime | None) -> tuple[int, int]:
+    """Up to where windows were closed before the epoch, and are after it."""
+    time = time or EventTime()
+    before, now = (NEVER_US if at is None else at for at in (time.before_us, time.now_us))
+    return before, now
+
+
+def micros_of(times: pa.Array) -> Times:
+    """A column of timestamps as numbers; anything for a null."""
+    return np.asarray(times.cast(pa.timestamp("us", times.type.tz)).view(pa.int64()).fill_null(0))
+
+
+def timestamps(times: Times) -> pa.Array:
+    """Numbers as the times of TIMED states."""
+    return pa.array(times, pa.int64()).cast(TIME_TYPE)
+
+
+def without_late(keyed: KeyedSlice, on: str, late: Flags, before_us: int) -> tuple[KeyedSlice, pa.Table]:
+    """The slice without its late rows; and these, with the watermark that they came after."""
+    rows, type = keyed.rows.filter(pa.array(late)), keyed.rows.schema.field(on).type
+    watermark = None if before_us == NEVER_US else before_us
+    column = pa.array([watermark] * rows.num_rows, pa.int64()).cast(type)
+    given = rows.append_column(pa.field(LATE_WATERMARK, type), column)
+    if not rows.num_rows:
+        return keyed, given
+    rest = replace(keyed, rows=keyed.rows.filter(pa.array(~late)), index=keyed.index[~late])
+    return rest, given
+
+
+def paired(keys: Numbers, times: Times) -> Numbers:
+    """A number for each pair, the same for equal ones."""
+    codes = numbered(times)
+    return keys * (int(codes.max(initial=0)) + 1) + codes
+
+
+def of_pairs(keyed: KeyedSlice, index: npt.NDArray[np.int32], keys: Numbers) -> KeyedSlice:
+    """The slice as an aggregation takes it, to which each window (or pane) of a key is a key: `index` says
+    which each row belongs to, `keys` the key of each."""
+    return replace(
+        keyed,
+        index=index,
+        keys=tuple(column.take(pa.array(keys)) for column in keyed.keys),
+        groups=keyed.groups[keys],
+        bases=[keyed.bases[key] for key in keys.tolist()],
+    )
+
+
+def read_timed(field: StateField, state: ShardState, bases: list[bytes], times: Times) -> pa.Array:
+    """Entries of a TIMED state, by key and time; null where there is none."""
+    tails, _ = map_tails(field, timestamps(times))
+    keys = [base + field.suffix + tail for base, tail in zip(bases, tails, strict=True)]
+    return field.codec.decode(state.get_many(keys))
+
+
+def overflowed(overflow: Overflow, keyed: KeyedSlice, keys: Numbers, ctx: EpochContext) -> UserCodeError:
+    """The error of a sum over a window that does not fit. `keys`: of the windows."""
+    key = tuple(column[int(keys[overflow.key])].as_py() for column in keyed.keys)
+    text = f"a sum over a window is {overflow.value}, too large for its type"
+    return user_error(ctx, key[0] if len(key) == 1 else key, "(any of this key)", text)
