@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,7 +17,6 @@ import pyarrow as pa
 from holdfast.connectors.memory import MemorySink, MemorySource
 from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregate, Aggregation
-from holdfast.graph.column_types import known_schema
 from holdfast.graph.functions import OperatorFunction
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
@@ -31,9 +30,11 @@ from holdfast.graph.job_graph import (
 )
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check
+from holdfast.state.cells.timers import datetime_of, microseconds
 from holdfast.state.encoding.row_objects import Row
 from holdfast.state.encoding.types import parse_schema, schema_ddl
-from holdfast.tasks.operators.result import EpochContext
+from holdfast.tasks.operators.result import EpochContext, EventTime
+from holdfast.testing.declared_operator import operator_of, without_zone
 from holdfast.testing.one_shard import Shard, shard_of
 from holdfast.testing.sent_rows import guessed_schema, rows_of_table, table_of_sent
 
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 UID = "function"
 """What the function is called in errors."""
 
-_1970 = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+FIRINGS_MAX = 100
+"""How many epochs in a row timers may bring about that timers set."""
 
 SentRow = Mapping[str, Any] | Sequence[Any]
 """A row to send: columns by name, or values in the order of `schema`."""
@@ -55,6 +57,7 @@ class _Epoch:
 
     rows: pa.Table
     clock_ms: int
+    time: EventTime | None
     outputs: Mapping[str, pa.Table]
 
 
@@ -71,7 +74,8 @@ class Harness:
     first rows. `order_by`, `on_error`: as where the function is declared in a job.
 
     Each `send` is one epoch. Every `checkpoint_every` of them there is a checkpoint; None: only when
-    `checkpoint` is called. As with a job, output is shown with the checkpoint that holds its epoch.
+    `checkpoint` is called. As with a job, output is shown with the checkpoint that holds its epoch. Time
+    stands still: `watermark` and `clock` move it, and fire the timers that are due then.
     """
 
     def __init__(
@@ -91,8 +95,11 @@ class Harness:
         self._function = function
         self._key, self._order_by, self._on_error = _names(key), _names(order_by), on_error
         self._every = checkpoint_every
-        self._clock_ms = 0
-        self._epoch = 0
+        self._clock_ms = self._epoch = 0
+        self._has_event_time, self._naive = True, False
+        self._watermark_us: int | None = None
+        self._checkpointed_us: int | None = None
+        """The watermark of the last checkpoint."""
         self._pending: list[_Epoch] = []
         """Run since the last checkpoint."""
         self._thrown_away: list[_Epoch] = []
@@ -110,29 +117,17 @@ class Harness:
 
         `schema`: needed where only Spark knows the columns that come in, which is behind a transform.
         """
-        nodes = {node.uid: node for node in job.graph().operators}
-        node = nodes.get(uid)
-        if node is None:
-            known = ", ".join(map(repr, nodes)) or "none"
-            raise DefinitionError(f"job {job.name!r} has no operator {uid!r}; there are: {known}")
-        if node.uncoordinated is not None:
-            raise DefinitionError(
-                f"operator {uid!r} saves its keys on their own, which the harness does not do; give its "
-                "function to Harness(...)"
-            )
-        rows = known_schema(node.parent)
-        if schema is None and rows is None:
-            raise DefinitionError(
-                f"the columns that operator {uid!r} gets are not known without Spark; give schema='...'"
-            )
-        return cls(
-            node.function,
-            key=node.key,
-            schema=schema_ddl(rows) if schema is None else schema,
-            order_by=node.order_by,
-            on_error=node.on_error,
+        operator = operator_of(job, uid, schema)
+        harness = cls(
+            operator.node.function,
+            key=operator.node.key,
+            schema=schema_ddl(operator.rows),
+            order_by=operator.node.order_by,
+            on_error=operator.node.on_error,
             checkpoint_every=checkpoint_every,
         )
+        harness._has_event_time, harness._naive = operator.has_event_time, operator.naive
+        return harness
 
     @classmethod
     def aggregate(
@@ -162,19 +157,42 @@ class Harness:
             if not rows:
                 return []
             self._begin(guessed_schema(rows))
-        sent = table_of_sent(rows, self._schema)
-        self._thrown_away = []
-        return self._run(sent, self._clock_ms)
+        return self._advance(table_of_sent(rows, self._schema), self._time())
 
-    def clock(self, at: int | dt.datetime) -> None:
-        """Processing time is `at` from here on: ms since 1970, or a moment (in UTC, if it names no zone)."""
-        at_ms = _ms(at)
-        if at_ms < self._clock_ms:
-            raise ValueError(
-                f"the clock is at {self._clock_ms} ms and cannot go back to {at_ms}; processing time never "
-                "does in a job: give a later time, or begin a new Harness"
+    def watermark(self, at: int | dt.datetime) -> list[Row]:
+        """Event time has come to `at`: ms since 1970, or a moment (in UTC, if it names no zone). One epoch
+        without rows, in which event timers up to there fire; gives what it adds to the main output."""
+        at_us = microseconds(at)
+        if not self._has_event_time:
+            raise DefinitionError(
+                "no watermark is declared before the operator in its job; declare "
+                "stream.watermark('column', delay='10s') right after the source"
             )
+        if self._watermark_us is not None and at_us < self._watermark_us:
+            raise _back("the watermark", self._watermark_us, at_us)
+        if self._shard is None:
+            self._watermark_us = self._checkpointed_us = at_us
+            return []
+        return self._advance(
+            self._schema.empty_table(), EventTime(self._watermark_us, at_us, naive=self._naive)
+        )
+
+    def end_of_input(self) -> list[Row]:
+        """There are no more rows: one epoch in which all event timers fire, as in a job that has read
+        everything. Gives what it adds to the main output."""
+        time = self._time()
+        if self._shard is None or time is None:
+            return []
+        return self._advance(self._schema.empty_table(), replace(time, closing=True))
+
+    def clock(self, at: int | dt.datetime) -> list[Row]:
+        """Processing time is `at` from here on, given as for `watermark`. Processing timers up to there fire,
+        in an epoch without rows if there are any; gives what that adds to the main output."""
+        at_ms = microseconds(at) // 1_000
+        if at_ms < self._clock_ms:
+            raise _back("processing time", self._clock_ms * 1_000, at_ms * 1_000)
         self._clock_ms = at_ms
+        return self._fire()
 
     def checkpoint(self) -> None:
         """Make everything so far durable, and show its output."""
@@ -183,13 +201,14 @@ class Harness:
         for epoch in self._pending:
             for name, table in epoch.outputs.items():
                 self._shown.setdefault(name, []).extend(rows_of_table(table))
-        self._pending = []
+        self._pending, self._checkpointed_us = [], self._watermark_us
 
     def crash(self) -> None:
         """Throw everything away but the last checkpoint, and restore that. `replay` sends again what a
         job's sources would."""
         self._epoch -= len(self._pending)
         self._thrown_away, self._pending = self._pending, []
+        self._watermark_us = self._checkpointed_us
         if self._shard is not None:
             self._shard.restore()
 
@@ -197,7 +216,7 @@ class Harness:
         """Run the epochs again that the crash just before threw away: the same rows at the same times. Gives
         what they add to the main output."""
         again, self._thrown_away = self._thrown_away, []
-        return [row for epoch in again for row in self._run(epoch.rows, epoch.clock_ms)]
+        return [row for epoch in again for row in self._run(epoch.rows, epoch.clock_ms, epoch.time)]
 
     @property
     def outputs(self) -> list[Row]:
@@ -232,6 +251,15 @@ class Harness:
         """The keys of which anything is stored; tuples where there are several key columns."""
         return [] if self._shard is None else self._shard.keys()
 
+    def timers(self, key: Any) -> dict[str, list[dt.datetime]]:
+        """The timers of a key that have not fired, by their clock: "event", "processing". A clock without
+        timers is not there."""
+        found = {} if self._shard is None else self._shard.timers(key)
+        return {
+            clock: [datetime_of(at, self._naive and clock == "event") for at in times]
+            for clock, times in found.items()
+        }
+
     def _begin(self, schema: pa.Schema) -> None:
         """Now that the columns are known: let the operator be checked as a job's, and start it empty."""
         place = Place.of_caller()
@@ -250,14 +278,39 @@ class Harness:
         sink = SinkNode(uid="sink", parent=source, sink=MemorySink(), place=place)
         check(Graph(name="harness", nodes=(source, operator, sink), place=place))
         self._schema, self._shard = schema, shard_of(operator, schema)
+        self._naive = without_zone(schema)
 
-    def _run(self, rows: pa.Table, clock_ms: int) -> list[Row]:
+    def _time(self) -> EventTime | None:
+        """Event time as it is."""
+        now = self._watermark_us
+        return EventTime(now, now, naive=self._naive) if self._has_event_time else None
+
+    def _advance(self, rows: pa.Table, time: EventTime | None) -> list[Row]:
+        """One more epoch, and those that it makes due."""
+        self._thrown_away = []
+        return self._run(rows, self._clock_ms, time) + self._fire()
+
+    def _fire(self) -> list[Row]:
+        """As many epochs without rows as are due."""
+        made: list[Row] = []
+        for _ in range(FIRINGS_MAX):
+            if self._shard is None or not self._shard.is_due(self._watermark_us, self._clock_ms * 1_000):
+                return made
+            self._thrown_away = []
+            made += self._run(self._schema.empty_table(), self._clock_ms, self._time())
+        raise DefinitionError(
+            f"on_timer has set timers that were due at once in {FIRINGS_MAX} epochs one after the other, and "
+            "a job would never end with that; set them later than the one that fires"
+        )
+
+    def _run(self, rows: pa.Table, clock_ms: int, time: EventTime | None) -> list[Row]:
         assert self._shard is not None
         epoch = self._epoch + 1
-        ctx = EpochContext(UID, epoch, clock_ms, 0, self._on_error)
+        ctx = EpochContext(UID, epoch, clock_ms, 0, self._on_error, time)
         outputs = self._shard.run(rows, ctx)
         self._epoch = epoch
-        self._pending.append(_Epoch(rows, clock_ms, outputs))
+        self._watermark_us = None if time is None else time.now_us
+        self._pending.append(_Epoch(rows, clock_ms, time, outputs))
         if self._every is not None and len(self._pending) >= self._every:
             self.checkpoint()
         return rows_of_table(outputs[MAIN_OUTPUT]) if MAIN_OUTPUT in outputs else []
@@ -267,8 +320,8 @@ def _names(columns: str | Sequence[str]) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
-def _ms(at: int | dt.datetime) -> int:
-    if isinstance(at, int):
-        return at
-    moment = at if at.tzinfo is not None else at.replace(tzinfo=dt.UTC)
-    return (moment - _1970) // dt.timedelta(milliseconds=1)
+def _back(clock: str, now_us: int, at_us: int) -> ValueError:
+    return ValueError(
+        f"{clock} is at {datetime_of(now_us)} and cannot go back to {datetime_of(at_us)}, as it never does "
+        "in a job; give a later time, or begin a new Harness"
+    )

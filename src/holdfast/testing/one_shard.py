@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,9 +23,11 @@ from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.column_types import state_layout
 from holdfast.graph.functions import BatchFunction, OperatorFunction
 from holdfast.graph.job_graph import OperatorNode
+from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.inspect.point_query import key_columns
 from holdfast.state.cells.redistribution import ShardList
 from holdfast.state.cells.shard_list import pack_list, unpack_list
+from holdfast.state.cells.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.state.contract import (
     EMPTY_VERSION,
     DeltaStep,
@@ -38,15 +41,19 @@ from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
 from holdfast.state.files.changes import Changes
 from holdfast.state.files.delta import read_delta, to_entries, write_delta
-from holdfast.state.files.rows import changes_from
+from holdfast.state.files.rows import changes_from, rows_of
 from holdfast.state.local.backends import open_state, remove_others
+from holdfast.tasks.keyed import keeps_times
 from holdfast.tasks.operators.aggregate import run_aggregate
 from holdfast.tasks.operators.batch_function import run_batch
+from holdfast.tasks.operators.due import earliest
 from holdfast.tasks.operators.result import EpochContext, OperatorResult
 from holdfast.tasks.operators.row_function import run_rows, run_unkeyed_rows
 from holdfast.tasks.operators.shard_rows import KeyedSlice, cut
 
 KEY_GROUPS = 128
+ALL_GROUPS = KeyGroupRange(KeyGroup(0), KeyGroup(KEY_GROUPS))
+TIMER_STATES = {"event": EVENT_TIMERS, "processing": PROCESSING_TIMERS}
 _RESTORED = "what the harness keeps"
 
 
@@ -67,6 +74,12 @@ class Shard(Protocol):
 
     def keys(self) -> list[Any]:
         """The keys of which anything is stored, in no particular order."""
+
+    def timers(self, key: Any) -> dict[str, list[int]]:
+        """The timers of a key in µs since 1970, by their clock; a clock without any is not there."""
+
+    def is_due(self, event_us: int | None, processing_us: int) -> bool:
+        """Whether there is a timer up to one of these times."""
 
 
 def shard_of(node: OperatorNode, rows: pa.Schema) -> Shard:
@@ -90,14 +103,14 @@ class KeyedShard:
         self._state = self._opened()
 
     def run(self, rows: pa.Table, ctx: EpochContext) -> dict[str, pa.Table]:
-        if not rows.num_rows:
-            # As in a job: a shard that got no rows is not run.
+        if not rows.num_rows and not keeps_times(self._layout):
+            # As in a job: a shard that got no rows is not run, unless it keeps times.
             return {}
         groups = key_groups_of(
             routing_hash([rows.column(name).combine_chunks() for name in self._node.key]), KEY_GROUPS
         )
         keyed = cut(self._layout, rows, groups, self._node.key, self._node.order_by)
-        done = self._run_function(keyed, ctx)
+        done = self._run_function(keyed, replace(ctx, groups=ALL_GROUPS))
         delta = write_delta(self._layout, done.changes)
         version = Version(ctx.epoch, self._lives, "")
         self._state.apply(
@@ -115,19 +128,42 @@ class KeyedShard:
         self._state = self._opened()
 
     def state(self, key: Any) -> dict[str, Any]:
+        stored = self._stored_of(key)
+        found = ((field.name, _stored(field, stored)) for field in self._layout.fields)
+        return {name: values[0] for name, values in found if values}
+
+    def keys(self) -> list[Any]:
+        rows = rows_of(self._layout, self._state.scan(b""))
+        columns = [objects_of(rows.column(number)) for number in range(len(self._layout.key))]
+        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def timers(self, key: Any) -> dict[str, list[int]]:
+        if not keeps_times(self._layout):
+            return {}
+        entries = self._stored_of(key).entries
+        return {
+            clock: sorted(entries[name].entry.cast(pa.int64()).to_pylist())
+            for clock, name in TIMER_STATES.items()
+            if name in entries
+        }
+
+    def is_due(self, event_us: int | None, processing_us: int) -> bool:
+        if not keeps_times(self._layout):
+            return False
+        for name, until_us in zip(TIMER_STATES.values(), (event_us, processing_us), strict=True):
+            first = earliest(self._layout.field(name), ALL_GROUPS, self._state)
+            if first is not None and until_us is not None and first <= until_us:
+                return True
+        return False
+
+    def _stored_of(self, key: Any) -> Changes:
         names = self._layout.key.names
         if isinstance(key, tuple) and len(key) == len(names) > 1:
             key = dict(zip(names, key, strict=True))
         columns = key_columns(self._layout, key)
         groups = key_groups_of(routing_hash(columns), KEY_GROUPS)
         (base,) = self._layout.keys.encode(columns, groups)
-        stored = changes_from(self._layout, self._state.scan(base))
-        found = ((field.name, _stored(field, stored)) for field in self._layout.fields)
-        return {name: values[0] for name, values in found if values}
-
-    def keys(self) -> list[Any]:
-        columns = [objects_of(column) for column in changes_from(self._layout, self._state.scan(b"")).keys]
-        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        return changes_from(self._layout, self._state.scan(base))
 
     @property
     def _version(self) -> Version:
@@ -163,7 +199,9 @@ def _loaded(layout: StateLayout, data: bytes) -> Entries:
 
 
 def _stored(field: StateField, of_key: Changes) -> list[Any]:
-    """The one value that is stored of a state, or none."""
+    """The one value that is stored of a state, or none. Timers are no state to the user."""
+    if field.kind is StateKind.TIMED:
+        return []
     if field.kind is StateKind.VALUE:
         return objects_of(of_key.values[field.name].values) if field.name in of_key.values else []
     entries = of_key.entries.get(field.name)
@@ -218,3 +256,9 @@ class UnkeyedShard:
 
     def keys(self) -> list[Any]:
         return []
+
+    def timers(self, key: Any) -> dict[str, list[int]]:
+        return {}
+
+    def is_due(self, event_us: int | None, processing_us: int) -> bool:
+        return False
