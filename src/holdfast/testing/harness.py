@@ -20,6 +20,7 @@ from holdfast.graph.aggregates import Aggregate, Aggregation
 from holdfast.graph.functions import OperatorFunction
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
+    LATE_ROWS,
     MAIN_OUTPUT,
     Graph,
     OperatorNode,
@@ -27,9 +28,11 @@ from holdfast.graph.job_graph import (
     SinkNode,
     SourceNode,
     UnkeyedNode,
+    WatermarkNode,
 )
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check
+from holdfast.graph.windows import WindowAggregation
 from holdfast.state.cells.timers import datetime_of, microseconds
 from holdfast.state.encoding.row_objects import Row
 from holdfast.state.encoding.types import parse_schema, schema_ddl
@@ -39,7 +42,7 @@ from holdfast.testing.one_shard import Shard, shard_of
 from holdfast.testing.sent_rows import guessed_schema, rows_of_table, table_of_sent
 
 if TYPE_CHECKING:
-    from holdfast.graph.job_graph import OnError, StatefulFunction
+    from holdfast.graph.job_graph import OnError, StatefulFunction, StreamNode
 
 UID = "function"
 """What the function is called in errors."""
@@ -59,6 +62,14 @@ class _Epoch:
     clock_ms: int
     time: EventTime | None
     outputs: Mapping[str, pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """How far event time is: the watermark, and the newest epoch in which the input was at its end."""
+
+    watermark_us: int | None = None
+    closed_through: int = 0
 
 
 class Harness:
@@ -97,9 +108,7 @@ class Harness:
         self._every = checkpoint_every
         self._clock_ms = self._epoch = 0
         self._has_event_time, self._naive = True, False
-        self._watermark_us: int | None = None
-        self._checkpointed_us: int | None = None
-        """The watermark of the last checkpoint."""
+        self._reached = self._checkpointed = _Reached()
         self._pending: list[_Epoch] = []
         """Run since the last checkpoint."""
         self._thrown_away: list[_Epoch] = []
@@ -121,12 +130,13 @@ class Harness:
         harness = cls(
             operator.node.function,
             key=operator.node.key,
-            schema=schema_ddl(operator.rows),
             order_by=operator.node.order_by,
             on_error=operator.node.on_error,
             checkpoint_every=checkpoint_every,
         )
-        harness._has_event_time, harness._naive = operator.has_event_time, operator.naive
+        harness._has_event_time = operator.has_event_time
+        harness._begin(operator.rows)
+        harness._naive = operator.naive
         return harness
 
     @classmethod
@@ -168,14 +178,15 @@ class Harness:
                 "no watermark is declared before the operator in its job; declare "
                 "stream.watermark('column', delay='10s') right after the source"
             )
-        if self._watermark_us is not None and at_us < self._watermark_us:
-            raise _back("the watermark", self._watermark_us, at_us)
+        before_us = self._reached.watermark_us
+        if before_us is not None and at_us < before_us:
+            raise _back("the watermark", before_us, at_us)
         if self._shard is None:
-            self._watermark_us = self._checkpointed_us = at_us
+            self._reached = self._checkpointed = _Reached(at_us)
             return []
-        return self._advance(
-            self._schema.empty_table(), EventTime(self._watermark_us, at_us, naive=self._naive)
-        )
+        time = self._time()
+        assert time is not None
+        return self._advance(self._schema.empty_table(), replace(time, now_us=at_us))
 
     def end_of_input(self) -> list[Row]:
         """There are no more rows: one epoch in which all event timers fire, as in a job that has read
@@ -201,14 +212,14 @@ class Harness:
         for epoch in self._pending:
             for name, table in epoch.outputs.items():
                 self._shown.setdefault(name, []).extend(rows_of_table(table))
-        self._pending, self._checkpointed_us = [], self._watermark_us
+        self._pending, self._checkpointed = [], self._reached
 
     def crash(self) -> None:
         """Throw everything away but the last checkpoint, and restore that. `replay` sends again what a
         job's sources would."""
         self._epoch -= len(self._pending)
         self._thrown_away, self._pending = self._pending, []
-        self._watermark_us = self._checkpointed_us
+        self._reached = self._checkpointed
         if self._shard is not None:
             self._shard.restore()
 
@@ -225,9 +236,9 @@ class Harness:
 
     def output(self, name: str) -> list[Row]:
         """The same for the side output `name`."""
-        known = [MAIN_OUTPUT, *getattr(self._function, "outputs", {}), DEAD_LETTERS]
+        known = [MAIN_OUTPUT, *getattr(self._function, "outputs", {}), DEAD_LETTERS, LATE_ROWS]
         if name not in known:
-            declared = ", ".join(map(repr, known[1:-1])) or "none"
+            declared = ", ".join(map(repr, known[1:-2])) or "none"
             raise DefinitionError(
                 f"there is no side output {name!r}; declared are: {declared}; name one of them"
             )
@@ -238,6 +249,11 @@ class Harness:
         """With `on_error="dead-letter"`: the rows set aside, with the columns `row`, `key`, `error` and
         `epoch`."""
         return self.output(DEAD_LETTERS)
+
+    @property
+    def late(self) -> list[Row]:
+        """Of windows: the rows that came after all their windows had closed, with the watermark of then."""
+        return self.output(LATE_ROWS)
 
     def state(self, key: Any = None) -> dict[str, Any]:
         """What is stored of a key (a value, or a tuple or a dict for several columns), by state. A state of
@@ -264,10 +280,14 @@ class Harness:
         """Now that the columns are known: let the operator be checked as a job's, and start it empty."""
         place = Place.of_caller()
         source = SourceNode(uid="sent", source=MemorySource([], schema=schema_ddl(schema)), place=place)
+        parent: StreamNode = source
+        if isinstance(self._function, WindowAggregation) and self._has_event_time:
+            on = self._function.on
+            parent = WatermarkNode(parent=source, column=on, delay="0s", idle_after=None, place=place)
         unkeyed = isinstance(self._function, OperatorFunction) and not self._key
         operator = (UnkeyedNode if unkeyed else OperatorNode)(
             uid=UID,
-            parent=source,
+            parent=parent,
             key=self._key,
             order_by=self._order_by,
             function=self._function,
@@ -282,8 +302,10 @@ class Harness:
 
     def _time(self) -> EventTime | None:
         """Event time as it is."""
-        now = self._watermark_us
-        return EventTime(now, now, naive=self._naive) if self._has_event_time else None
+        if not self._has_event_time:
+            return None
+        now_us, closed_through = self._reached.watermark_us, self._reached.closed_through
+        return EventTime(now_us, now_us, closed_through=closed_through, naive=self._naive)
 
     def _advance(self, rows: pa.Table, time: EventTime | None) -> list[Row]:
         """One more epoch, and those that it makes due."""
@@ -294,7 +316,7 @@ class Harness:
         """As many epochs without rows as are due."""
         made: list[Row] = []
         for _ in range(FIRINGS_MAX):
-            if self._shard is None or not self._shard.is_due(self._watermark_us, self._clock_ms * 1_000):
+            if self._shard is None or not self._shard.is_due(self._time(), self._clock_ms):
                 return made
             self._thrown_away = []
             made += self._run(self._schema.empty_table(), self._clock_ms, self._time())
@@ -309,7 +331,8 @@ class Harness:
         ctx = EpochContext(UID, epoch, clock_ms, 0, self._on_error, time)
         outputs = self._shard.run(rows, ctx)
         self._epoch = epoch
-        self._watermark_us = None if time is None else time.now_us
+        if time is not None:
+            self._reached = _Reached(time.now_us, epoch if time.closing else time.closed_through)
         self._pending.append(_Epoch(rows, clock_ms, time, outputs))
         if self._every is not None and len(self._pending) >= self._every:
             self.checkpoint()

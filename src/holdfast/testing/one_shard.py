@@ -19,9 +19,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from holdfast.errors import DefinitionError
-from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.column_types import state_layout
-from holdfast.graph.functions import BatchFunction, OperatorFunction
+from holdfast.graph.functions import OperatorFunction
 from holdfast.graph.job_graph import OperatorNode
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.inspect.point_query import key_columns
@@ -43,13 +42,10 @@ from holdfast.state.files.changes import Changes
 from holdfast.state.files.delta import read_delta, to_entries, write_delta
 from holdfast.state.files.rows import changes_from, rows_of
 from holdfast.state.local.backends import open_state, remove_others
-from holdfast.tasks.keyed import keeps_times
-from holdfast.tasks.operators.aggregate import run_aggregate
-from holdfast.tasks.operators.batch_function import run_batch
-from holdfast.tasks.operators.due import earliest
-from holdfast.tasks.operators.result import EpochContext, OperatorResult
-from holdfast.tasks.operators.row_function import run_rows, run_unkeyed_rows
-from holdfast.tasks.operators.shard_rows import KeyedSlice, cut
+from holdfast.tasks.operators.dispatch import KeyedOperator, keeps_times, next_due, run_function
+from holdfast.tasks.operators.result import EpochContext, EventTime
+from holdfast.tasks.operators.row_function import run_unkeyed_rows
+from holdfast.tasks.operators.shard_rows import cut
 
 KEY_GROUPS = 128
 ALL_GROUPS = KeyGroupRange(KeyGroup(0), KeyGroup(KEY_GROUPS))
@@ -78,8 +74,8 @@ class Shard(Protocol):
     def timers(self, key: Any) -> dict[str, list[int]]:
         """The timers of a key in µs since 1970, by their clock; a clock without any is not there."""
 
-    def is_due(self, event_us: int | None, processing_us: int) -> bool:
-        """Whether there is a timer up to one of these times."""
+    def is_due(self, time: EventTime | None, clock_ms: int) -> bool:
+        """Whether there is something to do without rows."""
 
 
 def shard_of(node: OperatorNode, rows: pa.Schema) -> Shard:
@@ -87,14 +83,20 @@ def shard_of(node: OperatorNode, rows: pa.Schema) -> Shard:
     layout = state_layout(node.uid, node.function, rows, node.key)
     if isinstance(node.function, OperatorFunction):
         return UnkeyedShard(node.function, layout)
-    return KeyedShard(node, layout)
+    return KeyedShard(node.function, node.key, node.order_by, layout)
 
 
 class KeyedShard:
     """All key groups of an operator with state per key."""
 
-    def __init__(self, node: OperatorNode, layout: StateLayout) -> None:
-        self._node, self._layout = node, layout
+    def __init__(
+        self,
+        function: KeyedOperator,
+        key: tuple[str, ...],
+        order_by: tuple[str, ...],
+        layout: StateLayout,
+    ) -> None:
+        self._function, self._key, self._order_by, self._layout = function, key, order_by, layout
         self._deltas: list[tuple[Version, bytes]] = []
         """What each run changed, and the version that it came to."""
         self._checkpointed = self._lives = 0
@@ -107,10 +109,11 @@ class KeyedShard:
             # As in a job: a shard that got no rows is not run, unless it keeps times.
             return {}
         groups = key_groups_of(
-            routing_hash([rows.column(name).combine_chunks() for name in self._node.key]), KEY_GROUPS
+            routing_hash([rows.column(name).combine_chunks() for name in self._key]), KEY_GROUPS
         )
-        keyed = cut(self._layout, rows, groups, self._node.key, self._node.order_by)
-        done = self._run_function(keyed, replace(ctx, groups=ALL_GROUPS))
+        keyed = cut(self._layout, rows, groups, self._key, self._order_by)
+        context = replace(ctx, groups=ALL_GROUPS)
+        done = run_function(self._function, self._layout, keyed, self._state, context)
         delta = write_delta(self._layout, done.changes)
         version = Version(ctx.epoch, self._lives, "")
         self._state.apply(
@@ -147,14 +150,14 @@ class KeyedShard:
             if name in entries
         }
 
-    def is_due(self, event_us: int | None, processing_us: int) -> bool:
-        if not keeps_times(self._layout):
+    def is_due(self, time: EventTime | None, clock_ms: int) -> bool:
+        due = next_due(self._function, self._layout, ALL_GROUPS, self._state, time)
+        if due is None:
             return False
-        for name, until_us in zip(TIMER_STATES.values(), (event_us, processing_us), strict=True):
-            first = earliest(self._layout.field(name), ALL_GROUPS, self._state)
-            if first is not None and until_us is not None and first <= until_us:
-                return True
-        return False
+        until_us = None if time is None else time.now_us
+        return (due.event_us is not None and until_us is not None and due.event_us <= until_us) or (
+            due.processing_us is not None and due.processing_us <= clock_ms * 1_000
+        )
 
     def _stored_of(self, key: Any) -> Changes:
         names = self._layout.key.names
@@ -172,13 +175,6 @@ class KeyedShard:
     @property
     def _committed(self) -> int:
         return self._deltas[self._checkpointed - 1][0].epoch if self._checkpointed else 0
-
-    def _run_function(self, keyed: KeyedSlice, ctx: EpochContext) -> OperatorResult:
-        function: Any = self._node.function
-        if isinstance(function, Aggregation):
-            return run_aggregate(function, self._layout, keyed, self._state, ctx)
-        run = run_batch if isinstance(function, BatchFunction) else run_rows
-        return run(function, self._layout, keyed, self._state, ctx)
 
     def _opened(self) -> ShardState:
         """Working state in a new directory: nothing but the deltas leads there."""
@@ -200,7 +196,7 @@ def _loaded(layout: StateLayout, data: bytes) -> Entries:
 
 def _stored(field: StateField, of_key: Changes) -> list[Any]:
     """The one value that is stored of a state, or none. Timers are no state to the user."""
-    if field.kind is StateKind.TIMED:
+    if field.name in TIMER_STATES.values() and field.kind is StateKind.TIMED:
         return []
     if field.kind is StateKind.VALUE:
         return objects_of(of_key.values[field.name].values) if field.name in of_key.values else []
@@ -260,5 +256,5 @@ class UnkeyedShard:
     def timers(self, key: Any) -> dict[str, list[int]]:
         return {}
 
-    def is_due(self, event_us: int | None, processing_us: int) -> bool:
+    def is_due(self, time: EventTime | None, clock_ms: int) -> bool:
         return False

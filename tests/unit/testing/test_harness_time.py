@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.graph.windows import tumbling
 from holdfast.testing import Harness
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -212,3 +213,40 @@ def test_a_function_without_timers_has_none() -> None:
     assert harness.timers("anna") == {}
     harness.crash()
     assert harness.send({"user": "anna"}) == [(NOON,)]
+
+
+def windows(**options: Any) -> Harness:
+    job = hf.Job("windowed")
+    rows = job.source(hf.MemorySource([], schema="user string, at timestamp"), uid="in").watermark("at")
+    counted = rows.key_by("user").window(tumbling("10m"), on="at", **options).aggregate(uid="n", n=hf.count())
+    counted.sink(hf.MemorySink(), uid="out")
+    return Harness.of(job, "n")
+
+
+def test_windows_close_by_the_watermark_and_late_rows_are_kept_apart() -> None:
+    clicks = windows()
+    assert clicks.send(("anna", NOON), ("anna", NOON + MINUTE), ("anna", NOON + 10 * MINUTE)) == []
+    clicks.crash()
+    (closed,) = clicks.watermark(NOON + 10 * MINUTE)
+    assert (closed.user, closed.window_start, closed.n) == ("anna", NOON, 2)
+    assert clicks.send(("anna", NOON + 9 * MINUTE)) == []
+    assert clicks.late == [("anna", NOON + 9 * MINUTE, NOON + 10 * MINUTE)]
+    (rest,) = clicks.end_of_input()
+    assert (rest.window_start, rest.n) == (NOON + 10 * MINUTE, 1)
+
+
+def test_a_window_that_was_emitted_at_the_end_of_input_comes_again_only_if_it_changed() -> None:
+    clicks = windows()
+    clicks.send(("anna", NOON), ("ben", NOON))
+    assert [row.user for row in clicks.end_of_input()] == ["anna", "ben"]
+    clicks.crash()
+    clicks.send(("ben", NOON + MINUTE))
+    assert [(row.user, row.n) for row in clicks.watermark(NOON + 10 * MINUTE)] == [("ben", 2)]
+
+
+def test_windows_of_a_job_without_a_watermark_are_refused() -> None:
+    job = hf.Job("untimed")
+    rows = job.source(hf.MemorySource([], schema="user string, at timestamp"), uid="in")
+    rows.key_by("user").window(tumbling("10m"), on="at").aggregate(uid="n", n=hf.count())
+    with pytest.raises(hf.DefinitionError, match="not all of its rows have a watermark"):
+        Harness.of(job, "n")
