@@ -17,12 +17,14 @@ import pytest
 
 import holdfast
 from holdfast import connectors, dashboard, testing
+from holdfast.testing import conformance
 
 MODULES = {
     "holdfast": holdfast,
     "holdfast.connectors": connectors,
     "holdfast.dashboard": dashboard,
     "holdfast.testing": testing,
+    "holdfast.testing.conformance": conformance,
 }
 """What a user may import; everything else is internal."""
 

@@ -59,6 +59,7 @@ GRAB_BAGS = {"utils", "util", "helpers", "helper", "common", "misc", "tools"}
 PRINTING_ALLOWED = ("cli/", "connectors/console.py")
 PUBLIC_INITS = (
     "__init__.py", "connectors/__init__.py", "dashboard/__init__.py", "testing/__init__.py",
+    "testing/conformance/__init__.py",
 )  # fmt: skip
 
 # Spelled in pieces where this very file would otherwise be its own finding.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import sqlite3
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.cli.load_job import load_job
+from holdfast.testing import Harness
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LINES_MAX = 60
@@ -113,3 +115,32 @@ def test_the_guide(place: Path, spark: SparkSession, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(hf.Job, "run", lambda job, **options: run_job(job, **options, **here))
     exec(compile(first + second, "write-a-function.md", "exec"), {"__name__": "__main__"})
     assert any("SimulatedCrash" in message for message in messages)
+
+
+def test_the_harness_says_what_the_job_does(place: Path, spark: SparkSession) -> None:
+    payments: list[Any] = [
+        ("anna", "10"),
+        ("ben", "seven"),
+        hf.CRASH,
+        ("anna", "5"),
+        ("ben", "7"),
+        ("anna", ""),
+    ]
+    names = runpy.run_path(str(EXAMPLES / "dead_letters.py"))
+    shown, dead, job = hf.MemorySink(), hf.MemorySink(), hf.Job("same")
+    rows = job.source(hf.MemorySource(payments, schema="account string, amount string"), uid="in")
+    balances = rows.key_by("account").process(names["Balance"](), uid="balances", on_error="dead-letter")
+    balances.sink(shown, uid="out")
+    balances.dead_letters().sink(dead, uid="dead")
+    job.run(place / "ck", spark=spark, until="exhausted", working_dir=place / "working")
+
+    harness = Harness.of(job, "balances")
+    for epoch in (payments[:2], payments[3:]):
+        harness.send(*epoch)
+        harness.crash()
+    assert sorted(harness.outputs) == sorted(shown.rows())
+    assert sorted(harness.dead_letters) == sorted(dead.rows())
+    with hf.StateReader(str(place / "ck")) as reader:
+        assert {key: harness.state(key) for key in harness.keys} == {
+            key: reader.get("balances", key).values for key in ("anna", "ben")
+        }

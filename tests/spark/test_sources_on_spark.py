@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,16 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.checkpoint.chain.commits import Chain
-from holdfast.connectors.contract import Slice, SourceReader
+from holdfast.connectors.contract import Slice, Source, SourceReader
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import MemorySource
 from holdfast.errors import DefinitionError
 from holdfast.storage.urls import open_storage
+from holdfast.testing import conformance
+from holdfast.testing.conformance.source_frames import FRAMES
+from tests.contract.test_sources import HOW, NEED_SPARK, file_source
+from tests.unit.testing.conformance.broken_sources import BROKEN, ROWS, HonestSource
 
 # A task's error comes as either, depending on how deep it lies.
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
@@ -35,6 +40,34 @@ def next_slice(reader: SourceReader, after: Any = None, max_rows: int | None = N
 
 def rows(spark: SparkSession, reader: SourceReader, slice: Slice) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in reader.frame(spark, slice).collect())
+
+
+@pytest.mark.parametrize("make", HOW, ids=lambda make: make.__name__)
+def test_a_source_keeps_what_is_promised_about_its_rows(
+    spark: SparkSession, tmp_path: Path, make: Callable[[Path], Source]
+) -> None:
+    how = dict(HOW[make])
+    if make is file_source:
+        how["vanish"] = (tmp_path / "3.json").unlink
+    report = conformance.check_source(lambda: make(tmp_path), spark=spark, only=NEED_SPARK, **how)
+    of_files = {"verify", "vanished-input"}
+    assert NEED_SPARK - set(report.kept) == (set() if make is file_source else of_files)
+
+
+def test_a_source_of_the_user_that_keeps_everything_passes(spark: SparkSession) -> None:
+    rows = list(range(ROWS))
+    report = conformance.check_source(lambda: HonestSource(rows), spark=spark, vanish=rows.clear)
+    assert not report.not_asked
+
+
+@pytest.mark.parametrize("name", FRAMES.names)
+def test_a_source_that_breaks_a_promise_about_its_rows_is_told_so(spark: SparkSession, name: str) -> None:
+    rows = list(range(ROWS))
+    with pytest.raises(conformance.BrokenPromises) as found:
+        conformance.check_source(lambda: BROKEN[name](rows), spark=spark, vanish=rows.clear, only=[name])
+    (broken,) = found.value.broken
+    assert broken.name == name
+    assert "Error" not in broken.seen, "found by what was promised, not by chance"
 
 
 def test_memory_rows_may_be_tuples_or_dicts(spark: SparkSession) -> None:

@@ -35,7 +35,7 @@ DEAD_LETTERS = "!dead"
 LATE_ROWS = "!late"
 """Name of the output that holds the rows whose windows were closed."""
 
-_DECLARING_MODULES = ("holdfast.graph.", "holdfast.runtime.")
+_DECLARING_MODULES = ("holdfast.graph.", "holdfast.runtime.", "holdfast.testing.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
-"""For tests: a clock that moves when told to, and storage that fails."""
+"""For tests: functions without Spark, checks for connectors of one's own (`holdfast.testing.conformance`), a
+clock that moves when told to, and storage that fails."""
 
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
+from holdfast.testing.harness import Harness
 
-__all__ = ["Fault", "FaultKind", "FaultyStorage", "ManualClock"]
+__all__ = ["Fault", "FaultKind", "FaultyStorage", "Harness", "ManualClock"]
 
 
 def __dir__() -> list[str]:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import sqlite3
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
 import holdfast as hf
-from holdfast import errors
+from holdfast import errors, testing
 from holdfast.cli import main
 from holdfast.cli.options import UNEXPECTED
-from holdfast.connectors.contract import Sink, Source, StagedPart
 from holdfast.connectors.memory import MemorySink
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check
@@ -34,48 +31,49 @@ def python_blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (HOW_TO / page).read_text(), flags=re.DOTALL)
 
 
-def defined_in(page: str, word: str) -> dict[str, Any]:
-    """What the one Python block with `word` in it defines."""
-    (block,) = [block for block in python_blocks(page) if word in block]
+def defined_in(page: str) -> dict[str, Any]:
+    """What the Python blocks of a page define."""
     names: dict[str, Any] = {}
-    exec(compile(block, page, "exec"), names)
+    for block in python_blocks(page):
+        exec(compile(block, page, "exec"), names)
     return names
 
 
-def part(*rows: tuple[str, int]) -> StagedPart:
-    users, totals = zip(*rows, strict=True)
-    return StagedPart(0, len(rows), lambda: pa.table({"user": users, "total": totals}))
-
-
-def test_the_sink_shows_an_epoch_once_however_often_it_is_published(tmp_path: Path) -> None:
-    sink = defined_in("write-a-source-or-sink.md", "class SqliteSink")["SqliteSink"](str(tmp_path / "db"))
-    assert isinstance(sink, Sink)
-    for _ in range(2):  # a second run, after a crash
-        publisher = sink.publisher("job", "out")
-        publisher.publish(1, [part(("anna", 8), ("ben", 1))])
-        publisher.publish(2, [part(("anna", 12))])
-        publisher.publish(2, [part(("anna", 12))])
-        assert publisher.published_through() == 2
-        publisher.close()
-    rows = sqlite3.connect(tmp_path / "db").execute("select * from totals order by total").fetchall()
-    assert rows == [("ben", 1), ("anna", 8), ("anna", 12)]
+def test_the_sink_keeps_its_promises_and_is_checked_as_the_page_says(tmp_path: Path) -> None:
+    page = defined_in("write-a-source-or-sink.md")
+    report = page["check_my_sink"](tmp_path)
+    assert set(report.not_asked) == {
+        "mark-before-begin", "mark-follows", "mark-never-goes-back", "taken-away", "accepted-is-shown",
+    }  # fmt: skip
+    page["SqlitePublisher"].published_through = lambda publisher: 0
+    (tmp_path / "forgetful").mkdir()
+    with pytest.raises(AssertionError, match=r"SqliteSink breaks \d of 14 promises .*\n\nagain-shows-once: "):
+        page["check_my_sink"](tmp_path / "forgetful")
 
 
 def test_the_source_plans_ranges_and_a_job_takes_it() -> None:
-    names = defined_in("write-a-source-or-sink.md", "class Table:")
+    names = defined_in("write-a-source-or-sink.md")
     names["newest_id"] = lambda path: 25
-    source = names["Table"]("somewhere")
-    assert isinstance(source, Source)
-    reader = source.reader([])
-    first = reader.next(None, 10, 0)
-    assert (first.start, first.end, first.rows) == (None, 10, 10)
-    assert reader.next(20, 10, 0).end == 25
-    assert reader.next(25, 10, 0) is None
-    assert reader.exhausted(25)
-    assert reader.lag(10) == 15
+    report = names["check_my_source"](None, "somewhere")
+    assert {"slices-follow", "max-rows", "goes-on", "older-position", "exhausted", "lag"} <= set(report.kept)
     job = Declaration("j")
-    job.source(source, uid="in").sink(MemorySink(), uid="out")
+    job.source(names["Table"]("somewhere"), uid="in").sink(MemorySink(), uid="out")
     check(job.graph())
+
+
+def test_the_tests_of_the_page_pass() -> None:
+    tests = {
+        name: test for name, test in defined_in("test-without-spark.md").items() if name.startswith("test_")
+    }
+    assert len(tests) == 4
+    for test in tests.values():
+        test()
+
+
+def test_the_page_tells_everything_that_a_harness_has() -> None:
+    text = (HOW_TO / "test-without-spark.md").read_text()
+    public = [name for name in dir(testing.Harness) if not name.startswith("_")]
+    assert not [name for name in public if not re.search(rf"`(?:Harness\.)?{name}[`(]", text)]
 
 
 def functions_of_the_guide() -> dict[str, Any]:
