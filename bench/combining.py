@@ -71,7 +71,7 @@ def measure(spark: SparkSession, workload: Workload, slices: int, rounds: int) -
     for _ in range(rounds):
         for name, run in runs.items():
             taken[name].append(run(workload))
-    found = {f"{name} ms": statistics.median(times) for name, times in taken.items()}
+    found = {f"{name} ms": round(statistics.median(times), 1) for name, times in taken.items()}
     for name in list(taken)[:-1]:
         # Within a round, since the machine changes between rounds.
         shares = [native / own for native, own in zip(taken["native"], taken[name], strict=True)]
