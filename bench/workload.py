@@ -20,13 +20,18 @@ VALUE_MAX = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """`rows` per slice over `keys` keys: with 2.5 rows a key, a slice touches about 92 % of all keys."""
+    """`rows` per slice over `keys` keys: with 2.5 rows a key, a slice touches about 92 % of all keys.
+
+    `zipf`: the exponent by which the n-th key is rarer than the first; 0: all are equally frequent.
+    """
 
     keys: int
     rows: int
+    zipf: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.rows:,} rows a slice over {self.keys:,} keys"
+        skew = f", Zipf({self.zipf})" if self.zipf else ""
+        return f"{self.rows:,} rows a slice over {self.keys:,} keys{skew}"
 
 
 FULL = Workload(keys=100_000, rows=250_000)
@@ -44,9 +49,9 @@ TINY = Workload(keys=100_000, rows=10)
 def slice_table(workload: Workload, number: int) -> pa.Table:
     """The rows of one slice; slices are numbered from 0."""
     ids = np.arange(number * workload.rows, (number + 1) * workload.rows, dtype=np.uint64)
-    keys = (_mixed(ids) % np.uint64(workload.keys)).astype(np.int64)
+    keys = _skewed(_mixed(ids), workload) if workload.zipf else _mixed(ids) % np.uint64(workload.keys)
     values = (_mixed(ids + np.uint64(1 << 40)) % np.uint64(VALUE_MAX)).astype(np.int64)
-    return pa.table({"k": keys, "value": values})
+    return pa.table({"k": keys.astype(np.int64), "value": values})
 
 
 def write_slices(directory: Path, workload: Workload, slices: int) -> list[Path]:
@@ -72,6 +77,13 @@ def expected_sums(workload: Workload, slices: int) -> dict[int, int]:
         np.add.at(sums, keys, table["value"].to_numpy())
         seen[keys] = True
     return {int(key): int(sums[key]) for key in np.flatnonzero(seen)}
+
+
+def _skewed(mixed: np.typing.NDArray[np.uint64], workload: Workload) -> np.typing.NDArray[np.int64]:
+    """The key of each row: the place of its number among the shares of the keys, added up."""
+    shares = np.cumsum(np.arange(1, workload.keys + 1, dtype=np.float64) ** -workload.zipf)
+    keys: np.typing.NDArray[np.int64] = np.searchsorted(shares, mixed / 2.0**64 * shares[-1])
+    return np.minimum(keys, workload.keys - 1)
 
 
 def _mixed(ids: np.typing.NDArray[np.uint64]) -> np.typing.NDArray[np.uint64]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -273,3 +276,18 @@ def test_combined_epochs_without_rows_change_nothing(
     run(sums(rows, sink, positive), own, tmp_path, max_rows_per_epoch=4, on_progress=told)
     assert told.epochs == {1: (), 2: ("op",), 3: ("op",), 4: ("op",)}
     assert sorted(sink.rows()) == [("a", 4, 4), ("a", 8, 8)]
+
+
+@pytest.mark.parametrize(
+    ("given", "partitions"), [("", "2"), ("--conf spark.sql.shuffle.partitions=7 ", "7")]
+)
+def test_a_session_that_is_opened_groups_into_as_many_partitions_as_cores_unless_told_otherwise(
+    given: str, partitions: str
+) -> None:
+    code = (
+        "from holdfast.runtime.spark_session import open_session;"
+        "print('partitions', open_session('own').conf.get('spark.sql.shuffle.partitions'))"
+    )
+    own = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"--master local[2] {given}pyspark-shell"}
+    done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True)
+    assert f"partitions {partitions}\n" in done.stdout

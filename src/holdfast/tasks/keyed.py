@@ -147,7 +147,7 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
     watch.lap("verify")
     return result_here(
         shard,
-        rows=rows.num_rows if task.partials is None else pc.sum(rows[ROWS_COLUMN]).as_py(),
+        rows=_row_count(task, rows),
         keys=keyed.key_count,
         version=version,
         outputs=outputs,
@@ -170,6 +170,13 @@ def _is_due(task: KeyedTask, shard: int) -> bool:
     return (due.event_us is not None and until_us is not None and due.event_us <= until_us) or (
         due.processing_us is not None and due.processing_us <= task.work.clock_ms * 1_000
     )
+
+
+def _row_count(task: KeyedTask, rows: pa.Table) -> int:
+    """How many rows these are or, where they come combined, stand for."""
+    if task.partials is None or not rows.num_rows:
+        return int(rows.num_rows)
+    return int(pc.sum(rows[ROWS_COLUMN]).as_py())
 
 
 def _no_rows(task: KeyedTask) -> pa.Table:

@@ -44,15 +44,16 @@ class Combining:
         """Learn from an epoch: what each operator's shards had. One that had nothing stays as it is."""
         chosen = set(self.chosen)
         for uid in self.able & loads.keys():
-            if pays(loads[uid], uid in chosen):
+            shards = [shard for shard in loads[uid] if shard.rows]
+            if shards and pays(shards, uid in chosen):
                 chosen.add(uid)
-            else:
+            elif shards:
                 chosen.discard(uid)
         return replace(self, chosen=tuple(sorted(chosen)))
 
 
 def pays(shards: Sequence[ShardLoad], combined: bool) -> bool:
-    """Whether combining would have made an epoch faster; `combined`: it was.
+    """Whether combining would have made an epoch faster, by the shards that had rows; `combined`: it was.
 
     The fullest shard counts: all others wait for it, and a hot key is what makes it the fullest.
     """

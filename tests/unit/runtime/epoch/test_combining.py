@@ -46,6 +46,9 @@ def test_an_operator_without_rows_stays_as_it_is_and_one_that_cannot_is_never_ch
     begun = ABLE.after({"op": [ShardLoad(MANY, 1)], "other": [ShardLoad(MANY, 1)]})
     assert begun.chosen == ("op",)
     assert begun.after({}).chosen == ("op",)
+    assert begun.after({"op": [ShardLoad(0, 0)]}).chosen == ("op",)
+    assert ABLE.after({"op": [ShardLoad(MANY, KEYS), ShardLoad(0, 0)]}).chosen == ("op",)
+    assert ABLE.after({"op": [ShardLoad(MANY, KEYS + 1), ShardLoad(0, 0)]}).chosen == ()
     assert Combining().after({"op": [ShardLoad(MANY, 1)]}).chosen == ()
 
 
