@@ -52,6 +52,7 @@ PUBLIC = [
     "KeyState",
     "KeyedFunction",
     "ListState",
+    "MalformedInput",
     "MapState",
     "Mark",
     "MemorySink",

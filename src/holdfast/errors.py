@@ -151,6 +151,8 @@ class InputVanished(RestoreError):
 class MalformedInput(RestoreError):
     """A row of planned input cannot be parsed, or does not fit the schema of its source."""
 
+    exit_code = UserCodeError.exit_code
+
     def __init__(self, uid: str, epoch: int, where: str, reason: str, row: str, name: str) -> None:
         super().__init__(uid, epoch, where, reason, row, name)
         self.uid, self.epoch, self.where, self.reason, self.row = uid, epoch, where, reason, row

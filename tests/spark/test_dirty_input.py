@@ -35,9 +35,7 @@ def dirty_job(
     job = hf.Job("dirty")
     source = hf.FileSource(place, format=format, schema=schema, options=options)
     rows = job.source(source, uid="events", on_error="dead-letter")
-    rows.transform(lambda df: df.where("amount is null or amount < 100").select("user")).sink(
-        good, uid="good"
-    )
+    rows.transform(lambda df: df.where("user is null or user <> 'z'").select("user")).sink(good, uid="good")
     rows.dead_letters().sink(bad, uid="bad")
     return job
 
@@ -51,8 +49,10 @@ def test_json_rows_that_do_not_fit_are_set_aside_with_file_line_and_reason(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     place, good, bad = tmp_path / "in", hf.MemorySink(), hf.MemorySink()
-    cut_off = '{"amount": 500, "user": '
+    cut_off = '{"user": "z", "amount": '
     put(place, "a b%.json", GOOD, "nonsense", "", BAD, '{"user": "c"}', BAD, "5", cut_off)
+    with open(place / "a b%.json", "ab") as file:
+        file.write(b'{"user": "\xff"}\n')
     put(place, "b.json", '{"user": "d", "amount": 2, "extra": true}')
     progress = []
     job = dirty_job(place, good, bad)
@@ -70,9 +70,10 @@ def test_json_rows_that_do_not_fit_are_set_aside_with_file_line_and_reason(
         (file, 6, BAD, wrong, 1),
         (file, 7, "5", "it is JSON, but no object", 1),
         (file, 8, cut_off, "it is no JSON: Expecting value at character 25", 1),
+        (file, 9, '{"user": "\ufffd"}', "column 'user' is declared string, found \"\ufffd\"", 1),
     ]
     told = progress[-1].sources["events"]
-    assert told["set_aside"] == 5
+    assert told["set_aside"] == 6
     assert "line" in told["reason"]
     assert told["undeclared"] == {"extra": "b.json"}
     assert [text for text in said if "new column 'extra', first seen in file 'b.json'" in text]
@@ -165,7 +166,7 @@ def test_a_source_that_sets_nothing_aside_fails_with_file_line_and_reason(
     put(tmp_path / "in", "a.txt", *lines)
     job = hf.Job("strict")
     rows = job.source(hf.FileSource(tmp_path / "in", format=format, schema=schema), uid="events")
-    rows.transform(lambda df: df.where("amount > 5").select("user")).sink(sink, uid="out")
+    rows.transform(lambda df: df.select("user")).sink(sink, uid="out")
     with pytest.raises(hf.MalformedInput, match=told) as failed:
         run(job, spark, tmp_path / "ck")
     assert "\n" not in str(failed.value)

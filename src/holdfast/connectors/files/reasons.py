@@ -45,10 +45,10 @@ class RowForm:
     def _json(self, row: str, empty: Sequence[str]) -> str:
         try:
             value = json.loads(row)
-        except ValueError as error:
-            said = str(error) if not isinstance(error, json.JSONDecodeError) else error.msg
-            at = f" at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else ""
-            return f"it is no JSON: {said}{at}"
+        except json.JSONDecodeError as error:
+            return f"it is no JSON: {error.msg} at character {error.pos + 1}"
+        except (ValueError, RecursionError) as error:
+            return f"it cannot be read as JSON: {error}"
         for each in value if isinstance(value, list) else [value]:
             if not isinstance(each, dict):
                 return "it is JSON, but no object"

@@ -97,7 +97,7 @@ def _keys(text: str) -> tuple[str, ...]:
     for line in text.splitlines()[:JSON_ROWS_MAX]:
         try:
             row = json.loads(line)
-        except ValueError:  # malformed, or cut off by the end of the glance
+        except (ValueError, RecursionError):  # malformed, or cut off by the end of the glance
             continue
         for each in row if isinstance(row, list) else [row]:
             found |= dict.fromkeys(each if isinstance(each, dict) else ())

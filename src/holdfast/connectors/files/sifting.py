@@ -55,6 +55,9 @@ class Sifter:
         from pyspark.sql import Observation
         from pyspark.sql.functions import count_if, lit, raise_error, when
 
+        if self._format == "parquet" and all(field.nullable for field in self._schema):
+            # Nothing can be malformed, so Spark may leave unread what is not needed.
+            return self._parsed().drop(_BAD)
         checked = when(self._fits(), lit(True)).otherwise(raise_error(lit(MALFORMED)).cast("boolean"))
         rows = self._parsed().where(checked)
         return rows.observe(Observation(), count_if(self._all_empty()).alias("empty")).drop(_BAD)
@@ -117,7 +120,7 @@ class Sifter:
         mark = (col(_BAD) if text else lit(None).cast("string")).alias(_BAD)
         more = [expr(each) for each in also]
         if also:
-            more.append(array(*(lit(field.name) for field in fields)).alias("columns"))
+            more.append(array(*(lit(field.name) for field in fields)).alias("__hf_columns"))
         return frame.select(*chosen, mark, *more)
 
     def _read(
@@ -153,17 +156,26 @@ class Sifter:
     def _bad(self) -> DataFrame:
         """The rows that do not fit: file, the text of those that could not be parsed, what was read of the
         others, declared columns without a value, columns of the file."""
-        from pyspark.sql.functions import array, array_compact, col, lit, struct, to_json, when
+        from pyspark.sql.functions import (
+            array,
+            array_compact,
+            col,
+            lit,
+            make_valid_utf8,
+            struct,
+            to_json,
+            when,
+        )
 
         rows = self._parsed("PERMISSIVE", "_metadata.file_name as __hf_file").where(~self._fits())
         names = [field.name for field in self._schema]
         empty = [when(col(_quoted(name)).isNull(), lit(name)) for name in names]
         return rows.select(
             col("__hf_file").alias("file"),
-            col(_BAD).alias("row"),
+            make_valid_utf8(col(_BAD)).alias("row"),
             to_json(struct(*(col(_quoted(name)) for name in names))).alias("seen"),
             array_compact(array(*empty)).alias("empty"),
-            when(col(_BAD).isNotNull(), col("columns")).alias("columns"),
+            when(col(_BAD).isNotNull(), col("__hf_columns")).alias("columns"),
         )
 
     def _spans_lines(self) -> bool:
@@ -202,6 +214,7 @@ class Sifter:
             col,
             count,
             lit,
+            make_valid_utf8,
             min,
             monotonically_increasing_id,
             sum,
@@ -211,7 +224,7 @@ class Sifter:
             col("_metadata.file_name").alias("file"),
             col("_metadata.file_block_start").alias("block"),
             monotonically_increasing_id().alias("at"),
-            col("value").alias("row"),
+            make_valid_utf8("value").alias("row"),
         )
         blocks = text.groupBy("file", "block").agg(count(lit(1)).alias("lines"), min("at").alias("first"))
         earlier = Window.partitionBy("file").orderBy("block").rowsBetween(Window.unboundedPreceding, -1)

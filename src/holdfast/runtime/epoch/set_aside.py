@@ -8,6 +8,7 @@ Always true: rows are set aside by the job that is committed with them, so they 
 from __future__ import annotations
 
 import queue
+import shlex
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ def malformed_input(
         if found is not None:
             row = f"{found.row[:ROW_CHARS_MAX]!r}{'...' if len(found.row) > ROW_CHARS_MAX else ''}"
             where = _where(found.file, found.line)
-            return MalformedInput(uid, epoch, where, found.reason, row, found.name)
+            return MalformedInput(uid, epoch, where, found.reason, row, shlex.quote(found.name))
     return None
 
 

@@ -72,3 +72,7 @@ def test_rows_get_their_file_as_people_write_it() -> None:
             "reason": "column 'user' is declared not null and has no value",
         }
     ]
+
+
+def test_json_that_is_nested_too_deeply_has_a_reason_too() -> None:
+    assert form("json").reason("[" * 100_000, NAMES, NAMES).startswith("it cannot be read as JSON: ")
