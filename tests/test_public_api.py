@@ -54,6 +54,7 @@ PUBLIC = [
     "KeyState",
     "KeyedFunction",
     "ListState",
+    "MalformedInput",
     "MapState",
     "Mark",
     "MemorySink",

@@ -16,7 +16,8 @@
     ├─ PoisonEpoch          fix what it fails on   (the same epoch failed in the same way again and again)
     ├─ RestoreError         choose another point   (incompatible state, checkpoint missing)
     │   ├─ ObjectMissing        a named object is not in storage
-    │   └─ InputVanished        planned input can no longer be read
+    │   ├─ InputVanished        planned input can no longer be read
+    │   └─ MalformedInput       planned input has a row that does not fit its schema
     └─ CorruptionError      call a human           (checksum mismatch; never retried over)
 
 Always true: an error's text is one line that says what happened, to what, and what to do; it survives
@@ -145,6 +146,24 @@ class ObjectMissing(RestoreError):
 
 class InputVanished(RestoreError):
     """Planned input was changed or deleted, so the same plan no longer reads the same rows."""
+
+
+class MalformedInput(RestoreError):
+    """A row of planned input cannot be parsed, or does not fit the schema of its source."""
+
+    exit_code = UserCodeError.exit_code
+
+    def __init__(self, uid: str, epoch: int, where: str, reason: str, row: str, name: str) -> None:
+        super().__init__(uid, epoch, where, reason, row, name)
+        self.uid, self.epoch, self.where, self.reason, self.row = uid, epoch, where, reason, row
+        self.name = name
+
+    def __str__(self) -> str:
+        return (
+            f"source {self.uid!r} cannot read a row of epoch {self.epoch}: {self.where}: {self.reason}; the "
+            f"row is {self.row}; correct the schema, set such rows aside with on_error='dead-letter', or "
+            f"give the file up with `holdfast skip --file {self.name} --checkpoint ...`"
+        )
 
 
 class CorruptionError(HoldfastError):

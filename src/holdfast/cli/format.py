@@ -136,6 +136,17 @@ def saved_keys(numbers: dict[str, int]) -> str:
     return f"{said}; keys {', '.join(keys)}" if keys else said
 
 
+def source_told(one: dict[str, Any], now_ms: int) -> str:
+    """What there is to tell of a source, from its part of `Progress.sources`."""
+    said = []
+    if one["silent"]:
+        said.append(f"SILENT for {age(one['rows_ms'], now_ms)}")
+    if one["set_aside"]:
+        said.append(f"{counted(one['set_aside'], 'row')} set aside; the newest: {one['reason']}")
+    said += [f"new column {name!r} first seen in file {file!r}" for name, file in one["undeclared"].items()]
+    return "; ".join(said)
+
+
 def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
     """What a person wants to know of a run, in reading order. Not its error: that is told when it happens."""
     return [
@@ -144,6 +155,11 @@ def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
         ("rows", rows(progress.rows)),
         ("rows/s", f"{progress.rows_per_second:,.0f}"),
         ("lag", lag(progress)),
+        *(
+            (f"source {uid}", told)
+            for uid, one in progress.sources.items()
+            if (told := source_told(one, now_ms))
+        ),
         ("state", size(progress.state_bytes)),
         *((f"keys of {uid}", saved_keys(numbers)) for uid, numbers in progress.own_keys.items()),
         ("checkpoint age", age(progress.committed_ms, now_ms)),

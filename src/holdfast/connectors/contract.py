@@ -144,6 +144,66 @@ class WaitingReader(Protocol):
         while waiting for input."""
 
 
+MALFORMED = "holdfast: a row does not fit the schema of its source"
+"""What a Spark job over the `frame` of a SiftingReader fails with, if it meets such a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedRow:
+    """A row that cannot be parsed, or does not fit the schema. `file`: its path, for a person; `name`: as the
+    plan names it; `line` counts from 1 (None: the row is not a line of its own)."""
+
+    file: str
+    name: str
+    line: int | None
+    row: str
+    reason: str
+
+
+@runtime_checkable
+class SiftingSource(Protocol):
+    """A source in which single rows may be malformed. If `sifts`, its readers are `SiftingReader`s."""
+
+    @property
+    def sifts(self) -> bool:
+        """Whether such rows can be told apart and set aside."""
+
+
+@runtime_checkable
+class SiftingReader(Protocol):
+    """A reader that tells malformed rows apart. A job over its `frame` fails with MALFORMED if there is
+    one."""
+
+    def sifted(self, spark: SparkSession, slice: Slice) -> Sifted:
+        """`frame` without its malformed rows. Called instead of it where they are set aside, by the same
+        rules."""
+
+    def malformed(self, spark: SparkSession, slice: Slice) -> DataFrame:
+        """The malformed rows of a slice: `file string, line long, row string, reason string`; the same every
+        time."""
+
+    def first_malformed(self, spark: SparkSession, slice: Slice) -> MalformedRow | None:
+        """One malformed row of a slice, by Spark jobs of its own. Called when a job over `frame` failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sifted:
+    """Rows that fit. `observed` tells, once a job over all of `rows` is done, how many rows it read and how
+    many were malformed; it may wait without end where Spark left the job out."""
+
+    rows: DataFrame
+    observed: Callable[[], tuple[int, int]]
+
+
+@runtime_checkable
+class DriftingReader(Protocol):
+    """A reader that notices columns which its source does not declare."""
+
+    def undeclared(self) -> dict[str, str]:
+        """Such columns, as far as they were noticed, and where each was seen first. Called after every
+        `next`."""
+
+
 @runtime_checkable
 class TellingReader(Protocol):
     """A reader that has things to say to a person."""

@@ -11,6 +11,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterator
 from importlib.metadata import version
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -75,6 +76,8 @@ class Metrics(Collector):
             yield from self._counters()
             yield self._epoch_seconds()
             yield from self._gauges(self._newest)
+            if self._newest.sources:
+                yield from self._sources(self._newest.sources)
             if self._newest.own_keys:
                 yield from self._uncoordinated(self._newest.own_keys)
 
@@ -112,6 +115,22 @@ class Metrics(Collector):
             yield counter
         unsaved = {uid: numbers.get("unsaved", 0) for uid, numbers in operators.items()}
         yield self._by_label("holdfast_events_unsaved", "Events that are in no save.", "operator", unsaved)
+
+    def _sources(self, sources: dict[str, dict[str, Any]]) -> Iterator[Metric]:
+        """Of sources with something to tell."""
+        aside = CounterMetricFamily(
+            "holdfast_source_rows_set_aside", "Rows that could not be parsed.", labels=["job", "source"]
+        )
+        for uid, one in sorted(sources.items()):
+            aside.add_metric([self._job, uid], one["set_aside"])
+        yield aside
+        columns = {uid: len(one["undeclared"]) for uid, one in sources.items()}
+        text = "Columns that were seen and are not declared."
+        yield self._by_label("holdfast_source_undeclared_columns", text, "source", columns)
+        watched = {uid: one for uid, one in sources.items() if one["rows_ms"] is not None}
+        silent = {uid: int(one["silent"]) for uid, one in watched.items()}
+        text = "1 while no rows have come for as long as stalled_after says."
+        yield self._by_label("holdfast_source_silent", text, "source", silent)
 
     def _epoch_seconds(self) -> Metric:
         family = HistogramMetricFamily(

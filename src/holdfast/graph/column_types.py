@@ -42,6 +42,17 @@ DEAD_LETTER_SCHEMA = pa.schema(
     [("row", pa.string()), ("key", pa.string()), ("error", pa.string()), ("epoch", pa.int64())]
 )
 
+SOURCE_DEAD_LETTER_SCHEMA = pa.schema(
+    [
+        ("file", pa.string()),
+        ("line", pa.int64()),
+        ("row", pa.string()),
+        ("reason", pa.string()),
+        ("epoch", pa.int64()),
+    ]
+)
+"""Rows that a source could not parse. `line` is null where a row is not a line of its own."""
+
 
 def known_schema(node: StreamNode) -> pa.Schema | None:
     """The schema of a stream, as far as it can be known without Spark."""
@@ -95,6 +106,8 @@ def _schema(node: StreamNode) -> pa.Schema | None:
     if isinstance(node, OperatorNode):
         return _output(node)
     if isinstance(node, OutputNode):
+        if isinstance(node.parent, SourceNode):
+            return SOURCE_DEAD_LETTER_SCHEMA
         if isinstance(node.parent.function, Aggregation):
             return None
         if isinstance(node.parent.function, WindowAggregation):

@@ -96,7 +96,9 @@ def _own_packages(graph: Graph) -> frozenset[str]:
 
 def _settings(node: Node, walk: _Walk) -> list[str]:
     if isinstance(node, SourceNode):
-        return [str(node.uid), walk.of(node.source)]
+        # What is said when it is silent changes no row.
+        aside = [] if node.on_error == "fail" else [str(node.on_error)]
+        return [str(node.uid), walk.of(node.source), *aside]
     if isinstance(node, SinkNode):
         return [str(node.uid), walk.of(node.sink)]
     if isinstance(node, TransformNode):

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     Transform = Callable[[DataFrame], DataFrame]
 
 OnError = Literal["fail", "dead-letter"]
-"""What happens to a row that the function fails on: the epoch fails, or the row is set aside."""
+"""What happens to a row that a function fails on, or that a source cannot parse: the epoch fails, or the row
+is set aside."""
 
 MAIN_OUTPUT = ""
 DEAD_LETTERS = "!dead"
-"""Name of the output that holds the rows a function failed on."""
+"""Name of the output that holds the rows that were set aside."""
 LATE_ROWS = "!late"
 """Name of the output that holds the rows whose windows were closed."""
 
@@ -78,11 +79,14 @@ class Mistake:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SourceNode:
-    """Rows coming in."""
+    """Rows coming in. `on_error`: what happens to a row that cannot be parsed. `stalled_after`: how long no
+    rows may come before that is said."""
 
     uid: str
     source: Source
     place: Place
+    on_error: OnError = "fail"
+    stalled_after: str | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -141,9 +145,10 @@ class UnkeyedNode(OperatorNode):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OutputNode:
-    """A further output of an operator: one that its function named, or its dead letters."""
+    """A further output of an operator: one that its function named, or its dead letters. Of a source: its
+    dead letters."""
 
-    parent: OperatorNode
+    parent: OperatorNode | SourceNode
     name: str
     place: Place
 

@@ -50,9 +50,29 @@ class Declaration:
         self._nodes: list[Node] = []
         self._mistakes: list[Mistake] = []
 
-    def source(self, source: Source, *, uid: str | None = None) -> Stream:
-        """Read rows from `source`. Its position is kept in checkpoints under `uid`."""
-        return Stream(self, self._add(SourceNode(uid=_given(uid), source=source, place=Place.of_caller())))
+    def source(
+        self,
+        source: Source,
+        *,
+        uid: str | None = None,
+        on_error: OnError = "fail",
+        stalled_after: str | None = None,
+    ) -> SourceStream:
+        """Read rows from `source`. Its position is kept in checkpoints under `uid`.
+
+        `on_error`: of a row that cannot be parsed, or that does not fit the source's schema: "fail" ends the
+        run with its file, line and reason; "dead-letter" sets it aside, into `dead_letters()`.
+        `stalled_after`: a duration such as "5m"; a source without rows for so long is said to be silent, in
+        a message, in the status and in the metrics.
+        """
+        node = SourceNode(
+            uid=_given(uid),
+            source=source,
+            place=Place.of_caller(),
+            on_error=on_error,
+            stalled_after=stalled_after,
+        )
+        return SourceStream(self, self._add(node))
 
     def graph(self) -> Graph:
         """What was declared so far. May be wrong: see `validate.check`."""
@@ -64,11 +84,11 @@ class Declaration:
         self._nodes.append(node)
         return node
 
-    def _output(self, operator: OperatorNode, name: str) -> OutputNode:
+    def _output(self, parent: OperatorNode | SourceNode, name: str) -> OutputNode:
         for node in self._nodes:
-            if isinstance(node, OutputNode) and node.parent is operator and node.name == name:
+            if isinstance(node, OutputNode) and node.parent is parent and node.name == name:
                 return node
-        return self._add(OutputNode(parent=operator, name=name, place=Place.of_caller()))
+        return self._add(OutputNode(parent=parent, name=name, place=Place.of_caller()))
 
 
 class Stream:
@@ -239,6 +259,17 @@ class WindowedStream:
             self._window, self._on, Aggregation(aggregates), self._allowed_lateness, self._emit_every
         )
         return self._keyed._operator(function, uid, "fail")
+
+
+class SourceStream(Stream):
+    """What a source reads: its rows, with those that it could not parse at hand."""
+
+    _node: SourceNode
+
+    def dead_letters(self) -> Stream:
+        """The rows that could not be parsed, if the source was declared with `on_error="dead-letter"`:
+        `file string, line long, row string, reason string, epoch long`."""
+        return Stream(self._declaration, self._declaration._output(self._node, DEAD_LETTERS))
 
 
 class OperatorStream(Stream):

@@ -12,7 +12,8 @@ from typing import get_args
 
 import pyarrow as pa
 
-from holdfast.connectors.contract import CheckedSource, Sink, Source
+from holdfast.clock import duration_ms
+from holdfast.connectors.contract import CheckedSource, SiftingSource, Sink, Source
 from holdfast.errors import DefinitionError
 from holdfast.graph import functions
 from holdfast.graph.aggregates import Aggregate, Aggregation
@@ -36,6 +37,7 @@ from holdfast.graph.job_graph import (
     UnkeyedNode,
     WatermarkNode,
     describe,
+    parents_of,
 )
 from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.graph.windows import CountWindow, Window, WindowAggregation
@@ -74,6 +76,10 @@ def mistakes(graph: Graph) -> list[Mistake]:
         if isinstance(node, OperatorNode):
             found += [Mistake.of_text(node.place, describe(node), text) for text in _operator_texts(node)]
             found += [Mistake(node.place, describe(node), *wrong) for wrong in _no_rows(node, graph)]
+        elif isinstance(node, SourceNode):
+            found += [
+                Mistake(node.place, describe(node), *wrong) for wrong in _unread_dead_letters(node, graph)
+            ]
         elif isinstance(node, SinkNode) and _is_a(node.sink, Sink):
             columns = known_schema(node.parent)
             found += sink_refusals(node, columns) if columns is not None else []
@@ -138,6 +144,41 @@ def _source(node: SourceNode) -> _Found:
         parse_schema(node.source.schema)
     except DefinitionError as error:
         yield f"its schema cannot be read: {error}", "correct the schema"
+    yield from _stalled_after(node.stalled_after)
+    if node.on_error not in ON_ERROR:
+        yield f"on_error={node.on_error!r} is not known", f"use one of {', '.join(map(repr, ON_ERROR))}"
+    elif node.on_error == "dead-letter" and not (
+        isinstance(node.source, SiftingSource) and node.source.sifts
+    ):
+        yield (
+            "it cannot tell malformed rows apart, so it sets none aside",
+            "leave out on_error (JSON and CSV files can, unless they have a mode= of their own)",
+        )
+
+
+def _stalled_after(given: object) -> _Found:
+    if given is None:
+        return
+    try:
+        too_short = not isinstance(given, str) or duration_ms(given) <= 0
+    except DefinitionError:
+        too_short = True
+    if too_short:
+        yield (
+            f"stalled_after={given!r} is not a duration",
+            "write a number and a unit, such as '30s' or '5m'",
+        )
+
+
+def _unread_dead_letters(node: SourceNode, graph: Graph) -> _Found:
+    """Rows that are set aside and shown nowhere would be lost without a word."""
+    letters = [each for each in graph.nodes if isinstance(each, OutputNode) and each.parent is node]
+    read = any(letter in parents_of(other) for other in graph.nodes for letter in letters)
+    if node.on_error == "dead-letter" and not read:
+        yield (
+            "it sets malformed rows aside, and nothing reads them",
+            "end its dead_letters() with sink(...)",
+        )
 
 
 def _union(node: UnionNode) -> _Found:
@@ -189,7 +230,7 @@ def _key(node: OperatorNode) -> _Found:
 
 def _output(node: OutputNode) -> _Found:
     operator = node.parent
-    if node.name == DEAD_LETTERS:
+    if node.name == DEAD_LETTERS or isinstance(operator, SourceNode):
         if operator.on_error != "dead-letter":
             yield f"{describe(operator)} sets no rows aside", "declare it with on_error='dead-letter'"
         return

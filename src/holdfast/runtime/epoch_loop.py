@@ -33,6 +33,7 @@ from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
 from holdfast.runtime.epoch.runner import EpochOutcome, EpochRunner, EpochStart
 from holdfast.runtime.epoch.schemas_in_force import InForce, operator_schemas
 from holdfast.runtime.epoch.snapshotter import Snapshotter
+from holdfast.runtime.epoch.source_health import SourceHealth
 from holdfast.runtime.epoch.uncoordinated import Ledger, SavingPasses, saved_operators
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.placement import Placement, workspace_of
@@ -84,6 +85,7 @@ class EpochLoop:
         self._barrier = context.clock.monotonic()
         self._state_bytes: dict[tuple[str, int], int] = {}
         self._said_of_keys = ""
+        self._health = SourceHealth(context.program.graph.sources, context.monitor, context.clock.now_ms())
         self.running: int = NO_EPOCH
         """The epoch whose jobs run now, or whose failure ended this."""
 
@@ -270,11 +272,13 @@ class EpochLoop:
             own_keys=self._ledger.shown(),
         )
         self._tell_of_keys()
+        self._health.ran(outcome.plan, outcome.set_aside, self._context.clock.now_ms())
 
     def _tell_of_sources(self) -> None:
         """Say what the sources have to say, and show what waits there."""
         for text in self._planner.news():
             self._context.monitor.say(text)
+        self._health.look(self._planner.readers, self._context.clock.now_ms())
         waiting, shown = self._planner.waiting(), self._context.monitor.progress
         if waiting is not None and (waiting.files, waiting.bytes) != (
             shown.waiting_files,

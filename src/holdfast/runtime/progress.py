@@ -53,6 +53,11 @@ class Progress:
     """Operators whose keys are saved on their own -> keys saved, failed, fetched, ... since this process
     started, and events `unsaved` now and `lost` (at most) so far.
     """
+    sources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Sources with something to tell -> `set_aside` (rows in this run) and the newest `reason`; `undeclared`
+    (column -> file that had it first); `rows_ms` (when rows last came, or the run began; None: not watched)
+    and whether it is `silent`.
+    """
     epochs_run: int = 0
     rows_run: int = 0
     """What this process ran, thrown away or not: only grows, whereas `epoch` and `rows` may go back."""

@@ -46,6 +46,14 @@ def load_extent(storage_url: str, extent: Extent) -> pa.Table:
     return unpack_rows(read_extent(open_storage(storage_url), extent), extent.object)
 
 
+def load_payload(storage_url: str, payload: Payload) -> pa.Table:
+    """The rows of an output, from the result that carries them or from storage."""
+    if payload.inline is not None:
+        return unpack_rows(payload.inline, "the result of a task")
+    assert payload.extent is not None
+    return load_extent(storage_url, payload.extent)
+
+
 @dataclass(frozen=True)
 class StagedReader:
     """Reads staged rows inside a Spark task: row `id` of the input names which payload."""
@@ -57,13 +65,8 @@ class StagedReader:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
-                yield from self._load(self.payloads[index]).cast(self.schema).to_batches()
-
-    def _load(self, payload: Payload) -> pa.Table:
-        if payload.inline is not None:
-            return unpack_rows(payload.inline, "the result of a task")
-        assert payload.extent is not None
-        return load_extent(self.storage_url, payload.extent)
+                rows = load_payload(self.storage_url, self.payloads[index])
+                yield from rows.cast(self.schema).to_batches()
 
 
 class TaskWriter:

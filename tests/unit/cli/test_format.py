@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from holdfast.cli.format import answer, counted, new_table, print_rows
+from holdfast.cli.format import answer, counted, facts, new_table, print_rows
+from holdfast.runtime.progress import Progress
 
 
 def shown(capsys: pytest.CaptureFixture[str], found: list[str], *, as_json: bool, empty: str | None) -> str:
@@ -50,3 +51,15 @@ def test_an_answer_is_lines_or_one_json_line(capsys: pytest.CaptureFixture[str])
 
 def test_one_is_singular() -> None:
     assert [counted(n, "file") for n in (0, 1, 2_000)] == ["0 files", "1 file", "2,000 files"]
+
+
+def test_a_source_is_shown_once_it_has_something_to_tell() -> None:
+    fine = {"set_aside": 0, "reason": None, "undeclared": {}, "rows_ms": 0, "silent": False}
+    worse = {"set_aside": 2, "reason": "file 'a', line 3: why", "undeclared": {"x": "b"}, "silent": True}
+    progress = Progress(job="job", sources={"fine": fine, "worse": fine | worse})
+    told = dict(facts(progress, now_ms=420_000))
+    assert "source fine" not in told
+    assert told["source worse"] == (
+        "SILENT for 7 min; 2 rows set aside; the newest: file 'a', line 3: why; "
+        "new column 'x' first seen in file 'b'"
+    )

@@ -169,3 +169,15 @@ def test_keys_that_are_saved_on_their_own_are_counted_by_operator_and_outcome() 
     assert watched.value("holdfast_keys_evicted_total", "carts") == 3
     assert watched.value("holdfast_events_unsaved", "carts") == 7
     assert watched.value("holdfast_events_lost_total", "carts") == 4
+
+
+def test_sources_tell_what_they_set_aside_what_drifts_and_who_is_silent() -> None:
+    run = Watched()
+    quiet = {"set_aside": 0, "reason": None, "undeclared": {}, "rows_ms": NOW, "silent": True}
+    dirty = {"set_aside": 7, "reason": "r", "undeclared": {"x": "1.json"}, "rows_ms": None, "silent": False}
+    run.monitor.update(sources={"quiet": quiet, "dirty": dirty})
+    samples = run.samples()
+    assert samples["holdfast_source_rows_set_aside_total", "dirty"] == 7
+    assert samples["holdfast_source_undeclared_columns", "dirty"] == 1
+    assert samples["holdfast_source_silent", "quiet"] == 1
+    assert ("holdfast_source_silent", "dirty") not in samples

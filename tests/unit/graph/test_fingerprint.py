@@ -221,3 +221,13 @@ def _declared() -> Any:
 
 class _Totals(KeyedFunction):
     output = "user string"
+
+
+def test_what_happens_to_malformed_rows_is_a_part_of_the_job_and_silence_is_not() -> None:
+    def made(**given: Any) -> str:
+        job = Declaration("job")
+        source = FileSource("in", format="json", schema="n long")
+        job.source(source, uid="rows", **given).sink(MemorySink(), uid="out")
+        return fingerprint_parts(job.graph())["source rows"]
+
+    assert made() == made(on_error="fail") == made(stalled_after="5m") != made(on_error="dead-letter")

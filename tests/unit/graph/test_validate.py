@@ -365,3 +365,52 @@ def test_the_example_of_the_page_on_operator_state_is_a_right_job() -> None:
     exec(example, {"hf": holdfast, "job": job, "source": source("word string"), "sink": MemorySink()})
     check(job.graph())
     assert [node.uid for node in job.graph().operators] == ["sample"]
+
+
+def files(tmp_path: Path, **settings: Any) -> holdfast.FileSource:
+    return holdfast.FileSource(tmp_path, **{"format": "json", "schema": "n long", **settings})
+
+
+def test_a_source_sets_rows_aside_only_where_they_are_told_apart_and_read(tmp_path: Path) -> None:
+    job = Declaration("job")
+    events = job.source(files(tmp_path), uid="events", on_error="dead-letter", stalled_after="5m")
+    events.sink(MemorySink(), uid="out")
+    assert "sets malformed rows aside, and nothing reads them; end its dead_letters() with sink(" in only(job)
+    events.dead_letters().sink(MemorySink(), uid="bad")
+    assert lines(job) == []
+    for other in (
+        source(),
+        files(tmp_path, format="parquet"),
+        files(tmp_path, mode="permissive"),
+    ):
+        job = Declaration("job")
+        rows = job.source(other, uid="rows", on_error="dead-letter")
+        rows.sink(MemorySink(), uid="out")
+        rows.dead_letters().sink(MemorySink(), uid="bad")
+        assert "it cannot tell malformed rows apart" in only(job)
+
+
+def test_wrong_words_about_a_source_are_named(tmp_path: Path) -> None:
+    wrong: Any = "ignore"
+    job = Declaration("job")
+    events = job.source(files(tmp_path), uid="events", on_error=wrong)
+    events.sink(MemorySink(), uid="out")
+    assert "on_error='ignore' is not known; use one of 'fail', 'dead-letter'" in only(job)
+    job = Declaration("job")
+    events = job.source(files(tmp_path), uid="events")
+    events.sink(MemorySink(), uid="out")
+    events.dead_letters().sink(MemorySink(), uid="bad")
+    assert "source 'events' sets no rows aside; declare it with on_error='dead-letter'" in only(job)
+    for given in ("5 minutes", "soon", "0s", 300):
+        duration: Any = given
+        job = Declaration("job")
+        job.source(source(), uid="rows", stalled_after=duration).sink(MemorySink(), uid="out")
+        assert f"stalled_after={given!r} is not a duration; write a number and a unit" in only(job)
+
+
+def test_the_columns_of_a_sources_dead_letters_are_known(tmp_path: Path) -> None:
+    job = Declaration("job")
+    events = job.source(files(tmp_path), uid="events", on_error="dead-letter")
+    events.sink(MemorySink(), uid="out")
+    events.dead_letters().key_by("nothing").process(Totals(), uid="totals").sink(MemorySink(), uid="bad")
+    assert "key column 'nothing' does not exist; there are file, line, row, reason, epoch" in only(job)

@@ -4,7 +4,8 @@ A writer must put a file in place whole: write it under a name that is passed ov
 another directory, then rename it. A file is read as it was when its epoch was planned; one that changes
 before the epoch is committed fails it, and what is appended later is not seen, but said.
 Always true: a file's name is noted in the commit that covers it, so it is read once however often the job
-restarts; an epoch reads exactly the files of its plan, or fails; a file that is not read is said.
+restarts; an epoch reads exactly the files of its plan, or fails; a file that is not read is said; a row that
+does not fit the schema fails the epoch or is set aside, unless the user chose a `mode`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.connectors.contract import Json, Slice, Waiting
-from holdfast.connectors.files.locations import Directory, Found, is_final, literal, open_directory
+from holdfast.connectors.contract import Json, MalformedRow, Sifted, Slice, Waiting
+from holdfast.connectors.files.locations import Directory, Found, is_final, open_directory
 from holdfast.connectors.files.planned_files import ReadNames
-from holdfast.connectors.files.source_notices import FileNews
+from holdfast.connectors.files.sampling import SAMPLE_BYTES, columns_in, has_header, option
+from holdfast.connectors.files.sifting import FileColumns, Sifter, spark_schema
+from holdfast.connectors.files.source_notices import ColumnNews, FileNews
 from holdfast.errors import DefinitionError, InputVanished
 
 if TYPE_CHECKING:
@@ -34,8 +37,8 @@ LOOK_MS = 30_000
 """How old a listing may be while files of it still wait: so old is what `waiting` tells at most."""
 WATCHED_MAX = 32
 """How many of the files planned last are watched for what is appended to them."""
-_SAMPLE_BYTES = 64 * 1024
 _FORMATS = ("json", "csv", "parquet")
+_MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 
 
 class FileSource:
@@ -47,9 +50,11 @@ class FileSource:
     approximately: whole files, at least one. Subdirectories are not read. A directory that does not exist
     is an error at the start.
 
-    Rows that do not parse fail the epoch (`mode="FAILFAST"`), because Spark's own default turns them into
-    nulls in silence; say `mode="PERMISSIVE"` or `"DROPMALFORMED"` to accept that. In object storage a plan
-    knows only a file's size; while it is read, its tag tells that it was changed too.
+    A row that cannot be parsed, or has a value of another type than declared, fails the epoch or is set
+    aside, as `on_error=` of the job's source says. Spark's own default turns such values into nulls in
+    silence; say `mode="PERMISSIVE"` or `"DROPMALFORMED"` to accept that. A column that is missing is null;
+    one that is not declared is not read, but said. CSV files with a header are read by its names. In object
+    storage a plan knows only a file's size; while it is read, its tag tells that it was changed too.
     """
 
     replayable: Final = True
@@ -68,12 +73,23 @@ class FileSource:
             raise DefinitionError(
                 f"FileSource cannot read format {format!r}; use one of {', '.join(_FORMATS)}"
             )
+        if mode.upper() not in _MODES:
+            raise DefinitionError(f"FileSource has no mode {mode!r}; use one of {', '.join(_MODES)}")
+        for name in ("mode", "columnNameOfCorruptRecord"):
+            if option(options or {}, name):
+                raise DefinitionError(
+                    f"options={{{name!r}: ...}} would change which rows are malformed; give mode=... instead"
+                )
         self.path: Final = os.fspath(path)
         self.format: Final = format
         self.schema: Final = schema
         self.pattern: Final = pattern
-        self.mode: Final = mode
+        self.mode: Final = mode.upper()
         self.options: Final = dict(options or {})
+
+    @property
+    def sifts(self) -> bool:
+        return self.format != "parquet" and self.mode == "FAILFAST"
 
     def check(self) -> None:
         open_directory(self.path).check()
@@ -97,6 +113,10 @@ class FileReader:
         self._looks: dict[tuple[int, int], list[Found]] = {}
         """How the files of a slice were when `frame` looked, until it is verified."""
         self._news = FileNews(source.path, source.pattern)
+        self._columns: dict[str, FileColumns] = {}
+        """Of planned files, as a glance showed them, until they are verified."""
+        self._column_news: ColumnNews | None = None
+        """None: no row was read yet."""
 
     def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
         self._look(after or 0, now_ms)
@@ -121,26 +141,29 @@ class FileReader:
         return self._end
 
     def frame(self, spark: SparkSession, slice: Slice) -> DataFrame:
-        planned = [Found(*entry) for entry in slice.detail]
-        key = (slice.start or 0, slice.end)
-        now = self._compare(self._looks.get(key, planned))
-        self._looks.setdefault(key, now)
-        source = self._source
-        # A session that ignores missing or corrupt files would drop rows in silence: overruled per read.
-        strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-        if source.format != "parquet":
-            strict["mode"] = source.mode
-        if source.format == "csv" and source.options.get("header", "").lower() == "true":
-            # Without it Spark takes columns by position, whatever the header says.
-            strict["enforceSchema"] = "false"
-        names = [found.name for found in planned]
-        options = {**strict, **self._directory.options(names), **source.options}
-        reader = spark.read.schema(source.schema).format(source.format).options(**options)
-        return reader.load([literal(self._directory.spark_path(name)) for name in names])
+        sifter, mode = self._sifter(spark, slice), self._source.mode
+        return sifter.strict() if mode == "FAILFAST" else sifter.lenient(mode)
+
+    def sifted(self, spark: SparkSession, slice: Slice) -> Sifted:
+        return self._sifter(spark, slice).sifted()
+
+    def malformed(self, spark: SparkSession, slice: Slice) -> DataFrame:
+        return self._sifter(spark, slice).letters(self._prefix)
+
+    def first_malformed(self, spark: SparkSession, slice: Slice) -> MalformedRow | None:
+        for found in self.malformed(spark, slice).orderBy("file", "line").limit(1).collect():
+            name = found["file"].removeprefix(self._prefix)
+            return MalformedRow(found["file"], name, found["line"], found["row"], found["reason"])
+        return None
 
     def verify(self, slice: Slice) -> None:
         planned = [Found(*entry) for entry in slice.detail]
         self._compare(self._looks.pop((slice.start or 0, slice.end), planned))
+        for found in planned:
+            self._columns.pop(found.name, None)
+
+    def undeclared(self) -> dict[str, str]:
+        return dict(self._column_news.undeclared) if self._column_news is not None else {}
 
     def lag(self, after: Json | None) -> int | None:
         return None
@@ -150,7 +173,38 @@ class FileReader:
         return Waiting(files, sum(found.size for found in self._waiting))
 
     def news(self) -> Sequence[str]:
-        return self._news.taken()
+        return self._news.taken() + (self._column_news.taken() if self._column_news is not None else [])
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self._source.path.rstrip('/')}/"
+
+    def _sifter(self, spark: SparkSession, slice: Slice) -> Sifter:
+        """The rows of a slice, once its files are seen to be as they were planned."""
+        planned = [Found(*entry) for entry in slice.detail]
+        key = (slice.start or 0, slice.end)
+        now = self._compare(self._looks.get(key, planned))
+        self._looks.setdefault(key, now)
+        source, schema = self._source, spark_schema(self._source.schema)
+        if self._column_news is None:
+            complete = source.format == "parquet" or has_header(source.format, source.options)
+            self._column_news = ColumnNews(source.path, schema.names, complete)
+        files = {found.name: self._glance(found) for found in planned}
+        usable = {name: self._column_news.look(name, columns) for name, columns in files.items()}
+        return Sifter(spark, self._directory, source.format, schema, source.options, usable)
+
+    def _glance(self, found: Found) -> FileColumns:
+        """The columns of a file, as far as a glance tells them."""
+        if found.name not in self._columns:
+            self._columns[found.name] = self._columns_in(found, self._sample(found))
+        return self._columns[found.name]
+
+    def _sample(self, found: Found) -> bytes:
+        start = max(0, found.size - SAMPLE_BYTES) if self._source.format == "parquet" else 0
+        return self._directory.read(found.name, start, SAMPLE_BYTES)
+
+    def _columns_in(self, found: Found, sample: bytes) -> FileColumns:
+        return columns_in(self._source.format, self._source.options, found.name, sample)
 
     def _look(self, position: int, now_ms: int) -> None:
         """Be at this position, and know what waits there."""
@@ -209,14 +263,14 @@ class FileReader:
 
     def _estimate(self, found: Found) -> int:
         """About how many rows a file has, from a glance at it."""
+        sample = self._sample(found)
+        self._columns[found.name] = self._columns_in(found, sample)
         if self._source.format == "parquet":
-            tail = self._directory.read(found.name, max(0, found.size - _SAMPLE_BYTES), _SAMPLE_BYTES)
             try:
                 # The footer is all that is looked at, so the end of the file will do for the file.
-                return int(pq.read_metadata(pa.BufferReader(tail)).num_rows)
+                return int(pq.read_metadata(pa.BufferReader(sample)).num_rows)
             except pa.ArrowInvalid:  # a footer longer than that, or no Parquet: Spark will tell
                 return found.size
-        sample = self._directory.read(found.name, 0, _SAMPLE_BYTES)
         return found.size * max(1, sample.count(b"\n")) // max(1, len(sample))
 
     def _watch(self, planned: Sequence[Found]) -> None:

@@ -75,3 +75,51 @@ class FileNews:
 
     def _say(self, text: str) -> None:
         self._untold.append(f"source path {self._path}: {text}")
+
+
+class ColumnNews:
+    """Learns of the columns that files have and keeps what has not been told yet.
+
+    `complete`: they are all that a file has, and the case of their letters does not count (CSV headers,
+    Parquet). Else they are keys that some rows have (JSON).
+    """
+
+    def __init__(self, path: str, declared: Sequence[str], complete: bool) -> None:
+        self._path, self._declared, self._complete = path, declared, complete
+        self._known = set(map(self._key, declared))
+        self._missing: set[str] = set()
+        self._untold: list[str] = []
+        self.undeclared: dict[str, str] = {}
+        """Columns that were seen and are not declared -> the file that had each first."""
+
+    def taken(self) -> list[str]:
+        """What was not told yet."""
+        untold, self._untold = self._untold, []
+        return untold
+
+    def _key(self, name: str) -> str:
+        return name.casefold() if self._complete else name
+
+    def look(self, file: str, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Take the columns of a file, and give them back; None where they cannot be those of its rows,
+        because none of them is declared."""
+        if columns is None:
+            return None
+        there = set(map(self._key, columns))
+        if self._complete and not there & self._known:
+            return None
+        for name in columns:
+            if self._key(name) not in self._known and name not in self.undeclared:
+                self.undeclared[name] = file
+                self._say(
+                    f"new column {name!r}, first seen in file {file!r}, is not declared and not read; "
+                    "add it to the schema to read it"
+                )
+        missing = [name for name in self._declared if self._key(name) not in there] if self._complete else []
+        for name in set(missing) - self._missing:
+            self._missing.add(name)
+            self._say(f"column {name!r} is missing in file {file!r}: it is null there")
+        return columns
+
+    def _say(self, text: str) -> None:
+        self._untold.append(f"source path {self._path}: {text}")

@@ -14,7 +14,12 @@ import pyarrow as pa
 
 from holdfast.errors import DefinitionError, first_line
 from holdfast.graph.aggregates import Aggregation
-from holdfast.graph.column_types import output_schemas, sink_refusals, state_layout
+from holdfast.graph.column_types import (
+    SOURCE_DEAD_LETTER_SCHEMA,
+    output_schemas,
+    sink_refusals,
+    state_layout,
+)
 from holdfast.graph.event_time import no_timestamp, watermarks_of
 from holdfast.graph.job_graph import (
     MAIN_OUTPUT,
@@ -110,17 +115,19 @@ def compile_graph(graph: Graph, spark: SparkSession) -> Program:
     """
     readers = _readers(graph)
     streams = {node: _stream_name(graph, node) for node in graph.nodes if _is_staged(node, readers)}
-    stages = tuple(
+    stages = [
         Stage(name, node, _outputs(node, streams))
         for node, name in streams.items()
-        if not isinstance(node, OutputNode | SinkNode)
-    )
+        if not isinstance(node, SinkNode) and not _is_side_output(node)
+    ]
+    # Rows that were set aside come last: the jobs before them have counted whether there are any.
+    stages.sort(key=lambda stage: _reads_set_aside(stage.node))
     sinks = {sink.uid: streams[sink.parent] for sink in graph.sinks}
     forms, schemas = _Typing(graph, spark, streams).run()
     refusals = [each for sink in graph.sinks for each in sink_refusals(sink, schemas[sinks[sink.uid]])]
     if refusals:
         raise DefinitionError("\n".join(map(str, refusals)))
-    return Program(graph, stages, dict(streams), sinks, forms, schemas)
+    return Program(graph, tuple(stages), dict(streams), sinks, forms, schemas)
 
 
 def _readers(graph: Graph) -> dict[Node, list[Node]]:
@@ -137,6 +144,18 @@ def _is_staged(node: Node, readers: dict[Node, list[Node]]) -> bool:
     if isinstance(node, TransformNode) and node.materialize:
         return True
     return any(isinstance(reader, SinkNode) for reader in readers[node])
+
+
+def _is_side_output(node: Node) -> bool:
+    """Whether the stage of another node makes its rows: the operator's whose output it is."""
+    return isinstance(node, OutputNode) and isinstance(node.parent, OperatorNode)
+
+
+def _reads_set_aside(node: Node) -> bool:
+    """Whether rows that a source set aside reach a node."""
+    if isinstance(node, OutputNode) and isinstance(node.parent, SourceNode):
+        return True
+    return any(map(_reads_set_aside, parents_of(node)))
 
 
 def _stream_name(graph: Graph, node: Node) -> str:
@@ -197,6 +216,8 @@ class _Typing:
         if isinstance(node, UnionNode):
             return union_frames([self._frames[parent] for parent in node.parents])
         operator = node.parent if isinstance(node, OutputNode) else node
+        if isinstance(operator, SourceNode):
+            return self._empty(SOURCE_DEAD_LETTER_SCHEMA)
         schemas = output_schemas(operator.function, self._form(operator).input, operator.key)
         return self._empty(schemas[node.name if isinstance(node, OutputNode) else MAIN_OUTPUT])
 

@@ -28,11 +28,12 @@ from holdfast.checkpoint.store.records import (
     StagedFile,
     UncoordinatedShard,
 )
-from holdfast.connectors.contract import Slice, SourceReader, VerifyingReader
-from holdfast.errors import EpochFailed, EpochInterrupted
+from holdfast.connectors.contract import MALFORMED, SiftingReader, Slice, SourceReader, VerifyingReader
+from holdfast.errors import EpochFailed, EpochInterrupted, MalformedInput
 from holdfast.graph.event_time import source_of, watermark_nodes
 from holdfast.graph.job_graph import (
     OperatorNode,
+    OutputNode,
     SourceNode,
     StreamNode,
     TransformNode,
@@ -46,6 +47,7 @@ from holdfast.runtime.epoch.list_state import Lists, TakenLists, take_lists
 from holdfast.runtime.epoch.observed_times import ObservedTimes, newest_now
 from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import Program, Stage, apply_transform, union_frames
+from holdfast.runtime.epoch.set_aside import Counts, RowsAside, malformed_input, rows_aside
 from holdfast.runtime.placement import Placement, shard_expression
 from holdfast.runtime.spark_failures import explained
 from holdfast.runtime.spark_session import describe_jobs
@@ -102,6 +104,8 @@ class EpochOutcome:
     """Source uid -> partition -> the newest event time that was read."""
     event_times: dict[str, dict[str, PartitionTime]] = field(default_factory=dict)
     """How far the event time of every source is after the epoch, for the commit."""
+    set_aside: dict[str, RowsAside] = field(default_factory=dict)
+    """Source uid -> rows of the epoch that it could not parse."""
 
     @cached_property
     def input(self) -> str:
@@ -136,10 +140,12 @@ class EpochRunner:
     term: int = 0
     _proved_empty: set[str] = field(default_factory=set, init=False)
     """Streams whose input Spark once proved empty: its tasks are kept from then on."""
+    _uncounted: set[str] = field(default_factory=set, init=False)
+    """Sources of which Spark does not count the rows: malformed ones are looked for in every epoch."""
 
     def run(self, start: EpochStart) -> EpochOutcome:
         """Run the epoch. EpochFailed: Spark gave up. UserCodeError: the user's function did. InputVanished:
-        what it read was changed meanwhile.
+        what it read was changed meanwhile. MalformedInput: it has a row that does not fit.
         """
         began, plan = time.perf_counter(), start.plan
         outcome = EpochOutcome(plan, rows=sum(part.rows or 0 for part in plan.slices.values()))
@@ -148,7 +154,13 @@ class EpochRunner:
         name = f"data/{plan.epoch:012d}/{self.run_name}-{plan.attempt}-bundle-{uuid.uuid4().hex}"
         bundle = Bundle(self.storage, name)
         for stage in self.program.stages:
-            results = self._run_stage(stage, frames, start)
+            try:
+                results = self._run_stage(stage, frames, start)
+            except EpochFailed as failure:
+                raise self._malformed(plan, failure) or failure from failure.__cause__
+            frames.counts.ran(results)
+            if isinstance(stage.node, OutputNode) and (aside := rows_aside(results, self._storage_url)):
+                outcome.set_aside[stage.node.parent.uid] = aside
             if isinstance(stage.node, UnkeyedNode):
                 kept_in = bundle if self.saves_state else None
                 take_lists(outcome.lists, stage.node.uid, results, start.lists, kept_in)
@@ -166,6 +178,16 @@ class EpochRunner:
         outcome.seconds = time.perf_counter() - began
         return outcome
 
+    @property
+    def _storage_url(self) -> str:
+        return self.workspace.storage_url
+
+    def _malformed(self, plan: PlanRecord, failure: EpochFailed) -> MalformedInput | None:
+        if MALFORMED not in str(failure):
+            return None
+        slices = {uid: _slice_of(part) for uid, part in plan.slices.items() if not part.skipped}
+        return malformed_input(self.spark, plan.epoch, slices, self.readers)
+
     def verify(self, plan: PlanRecord) -> None:
         """See that what the epoch reads is what was planned. InputVanished: it is not."""
         for uid, part in plan.slices.items():
@@ -178,6 +200,8 @@ class EpochRunner:
         what = f"epoch {plan.epoch} of {self.program.graph.name}: {stage.stream}"
         describe_jobs(self.spark, f"holdfast {what}")
         node = stage.node
+        if isinstance(node, OutputNode) and frames.all_fit(node.parent.uid):
+            return []
         if not isinstance(node, OperatorNode):
             body = partial(run_stage, StageTask(self._work(plan), stage.stream))
             return _chosen(lambda: frames.computed(node).mapInArrow(body, RESULT_SCHEMA), what)
@@ -383,6 +407,7 @@ class _EpochFrames:
         self._staged: dict[str, list[Payload]] = {}
         self._sources: dict[str, DataFrame] = {}
         self.observed = ObservedTimes()
+        self.counts = Counts(runner._uncounted)
 
     def add(self, stream: str, payload: Payload) -> None:
         """Take staged rows of a stream, to be read by later stages of this epoch."""
@@ -402,6 +427,8 @@ class _EpochFrames:
             return apply_transform(node, self.frame(node.parent))
         if isinstance(node, WatermarkNode):
             return self._watermarked(node)
+        if isinstance(node, OutputNode) and isinstance(node.parent, SourceNode):
+            return self._malformed(node.parent)
         assert isinstance(node, UnionNode), f"{node} is computed by its operator"
         return union_frames([self.frame(parent) for parent in node.parents])
 
@@ -411,7 +438,7 @@ class _EpochFrames:
             if planned is None or planned.skipped:
                 frame = self._runner.spark.createDataFrame([], node.source.schema)
             else:
-                frame = self._runner.readers[node.uid].frame(self._runner.spark, _slice_of(planned))
+                frame = self._read(node, _slice_of(planned))
             self._sources[node.uid] = frame
         return self._sources[node.uid]
 
@@ -432,6 +459,26 @@ class _EpochFrames:
                 times = self.observed.newest(uid)
                 found[uid] = newest_now(self.frame(node.parent), node.column) if times is None else times
         return found
+
+    def _read(self, node: SourceNode, slice: Slice) -> DataFrame:
+        reader, spark = self._runner.readers[node.uid], self._runner.spark
+        if node.on_error == "fail":
+            return reader.frame(spark, slice)
+        assert isinstance(reader, SiftingReader)
+        return self.counts.watch(node.uid, reader.sifted(spark, slice))
+
+    def all_fit(self, uid: str) -> bool:
+        """Whether it is certain that the epoch sets no row of a source aside."""
+        planned = self._plan.slices.get(uid)
+        return planned is None or planned.skipped or self.counts.all_fit(uid)
+
+    def _malformed(self, node: SourceNode) -> DataFrame:
+        from pyspark.sql.functions import lit
+
+        reader = self._runner.readers[node.uid]
+        assert isinstance(reader, SiftingReader)
+        found = reader.malformed(self._runner.spark, _slice_of(self._plan.slices[node.uid]))
+        return found.withColumn("epoch", lit(self._plan.epoch).cast("long"))
 
     def _staged_frame(self, stream: str) -> DataFrame:
         schema = self._runner.program.schemas[stream]

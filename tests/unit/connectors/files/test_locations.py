@@ -30,11 +30,11 @@ def reader_of(objects: dict[str, bytes]) -> tuple[FileReader, Bucket]:
     return FileReader(source, ObjectDirectory(URL, bucket), []), bucket
 
 
-def test_an_object_replaced_by_one_of_the_same_size_is_found_before_the_commit() -> None:
+def test_an_object_replaced_by_one_of_the_same_size_is_found_before_the_commit(no_spark: MagicMock) -> None:
     reader, bucket = reader_of({"a.json": b"one"})
     slice = reader.next(None, None, 0)
     assert slice is not None
-    reader.frame(MagicMock(), slice)
+    reader.frame(no_spark, slice)
     bucket.put("a.json", b"two")
     with pytest.raises(InputVanished, match="another file of the same size is in its place"):
         reader.verify(slice)

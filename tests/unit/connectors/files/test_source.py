@@ -164,7 +164,9 @@ def test_an_end_is_what_is_there_now_and_the_same_end_in_another_run(tmp_path: P
         assert ended.next(end, None, 2 * LOOK_MS) is None
 
 
-def test_a_file_that_changes_after_spark_was_given_it_is_found_before_the_commit(tmp_path: Path) -> None:
+def test_a_file_that_changes_after_spark_was_given_it_is_found_before_the_commit(
+    tmp_path: Path, no_spark: MagicMock
+) -> None:
     changes: dict[str, Callable[[Path], object]] = {
         "size 9 then, 18 now": lambda path: path.write_text('{"n": 1}\n{"n": 2}\n'),
         "000000001 UTC then": lambda path: os.utime(path, ns=(7, 7)),
@@ -177,9 +179,9 @@ def test_a_file_that_changes_after_spark_was_given_it_is_found_before_the_commit
         put(directory, "a.json")
         reader = source(directory).reader([])
         slice = planned(reader)
-        reader.frame(MagicMock(), slice)
+        reader.frame(no_spark, slice)
         reader.verify(slice)
-        reader.frame(MagicMock(), slice)
+        reader.frame(no_spark, slice)
         change(directory / "a.json")
         with pytest.raises(InputVanished, match=f"'a.json' of source path {directory} .*{wrong}"):
             reader.verify(slice)
@@ -191,11 +193,11 @@ def replaced(path: Path, text: str) -> None:
     (path.parent / "new.json").rename(path)
 
 
-def test_a_new_mode_or_a_link_is_not_a_change(tmp_path: Path) -> None:
+def test_a_new_mode_or_a_link_is_not_a_change(tmp_path: Path, no_spark: MagicMock) -> None:
     put(tmp_path, "a.json")
     reader = source(tmp_path).reader([])
     slice = planned(reader)
-    reader.frame(MagicMock(), slice)
+    reader.frame(no_spark, slice)
     (tmp_path / "a.json").chmod(0o400)
     os.link(tmp_path / "a.json", tmp_path / "_b.json")
     reader.verify(slice)

@@ -1,0 +1,109 @@
+"""Rows that sources set aside in an epoch, and which row it was where a source fails on one.
+
+Whether there are any is counted in passing, by the job that reads the rows anyway: they are looked for only
+where there are some, or where that job may not have counted all.
+Always true: rows are set aside by the job that is committed with them, so they are the same after a crash.
+"""
+
+from __future__ import annotations
+
+import queue
+import shlex
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.connectors.contract import Sifted, SiftingReader, Slice, SourceReader
+from holdfast.errors import MalformedInput
+from holdfast.tasks.messages import TaskResult
+from holdfast.tasks.task_output import load_payload
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WAIT_SECONDS = 10.0
+"""For what a job counted that gave results: it is there within milliseconds."""
+ROW_CHARS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAside:
+    """How many rows an epoch set aside of one source, and what is wrong with one of them."""
+
+    rows: int
+    reason: str
+
+
+class Counts:
+    """What the jobs of one epoch counted, by source. `uncounted`: sources of which Spark tells nothing, as
+    found out in any epoch so far."""
+
+    def __init__(self, uncounted: set[str]) -> None:
+        self._uncounted = uncounted
+        self._sifted: dict[str, Sifted] = {}
+        self._ran: set[str] = set()
+
+    def watch(self, uid: str, sifted: Sifted) -> DataFrame:
+        """The rows that fit; the first job over them counts."""
+        self._sifted[uid] = sifted
+        return sifted.rows
+
+    def ran(self, results: Sequence[TaskResult]) -> None:
+        """A job has run. One without results may have been left out by Spark, with its counts."""
+        if results:
+            self._ran |= self._sifted.keys()
+
+    def all_fit(self, uid: str) -> bool:
+        """Whether it is certain that no row was malformed."""
+        if uid not in self._ran or uid in self._uncounted:
+            return False
+        told: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        observed = self._sifted[uid].observed
+        threading.Thread(target=lambda: told.put(observed()), daemon=True).start()
+        try:
+            rows, malformed = told.get(timeout=WAIT_SECONDS)
+        except queue.Empty:
+            # No job reads the rows: a transform makes its own. Waiting in every epoch would tell no more.
+            self._uncounted.add(uid)
+            return False
+        # Spark also counts nothing where it proves that nothing comes of the rows, and leaves them unread.
+        return rows > 0 and malformed == 0
+
+
+def rows_aside(results: Sequence[TaskResult], storage_url: str) -> RowsAside | None:
+    """What the chosen results of a job set aside; None: nothing."""
+    given = [result for result in results if result.rows]
+    if not given:
+        return None
+    letters = load_payload(storage_url, given[-1].outputs[0].payload)
+    row = letters.slice(letters.num_rows - 1).to_pylist()[0]
+    return RowsAside(
+        sum(result.rows for result in given), f"{_where(row['file'], row['line'])}: {row['reason']}"
+    )
+
+
+def malformed_input(
+    spark: SparkSession, epoch: int, slices: Mapping[str, Slice], readers: Mapping[str, SourceReader]
+) -> MalformedInput | None:
+    """The error of a row on which a job failed, with its file and line. None: it is not to be found."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    for uid, slice in slices.items():
+        reader = readers[uid]
+        if not isinstance(reader, SiftingReader):
+            continue
+        try:
+            found = reader.first_malformed(spark, slice)
+        except (PySparkException, Py4JError, ConnectionError, EOFError):
+            continue
+        if found is not None:
+            row = f"{found.row[:ROW_CHARS_MAX]!r}{'...' if len(found.row) > ROW_CHARS_MAX else ''}"
+            where = _where(found.file, found.line)
+            return MalformedInput(uid, epoch, where, found.reason, row, shlex.quote(found.name))
+    return None
+
+
+def _where(file: str, line: int | None) -> str:
+    return f"file {file!r}" if line is None else f"file {file!r}, line {line}"
