@@ -44,8 +44,8 @@ TINY = Workload(keys=100_000, rows=10)
 def slice_table(workload: Workload, number: int) -> pa.Table:
     """The rows of one slice; slices are numbered from 0."""
     ids = np.arange(number * workload.rows, (number + 1) * workload.rows, dtype=np.uint64)
-    keys = (_mixed(ids) % np.uint64(workload.keys)).astype(np.int64)
-    values = (_mixed(ids + np.uint64(1 << 40)) % np.uint64(VALUE_MAX)).astype(np.int64)
+    keys = (mixed(ids) % np.uint64(workload.keys)).astype(np.int64)
+    values = (mixed(ids + np.uint64(1 << 40)) % np.uint64(VALUE_MAX)).astype(np.int64)
     return pa.table({"k": keys, "value": values})
 
 
@@ -74,7 +74,7 @@ def expected_sums(workload: Workload, slices: int) -> dict[int, int]:
     return {int(key): int(sums[key]) for key in np.flatnonzero(seen)}
 
 
-def _mixed(ids: np.typing.NDArray[np.uint64]) -> np.typing.NDArray[np.uint64]:
+def mixed(ids: np.typing.NDArray[np.uint64]) -> np.typing.NDArray[np.uint64]:
     """The finalizer of splitmix64: neighbouring numbers come out unrelated. Wraps around on purpose."""
     mixed = ids + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
