@@ -53,7 +53,8 @@ def holdfast_ms(spark: SparkSession, query: int, given: Input, place: Path) -> f
     """Milliseconds a slice; the result is compared."""
     source = hf.FileSource(given.directory, format="parquet", schema=SCHEMA)
     times = CommitTimes()
-    job(source, {query: hf.FileSink(place / "out", format="parquet")}).run(
+    sinks = {query: hf.FileSink(place / "out", format="parquet")}
+    job(source, sinks, given.settings.disorder_us).run(
         place / "checkpoint",
         spark=spark,
         until="exhausted",

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import holdfast as hf
 
 TOP = 10
+WINDOW_MS = 10_000
 OPENED = (
     "struct<item_name: string, initial_bid: long, reserve: long, date_time: timestamp, expires: timestamp, "
     "seller: long, category: long>"
@@ -207,6 +208,25 @@ class TopTen(hf.BatchFunction):
         changed = pa.array(former_ranks != ranks)
         columns = {"auction": ctx.keys["auction"].take(pa.array(keys)), "rank": pa.array(ranks + 1)}
         return pa.table({**columns, **_columns(bids)}).drop_columns(["number"]).filter(changed)
+
+
+class BidsPerWindow(hf.BatchFunction):
+    """Query 12: how many bids a bidder made in the current window of processing time, the plan's clock."""
+
+    output = "bidder long, bids long, window_start timestamp, window_end timestamp"
+    window = hf.ValueState("long", default=-1)
+    bids = hf.ValueState("long", default=0)
+
+    def process(self, rows: pa.Table, ctx: hf.BatchContext) -> pa.Table:
+        window = ctx.timestamp // WINDOW_MS
+        held = np.where(self.window.column.to_numpy() == window, self.bids.column.to_numpy(), 0)
+        bids = held + np.bincount(ctx.key_index, minlength=len(ctx.keys))
+        self.bids.column, self.window.column = bids, np.full(len(bids), window)
+        start = pa.array(np.full(len(bids), window * WINDOW_MS)).cast(pa.timestamp("ms", tz="UTC"))
+        end = pa.array(np.full(len(bids), (window + 1) * WINDOW_MS)).cast(start.type)
+        return pa.table(
+            {"bidder": ctx.keys["bidder"], "bids": bids, "window_start": start, "window_end": end}
+        )
 
 
 # Columns of structs and of lists of structs.

@@ -11,8 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import holdfast as hf
+from bench.nexmark.event_time import HighestBids, HotAuctions, NewSellers, Sessions
 from bench.nexmark.expected import SIDE_FACTOR, SIDE_ROWS
 from bench.nexmark.functions import (
+    BidsPerWindow,
     BidsWithAuction,
     FirstSeen,
     LastBid,
@@ -85,8 +87,45 @@ def q4(events: Stream, uid: str) -> Stream:
     return totals.transform(lambda df: df.selectExpr("category", "total / sold AS average"))
 
 
+def q5(events: Stream, uid: str) -> Stream:
+    counts = events.transform(counts_per_window)
+    return counts.key_by("window_end").process(HotAuctions(), uid=f"{uid}-windows")
+
+
+def counts_per_window(df: DataFrame) -> DataFrame:
+    """Counted in panes of 2 s, each of which is part of five windows."""
+    from pyspark.sql.functions import window
+
+    panes = bids(df).groupBy("auction", window("date_time", "2 seconds").alias("pane")).count()
+    ends = "explode(sequence(pane.end, pane.end + INTERVAL 8 SECONDS, INTERVAL 2 SECONDS)) AS window_end"
+    return panes.selectExpr("auction", "count AS num", ends)
+
+
 def q6(events: Stream, uid: str) -> Stream:
     return winning(events, uid).key_by("seller").process(LastTenAverage(), uid=f"{uid}-averages")
+
+
+def q7(events: Stream, uid: str) -> Stream:
+    return events.transform(highest_bids).key_by("window_end").process(HighestBids(), uid=f"{uid}-windows")
+
+
+def highest_bids(df: DataFrame) -> DataFrame:
+    """Of an epoch's bids those that can win: the highest of each window."""
+    columns = ("auction", "bidder", "price", "date_time", "extra")
+    rows = bids(df).selectExpr(*columns, "window(date_time, '10 seconds').end AS window_end")
+    place = "rank() OVER (PARTITION BY window_end ORDER BY price DESC) AS place"
+    return rows.selectExpr("*", place).where("place = 1").drop("place")
+
+
+def q8(events: Stream, uid: str) -> Stream:
+    rows = events.transform(
+        lambda df: df.where("kind <> 2").selectExpr(
+            "coalesce(person.id, auction.seller) AS id",
+            "person.name",
+            "window(date_time, '10 seconds').start AS window_start",
+        )
+    )
+    return rows.key_by("id", "window_start").process(NewSellers(), uid=f"{uid}-windows")
 
 
 def q9(events: Stream, uid: str) -> Stream:
@@ -105,6 +144,23 @@ def auctions_and_bids(columns: tuple[str, ...], df: DataFrame) -> DataFrame:
         "coalesce(auction.id, bid.auction) AS id", "number", "date_time",
         *(f"auction.{name}" for name in auction), *(f"bid.{name}" for name in columns),
     )  # fmt: skip
+
+
+def q11(events: Stream, uid: str) -> Stream:
+    return events.transform(sessions_of_epoch).key_by("bidder").process(Sessions(), uid=f"{uid}-sessions")
+
+
+def sessions_of_epoch(df: DataFrame) -> DataFrame:
+    from pyspark.sql.functions import count, max, min, session_window
+
+    session = session_window("date_time", "10 seconds")
+    ends = (min("date_time").alias("start"), max("date_time").alias("last"), count("*").alias("bids"))
+    return bids(df).groupBy("bidder", session).agg(*ends).select("bidder", "start", "last", "bids")
+
+
+def q12(events: Stream, uid: str) -> Stream:
+    rows = events.transform(lambda df: bids(df).select("bidder"))
+    return rows.key_by("bidder").process_batch(BidsPerWindow(), uid=f"{uid}-windows")
 
 
 def q13(events: Stream, uid: str) -> Stream:
@@ -200,16 +256,23 @@ def q22(events: Stream, uid: str) -> Stream:
 
 
 QUERIES: dict[int, Callable[[Stream, str], Stream]] = {
-    0: q0, 1: q1, 2: q2, 3: q3, 4: q4, 6: q6, 9: q9, 13: q13, 14: q14, 15: q15, 17: q17, 18: q18, 19: q19,
-    20: q20, 22: q22,
+    0: q0, 1: q1, 2: q2, 3: q3, 4: q4, 5: q5, 6: q6, 7: q7, 8: q8, 9: q9, 11: q11, 12: q12, 13: q13, 14: q14,
+    15: q15, 17: q17, 18: q18, 19: q19, 20: q20, 22: q22,
 }  # fmt: skip
 """From the events, and what the uids of the operators begin with, to the stream that is shown."""
 
 
-def job(source: hf.Source, sinks: Mapping[int, hf.Sink]) -> hf.Job:
-    """A job of some queries over the same events, each with its sink."""
+EVENT_TIME = frozenset({5, 7, 8, 11})
+"""Those that go by event time."""
+
+
+def job(source: hf.Source, sinks: Mapping[int, hf.Sink], disorder_us: int) -> hf.Job:
+    """A job of some queries over the same events, each with its sink; `disorder_us`: how far these are out of
+    order."""
     made = hf.Job("nexmark-" + "-".join(f"q{query}" for query in sinks))
     events = made.source(source, uid="events")
+    if EVENT_TIME & sinks.keys():
+        events = events.watermark("date_time", delay=f"{-(-disorder_us // 1_000)}ms")
     for query, sink in sinks.items():
         QUERIES[query](events, f"q{query}").sink(sink, uid=f"q{query}")
     return made
