@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench crash chaos java
+.PHONY: help demo test lint bench nexmark crash chaos java
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -41,6 +41,9 @@ lint: $(INSTALLED) ## style, types and layers alone
 
 bench: $(INSTALLED) java ## speed beside Spark's own stateful operators, on a quiet machine (about 15 minutes)
 	@$(BIN)/python -m bench
+
+nexmark: $(INSTALLED) java ## the Nexmark queries beside Spark's own streaming (long; ARGS="--queries 0,4 --events 800000")
+	@$(BIN)/python -m bench.nexmark $(ARGS)
 
 crash: $(INSTALLED) java ## the crash matrix: a real process killed at every step of the protocol (long)
 	@$(call title,pytest tests/chaos)

@@ -160,7 +160,7 @@ def measure(spark: SparkSession, contender: Contender, workload: Workload, slice
             writer = writer.foreachBatch(partial(write_batch, str(place / "out")))
         else:
             writer = writer.format("noop")
-        durations_ms = _run(writer.start())[WARM_UP:]
+        durations_ms = batch_durations_ms(writer.start())[WARM_UP:]
         assert len(durations_ms) == slices, f"{contender.name}: {len(durations_ms)} batches, not {slices}"
         if sink == "parquet":
             _check_sums(place / "out", workload, WARM_UP + slices)
@@ -182,7 +182,7 @@ def write_batch(directory: str, batch: DataFrame, number: int) -> None:
     batch.write.mode("overwrite").parquet(f"{directory}/batch={number}")
 
 
-def _run(query: StreamingQuery) -> list[int]:
+def batch_durations_ms(query: StreamingQuery) -> list[int]:
     """Wait for the query's end and give the duration of each micro-batch that had rows."""
     try:
         if not query.awaitTermination(QUERY_SECONDS_MAX):

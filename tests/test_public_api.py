@@ -93,13 +93,17 @@ PUBLIC = [
     "Waiting",
     "collect",
     "count",
+    "count_window",
     "first",
     "last",
     "max",
     "mean",
     "min",
     "register_data_sources",
+    "session",
+    "sliding",
     "sum",
+    "tumbling",
 ]
 
 

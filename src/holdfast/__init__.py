@@ -37,6 +37,7 @@ from holdfast.graph.aggregates import collect, count, first, last, max, mean, mi
 from holdfast.graph.contexts import BatchContext, Context, ShardContext
 from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
+from holdfast.graph.windows import count_window, session, sliding, tumbling
 from holdfast.inspect.point_query import KeyState, StateReader
 from holdfast.runtime.job import Job, JobHandle
 from holdfast.runtime.progress import Progress
@@ -117,13 +118,17 @@ __all__ = [
     "Waiting",
     "collect",
     "count",
+    "count_window",
     "first",
     "last",
     "max",
     "mean",
     "min",
     "register_data_sources",
+    "session",
+    "sliding",
     "sum",
+    "tumbling",
 ]
 
 

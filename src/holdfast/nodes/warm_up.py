@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.chain.shard_lines import Line, Lines
-from holdfast.checkpoint.store.records import NextDue, PlannedSlice, PlanRecord
+from holdfast.checkpoint.store.records import PlannedSlice, PlanRecord
 from holdfast.connectors.contract import Json, Slice
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.list_state import OperatorLists
@@ -23,7 +23,7 @@ from holdfast.runtime.epoch.runner import EpochRunner, EpochStart
 from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import default_parallelism
-from holdfast.state.contract import EMPTY_VERSION
+from holdfast.state.contract import EMPTY_VERSION, NextDue
 from holdfast.state.encoding.types import frame_ddl, parse_schema
 from holdfast.state.local.backends import backend_named
 from holdfast.storage.urls import open_storage

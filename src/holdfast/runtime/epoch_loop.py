@@ -17,7 +17,7 @@ from enum import Enum
 
 from holdfast.checkpoint.chain.shard_lines import Line, Lines, extended, lines_of, rebased
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import NextDue, PlanRecord
+from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.connectors.contract import Mark
 from holdfast.errors import RestoreError
 from holdfast.graph.fingerprint import fingerprint
@@ -39,7 +39,7 @@ from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, Until
 from holdfast.runtime.spark_session import groups_cheaply
-from holdfast.state.contract import EMPTY_VERSION
+from holdfast.state.contract import EMPTY_VERSION, NextDue
 from holdfast.steps import Step, reached
 from holdfast.tasks.operators.dispatch import keeps_times
 

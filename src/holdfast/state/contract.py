@@ -47,6 +47,16 @@ EMPTY_VERSION = Version(0, 0, "")
 """The state before the first epoch: no entries."""
 
 
+class NextDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """When a shard has something to do next without rows, by each clock, in µs since 1970. None: nothing.
+
+    Stored records hold it as it is: its fields are part of their format.
+    """
+
+    event_us: int | None = None
+    processing_us: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class DeltaStep:
     """One epoch's changes to this shard's groups. `load` may be called any number of times, or never."""

@@ -16,8 +16,8 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.checkpoint.chain.shard_lines import Line
-from holdfast.checkpoint.store.records import Extent, NextDue, SnapshotFile
-from holdfast.state.contract import Version
+from holdfast.checkpoint.store.records import Extent, SnapshotFile
+from holdfast.state.contract import NextDue, Version
 from holdfast.tasks.operators.result import EpochContext, EventTime
 
 if TYPE_CHECKING:

@@ -281,8 +281,8 @@ class Harness:
         place = Place.of_caller()
         source = SourceNode(uid="sent", source=MemorySource([], schema=schema_ddl(schema)), place=place)
         parent: StreamNode = source
-        if isinstance(self._function, WindowAggregation) and self._has_event_time:
-            on = self._function.on
+        on = self._function.on if isinstance(self._function, WindowAggregation) else None
+        if on is not None and self._has_event_time:
             parent = WatermarkNode(parent=source, column=on, delay="0s", idle_after=None, place=place)
         unkeyed = isinstance(self._function, OperatorFunction) and not self._key
         operator = (UnkeyedNode if unkeyed else OperatorNode)(

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as replace_record
 
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import DeltaFile, NextDue, SnapshotFile
+from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile
 from holdfast.ids import KeyGroupRange
-from holdfast.state.contract import EMPTY_VERSION, Version
+from holdfast.state.contract import EMPTY_VERSION, NextDue, Version
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.state.contract import Version
+from holdfast.state.contract import NextDue, Version
 
 FORMAT = 4
 """The version of every stored record. A reader refuses a newer one. 1 had no savepoints, lists, lineages of
@@ -127,13 +127,6 @@ class Extent(Record, frozen=True, kw_only=True):
     offset: int
     length: int
     checksum: str
-
-
-class NextDue(Record, frozen=True, kw_only=True):
-    """When a shard has something to do next without rows, by each clock, in µs since 1970. None: nothing."""
-
-    event_us: int | None = None
-    processing_us: int | None = None
 
 
 class DeltaFile(Record, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.plans import PlanTaken
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import Json, NextDue, PlannedSlice, PlanRecord
+from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord
 from holdfast.connectors.contract import EndingReader, SourceReader, TellingReader, Waiting, WaitingReader
 from holdfast.errors import FencedOut
 from holdfast.ids import EpochId
@@ -17,6 +17,7 @@ from holdfast.runtime.epoch.plan_clock import PlanClock
 from holdfast.runtime.epoch.recorded_plans import PlanShape, Recorded
 from holdfast.runtime.epoch.watermarks import Watermarks, is_due, to_close
 from holdfast.runtime.leader_context import LeaderContext
+from holdfast.state.contract import NextDue
 
 
 class Planner:

@@ -20,7 +20,6 @@ from holdfast.checkpoint.chain.plans import input_of
 from holdfast.checkpoint.chain.shard_lines import Lines
 from holdfast.checkpoint.store.records import (
     DeltaFile,
-    NextDue,
     PartitionTime,
     PlannedSlice,
     PlannedWatermark,
@@ -51,7 +50,7 @@ from holdfast.runtime.epoch.set_aside import Counts, RowsAside, malformed_input,
 from holdfast.runtime.placement import Placement, shard_expression
 from holdfast.runtime.spark_failures import explained
 from holdfast.runtime.spark_session import describe_jobs
-from holdfast.state.contract import Version
+from holdfast.state.contract import NextDue, Version
 from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.encoding.types import frame_ddl
 from holdfast.steps import Step, reached

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import NextDue, PartitionTime, PlannedWatermark, PlanRecord
+from holdfast.checkpoint.store.records import PartitionTime, PlannedWatermark, PlanRecord
 from holdfast.clock import duration_ms
 from holdfast.graph.event_time import source_of, watermark_nodes, watermarks_of
 from holdfast.graph.job_graph import Graph
+from holdfast.state.contract import NextDue
 
 SourceTimes = Mapping[str, Mapping[str, int | None]]
 """Source uid -> partition ("": the source has none) -> the newest event time in some rows, in µs since 1970;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint.store.records import NextDue
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import BatchFunction, KeyedFunction
 from holdfast.graph.partials import Partials
@@ -16,7 +15,7 @@ from holdfast.graph.windows import (
 )
 from holdfast.ids import KeyGroupRange
 from holdfast.state.cells.timers import EVENT_TIMERS, PROCESSING_TIMERS
-from holdfast.state.contract import ShardState
+from holdfast.state.contract import NextDue, ShardState
 from holdfast.state.encoding.layout import StateKind, StateLayout
 from holdfast.tasks.operators.aggregate import run_aggregate
 from holdfast.tasks.operators.batch_function import run_batch
