@@ -49,15 +49,9 @@ TINY = Workload(keys=100_000, rows=10)
 def slice_table(workload: Workload, number: int) -> pa.Table:
     """The rows of one slice; slices are numbered from 0."""
     ids = np.arange(number * workload.rows, (number + 1) * workload.rows, dtype=np.uint64)
-<<<<<<< HEAD
-    keys = _skewed(_mixed(ids), workload) if workload.zipf else _mixed(ids) % np.uint64(workload.keys)
-    values = (_mixed(ids + np.uint64(1 << 40)) % np.uint64(VALUE_MAX)).astype(np.int64)
-    return pa.table({"k": keys.astype(np.int64), "value": values})
-=======
-    keys = (mixed(ids) % np.uint64(workload.keys)).astype(np.int64)
+    keys = _skewed(mixed(ids), workload) if workload.zipf else mixed(ids) % np.uint64(workload.keys)
     values = (mixed(ids + np.uint64(1 << 40)) % np.uint64(VALUE_MAX)).astype(np.int64)
-    return pa.table({"k": keys, "value": values})
->>>>>>> f417e89773c559327244b80d26f9b0592c9442a2
+    return pa.table({"k": keys.astype(np.int64), "value": values})
 
 
 def write_slices(directory: Path, workload: Workload, slices: int) -> list[Path]:
@@ -85,18 +79,14 @@ def expected_sums(workload: Workload, slices: int) -> dict[int, int]:
     return {int(key): int(sums[key]) for key in np.flatnonzero(seen)}
 
 
-<<<<<<< HEAD
-def _skewed(mixed: np.typing.NDArray[np.uint64], workload: Workload) -> np.typing.NDArray[np.int64]:
+def _skewed(numbers: np.typing.NDArray[np.uint64], workload: Workload) -> np.typing.NDArray[np.int64]:
     """The key of each row: the place of its number among the shares of the keys, added up."""
     shares = np.cumsum(np.arange(1, workload.keys + 1, dtype=np.float64) ** -workload.zipf)
-    keys: np.typing.NDArray[np.int64] = np.searchsorted(shares, mixed / 2.0**64 * shares[-1])
+    keys: np.typing.NDArray[np.int64] = np.searchsorted(shares, numbers / 2.0**64 * shares[-1])
     return np.minimum(keys, workload.keys - 1)
 
 
-def _mixed(ids: np.typing.NDArray[np.uint64]) -> np.typing.NDArray[np.uint64]:
-=======
 def mixed(ids: np.typing.NDArray[np.uint64]) -> np.typing.NDArray[np.uint64]:
->>>>>>> f417e89773c559327244b80d26f9b0592c9442a2
     """The finalizer of splitmix64: neighbouring numbers come out unrelated. Wraps around on purpose."""
     mixed = ids + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -270,7 +270,7 @@ def job(source: hf.Source, sinks: Mapping[int, hf.Sink], disorder_us: int) -> hf
     """A job of some queries over the same events, each with its sink; `disorder_us`: how far these are out of
     order."""
     made = hf.Job("nexmark-" + "-".join(f"q{query}" for query in sinks))
-    events = made.source(source, uid="events")
+    events: Stream = made.source(source, uid="events")
     if EVENT_TIME & sinks.keys():
         events = events.watermark("date_time", delay=f"{-(-disorder_us // 1_000)}ms")
     for query, sink in sinks.items():
