@@ -44,7 +44,8 @@ def seen(result: Any) -> list[tuple[Any, ...]]:
 
 
 def due(run: Harness, now: float | None) -> Any:
-    found = next_due(run.function, run.layout, ALL_GROUPS, run.state, time(None, now))  # type: ignore[arg-type]
+    state: Any = run.state
+    found = next_due(run.function, run.layout, ALL_GROUPS, state, time(None, now))
     assert found is not None
     return None if found.event_us is None else (found.event_us + 1) / S
 
@@ -125,7 +126,8 @@ def test_early_results_of_the_windows_that_have_changed() -> None:
     run.epoch_of(rows(2), time(None, None), clock_ms=13_100)
     run.epoch_of(rows(3), time(None, None), clock_ms=13_200)
     assert seen(run.epoch_of([], time(None, None), clock_ms=14_500)) == [(0, 10, 3, 7)]
-    found = next_due(run.function, run.layout, ALL_GROUPS, run.state, None)  # type: ignore[arg-type]
+    state: Any = run.state
+    found = next_due(run.function, run.layout, ALL_GROUPS, state, None)
     assert found is not None
     assert found.processing_us is None
     assert seen(run.epoch_of([], time(None, 20), clock_ms=14_600)) == [
