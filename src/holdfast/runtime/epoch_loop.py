@@ -157,7 +157,9 @@ class EpochLoop:
             if wishes.draining.is_set():
                 self._planner.end_here(wishes.ends)
             parent, open_times = self._committer.view.number, self._open_times()
-            plan = self._planner.next(self._admission.limit, parent, open_times, self._combining.chosen)
+            plan = self._planner.next(
+                self._admission.limit, parent, open_times, self._combining.chosen, self._input_ended
+            )
             if plan is None and self._input_ended():
                 plan = self._planner.close(parent, open_times)
             self._tell_of_sources()

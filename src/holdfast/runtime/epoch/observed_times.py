@@ -10,10 +10,12 @@ import queue
 import threading
 from typing import TYPE_CHECKING
 
+from holdfast.state.encoding.routing import quoted
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 3.0
 """For what a job observed that gave results: it is there within milliseconds."""
 _NEWEST = "newest"
 
@@ -21,7 +23,9 @@ _NEWEST = "newest"
 class ObservedTimes:
     """What the jobs of one epoch observe, by source."""
 
-    def __init__(self) -> None:
+    def __init__(self, unobserved: set[str]) -> None:
+        """`unobserved`: sources of which Spark once told nothing. They are not watched; others are added."""
+        self._unobserved = unobserved
         self._under_way: dict[str, Observation] = {}
         self._done: dict[str, Observation] = {}
 
@@ -29,7 +33,7 @@ class ObservedTimes:
         """The same rows; the job that computes them observes the newest time in `column`."""
         from pyspark.sql import Observation
 
-        if uid in self._done:
+        if uid in self._done or uid in self._unobserved:
             return frame
         self._under_way[uid] = Observation()
         return frame.observe(self._under_way[uid], _newest(frame, column).alias(_NEWEST))
@@ -51,6 +55,8 @@ class ObservedTimes:
         try:
             return {"": told.get(timeout=WAIT_SECONDS)}
         except queue.Empty:
+            # Left out of a job that gave results all the same, as rows of a union that Spark proves empty.
+            self._unobserved.add(uid)
             return None
 
 
@@ -64,7 +70,7 @@ def _newest(frame: DataFrame, column: str) -> Column:
     from pyspark.sql import functions
     from pyspark.sql.types import TimestampNTZType
 
-    time = frame[column]
+    time = frame[quoted(column)]
     if isinstance(frame.schema[column].dataType, TimestampNTZType):
         begin = functions.lit("1970-01-01").cast("timestamp_ntz")
         return functions.max(functions.timestamp_diff("MICROSECOND", begin, time))
