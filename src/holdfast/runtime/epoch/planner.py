@@ -35,6 +35,8 @@ class Planner:
         self._time, self._recorded = PlanClock(context.clock, view.clock_ms), recorded
         self.watermarks = Watermarks(context.program.graph, view)
         self._closed_through = view.closed_through
+        self._read_rows = True
+        """Whether the newest plan reads any, as far as is known."""
         sources = context.program.graph.sources
         self._ends: _Ends | None = None
         self.epoch = view.last_epoch
@@ -59,8 +61,8 @@ class Planner:
 
         `parent`: the newest commit. `open_times`: of the operators that keep times, when each has something
         to do next (None: not known). `combined`: the operators to combine rows of, unless a recorded plan
-        says which. `ended`: asked when no source has anything new, whether that was all: then what is due is
-        left to `close`.
+        says which. `ended`: asked when no source has anything new, whether that was all: then only what its
+        last rows made due is planned, and the rest is left to `close`.
         """
         draft = partial(self._drafted, max_rows, parent, open_times or {}, ended)
         return self._next(parent, combined, draft)
@@ -100,7 +102,7 @@ class Planner:
                 self._recorded.appendleft(recorded)
         if self._ends is not None:
             self._ends.planned(plan.slices)
-        self.epoch = plan.epoch
+        self.epoch, self._read_rows = plan.epoch, bool(plan.slices)
         if plan.closing:
             self._closed_through = plan.epoch
         self._time.reach(plan.clock_ms)
@@ -170,12 +172,19 @@ class Planner:
         open_times: Mapping[str, NextDue | None],
         ended: Callable[[], bool],
     ) -> PlanRecord | None:
-        if slices := self._slices(max_rows):
-            return self._draft(slices, parent)
+        slices = self._slices(max_rows)
+        return self._draft(slices, parent) if slices or self._is_due(open_times, ended) else None
+
+    def _is_due(self, open_times: Mapping[str, NextDue | None], ended: Callable[[], bool]) -> bool:
         now_ms = self._time.now_ms()
-        if is_due(open_times, self.watermarks.next(now_ms), now_ms) and not ended():
-            return self._draft(slices, parent)
-        return None
+        marks = self.watermarks.next(now_ms)
+        if not is_due(open_times, marks, now_ms):
+            return False
+        if not ended():
+            return True
+        # What the last rows made due fires as it would if more had come; all else is left to `close`.
+        by_rows = {uid: due and replace(due, processing_us=None) for uid, due in open_times.items()}
+        return self._read_rows and self._closed_through != self.epoch and is_due(by_rows, marks, now_ms)
 
     def _drafted_again(self, plan: PlanRecord, parent: int) -> PlanRecord:
         """Another attempt at a plan: the same slices, judged by the same event time where it says one."""

@@ -98,7 +98,7 @@ def test_a_look_that_finds_nothing_due_asks_nothing_of_storage(tmp_path: Path) -
     assert asked == []
 
 
-@pytest.mark.parametrize("open_times", [EVENT_OPEN, {"op": None}, PROCESSING_OPEN])
+@pytest.mark.parametrize("open_times", [EVENT_OPEN, PROCESSING_OPEN])
 def test_when_the_input_has_ended_one_epoch_closes_what_is_open_or_due(
     tmp_path: Path, open_times: Any
 ) -> None:
@@ -110,6 +110,25 @@ def test_when_the_input_has_ended_one_epoch_closes_what_is_open_or_due(
     assert (plan.epoch, plan.slices, plan.closing) == (2, {}, True)
     assert plan.watermarks == {"op": PlannedWatermark(before_us=None, now_us=10_000_000)}, "finite"
     assert made.close(0, open_times) is None, "once"
+
+
+def test_what_the_last_rows_made_due_fires_before_the_epoch_that_closes(tmp_path: Path) -> None:
+    """As it would if more rows had come: what it sets may join, which it may not when all is closed."""
+    made = planner(tmp_path, rows=1, clock=ManualClock(9_000))
+    seen(made, made.next(1, 0, EVENT_OPEN, lambda: True), 70_000_000)
+    due = made.next(1, 0, EVENT_OPEN, lambda: True)
+    assert due is not None
+    assert (due.slices, due.closing) == ({}, False)
+    assert made.next(1, 0, EVENT_OPEN, lambda: True) is None, "once: a timer may always set one in the past"
+    closing = made.close(0, EVENT_OPEN)
+    assert closing is not None
+    assert closing.closing
+    assert made.next(1, 0, EVENT_OPEN, lambda: True) is None
+    view = CheckpointView(
+        number=3, last_epoch=3, closed_through=3, positions={"s0": 1}, watermarks={"op": 10**9}
+    )
+    later = planner(tmp_path / "later", rows=1, view=view)
+    assert later.next(1, 0, EVENT_OPEN, lambda: True) is None, "a restart changes nothing about that"
 
 
 def test_a_timer_that_always_sets_the_next_does_not_keep_a_job_from_ending(tmp_path: Path) -> None:
