@@ -2,10 +2,12 @@
 timers fire, with the same state.
 
 As test_epochs, with the real planner, plans and watermarks of a leader. The reference is one big epoch, one
-for what it made due, and one that closes. That holds for rows that are out of order by no more than the delay.
+for what it made due, and one that closes. It holds for rows that are out of order by no more than the delay.
 """
 
 from __future__ import annotations
+
+from holdfast.state.contract import NextDue
 
 import shutil
 import tempfile
@@ -22,7 +24,7 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast.checkpoint.chain.commits import Committed
 from holdfast.checkpoint.chain.shard_lines import Line, line_of
-from holdfast.checkpoint.store.records import CommitRecord, NextDue, PlanRecord
+from holdfast.checkpoint.store.records import CommitRecord, PlanRecord
 from holdfast.graph.column_types import state_layout
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.payload_bundle import Bundle
@@ -54,7 +56,7 @@ DELAY, SIZE = 4, 8
 
 
 class Windows(hf.KeyedFunction):
-    """Counts the rows of each window. Rows set alarms, which windows take back; some windows are told again."""
+    """Counts the rows of each window. Rows set alarms, which windows take back; some are told again."""
 
     output = "key long, at long, n long"
     counts = hf.MapState("long", "long")

@@ -208,6 +208,34 @@ def test_processing_timers_fire_while_no_rows_come_and_do_not_keep_a_job_from_en
     assert set(told[2:]) == {("ann", "processing", True)}
 
 
+def test_a_source_that_falls_silent_is_not_waited_for_and_that_is_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(1_000_000_000_000)
+    monkeypatch.setattr(job_module, "SystemClock", lambda: clock)
+    rows, sink, said = events(range(40)), hf.MemorySink(), list[str]()
+    job = hf.Job("idle")
+    fast = job.source(hf.MemorySource(rows, schema=SCHEMA), uid="fast").watermark("ts", "4s")
+    slow = job.source(hf.MemorySource([], schema=SCHEMA), uid="slow").watermark("ts", "4s", idle_after="1m")
+    fast.union(slow).key_by("user").process(Windows(), uid="windows").sink(sink, uid="out")
+    handle = job.start(tmp_path / "ck", spark=spark, working_dir=tmp_path / "w", on_message=said.append)
+    try:
+        wait_until(handle, lambda: handle.status().committed_epoch == 1, "the rows")
+        assert handle.status().watermarks == {"windows": None}
+        clock.advance(timedelta(seconds=61))
+        wait_until(handle, lambda: bool(sink.rows()), "the windows")
+        assert handle.status().idle_sources == ("slow",)
+        assert handle.status().watermarks == {"windows": round((START.timestamp() + 35) * 1_000)}
+    finally:
+        handle.stop()
+        handle.wait(DEADLINE_SECONDS)
+    assert [text for text in said if "IDLE" in text] == [
+        "IDLE: source 'slow' has no rows; event time does not wait for it"
+    ]
+    ended = START + timedelta(seconds=40)
+    assert Counter(sink.rows()) == Counter(each for each in expected(rows) if each[1] < ended)
+
+
 def test_times_without_a_zone_and_transforms_before_and_after_the_watermark(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -216,7 +244,7 @@ def test_times_without_a_zone_and_transforms_before_and_after_the_watermark(
         counts = hf.MapState("timestamp_ntz", "long")
 
         def process(self, row: Any, ctx: Any) -> Any:
-            end = window_end(row["at.local"]).replace(tzinfo=None)
+            end = window_end(row.local).replace(tzinfo=None)
             self.counts[end] = self.counts.get(end, 0) + 1
             ctx.timers.event(end)
 
@@ -226,7 +254,8 @@ def test_times_without_a_zone_and_transforms_before_and_after_the_watermark(
     rows, sink = events(range(40)), hf.MemorySink()
     job = hf.Job("local")
     timed = job.source(hf.MemorySource(rows, schema=SCHEMA), uid="rows").transform(local)
-    timed = timed.watermark("at.local", delay="4s").transform(lambda frame: frame.where("user != 'u3'"))
+    timed = timed.watermark("at.local", delay="4s")
+    timed = timed.transform(lambda frame: frame.toDF("user", "local").where("user != 'u3'"))
     timed.key_by("user").process(Local(), uid="windows").sink(sink, uid="out")
     run(job, spark, tmp_path / "ck", max_rows_per_epoch=15)
     wanted = expected([row for row in rows if row[0] != "u3"])
@@ -241,7 +270,6 @@ def test_a_source_that_is_silent_and_rows_that_spark_proves_away(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The slower source holds time back until the end. Of rows that are proved away Spark tells nothing."""
-    monkeypatch.setattr(observed_times, "WAIT_SECONDS", 0.5)
     waits = list[str]()
     newest = observed_times.ObservedTimes.newest
 

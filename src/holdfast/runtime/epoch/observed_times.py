@@ -1,7 +1,7 @@
 """The newest event time of an epoch's rows, seen in passing by the job that reads them anyway.
 
-Spark tells what it observed once a job is done. Of a job that it leaves out, because it can prove that
-nothing comes of it, it tells nothing, and its own call would wait without end.
+Spark tells what it observed once a job is done. Of rows that it leaves out, because it can prove that nothing
+comes of them, it tells nothing: its own call fails, or waits without end.
 """
 
 from __future__ import annotations
@@ -48,16 +48,27 @@ class ObservedTimes:
         """The newest times of a source, by partition. None: no job observed them."""
         if uid not in self._done:
             return None
-        told: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        observation = self._done[uid]
-        waiting = threading.Thread(target=lambda: told.put(observation.get[_NEWEST]), daemon=True)
+        told: queue.SimpleQueue[dict[str, int | None] | None] = queue.SimpleQueue()
+        waiting = threading.Thread(target=lambda: told.put(_told(self._done[uid])), daemon=True)
         waiting.start()
         try:
-            return {"": told.get(timeout=WAIT_SECONDS)}
+            newest = told.get(timeout=WAIT_SECONDS)
         except queue.Empty:
+            newest = None
+        if newest is None:
             # Left out of a job that gave results all the same, as rows of a union that Spark proves empty.
             self._unobserved.add(uid)
-            return None
+        return newest
+
+
+def _told(observation: Observation) -> dict[str, int | None] | None:
+    """What Spark tells of an observation. None: that it left it out."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return {"": observation.get[_NEWEST]}
+    except (Py4JError, KeyError):
+        return None
 
 
 def newest_now(frame: DataFrame, column: str) -> dict[str, int | None]:

@@ -121,6 +121,11 @@ class _Mark:
     idle: bool
 
 
+def milliseconds(marks: Mapping[str, PlannedWatermark]) -> dict[str, int | None]:
+    """The watermarks of a plan in ms since 1970, as people are shown them."""
+    return {uid: None if mark.now_us is None else mark.now_us // 1_000 for uid, mark in marks.items()}
+
+
 def is_due(
     open_times: Mapping[str, NextDue | None], marks: Mapping[str, PlannedWatermark], now_ms: int
 ) -> bool:

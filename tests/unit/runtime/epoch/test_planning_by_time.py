@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from holdfast.state.contract import NextDue
+
 from dataclasses import replace as replace_shape
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +15,7 @@ from msgspec.structs import replace
 import holdfast as hf
 from holdfast.checkpoint.chain.plans import Plans, input_of
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import NextDue, PlannedWatermark, PlanRecord
+from holdfast.checkpoint.store.records import PlannedWatermark, PlanRecord
 from holdfast.ids import EpochId, PlanAttempt
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.recorded_plans import PlanShape

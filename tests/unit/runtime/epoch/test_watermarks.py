@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from holdfast.state.contract import NextDue
+
 from typing import Any
 
 import pytest
@@ -9,7 +11,6 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import (
-    NextDue,
     PartitionTime,
     PlannedSlice,
     PlannedWatermark,
