@@ -107,6 +107,7 @@ def _newest_plainly(storage: Storage) -> dict[str, Any]:
             uid: {"unsaved": sum(each.unsaved for each in shards), "lost": sum(each.lost for each in shards)}
             for uid, shards in view.uncoordinated.items()
         },
+        "watermarks": {uid: at // 1_000 for uid, at in view.watermarks.items()},
     }
 
 

@@ -108,6 +108,17 @@ def age(since_ms: int | None, now_ms: int) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.0f} h"
 
 
+def behind(watermark_ms: int | None, now_ms: int) -> str:
+    """How far event time is, and how far that is behind the clock."""
+    if watermark_ms is None:
+        return "not known yet"
+    try:
+        at = f"{moment(watermark_ms)} UTC"
+    except (ValueError, OverflowError, OSError):
+        at = f"{watermark_ms} ms since 1970"
+    return f"{at}, {age(watermark_ms, now_ms)} behind" if watermark_ms <= now_ms else at
+
+
 def ending(ended: dict[str, Any]) -> str:
     """How a run ended, from the fields of its `EndedRecord`."""
     how = _ENDINGS[ended["ending"]]
@@ -149,6 +160,7 @@ def source_told(one: dict[str, Any], now_ms: int) -> str:
 
 def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
     """What a person wants to know of a run, in reading order. Not its error: that is told when it happens."""
+    idle = progress.idle_sources
     return [
         ("phase", progress.phase),
         ("epoch", f"{progress.epoch:,} (committed {progress.committed_epoch:,})"),
@@ -162,6 +174,8 @@ def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
         ),
         ("state", size(progress.state_bytes)),
         *((f"keys of {uid}", saved_keys(numbers)) for uid, numbers in progress.own_keys.items()),
+        *((f"watermark of {uid}", behind(at, now_ms)) for uid, at in progress.watermarks.items()),
+        *([("idle sources", f"{', '.join(idle)}; event time does not wait for them")] if idle else []),
         ("checkpoint age", age(progress.committed_ms, now_ms)),
         ("restarts", str(progress.restarts)),
         ("term", str(progress.term)),

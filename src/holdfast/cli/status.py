@@ -19,6 +19,7 @@ from holdfast.admin.status import standing
 from holdfast.cli.cluster_tables import cluster_picture
 from holdfast.cli.format import (
     age,
+    behind,
     ending,
     fact_grid,
     facts,
@@ -145,6 +146,7 @@ def _checkpoint(newest: dict[str, Any], now_ms: int) -> list[tuple[str, str]]:
         ("rows", rows(newest["rows"])),
         ("stored state", size(newest["stored_bytes"])),
         *((f"keys of {uid}", saved_keys(numbers)) for uid, numbers in newest["own_keys"].items()),
+        *((f"watermark of {uid}", behind(at, now_ms)) for uid, at in newest["watermarks"].items()),
         ("checkpoint age", f"{age(newest['clock_ms'], now_ms)} since its last epoch began"),
         ("shards", str(newest["parallelism"])),
     ]

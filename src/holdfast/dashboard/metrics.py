@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -166,6 +166,7 @@ class Metrics(Collector):
             "sink",
             newest.published_through,
         )
+        yield from self._event_time(newest)
         # A phase that is new here is shown too, rather than none at all.
         phases = {phase: int(phase == newest.phase) for phase in (*PHASES, newest.phase)}
         yield self._by_label("holdfast_phase", "1 for the phase that the run is in.", "phase", phases)
@@ -181,12 +182,29 @@ class Metrics(Collector):
         )
         yield info
 
+    def _event_time(self, newest: Progress) -> Iterator[Metric]:
+        if not newest.watermarks:
+            return
+        known = {uid: at / 1_000 for uid, at in newest.watermarks.items() if at is not None}
+        now = self._clock.now_ms() / 1_000
+        for name, text, values in (
+            ("holdfast_watermark_seconds", "How far event time is, in s since 1970.", known),
+            (
+                "holdfast_watermark_lag_seconds",
+                "How far event time is behind the clock.",
+                {uid: now - at for uid, at in known.items()},
+            ),
+        ):
+            yield self._by_label(name, text, "operator", values)
+        idle = dict.fromkeys(newest.idle_sources, 1)
+        yield self._by_label("holdfast_source_idle", "Event time does not wait for it.", "source", idle)
+
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, text, labels=["job"])
         family.add_metric([self._job], value)
         return family
 
-    def _by_label(self, name: str, text: str, label: str, values: dict[str, int]) -> Metric:
+    def _by_label(self, name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
         family = GaugeMetricFamily(name, text, labels=["job", label])
         for key, value in sorted(values.items()):
             family.add_metric([self._job, key], value)

@@ -66,7 +66,10 @@ class Context(FunctionContext):
     def timers(self) -> Timers:
         """Sets and deletes timers of the key: `timers.event(at)`, `timers.processing(at)`."""
         if self._timers is None:
-            raise ValueError("only a function with a method on_timer(self, at, ctx) has timers; write one")
+            raise ValueError(
+                "timers are those of a key, of a function that has a method on_timer(self, at, ctx); write "
+                "one, and set timers in process or on_timer"
+            )
         return self._timers
 
     @property

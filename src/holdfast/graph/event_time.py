@@ -40,10 +40,16 @@ def watermarks_of(node: StreamNode) -> tuple[WatermarkNode, ...]:
 
 def source_of(node: WatermarkNode) -> SourceNode | None:
     """The source whose rows a watermark is declared on; None: there is no such single one."""
-    parent: StreamNode = node.parent
-    while isinstance(parent, TransformNode):
+    origin = _origin(node)
+    return origin if isinstance(origin, SourceNode) else None
+
+
+def _origin(node: WatermarkNode) -> StreamNode:
+    """Where the rows of a watermark come from: what is no transform."""
+    parent = node.parent
+    while isinstance(parent, TransformNode | WatermarkNode):
         parent = parent.parent
-    return parent if isinstance(parent, SourceNode) else None
+    return parent
 
 
 def watermark_nodes(graph: Graph) -> dict[str, WatermarkNode]:
@@ -57,16 +63,16 @@ def watermark_nodes(graph: Graph) -> dict[str, WatermarkNode]:
 
 def watermark_mistakes(node: WatermarkNode, graph: Graph) -> Iterator[tuple[str, str]]:
     """What is wrong with the declaration of a watermark, and what to do."""
+    if not isinstance(node.column, str):
+        yield f"{node.column!r} is not the name of a column", "give its name, such as 'ts'"
     yield from _durations(node)
     source = source_of(node)
     if source is None:
-        parent: StreamNode = node.parent
-        while isinstance(parent, TransformNode):
-            parent = parent.parent
-        after = parent.parent if isinstance(parent, OutputNode) else parent
+        origin = _origin(node)
+        after = origin.parent if isinstance(origin, OutputNode) else origin
         carries = isinstance(after, OperatorNode)
         yield (
-            f"it is declared after a {describe(after)}",
+            f"it is declared after {describe(after) if carries else 'a ' + describe(after)}",
             "declare it on the streams of the sources before: operators carry it on"
             if carries
             else "declare it on each of the streams that come together here",

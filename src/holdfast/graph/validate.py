@@ -120,9 +120,8 @@ def _node(node: Node, graph: Graph) -> _Found:
     elif isinstance(node, WatermarkNode):
         yield from watermark_mistakes(node, graph)
         schema = known_schema(node.parent)
-        wrong = no_timestamp(node.column, schema) if schema is not None else None
-        if wrong is not None:
-            yield wrong
+        if schema is not None and isinstance(node.column, str):
+            yield from filter(None, [no_timestamp(node.column, schema)])
     elif isinstance(node, UnionNode):
         yield from _union(node)
     elif isinstance(node, OperatorNode):

@@ -35,6 +35,7 @@ from holdfast.runtime.epoch.schemas_in_force import InForce, operator_schemas
 from holdfast.runtime.epoch.snapshotter import Snapshotter
 from holdfast.runtime.epoch.source_health import SourceHealth
 from holdfast.runtime.epoch.uncoordinated import Ledger, SavingPasses, saved_operators
+from holdfast.runtime.epoch.watermarks import milliseconds
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, Until
@@ -157,7 +158,9 @@ class EpochLoop:
             if wishes.draining.is_set():
                 self._planner.end_here(wishes.ends)
             parent, open_times = self._committer.view.number, self._open_times()
-            plan = self._planner.next(self._admission.limit, parent, open_times, self._combining.chosen)
+            plan = self._planner.next(
+                self._admission.limit, parent, open_times, self._combining.chosen, self._input_ended
+            )
             if plan is None and self._input_ended():
                 plan = self._planner.close(parent, open_times)
             self._tell_of_sources()
@@ -270,6 +273,7 @@ class EpochLoop:
             arrivals=outcome.arrivals,
             executors={f"{uid}/{shard}": where for (uid, shard), where in outcome.executors.items()},
             own_keys=self._ledger.shown(),
+            watermarks=milliseconds(outcome.plan.watermarks),
         )
         self._tell_of_keys()
         self._health.ran(outcome.plan, outcome.set_aside, self._context.clock.now_ms())
@@ -285,6 +289,11 @@ class EpochLoop:
             shown.waiting_bytes,
         ):
             self._context.monitor.update(waiting_files=waiting.files, waiting_bytes=waiting.bytes)
+        idle = tuple(self._planner.watermarks.idle_sources(self._planner.now_ms()))
+        if idle != shown.idle_sources:
+            for uid in sorted({*idle} - {*shown.idle_sources}):
+                self._context.monitor.say(f"IDLE: source {uid!r} has no rows; event time does not wait for it")
+            self._context.monitor.update(idle_sources=idle)
 
     def _save_keys(self, everything: bool = False) -> None:
         """Save keys that are due while no epoch runs; all that are dirty at the end."""

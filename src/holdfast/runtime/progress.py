@@ -58,6 +58,10 @@ class Progress:
     (column -> file that had it first); `rows_ms` (when rows last came, or the run began; None: not watched)
     and whether it is `silent`.
     """
+    watermarks: dict[str, int | None] = field(default_factory=dict)
+    """Operators that event time reaches -> their watermark in the newest epoch; None: not known yet."""
+    idle_sources: tuple[str, ...] = ()
+    """Sources that have had no rows for so long that event time does not wait for them."""
     epochs_run: int = 0
     rows_run: int = 0
     """What this process ran, thrown away or not: only grows, whereas `epoch` and `rows` may go back."""

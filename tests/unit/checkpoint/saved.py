@@ -16,6 +16,7 @@ from holdfast.checkpoint.store.records import (
     ListFile,
     Manifest,
     OperatorSchema,
+    PartitionTime,
     SavepointRecord,
     SnapshotFile,
     StagedFile,
@@ -91,6 +92,9 @@ def advance(
         operators=(SCHEMA, LISTED),
         notes={"in": (f"file-{epoch}",)},
         parallelism=2,
+        event_times={"in": {"": PartitionTime(newest_us=epoch * 1_000, seen_ms=epoch)}},
+        watermarks={OPERATOR: epoch * 500},
+        closed_through=epoch if epoch % 2 else 0,
     )  # fmt: skip
     done = checkpoint.chain.commit(view, record)
     assert isinstance(done, Committed)

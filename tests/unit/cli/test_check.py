@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -18,6 +19,10 @@ from holdfast.checkpoint.chain.view import from_manifest, to_manifest
 from holdfast.checkpoint.store.schemas import file_schema, lineage_of, record_of
 from holdfast.cli.main import app
 from holdfast.connectors.memory import MemorySink
+from holdfast.state.cells.timers import timer_fields
+from holdfast.state.encoding.layout import StateKind, StateLayout
+from holdfast.state.files.evolution import Declared, evolve
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.storage.urls import open_storage
 from tests.fixtures import evolved
 from tests.fixtures.everything import job as first_job
@@ -251,3 +256,55 @@ def test_a_transform_before_an_operator_needs_spark(checkpoint: Path) -> None:
 
     with pytest.raises(ZeroDivisionError):
         rehearse(job.graph(), open_storage(str(checkpoint)), session)
+
+
+TIMED = (
+    HEAD
+    + """
+class Timed(everything.Everything):
+    def on_timer(self, at, ctx):
+        yield ("u", 0, 0, 0, 0, "", 0, 0.0)
+
+everything.Everything = Timed
+job = everything.job(26, hf.MemorySink())
+"""
+)
+
+
+def test_a_function_that_gains_timers_goes_on_and_one_that_loses_them_is_refused(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    gained = check(tmp_path, TIMED, "--json")
+    assert gained.exit_code == 0, gained.output
+    found, _ = said(gained)
+    assert (
+        found["state", "everything.event_timers"] == found["state", "everything.processing_timers"] == "added"
+    )
+    assert found["state", "everything.seen"] == "kept"
+
+    view = Chain(open_storage(str(checkpoint))).load()
+    (stored,) = [each for each in view.operators if each.uid == "everything"]
+    lineage, timers = lineage_of(stored), timer_fields(100)
+    layout = dataclasses.replace(lineage.layout, fields=(*lineage.layout.fields, *timers))
+    lost = evolve(Lineage.begin(layout), Declared(lineage.layout), allow_dropped_state=False)
+    assert len(lost.problems) == 2
+    assert lost.problems[0].startswith(
+        "state 'event_timers' of operator 'everything' is in the checkpoint (times to boolean) and not "
+        "declared; keep on_timer, "
+    )
+    dropped = evolve(Lineage.begin(layout), Declared(lineage.layout), allow_dropped_state=True)
+    assert not dropped.problems
+    again = evolve(dropped.lineage, Declared(layout), allow_dropped_state=False)
+    assert {field.name: field.id for field in again.lineage.layout.fields}["event_timers"] == 102, "a new id"
+
+
+def test_a_map_of_times_does_not_become_timers() -> None:
+    timer, _ = timer_fields(1)
+    before, now = (
+        StateLayout("op", pa.schema([("k", pa.string())]), (dataclasses.replace(timer, kind=kind),))
+        for kind in (StateKind.MAP, StateKind.TIMED)
+    )
+    (problem,) = evolve(Lineage.begin(before), Declared(now), allow_dropped_state=True).problems
+    assert (
+        "is declared as times to boolean, the checkpoint holds map state of timestamp to boolean" in problem
+    )

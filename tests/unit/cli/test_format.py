@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.cli.format import answer, counted, facts, new_table, print_rows
+from holdfast.cli.format import answer, behind, counted, facts, new_table, print_rows
 from holdfast.runtime.progress import Progress
 
 
@@ -63,3 +63,23 @@ def test_a_source_is_shown_once_it_has_something_to_tell() -> None:
         "SILENT for 7 min; 2 rows set aside; the newest: file 'a', line 3: why; "
         "new column 'x' first seen in file 'b'"
     )
+
+
+@pytest.mark.parametrize(
+    ("watermark_ms", "text"),
+    [
+        (None, "not known yet"),
+        (0, "1970-01-01 00:00:00 UTC, 5.0 s behind"),
+        (9_000, "1970-01-01 00:00:09 UTC"),
+        (10**18, "1000000000000000000 ms since 1970"),
+    ],
+)
+def test_event_time_is_told_with_how_far_it_is_behind(watermark_ms: int | None, text: str) -> None:
+    assert behind(watermark_ms, 5_000) == text
+
+
+def test_a_run_tells_event_time_and_sources_that_are_idle() -> None:
+    told = facts(Progress(job="j", watermarks={"op": 0}, idle_sources=("slow",)), 5_000)
+    assert ("watermark of op", "1970-01-01 00:00:00 UTC, 5.0 s behind") in told
+    assert ("idle sources", "slow; event time does not wait for them") in told
+    assert not [name for name, _ in facts(Progress(job="j"), 0) if name.startswith(("watermark", "idle"))]

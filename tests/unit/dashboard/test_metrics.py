@@ -181,3 +181,16 @@ def test_sources_tell_what_they_set_aside_what_drifts_and_who_is_silent() -> Non
     assert samples["holdfast_source_undeclared_columns", "dirty"] == 1
     assert samples["holdfast_source_silent", "quiet"] == 1
     assert ("holdfast_source_silent", "dirty") not in samples
+
+
+def test_event_time_is_shown_by_operator_with_how_far_it_is_behind_and_idle_sources() -> None:
+    watched = Watched()
+    assert not [name for name, _ in watched.samples() if "watermark" in name or "idle" in name]
+    watched.monitor.update(watermarks={"a": NOW - 5_000, "b": None}, idle_sources=("slow",))
+    assert watched.value("holdfast_watermark_seconds", "a") == (NOW - 5_000) / 1_000
+    assert watched.value("holdfast_watermark_lag_seconds", "a") == 5
+    assert watched.value("holdfast_source_idle", "slow") == 1
+    assert ("holdfast_watermark_seconds", "b") not in watched.samples()
+    page = PAGE.read_text()
+    for name in ("holdfast_watermark_seconds", "holdfast_watermark_lag_seconds", "holdfast_source_idle"):
+        assert f"`{name}`" in page

@@ -34,8 +34,10 @@ def leader_of(
     wishes: Wishes | None = None,
     listeners: Sequence[Listener] = (),
     say: Callable[[str], None] = lambda text: None,
+    declared: Any = None,
 ) -> LeaderContext:
-    """`sinks`: uid -> sink, and the stream that it shows now. Without storage: a named checkpoint."""
+    """`sinks`: uid -> sink, and the stream that it shows now. Without storage: a named checkpoint.
+    `declared`: the whole graph, in the place of what sources and sinks make up."""
     here, clock, sinks = Place(__file__, 1), clock or SystemClock(), sinks or {}
     graph = SimpleNamespace(
         nodes=(),
@@ -44,7 +46,9 @@ def leader_of(
         sources=tuple(SourceNode(uid=uid, source=each, place=here) for uid, each in (sources or {}).items()),
         sinks=tuple(SimpleNamespace(uid=uid, sink=sink) for uid, (sink, _) in sinks.items()),
     )
-    program: Any = SimpleNamespace(graph=graph, sinks={uid: stream for uid, (_, stream) in sinks.items()})
+    program: Any = SimpleNamespace(
+        graph=declared or graph, sinks={uid: stream for uid, (_, stream) in sinks.items()}
+    )
     unused: Any = None
     named = SimpleNamespace(storage=SimpleNamespace(url="url"), job=SimpleNamespace(identity="id"))
     opened: Any = open_checkpoint(storage, "job", 4, clock, identity="id") if storage is not None else named
@@ -65,16 +69,20 @@ def leader_of(
 
 def planner_of(
     root: Path,
-    sources: dict[str, Any],
+    sources: dict[str, Any] | None = None,
     clock: Clock | None = None,
     *,
     view: CheckpointView | None = None,
     recorded: Sequence[Recorded] | None = None,
     term: int = 1,
     run: str = "r",
+    declared: Any = None,
+    shape: PlanShape = SHAPE,
 ) -> Planner:
     """A leader's planner over the plans that are there, or over these."""
-    context = leader_of(LocalStorage(root), sources=sources, clock=clock, term=term, run=run)
+    context = leader_of(
+        LocalStorage(root), sources=sources, clock=clock, term=term, run=run, declared=declared
+    )
     view = view or CheckpointView()
-    found = recorded_plans(context.checkpoint.chain, view, SHAPE, {})
-    return Planner(context, view, SHAPE, found if recorded is None else type(found)(recorded))
+    found = recorded_plans(context.checkpoint.chain, view, shape, {})
+    return Planner(context, view, shape, found if recorded is None else type(found)(recorded))

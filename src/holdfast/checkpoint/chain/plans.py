@@ -148,6 +148,12 @@ def input_of(plan: PlanRecord) -> str:
     return checksum(msgspec.json.encode(read, order="sorted"))
 
 
+def place_of(positions: Mapping[str, Json]) -> str:
+    """Names the positions that some sources have been read to. One that was never read is left out."""
+    read = {uid: position for uid, position in positions.items() if position is not None}
+    return checksum(msgspec.json.encode(read, order="sorted"))
+
+
 def _plain(value: Json) -> Json:
     """JSON has no tuples: a position read back holds lists."""
     if isinstance(value, list | tuple):

@@ -150,6 +150,11 @@ def _chosen(plan: PlanRecord, source: str | None, files: Sequence[str]) -> Itera
         raise RestoreError(
             f"the plan of epoch {plan.epoch} reads nothing of source {source!r}; it reads {known}"
         )
+    if not plan.slices:
+        raise RestoreError(
+            f"epoch {plan.epoch} reads nothing: it runs what was due; change what on_timer does, or set what "
+            "fails aside with on_error='dead-letter'"
+        )
     if not reads:
         raise RestoreError(f"epoch {plan.epoch} reads nothing any more; start the job")
     asked = {uid: part for uid, part in reads.items() if source in (None, uid)}

@@ -118,6 +118,9 @@ class PlanRecord(Record, frozen=True, kw_only=True):
     """The newest epoch before this one that closed whatever was open; 0: none."""
     combined: tuple[str, ...] = ()
     """The uids of the operators whose rows are combined by key before they go to their shards."""
+    after: str = ""
+    """Names the positions of all sources before the epoch, where more than its rows follows from them: its
+    event time, or that it has no rows. Empty: nothing does."""
 
 
 class Extent(Record, frozen=True, kw_only=True):

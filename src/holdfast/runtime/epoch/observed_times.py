@@ -1,7 +1,7 @@
 """The newest event time of an epoch's rows, seen in passing by the job that reads them anyway.
 
-Spark tells what it observed once a job is done. Of a job that it leaves out, because it can prove that
-nothing comes of it, it tells nothing, and its own call would wait without end.
+Spark tells what it observed once a job is done. Of rows that it leaves out, because it can prove that nothing
+comes of them, it tells nothing: its own call fails, or waits without end.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import queue
 import threading
 from typing import TYPE_CHECKING
 
+from holdfast.state.encoding.routing import quoted
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 3.0
 """For what a job observed that gave results: it is there within milliseconds."""
 _NEWEST = "newest"
 
@@ -21,7 +23,9 @@ _NEWEST = "newest"
 class ObservedTimes:
     """What the jobs of one epoch observe, by source."""
 
-    def __init__(self) -> None:
+    def __init__(self, unobserved: set[str]) -> None:
+        """`unobserved`: sources of which Spark once told nothing. They are not watched; others are added."""
+        self._unobserved = unobserved
         self._under_way: dict[str, Observation] = {}
         self._done: dict[str, Observation] = {}
 
@@ -29,7 +33,7 @@ class ObservedTimes:
         """The same rows; the job that computes them observes the newest time in `column`."""
         from pyspark.sql import Observation
 
-        if uid in self._done:
+        if uid in self._done or uid in self._unobserved:
             return frame
         self._under_way[uid] = Observation()
         return frame.observe(self._under_way[uid], _newest(frame, column).alias(_NEWEST))
@@ -44,14 +48,27 @@ class ObservedTimes:
         """The newest times of a source, by partition. None: no job observed them."""
         if uid not in self._done:
             return None
-        told: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        observation = self._done[uid]
-        waiting = threading.Thread(target=lambda: told.put(observation.get[_NEWEST]), daemon=True)
+        told: queue.SimpleQueue[dict[str, int | None] | None] = queue.SimpleQueue()
+        waiting = threading.Thread(target=lambda: told.put(_told(self._done[uid])), daemon=True)
         waiting.start()
         try:
-            return {"": told.get(timeout=WAIT_SECONDS)}
+            newest = told.get(timeout=WAIT_SECONDS)
         except queue.Empty:
-            return None
+            newest = None
+        if newest is None:
+            # Left out of a job that gave results all the same, as rows of a union that Spark proves empty.
+            self._unobserved.add(uid)
+        return newest
+
+
+def _told(observation: Observation) -> dict[str, int | None] | None:
+    """What Spark tells of an observation. None: that it left it out."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return {"": observation.get[_NEWEST]}
+    except (Py4JError, KeyError):
+        return None
 
 
 def newest_now(frame: DataFrame, column: str) -> dict[str, int | None]:
@@ -64,7 +81,7 @@ def _newest(frame: DataFrame, column: str) -> Column:
     from pyspark.sql import functions
     from pyspark.sql.types import TimestampNTZType
 
-    time = frame[column]
+    time = frame[quoted(column)]
     if isinstance(frame.schema[column].dataType, TimestampNTZType):
         begin = functions.lit("1970-01-01").cast("timestamp_ntz")
         return functions.max(functions.timestamp_diff("MICROSECOND", begin, time))

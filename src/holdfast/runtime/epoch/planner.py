@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.plans import PlanTaken
+from holdfast.checkpoint.chain.plans import PlanTaken, place_of
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord
 from holdfast.connectors.contract import EndingReader, SourceReader, TellingReader, Waiting, WaitingReader
@@ -34,6 +35,8 @@ class Planner:
         self._time, self._recorded = PlanClock(context.clock, view.clock_ms), recorded
         self.watermarks = Watermarks(context.program.graph, view)
         self._closed_through = view.closed_through
+        self._read_rows = True
+        """Whether the newest plan reads any, as far as is known."""
         sources = context.program.graph.sources
         self._ends: _Ends | None = None
         self.epoch = view.last_epoch
@@ -52,20 +55,28 @@ class Planner:
         parent: int,
         open_times: Mapping[str, NextDue | None] | None = None,
         combined: tuple[str, ...] = (),
+        ended: Callable[[], bool] = lambda: False,
     ) -> PlanRecord | None:
         """The plan of the next epoch, in storage; None: no source has anything new, and nothing is due.
 
         `parent`: the newest commit. `open_times`: of the operators that keep times, when each has something
         to do next (None: not known). `combined`: the operators to combine rows of, unless a recorded plan
-        says which.
+        says which. `ended`: asked when no source has anything new, whether that was all: then only what its
+        last rows made due is planned, and the rest is left to `close`.
         """
-        return self._next(parent, combined, lambda: self._drafted(max_rows, parent, open_times or {}))
+        draft = partial(self._drafted, max_rows, parent, open_times or {}, ended)
+        return self._next(parent, combined, draft)
 
     def close(self, parent: int, open_times: Mapping[str, NextDue | None]) -> PlanRecord | None:
         """The plan of an epoch that closes whatever is open, now that the input has ended. None: nothing is,
-        or all of it was closed by the epoch before."""
-        marks = self.watermarks.next(self._time.now_ms())
-        if self._closed_through == self.epoch or not to_close(open_times, marks):
+        or the epoch before has done that.
+
+        Once: a timer that sets the next one would keep a job from ending.
+        """
+        now_ms = self._time.now_ms()
+        marks = self.watermarks.next(now_ms)
+        left = to_close(open_times, marks) or is_due(open_times, marks, now_ms)
+        if self._closed_through == self.epoch or not left:
             return None
         return self._next(parent, (), lambda: self._draft({}, parent, closing=True))
 
@@ -91,7 +102,7 @@ class Planner:
                 self._recorded.appendleft(recorded)
         if self._ends is not None:
             self._ends.planned(plan.slices)
-        self.epoch = plan.epoch
+        self.epoch, self._read_rows = plan.epoch, bool(plan.slices)
         if plan.closing:
             self._closed_through = plan.epoch
         self._time.reach(plan.clock_ms)
@@ -155,13 +166,25 @@ class Planner:
         return slices
 
     def _drafted(
-        self, max_rows: int, parent: int, open_times: Mapping[str, NextDue | None]
+        self,
+        max_rows: int,
+        parent: int,
+        open_times: Mapping[str, NextDue | None],
+        ended: Callable[[], bool],
     ) -> PlanRecord | None:
         slices = self._slices(max_rows)
-        drafted = self._draft(slices, parent)
-        if slices or is_due(open_times, drafted.watermarks, drafted.clock_ms):
-            return drafted
-        return None
+        return self._draft(slices, parent) if slices or self._is_due(open_times, ended) else None
+
+    def _is_due(self, open_times: Mapping[str, NextDue | None], ended: Callable[[], bool]) -> bool:
+        now_ms = self._time.now_ms()
+        marks = self.watermarks.next(now_ms)
+        if not is_due(open_times, marks, now_ms):
+            return False
+        if not ended():
+            return True
+        # What the last rows made due fires as it would if more had come; all else is left to `close`.
+        by_rows = {uid: due and replace(due, processing_us=None) for uid, due in open_times.items()}
+        return self._read_rows and self._closed_through != self.epoch and is_due(by_rows, marks, now_ms)
 
     def _drafted_again(self, plan: PlanRecord, parent: int) -> PlanRecord:
         """Another attempt at a plan: the same slices, judged by the same event time where it says one."""
@@ -170,6 +193,7 @@ class Planner:
 
     def _draft(self, slices: dict[str, PlannedSlice], parent: int, closing: bool = False) -> PlanRecord:
         epoch, clock_ms = EpochId(self.epoch + 1), self._time.now_ms()
+        watermarks = self.watermarks.next(clock_ms)
         return PlanRecord(
             epoch=epoch,
             attempt=self._plans.next_attempt(epoch),
@@ -180,9 +204,10 @@ class Planner:
             parallelism=self._shape.parallelism,
             clock_ms=clock_ms,
             slices=slices,
-            watermarks=self.watermarks.next(clock_ms),
+            watermarks=watermarks,
             closing=closing,
             closed_through=self._closed_through,
+            after=place_of(self.positions) if watermarks or not slices else "",
         )
 
 

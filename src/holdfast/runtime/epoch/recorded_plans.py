@@ -17,6 +17,7 @@ from holdfast.checkpoint.chain.plans import (
     gives_up,
     input_of,
     may_follow,
+    place_of,
     same_range,
 )
 from holdfast.checkpoint.chain.view import CheckpointView
@@ -87,7 +88,9 @@ def recorded_plans(
         )
         if epoch > replayed.through:
             late = plan.clock_ms < clock_ms
-            if not gives_up(plan) and (obstacle or _too_large(plan, shape.max_rows) or late):
+            # Its event time may follow from rows that the plans before it do not read.
+            strayed = plan.after not in ("", place_of(positions))
+            if not gives_up(plan) and (obstacle or _too_large(plan, shape.max_rows) or late or strayed):
                 break
             # Planned from the sources, it would read again what a user has given up.
             obstacle = obstacle or ("its clock is behind that of the plan before it" if late else None)

@@ -141,6 +141,8 @@ class EpochRunner:
     """Streams whose input Spark once proved empty: its tasks are kept from then on."""
     _uncounted: set[str] = field(default_factory=set, init=False)
     """Sources of which Spark does not count the rows: malformed ones are looked for in every epoch."""
+    _unobserved: set[str] = field(default_factory=set, init=False)
+    """Sources whose newest event time Spark once left out: a job of its own finds it from then on."""
 
     def run(self, start: EpochStart) -> EpochOutcome:
         """Run the epoch. EpochFailed: Spark gave up. UserCodeError: the user's function did. InputVanished:
@@ -405,7 +407,7 @@ class _EpochFrames:
         self._runner, self._plan = runner, plan
         self._staged: dict[str, list[Payload]] = {}
         self._sources: dict[str, DataFrame] = {}
-        self.observed = ObservedTimes()
+        self.observed = ObservedTimes(runner._unobserved)
         self.counts = Counts(runner._uncounted)
 
     def add(self, stream: str, payload: Payload) -> None:

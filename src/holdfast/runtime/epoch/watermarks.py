@@ -20,6 +20,8 @@ from holdfast.state.contract import NextDue
 SourceTimes = Mapping[str, Mapping[str, int | None]]
 """Source uid -> partition ("": the source has none) -> the newest event time in some rows, in µs since 1970;
 None: they hold none."""
+FIRST_US = -(1 << 63)
+"""The earliest time that a timestamp can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class Watermarks:
         planned = {}
         for uid, sources in self._followed.items():
             before = self._reached.get(uid)
-            # A source that is idle holds nobody back; where all are idle, time stands still.
+            # A source that is idle holds no operator back; where all are idle, time stands still.
             waited_for = [mark.at_us for source in sources if not (mark := marks[source]).idle]
             now = before
             if waited_for and None not in waited_for:
@@ -106,7 +108,7 @@ class Watermarks:
         if len(known_times) < len(newest):
             return _Mark(None, idle=False)
         # Of the newest time less the delay, rows may still come: times before it are complete.
-        return _Mark(min(known_times) - source.delay_us - 1, idle=False)
+        return _Mark(max(min(known_times) - source.delay_us - 1, FIRST_US), idle=False)
 
     def idle_sources(self, now_ms: int) -> list[str]:
         """The sources that are not waited for."""
@@ -117,6 +119,11 @@ class Watermarks:
 class _Mark:
     at_us: int | None
     idle: bool
+
+
+def milliseconds(marks: Mapping[str, PlannedWatermark]) -> dict[str, int | None]:
+    """The watermarks of a plan in ms since 1970, as people are shown them."""
+    return {uid: None if mark.now_us is None else mark.now_us // 1_000 for uid, mark in marks.items()}
 
 
 def is_due(

@@ -10,7 +10,7 @@ that is set while another fires joins it only if it is later and due; otherwise 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,13 +23,15 @@ from holdfast.state.files.delta import Changes, EntryChange
 
 EVENT_TIMERS, PROCESSING_TIMERS = "event_timers", "processing_timers"
 """The states that a function with timers has besides its own."""
-SENSIBLE_US = 20 * 366 * 86_400 * 1_000_000
-"""How far behind its clock a timer may be set. A time in seconds where ms are meant lies in the year 1970."""
+SENSIBLE_MS = 20 * 366 * 86_400 * 1_000
+"""A number further than this behind its clock, which in seconds would be near it, is not in ms as it ought to
+be."""
 
 _EPOCH, _NAIVE_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
-_FIRST_US, _LAST_US = (
+FIRST_US, LAST_US = (
     (edge - _NAIVE_EPOCH) // timedelta(microseconds=1) for edge in (datetime.min, datetime.max)
 )
+"""The times that Python has."""
 
 
 def timer_fields(first_id: int) -> tuple[StateField, ...]:
@@ -58,12 +60,13 @@ def datetime_of(at_us: int, naive: bool = False) -> datetime:
 class TimerCell(Cell):
     """The timers of one clock. `due`: by key number the stored times that are due, in order."""
 
-    __slots__ = ("_changed", "_due", "_field", "_firing", "_heap", "_keys", "_limit", "_stored")
+    __slots__ = ("_changed", "_due", "_field", "_firing", "_heap", "_keys", "_limit", "_there")
 
     def __init__(self, field: StateField, due: Mapping[int, Sequence[int]], limit: int | None) -> None:
         """`limit`: what is set while timers fire joins them up to this time; None: never."""
         self._field, self._due, self._limit = field, due, limit
-        self._stored: Sequence[int] = ()
+        self._there: Set[int] = frozenset()
+        """The stored times that are due."""
         self._changed: dict[int, bool] = {}
         self._heap: list[int] = []
         self._firing: int | None = None
@@ -82,13 +85,13 @@ class TimerCell(Cell):
     def begin(self, limit: int) -> None:
         """Start to fire the key's timers up to `limit`."""
         set_now = [at for at, is_set in self._changed.items() if is_set and at <= limit]
-        self._heap = sorted({*self._stored, *set_now}) if set_now else list(self._stored)
+        self._heap = sorted({*self._there, *set_now})
 
     def pop(self) -> int | None:
         """The next timer that is due, which is then gone. None: there is none."""
         while self._heap:
             at = heapq.heappop(self._heap)
-            if self._changed.get(at, at in self._stored):
+            if self._changed.get(at, at in self._there):
                 self._changed[at] = False
                 self._firing = at
                 return at
@@ -96,7 +99,7 @@ class TimerCell(Cell):
         return None
 
     def load(self, key: int) -> None:
-        self._stored, self._changed, self._heap = self._due.get(key, ()), {}, []
+        self._there, self._changed, self._heap = frozenset(self._due.get(key, ())), {}, []
 
     def keep(self, key: int) -> None:
         self._keys += [(key, at, is_set) for at, is_set in self._changed.items()]
@@ -153,18 +156,26 @@ class Timers:
 
     def delete(self, at: datetime | int) -> None:
         """Take back the key's timers of this time, of either kind. One that is not there is no mistake."""
-        at_us = microseconds(at)
+        at_us = _within(at)
         self._event.delete(at_us)
         self._processing.delete(at_us)
 
 
 def _checked(at: datetime | int, clock_us: int | None, clock: str) -> int:
+    at_us = _within(at)
+    # A datetime is what it says, however early: the clock of a device may have been lost.
+    if clock_us is not None and isinstance(at, int):
+        clock_ms = clock_us // 1_000
+        if at < clock_ms - SENSIBLE_MS and abs(at * 1_000 - clock_ms) < SENSIBLE_MS:
+            raise ValueError(
+                f"a timer at {at} is at {datetime_of(at_us)}, years before the {clock}, and seems to be in "
+                "seconds; give ms since 1970, or a datetime"
+            )
+    return at_us
+
+
+def _within(at: datetime | int) -> int:
     at_us = microseconds(at)
-    if not _FIRST_US <= at_us <= _LAST_US:
-        raise ValueError(f"a timer at {at!r} is beyond what a timestamp can hold; give ms since 1970")
-    if clock_us is not None and at_us < clock_us - SENSIBLE_US:
-        raise ValueError(
-            f"a timer at {datetime_of(at_us)} is more than 20 years before the {clock}, "
-            f"{datetime_of(clock_us)}; give a datetime, or ms (not seconds) since 1970"
-        )
+    if not FIRST_US <= at_us <= LAST_US:
+        raise ValueError(f"a timer at {at!r} is beyond what a datetime can hold; give ms since 1970")
     return at_us

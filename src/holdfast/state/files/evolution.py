@@ -205,10 +205,10 @@ class _Evolving:
                 continue
             self.changes.append(StateChange(old.name, What.DROPPED, shown(old)))
             if not self.may_drop:
+                renamed = f"declare it again, name it with was={old.name!r} where it was renamed"
+                remedy = "keep on_timer" if old.kind is StateKind.TIMED else renamed
                 self._problem(
-                    old.name,
-                    f"is in the checkpoint ({shown(old)}) and not declared; declare it again, name it with "
-                    f"was={old.name!r} where it was renamed, {_DROP}",
+                    old.name, f"is in the checkpoint ({shown(old)}) and not declared; {remedy}, {_DROP}"
                 )
 
 

@@ -32,6 +32,8 @@ from holdfast.state.cells.redistribution import ShardList
 from holdfast.state.cells.shard_list import OperatorListCell
 from holdfast.state.cells.timers import (
     EVENT_TIMERS,
+    FIRST_US,
+    LAST_US,
     PROCESSING_TIMERS,
     TimerCell,
     Timers,
@@ -180,6 +182,7 @@ class RowsRun:
         self.cells = bind(self.function)
         if timers is not None:
             self.cells = [*self.cells, timers.event, timers.processing]
+            self._give_timers(timers)
         columns = [_objects(column, "of the key", ctx) for column in keyed.keys]
         self.keys: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         self.counts: list[int] = np.bincount(keyed.index, minlength=keyed.key_count).tolist()
@@ -191,15 +194,14 @@ class RowsRun:
         self._before = _shown_time(time, time.before_us if time else None)
         self._now = _shown_time(time, time.now_us if time else None)
         context.watermark = self._before
-        if self.timers is not None:
-            before_us = time.before_us if time else None
-            context._timers = Timers(
-                self.timers.event,
-                self.timers.processing,
-                self.ctx.clock_ms * 1_000,
-                before_us,
-                time is not None,
-            )
+
+    def _give_timers(self, timers: DueTimers) -> None:
+        time, clock_us = self.ctx.time, self.ctx.clock_ms * 1_000
+        before_us = time.before_us if time else None
+        assert isinstance(self.row_context, Context)
+        self.row_context._timers = Timers(
+            timers.event, timers.processing, clock_us, before_us, time is not None
+        )
 
     def run(self) -> None:
         """Every row, as `on_error` says."""
@@ -239,7 +241,8 @@ class RowsRun:
         except HoldfastError:
             raise
         except Exception as error:
-            cause = cause_of(_of_output(output) or error)
+            method = "on_timer" if isinstance(row, datetime) else "process"
+            cause = cause_of(_of_output(output, method) or error)
             raise user_error(self.ctx, context._key, _named(row), cause) from error
 
     def _set_failures_aside(self) -> None:
@@ -294,7 +297,7 @@ class RowsRun:
 
     def _one_checked(self, method: Callable[..., Any], given: Any, lengths: Sequence[int]) -> None:
         output = method(given, self.row_context)
-        if (wrong := _of_output(output)) is not None:
+        if (wrong := _of_output(output, method.__name__)) is not None:
             raise wrong
         if output is not None:
             self.made[MAIN_OUTPUT].extend(output)
@@ -354,13 +357,13 @@ def _objects(column: pa.Array, name: str, ctx: EpochContext) -> list[Any]:
         raise user_error(ctx, "(not known)", "(not known)", cause) from error
 
 
-def _of_output(output: object) -> TypeError | None:
-    """The error of a process() that gave back what holds no rows."""
+def _of_output(output: object, method: str) -> TypeError | None:
+    """The error of a method that gave back what holds no rows."""
     holds_none = isinstance(output, str | bytes | Mapping | Row) or not isinstance(output, Iterable)
     if output is None or not holds_none:
         return None
     got = f"{short(repr(output))} ({type(output).__name__})"
-    return TypeError(f"process() returned {got}; yield each output row, or return a list of rows")
+    return TypeError(f"{method}() returned {got}; yield each output row, or return a list of rows")
 
 
 def _named(row: Row | datetime | None) -> dict[str, Any] | None:
@@ -371,4 +374,7 @@ def _named(row: Row | datetime | None) -> dict[str, Any] | None:
 
 
 def _shown_time(time: EventTime | None, at_us: int | None) -> datetime | None:
-    return None if time is None or at_us is None else datetime_of(at_us, time.naive)
+    """A time as Python has it: the first or last that it has, where a timestamp is beyond these."""
+    if time is None or at_us is None:
+        return None
+    return datetime_of(min(max(at_us, FIRST_US), LAST_US), time.naive)

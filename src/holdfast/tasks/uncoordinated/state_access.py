@@ -62,7 +62,8 @@ class Overlaid:
     def scan(self, prefix: bytes, end: bytes | None = None, start: bytes = b"") -> Iterator[Item]:
         found: dict[bytes, bytes | None] = dict(self._state.scan(prefix))
         found.update((key, value) for key, value in self._overlay.items() if key.startswith(prefix))
-        return iter(sorted((key, value) for key, value in found.items() if value is not None))
+        left = ((key, value) for key, value in found.items() if end is None or key < end)
+        return iter(sorted((key, value) for key, value in left if value is not None))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._state, name)

@@ -9,7 +9,7 @@ from msgspec.structs import replace as changed
 from holdfast.checkpoint.chain import view as view_module
 from holdfast.checkpoint.chain.live_files import SharedList
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, fold, from_manifest, rewound, to_manifest
-from holdfast.checkpoint.store.records import CommitRecord, OperatorSchema, Parent
+from holdfast.checkpoint.store.records import CommitRecord, OperatorSchema, Parent, PartitionTime
 from holdfast.errors import CorruptionError
 from tests.unit.checkpoint.kept import OPERATOR, SINK, delta, draft, snapshot
 
@@ -135,6 +135,29 @@ def test_notes_that_replace_leave_those_of_other_sources_and_of_older_views() ->
     told = [{uid: list(notes) for uid, notes in seen.notes.items()} for seen in (view, later, emptied)]
     assert told == [{"in": ["a", "b"], "other": ["x"]}, {"in": ["b", "c"], "other": ["x"]}, {"other": ["x"]}]
     assert from_manifest(to_manifest(later), "m").notes == later.notes
+
+
+def timed(epoch: int, **more: int) -> dict[str, object]:
+    times = {"in": {"": PartitionTime(newest_us=epoch * 1_000, seen_ms=epoch)}}
+    return {"event_times": times, "watermarks": {OPERATOR: epoch * 500}, **more}
+
+
+def told(view: CheckpointView) -> dict[str, object]:
+    return {
+        "event_times": view.event_times,
+        "watermarks": view.watermarks,
+        "closed_through": view.closed_through,
+    }
+
+
+def test_event_time_is_that_of_the_newest_commit_that_says_one_and_goes_back_with_a_rewind() -> None:
+    first = following(EMPTY, changed(draft(EMPTY), **timed(1)))
+    second = following(first, changed(draft(first), **timed(2, closed_through=2)))
+    silent = following(second, draft(second))
+    assert told(silent) == told(second) == timed(2, closed_through=2)
+    assert from_manifest(to_manifest(silent), "m").event_times == silent.event_times
+    assert told(from_manifest(to_manifest(silent), "m")) == told(silent)
+    assert told(rewound(silent.head, first)) == timed(1, closed_through=0)
 
 
 def test_rewinding_brings_back_state_and_keeps_what_was_published() -> None:

@@ -1,0 +1,240 @@
+"""Epochs that are planned because something is due, and the one that closes what is open."""
+
+from __future__ import annotations
+
+from holdfast.state.contract import NextDue
+
+from dataclasses import replace as replace_shape
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import holdfast as hf
+from holdfast.checkpoint.chain.plans import Plans, input_of
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import PlannedWatermark, PlanRecord
+from holdfast.ids import EpochId, PlanAttempt
+from holdfast.runtime.epoch.planner import Planner
+from holdfast.runtime.epoch.recorded_plans import PlanShape
+from holdfast.storage.local_directory import LocalStorage
+from holdfast.testing.clocks import ManualClock
+from tests.unit.runtime.leader_kit import SHAPE, planner_of
+
+EVENT_OPEN = {"op": NextDue(event_us=50_000_000)}
+PROCESSING_OPEN = {"op": NextDue(processing_us=5_000_000)}
+NOTHING_OPEN = {"op": NextDue()}
+
+
+class Timed(hf.KeyedFunction):
+    output = "user string"
+
+    def process(self, row: Any, ctx: Any) -> Any:
+        return None
+
+    def on_timer(self, at: Any, ctx: Any) -> Any:
+        return None
+
+
+def graph(rows: int, sources: int = 1) -> Any:
+    job = hf.Job("timed")
+    made = [
+        job.source(hf.MemorySource([("u", None)] * rows, schema="user string, ts timestamp"), uid=f"s{n}")
+        for n in range(sources)
+    ]
+    timed = [each.watermark("ts", delay="10s") for each in made]
+    (timed[0].union(*timed[1:]) if timed[1:] else timed[0]).key_by("user").process(Timed(), uid="op")
+    return job.graph()
+
+
+def planner(root: Path, rows: int = 0, sources: int = 1, **more: Any) -> Planner:
+    shape = more.pop("shape", replace_shape(SHAPE, sources=tuple(f"s{n}" for n in range(sources))))
+    return planner_of(root, declared=graph(rows, sources), shape=shape, **more)
+
+
+def seen(made: Planner, plan: PlanRecord | None, newest_us: int) -> None:
+    """The epoch has run; every source that it read has come to this time."""
+    assert plan is not None
+    made.watermarks.observed({uid: {"": newest_us} for uid in plan.slices}, plan)
+
+
+def test_an_epoch_without_rows_is_planned_when_a_timer_is_due_and_not_before(tmp_path: Path) -> None:
+    made = planner(tmp_path, rows=2)
+    seen(made, made.next(1, 0, EVENT_OPEN), 59_999_999)
+    seen(made, made.next(1, 0, EVENT_OPEN), 59_999_999)
+    assert made.next(1, 0, EVENT_OPEN) is None
+    made.watermarks._times["s0"][""] = replace(made.watermarks._times["s0"][""], newest_us=60_000_000)
+    plan = made.next(1, 0, EVENT_OPEN)
+    assert plan is not None
+    assert (plan.slices, plan.closing) == ({}, False)
+    assert plan.watermarks == {"op": PlannedWatermark(before_us=49_999_999, now_us=50_000_000)}
+    assert made.next(1, 0, NOTHING_OPEN) is None
+
+
+def test_an_epoch_without_rows_is_planned_when_the_clock_has_come_to_a_processing_timer(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(4_999)
+    made = planner(tmp_path, clock=clock)
+    assert made.next(1, 0, PROCESSING_OPEN) is None
+    clock.advance(timedelta(milliseconds=1))
+    plan = made.next(1, 0, PROCESSING_OPEN)
+    assert plan is not None
+    assert (plan.slices, plan.clock_ms, plan.closing) == ({}, 5_000, False)
+
+
+def test_what_is_not_known_is_found_out_by_an_epoch(tmp_path: Path) -> None:
+    assert planner(tmp_path).next(1, 0, {"op": None}) is not None
+
+
+def test_a_look_that_finds_nothing_due_asks_nothing_of_storage(tmp_path: Path) -> None:
+    """It happens several times a second."""
+    made = planner(tmp_path, clock=ManualClock(0))
+    asked = list[Any]()
+    made._plans.next_attempt = lambda epoch: asked.append(epoch) or PlanAttempt(1)  # type: ignore
+    assert made.next(1, 0, PROCESSING_OPEN) is None
+    assert made.next(1, 0, NOTHING_OPEN) is None
+    assert made.close(0, NOTHING_OPEN) is None
+    assert asked == []
+
+
+@pytest.mark.parametrize("open_times", [EVENT_OPEN, PROCESSING_OPEN])
+def test_when_the_input_has_ended_one_epoch_closes_what_is_open_or_due(
+    tmp_path: Path, open_times: Any
+) -> None:
+    made = planner(tmp_path, rows=1, clock=ManualClock(9_000))
+    seen(made, made.next(1, 0, open_times, lambda: True), 20_000_000)
+    assert made.next(1, 0, open_times, lambda: True) is None
+    plan = made.close(0, open_times)
+    assert plan is not None
+    assert (plan.epoch, plan.slices, plan.closing) == (2, {}, True)
+    assert plan.watermarks == {"op": PlannedWatermark(before_us=None, now_us=10_000_000)}, "finite"
+    assert made.close(0, open_times) is None, "once"
+
+
+def test_what_the_last_rows_made_due_fires_before_the_epoch_that_closes(tmp_path: Path) -> None:
+    """As it would if more rows had come: what it sets may join, which it may not when all is closed."""
+    made = planner(tmp_path, rows=1, clock=ManualClock(9_000))
+    seen(made, made.next(1, 0, EVENT_OPEN, lambda: True), 70_000_000)
+    due = made.next(1, 0, EVENT_OPEN, lambda: True)
+    assert due is not None
+    assert (due.slices, due.closing) == ({}, False)
+    assert made.next(1, 0, EVENT_OPEN, lambda: True) is None, "once: a timer may always set one in the past"
+    closing = made.close(0, EVENT_OPEN)
+    assert closing is not None
+    assert closing.closing
+    assert made.next(1, 0, EVENT_OPEN, lambda: True) is None
+    view = CheckpointView(
+        number=3, last_epoch=3, closed_through=3, positions={"s0": 1}, watermarks={"op": 10**9}
+    )
+    later = planner(tmp_path / "later", rows=1, view=view)
+    assert later.next(1, 0, EVENT_OPEN, lambda: True) is None, "a restart changes nothing about that"
+
+
+def test_a_timer_that_always_sets_the_next_does_not_keep_a_job_from_ending(tmp_path: Path) -> None:
+    clock = ManualClock(9_000)
+    made = planner(tmp_path, rows=1, clock=clock)
+    epochs = 0
+    while (
+        plan := made.next(1, 0, PROCESSING_OPEN, lambda: True) or made.close(0, PROCESSING_OPEN)
+    ) is not None:
+        seen(made, plan, 0)
+        clock.sleep(60)
+        epochs += 1
+        assert epochs < 10, "it goes on and on"
+    assert epochs == 2
+
+
+def test_nothing_is_closed_where_nothing_is_open(tmp_path: Path) -> None:
+    made = planner(tmp_path, clock=ManualClock(0))
+    assert made.close(0, NOTHING_OPEN) is None
+    assert made.close(0, {}) is None
+    assert made.close(0, PROCESSING_OPEN) is None, "the clock has not come to it"
+
+
+def test_a_run_after_a_closing_epoch_closes_again_only_after_new_rows(tmp_path: Path) -> None:
+    view = CheckpointView(number=3, last_epoch=7, closed_through=7, positions={"s0": 1})
+    made = planner(tmp_path, rows=1, view=view)
+    assert made.close(0, EVENT_OPEN) is None
+    more = planner(tmp_path, rows=2, view=view)
+    assert more.next(1, 0, EVENT_OPEN) is not None
+    closing = more.close(0, EVENT_OPEN)
+    assert closing is not None
+    assert closing.epoch == 9
+
+
+def test_another_attempt_at_a_plan_has_its_event_time_and_is_the_same_input(tmp_path: Path) -> None:
+    """Sinks show what came of the plan: it is made again for another number of shards."""
+    made = planner(tmp_path, rows=2)
+    seen(made, made.next(1, 0), 60_000_000)
+    plan = made.next(1, 0)
+    closing = made.close(0, EVENT_OPEN)
+    assert plan is not None
+    assert closing is not None
+    view = CheckpointView(
+        number=1, last_epoch=1, positions={"s0": 1}, published_through={"out": 3}, clock_ms=plan.clock_ms
+    )
+    again = planner(tmp_path, rows=2, view=view, shape=PlanShape(("s0",), "f", 5), term=2, run="s")
+    # This leader knows of no rows, and would say that event time is not known.
+    assert again.watermarks.next(0)["op"].now_us is None
+    for old in (plan, closing):
+        new = again.next(1, 0)
+        assert new is not None
+        assert (new.attempt, new.parallelism) == (2, 5)
+        assert (new.watermarks, new.closing, new.slices) == (old.watermarks, old.closing, old.slices)
+        assert input_of(new) == input_of(old)
+    assert again.close(0, EVENT_OPEN) is None
+
+
+def test_plans_that_differ_in_event_time_alone_are_different_input(tmp_path: Path) -> None:
+    made = planner(tmp_path, rows=1)
+    plan = made.next(1, 0)
+    assert plan is not None
+    later = replace(plan, watermarks={"op": PlannedWatermark(now_us=7)})
+    assert len({input_of(each) for each in (plan, later, replace(plan, closing=True))}) == 3
+    assert input_of(replace(plan, watermarks={})) == input_of(replace(plan, watermarks={}, after="x"))
+
+
+def test_a_recorded_closing_plan_is_followed_and_closes_once(tmp_path: Path) -> None:
+    made = planner(tmp_path, rows=1)
+    seen(made, made.next(1, 0), 60_000_000)
+    closing = made.close(0, EVENT_OPEN)
+    again = planner(tmp_path, rows=1, term=2, run="s")
+    assert again.next(1, 0) is not None
+    assert again.next(1, 0) == closing
+    assert again.close(0, EVENT_OPEN) is None
+
+
+def test_a_plan_without_rows_is_not_followed_after_a_plan_that_reads_less(tmp_path: Path) -> None:
+    """The first leader read everything and closed, and nothing of it was committed. The second read less, and
+    died after its plan. What the first planned next would close what still has rows to come."""
+    clock = ManualClock(0)  # It stands still: no plan is older than another by its clock.
+    first = planner(tmp_path, rows=10, clock=clock)
+    seen(first, first.next(10, 0), 60_000_000)
+    assert first.close(0, EVENT_OPEN) is not None
+    second = planner(
+        tmp_path, rows=10, clock=clock, term=2, run="s", shape=PlanShape(("s0",), "f", 2, max_rows=3)
+    )
+    assert second.next(3, 0) is not None
+    third = planner(tmp_path, rows=10, clock=clock, term=3, run="t")
+    found = [third.next(3, 0) for _ in range(2)]
+    assert [each and (each.slices["s0"].end, each.closing) for each in found] == [(3, False), (6, False)]
+
+
+def test_a_plan_is_not_followed_whose_event_time_comes_from_rows_of_another_source(tmp_path: Path) -> None:
+    first = planner(tmp_path, rows=10, sources=2)
+    seen(first, first.next(10, 0), 900_000_000)
+    seen(first, first.next(10, 0), 900_000_000)
+    (two,) = (Plans(LocalStorage(tmp_path)).read(EpochId(2), PlanAttempt(1)),)
+    assert list(two.slices) == ["s1"]
+    third = first.next(10, 0, {"op": NextDue(event_us=1)})
+    assert third is not None
+    # Another leader plans epoch 2 otherwise; epoch 3 of the first has no rows, and fits any position.
+    Plans(LocalStorage(tmp_path)).write(replace(two, attempt=2, term=2, run="s", slices={}))
+    again = planner(tmp_path, rows=10, sources=2, term=3, run="t")
+    made = [again.next(10, 0) for _ in range(3)]
+    assert [each and list(each.slices) for each in made] == [["s0"], [], ["s1"]]
+    assert made[2] is not None
+    assert made[2].watermarks["op"].now_us is None
