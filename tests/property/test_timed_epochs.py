@@ -7,8 +7,6 @@ for what it made due, and one that closes. It holds for rows that are out of ord
 
 from __future__ import annotations
 
-from holdfast.state.contract import NextDue
-
 import shutil
 import tempfile
 import uuid
@@ -31,6 +29,7 @@ from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
 from holdfast.runtime.epoch.runner import EpochOutcome, _take_state
+from holdfast.state.contract import NextDue
 from holdfast.storage.checksums import read_extent
 from holdfast.tasks.keyed import operator_result
 from holdfast.tasks.messages import EpochWork, KeyedTask, TaskResult

@@ -292,7 +292,9 @@ class EpochLoop:
         idle = tuple(self._planner.watermarks.idle_sources(self._planner.now_ms()))
         if idle != shown.idle_sources:
             for uid in sorted({*idle} - {*shown.idle_sources}):
-                self._context.monitor.say(f"IDLE: source {uid!r} has no rows; event time does not wait for it")
+                self._context.monitor.say(
+                    f"IDLE: source {uid!r} has no rows; event time does not wait for it"
+                )
             self._context.monitor.update(idle_sources=idle)
 
     def _save_keys(self, everything: bool = False) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.state.contract import NextDue
-
 from dataclasses import replace as replace_shape
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +17,7 @@ from holdfast.checkpoint.store.records import PlannedWatermark, PlanRecord
 from holdfast.ids import EpochId, PlanAttempt
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.recorded_plans import PlanShape
+from holdfast.state.contract import NextDue
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from tests.unit.runtime.leader_kit import SHAPE, planner_of

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.state.contract import NextDue
-
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from holdfast.checkpoint.store.records import (
     PlanRecord,
 )
 from holdfast.runtime.epoch.watermarks import FIRST_US, Watermarks, is_due, to_close
+from holdfast.state.contract import NextDue
 
 SCHEMA = "user string, ts timestamp"
 DELAY_US = 10_000_000
