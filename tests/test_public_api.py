@@ -91,6 +91,8 @@ PUBLIC = [
     "UserCodeError",
     "ValueState",
     "Waiting",
+    "WindowBounds",
+    "WindowFunction",
     "collect",
     "count",
     "count_window",

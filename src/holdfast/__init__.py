@@ -37,6 +37,7 @@ from holdfast.graph.aggregates import collect, count, first, last, max, mean, mi
 from holdfast.graph.contexts import BatchContext, Context, ShardContext
 from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
+from holdfast.graph.window_functions import WindowBounds, WindowFunction
 from holdfast.graph.windows import count_window, session, sliding, tumbling
 from holdfast.inspect.point_query import KeyState, StateReader
 from holdfast.runtime.job import Job, JobHandle
@@ -116,6 +117,8 @@ __all__ = [
     "UserCodeError",
     "ValueState",
     "Waiting",
+    "WindowBounds",
+    "WindowFunction",
     "collect",
     "count",
     "count_window",

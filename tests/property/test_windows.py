@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.graph.aggregates import Aggregation, collect, count, first, last, max, mean, min, sum
 from holdfast.graph.job_graph import LATE_ROWS, MAIN_OUTPUT
-from holdfast.graph.windows import CountWindow, SessionWindow, TimeWindow, Window, WindowAggregation
+from holdfast.graph.windows import CountWindow, SessionWindow, TimeWindow, Window, Windowed
 from holdfast.tasks.operators.result import EventTime
 from tests.unit.tasks.operators.operator_kit import Harness
 
@@ -70,7 +70,7 @@ def _newest(rows: Sequence[Row]) -> int:
     return sorted(at for _, at, _ in rows)[-1]
 
 
-def run(story: Story, function: WindowAggregation) -> tuple[Harness, list[dict[str, Any]], int]:
+def run(story: Story, function: Windowed) -> tuple[Harness, list[dict[str, Any]], int]:
     """All rows, epoch by epoch, then a closing epoch: what was emitted, in order, and how many were late."""
     harness = Harness(function, ROWS, ("user",))
     emitted: list[dict[str, Any]] = []
@@ -152,7 +152,7 @@ def micros(row: dict[str, Any]) -> tuple[Any, ...]:
 @given(stories())
 @settings(deadline=None, max_examples=80)
 def test_every_window_is_emitted_once_with_exactly_its_rows(story: Story) -> None:
-    function = WindowAggregation(story.window, "ts", Aggregation(AGGREGATES))
+    function = Windowed(story.window, "ts", Aggregation(AGGREGATES))
     _, emitted, late = run(story, function)
     assert late == 0
     assert sorted(map(micros, emitted), key=repr) == sorted(expected(story), key=repr)
@@ -161,7 +161,7 @@ def test_every_window_is_emitted_once_with_exactly_its_rows(story: Story) -> Non
 @given(stories())
 @settings(deadline=None, max_examples=60)
 def test_what_is_let_go_of_and_when_something_is_due_follows_from_the_watermark(story: Story) -> None:
-    function = WindowAggregation(story.window, "ts", Aggregation(AGGREGATES))
+    function = Windowed(story.window, "ts", Aggregation(AGGREGATES))
     harness, emitted, _ = run(story, function)
     far = EventTime(watermark(story.rows, story.delay), 10**15, closed_through=harness.epoch)
     assert harness.epoch_of([], far).outputs[MAIN_OUTPUT].num_rows == 0, "emitted a second time, unchanged"
@@ -177,7 +177,7 @@ def test_first_last_and_collected_values_are_in_the_order_of_their_windows(story
     rows = [row for number, row in enumerate(rows) if row[:2] != rows[number - 1][:2] or number == 0]
     ordered = Story(story.window, tuple(sorted(rows, key=lambda row: row[1])), 0, story.cuts)
     aggregates = {"head": first("value"), "tail": last("value"), "some": collect("value", limit=3)}
-    function = WindowAggregation(ordered.window, "ts", Aggregation(aggregates))
+    function = Windowed(ordered.window, "ts", Aggregation(aggregates))
     _, emitted, late = run(ordered, function)
     assert late == 0
     for row in emitted:
@@ -192,7 +192,7 @@ def test_first_last_and_collected_values_are_in_the_order_of_their_windows(story
 @given(stories(SESSIONS))
 @settings(deadline=None, max_examples=80)
 def test_every_session_is_emitted_once_with_exactly_its_rows(story: Story) -> None:
-    function = WindowAggregation(story.window, "ts", Aggregation(AGGREGATES))
+    function = Windowed(story.window, "ts", Aggregation(AGGREGATES))
     harness, emitted, late = run(story, function)
     assert late == 0
     assert not any(row["deleted"] for row in emitted)
@@ -206,7 +206,7 @@ def test_every_session_is_emitted_once_with_exactly_its_rows(story: Story) -> No
 @settings(deadline=None, max_examples=80)
 def test_revisions_of_sessions_end_with_what_all_rows_would_give(story: Story, data: st.DataObject) -> None:
     """The input seems to end again and again, and rows come after all: what an upsert by window holds."""
-    function = WindowAggregation(story.window, "ts", Aggregation(AGGREGATES), allowed_lateness="3s")
+    function = Windowed(story.window, "ts", Aggregation(AGGREGATES), allowed_lateness="3s")
     harness, held = Harness(function, ROWS, ("user",)), {}
     before, start, closed = None, 0, 0
     for end in (*story.cuts, len(story.rows), len(story.rows)):
@@ -232,7 +232,7 @@ def test_revisions_of_sessions_end_with_what_all_rows_would_give(story: Story, d
 @settings(deadline=None, max_examples=60)
 def test_every_full_window_of_rows_is_emitted_once(story: Story) -> None:
     assert isinstance(story.window, CountWindow)
-    function = WindowAggregation(story.window, None, Aggregation(AGGREGATES))
+    function = Windowed(story.window, None, Aggregation(AGGREGATES))
     harness, emitted, start = Harness(function, ROWS, ("user",)), [], 0
     for end in (*story.cuts, len(story.rows)):
         rows = [(user, at * SECOND, value) for user, at, value in story.rows[start:end]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import holdfast as hf
 from holdfast.cli.load_job import load_job
 from holdfast.testing import Harness
 
+START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -70,3 +72,43 @@ def test_outliers() -> None:
     outliers.crash()
     (row,) = outliers.send((1, 500.0), (1, 20.0), (2, 0.0))
     assert (row.sensor, row.reading, row.mean) == (1, 500.0, 20.5)
+
+
+def test_word_count() -> None:
+    counts = Harness.of(job_of("word_count.py"), "counts")
+    second = dt.timedelta(seconds=1)
+    counts.send(("kelp", START), ("kelp", START + 3 * second), ("reef", START + 4 * second))
+    counts.crash()
+    shown = counts.watermark(START + 5 * second)
+    assert [(row.word, row.n) for row in shown if row.window_start == START] == [("kelp", 2), ("reef", 1)]
+    assert len([row for row in shown if row.word == "kelp"]) == 5, "windows from 4 s before it to itself"
+    counts.send(("tide", START - 9 * second))
+    assert [row.word for row in counts.late] == ["tide"]
+    rest = counts.end_of_input()
+    assert sum(row.n for row in (*shown, *rest)) == 3 * 5
+
+
+def test_sessions() -> None:
+    visits = Harness.of(job_of("sessions.py"), "visits")
+    minute = dt.timedelta(minutes=1)
+    visits.send((1, "/a", START), (1, "/b", START + 20 * minute), (2, "/c", START))
+    visits.crash()
+    shown = visits.watermark(START + 60 * minute)
+    told = [(row.user, row.clicks, row.entered, row.left) for row in shown]
+    assert sorted(told) == [(1, 2, "/a", "/b"), (2, 1, "/c", "/c")]
+    (gone,) = visits.send((1, "/d", START + 40 * minute))
+    assert (gone.deleted, gone.window_end) == (True, START + 50 * minute), "it goes on: taken back"
+    (row,) = visits.watermark(START + 71 * minute)
+    assert (row.clicks, row.entered, row.left, row.deleted) == (3, "/a", "/d", False)
+
+
+def test_top_pages() -> None:
+    job = job_of("top_pages.py")
+    pages = Harness.of(job, "per-page")
+    pages.send(("/a", START), ("/a", START), ("/b", START))
+    assert [(row.page, row.views) for row in pages.end_of_input()] == [("/a", 2), ("/b", 1)]
+    top = Harness.of(job, "top", schema="minute timestamp, page string, views long")
+    top.send((START, "/a", 2), (START, "/b", 9), (START, "/c", 9), (START, "/d", 1))
+    top.crash()
+    ranked = [(row.place, row.page, row.views) for row in top.end_of_input()]
+    assert ranked == [(1, "/b", 9), (2, "/c", 9), (3, "/a", 2)]

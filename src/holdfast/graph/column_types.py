@@ -29,7 +29,7 @@ from holdfast.graph.job_graph import (
     WatermarkNode,
     describe,
 )
-from holdfast.graph.windows import WindowAggregation
+from holdfast.graph.windows import Windowed
 from holdfast.state.cells.declarations import state_fields
 from holdfast.state.cells.timers import timer_fields
 from holdfast.state.encoding.layout import StateLayout
@@ -76,7 +76,7 @@ def sink_refusals(node: SinkNode, schema: pa.Schema) -> list[Mistake]:
 
 def state_layout(uid: str, function: StatefulFunction, rows: pa.Schema, key: tuple[str, ...]) -> StateLayout:
     """The state that a function declares, over rows of this schema."""
-    if isinstance(function, Aggregation | WindowAggregation):
+    if isinstance(function, Aggregation | Windowed):
         fields = function.state_fields(rows)
     else:
         fields = state_fields(type(function))
@@ -89,7 +89,7 @@ def output_schemas(function: StatefulFunction, rows: pa.Schema, key: tuple[str, 
     """The columns of everything that a function gives out, by output name."""
     if isinstance(function, Aggregation):
         return {MAIN_OUTPUT: function.output_schema(rows, key)}
-    if isinstance(function, WindowAggregation):
+    if isinstance(function, Windowed):
         return {MAIN_OUTPUT: function.output_schema(rows, key), LATE_ROWS: function.late_schema(rows)}
     return {MAIN_OUTPUT: output_schema(function), **side_schemas(function), DEAD_LETTERS: DEAD_LETTER_SCHEMA}
 
@@ -110,7 +110,7 @@ def _schema(node: StreamNode) -> pa.Schema | None:
             return SOURCE_DEAD_LETTER_SCHEMA
         if isinstance(node.parent.function, Aggregation):
             return None
-        if isinstance(node.parent.function, WindowAggregation):
+        if isinstance(node.parent.function, Windowed):
             rows = known_schema(node.parent.parent)
             return None if rows is None else node.parent.function.late_schema(rows)
         return {**side_schemas(node.parent.function), DEAD_LETTERS: DEAD_LETTER_SCHEMA}.get(node.name)
@@ -118,7 +118,7 @@ def _schema(node: StreamNode) -> pa.Schema | None:
 
 
 def _output(node: OperatorNode) -> pa.Schema | None:
-    if not isinstance(node.function, Aggregation | WindowAggregation):
+    if not isinstance(node.function, Aggregation | Windowed):
         return output_schema(node.function)
     rows = known_schema(node.parent)
     return None if rows is None else node.function.output_schema(rows, node.key)

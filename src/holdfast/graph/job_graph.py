@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from holdfast.graph.aggregates import Aggregation
     from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
     from holdfast.graph.uncoordinated import Uncoordinated
-    from holdfast.graph.windows import WindowAggregation
+    from holdfast.graph.windows import Windowed
 
-    StatefulFunction = KeyedFunction | BatchFunction | Aggregation | WindowAggregation | OperatorFunction
+    StatefulFunction = KeyedFunction | BatchFunction | Aggregation | Windowed | OperatorFunction
     Transform = Callable[[DataFrame], DataFrame]
 
 OnError = Literal["fail", "dead-letter"]

@@ -7,7 +7,7 @@ one run shows every mistake.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.graph.aggregates import Aggregation
@@ -28,15 +28,19 @@ from holdfast.graph.job_graph import (
     UnkeyedNode,
     WatermarkNode,
 )
-from holdfast.graph.windows import WindowAggregation
+from holdfast.graph.window_functions import Reduction, WindowProcess
+from holdfast.graph.windows import Windowed
 
 if TYPE_CHECKING:
     from holdfast.connectors.contract import Sink, Source
     from holdfast.graph.aggregates import Aggregate
+    from holdfast.graph.contexts import OutputRow
     from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
     from holdfast.graph.job_graph import OnError, StatefulFunction, Transform
     from holdfast.graph.uncoordinated import Uncoordinated
+    from holdfast.graph.window_functions import WindowFunction
     from holdfast.graph.windows import Window
+    from holdfast.state.encoding.row_objects import Row
 
 N = TypeVar("N", bound=Node)
 
@@ -255,9 +259,22 @@ class WindowedStream:
     def aggregate(self, *, uid: str | None = None, **aggregates: Aggregate) -> OperatorStream:
         """Compute aggregates of each window: key columns, `window_start`, `window_end`, one column each, and
         `revision`."""
-        function = WindowAggregation(
-            self._window, self._on, Aggregation(aggregates), self._allowed_lateness, self._emit_every
-        )
+        return self._windowed(Aggregation(aggregates), uid)
+
+    def reduce(self, fn: Callable[[Row, Row], OutputRow], *, uid: str | None = None) -> OperatorStream:
+        """Make the rows of each window one, two at a time, in any order: `fn` gives a row of the same
+        columns. Key columns, `window_start`, `window_end`, the other columns, and `revision`."""
+        return self._windowed(Reduction(fn), uid)
+
+    def process(self, function: WindowFunction, *, uid: str | None = None) -> OperatorStream:
+        """Run `function` over all rows of each window: key columns, `window_start`, `window_end`, what it
+        yields, and `revision`."""
+        return self._windowed(WindowProcess(function), uid)
+
+    def _windowed(
+        self, computation: Aggregation | Reduction | WindowProcess, uid: str | None
+    ) -> OperatorStream:
+        function = Windowed(self._window, self._on, computation, self._allowed_lateness, self._emit_every)
         return self._keyed._operator(function, uid, "fail")
 
 

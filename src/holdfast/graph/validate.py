@@ -40,7 +40,7 @@ from holdfast.graph.job_graph import (
     parents_of,
 )
 from holdfast.graph.uncoordinated import Uncoordinated
-from holdfast.graph.windows import CountWindow, Window, WindowAggregation
+from holdfast.graph.windows import CountWindow, Window, Windowed
 from holdfast.state.encoding.routing import check_hashable
 from holdfast.state.encoding.types import parse_schema, schema_ddl
 
@@ -205,7 +205,7 @@ def _operator(node: OperatorNode) -> _Found:
             "derive its class from hf.OperatorFunction, or say key_by(...) first",
         )
     elif not isinstance(node, UnkeyedNode) and not _is_a(
-        node.function, (KeyedFunction, BatchFunction, Aggregation, WindowAggregation)
+        node.function, (KeyedFunction, BatchFunction, Aggregation, Windowed)
     ):
         yield (
             f"{_shown(node.function)} is not a function of a keyed stream",
@@ -234,7 +234,7 @@ def _output(node: OutputNode) -> _Found:
             yield f"{describe(operator)} sets no rows aside", "declare it with on_error='dead-letter'"
         return
     if node.name == LATE_ROWS:
-        if not isinstance(operator.function, WindowAggregation):
+        if not isinstance(operator.function, Windowed):
             yield f"{describe(operator)} has no windows, so no row is late", "leave out late()"
         return
     declared = list(getattr(operator.function, "outputs", {}))
@@ -268,7 +268,7 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
             yield str(error)
     if isinstance(node.uncoordinated, Uncoordinated):
         yield from node.uncoordinated.mistakes()
-        if isinstance(node.function, WindowAggregation):
+        if isinstance(node.function, Windowed):
             yield (
                 "its keys are saved on their own, each at its own time, and after a loss a window could "
                 "close twice or not at all; leave out protection"
@@ -285,11 +285,11 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
         yield from functions.mistakes(node.function)
     elif isinstance(node.function, Aggregation):
         yield from _aggregation_texts(node.function, rows, [key.name for key in keys])
-    elif isinstance(node.function, WindowAggregation):
+    elif isinstance(node.function, Windowed):
         yield from _window_texts(node, node.function, rows)
 
 
-def _window_texts(node: OperatorNode, function: WindowAggregation, rows: pa.Schema | None) -> Iterator[str]:
+def _window_texts(node: OperatorNode, function: Windowed, rows: pa.Schema | None) -> Iterator[str]:
     if not _is_a(function.window, get_args(Window)):
         yield f"{_shown(function.window)} is not a window; give hf.tumbling('5s') or another one"
         return
@@ -305,7 +305,8 @@ def _window_texts(node: OperatorNode, function: WindowAggregation, rows: pa.Sche
     if function.on is not None and rows is not None and (wrong := no_timestamp(function.on, rows)):
         yield "; ".join(wrong)
         return
-    told = list(_aggregation_texts(function.aggregation, rows, []))
+    computation = function.computation
+    told = list(_aggregation_texts(computation, rows, [])) if isinstance(computation, Aggregation) else []
     yield from told
     if rows is not None and not told:
         try:

@@ -16,12 +16,14 @@ import pyarrow as pa
 from holdfast.clock import duration_ms
 from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
+from holdfast.graph.window_functions import Reduction, WindowProcess
 from holdfast.state.encoding.layout import TIME_TYPE, StateField, StateKind
 
 PANES, EMISSIONS, SESSIONS, CLOSINGS, COUNTED = "panes", "emissions", "sessions", "closings", "counted"
 """The states of operators over windows: what is kept of each pane, and which keys have early results due; the
 sessions of each key, and when they close; what has been counted of each key."""
-SESSION_START, SESSION_LAST, SESSION_EMITTED, COUNTED_ROWS = "start_us", "last_us", "emitted", "rows"
+SESSION_START, SESSION_LAST, SESSION_EMITTED = "__start_us", "__last_us", "__emitted"
+COUNTED_ROWS = "__rows"
 OWN_FIELDS = {SESSIONS: (SESSION_START, SESSION_LAST, SESSION_EMITTED), COUNTED: (COUNTED_ROWS,)}
 """What a state holds besides accumulators: the times of a session's first and last row, and the epoch that
 last emitted it with these (0: none did); how many rows a key has had."""
@@ -149,12 +151,12 @@ def count_window(rows: int) -> CountWindow:
 
 
 @dataclass(frozen=True)
-class WindowAggregation:
-    """Aggregates over windows: one row for each key and window when it closes."""
+class Windowed:
+    """What is computed of windows: rows for each key and window when it closes."""
 
     window: Window
     on: str | None
-    aggregation: Aggregation
+    computation: Aggregation | Reduction | WindowProcess
     allowed_lateness: str | None = None
     emit_every: str | None = None
 
@@ -168,8 +170,8 @@ class WindowAggregation:
 
     @property
     def computed(self) -> dict[str, str]:
-        """What the stored panes are of: field -> aggregate, and the windows themselves."""
-        return {**self.aggregation.computed, "(window)": str(self.window)}
+        """What the stored state is of: field -> aggregate, and the windows themselves."""
+        return {**self.computation.computed, "(window)": str(self.window)}
 
     @property
     def state(self) -> str:
@@ -178,9 +180,14 @@ class WindowAggregation:
 
     def state_fields(self, rows: pa.Schema) -> tuple[StateField, ...]:
         """The states of the operator over rows of this schema."""
-        accumulators = [*self.aggregation.accumulator_type(rows), pa.field(REVISION, pa.int64())]
+        accumulators = [*self.computation.accumulator_type(rows), pa.field(REVISION, pa.int64())]
         numbers = [pa.field(name, pa.int64()) for name in OWN_FIELDS.get(self.state, ())]
         kept = pa.struct([*numbers, *accumulators])
+        for name in kept.names:
+            if kept.names.count(name) > 1:
+                raise DefinitionError(
+                    f"a result of the windows is named {name!r}, as a field of theirs; rename it"
+                )
         if isinstance(self.window, CountWindow):
             return (StateField(1, COUNTED, StateKind.VALUE, kept),)
         if isinstance(self.window, SessionWindow):
@@ -194,8 +201,11 @@ class WindowAggregation:
     def output_schema(self, rows: pa.Schema, key_columns: Sequence[str]) -> pa.Schema:
         """Key columns, the window (its start and end; of a count its number), the results, revision; for
         sessions `deleted`."""
-        results = self.aggregation.output_schema(rows, key_columns)
-        keys, rest = list(results)[: len(key_columns)], list(results)[len(key_columns) :]
+        if isinstance(self.computation, Aggregation):
+            results = list(self.computation.output_schema(rows, key_columns))[len(key_columns) :]
+        else:
+            results = self.computation.output_fields(rows, key_columns)
+        keys = [rows.field(name).remove_metadata() for name in key_columns]
         if isinstance(self.window, CountWindow):
             windows = [pa.field(WINDOW_NUMBER, pa.int64())]
         else:
@@ -204,12 +214,12 @@ class WindowAggregation:
         ends = [pa.field(REVISION, pa.int64())]
         if isinstance(self.window, SessionWindow):
             ends.append(pa.field(DELETED, pa.bool_()))
-        schema = pa.schema([*keys, *windows, *rest, *ends])
+        schema = pa.schema([*keys, *windows, *results, *ends])
         for name in schema.names:
             if schema.names.count(name) > 1:
                 raise DefinitionError(
-                    f"{name!r} is a column of the windows, and a key column or an aggregate has that name "
-                    "too; rename that one"
+                    f"{name!r} is a column of the windows, and a key column or a result has that name too; "
+                    "rename that one"
                 )
         return schema
 
@@ -227,6 +237,8 @@ class WindowAggregation:
     def mistakes(self) -> Iterator[str]:
         """Everything wrong with its times, remedy included."""
         yield from self.window.mistakes()
+        if not isinstance(self.computation, Aggregation):
+            yield from self.computation.mistakes()
         if isinstance(self.window, CountWindow):
             if self.on is not None or self.allowed_lateness is not None or self.emit_every is not None:
                 yield "windows that are counted go by no time; leave out on, allowed_lateness and emit_every"

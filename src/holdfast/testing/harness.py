@@ -32,7 +32,7 @@ from holdfast.graph.job_graph import (
 )
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check
-from holdfast.graph.windows import WindowAggregation
+from holdfast.graph.windows import Windowed
 from holdfast.state.cells.timers import datetime_of, microseconds
 from holdfast.state.encoding.row_objects import Row
 from holdfast.state.encoding.types import parse_schema, schema_ddl
@@ -281,7 +281,7 @@ class Harness:
         place = Place.of_caller()
         source = SourceNode(uid="sent", source=MemorySource([], schema=schema_ddl(schema)), place=place)
         parent: StreamNode = source
-        on = self._function.on if isinstance(self._function, WindowAggregation) else None
+        on = self._function.on if isinstance(self._function, Windowed) else None
         if on is not None and self._has_event_time:
             parent = WatermarkNode(parent=source, column=on, delay="0s", idle_after=None, place=place)
         unkeyed = isinstance(self._function, OperatorFunction) and not self._key

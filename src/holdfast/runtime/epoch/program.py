@@ -39,7 +39,7 @@ from holdfast.graph.job_graph import (
     parents_of,
 )
 from holdfast.graph.partials import Partials, partials_of
-from holdfast.graph.windows import WindowAggregation
+from holdfast.graph.windows import Windowed
 from holdfast.state.encoding.keys import routing_expression
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import frame_ddl, parse_schema, parse_type
@@ -238,7 +238,7 @@ class _Typing:
                         f"{node.place} {describe(node)}: there is no column {column!r} to key or order by; "
                         f"its input has {', '.join(given.names)}"
                     )
-            on = node.function.on if isinstance(node.function, WindowAggregation) else None
+            on = node.function.on if isinstance(node.function, Windowed) else None
             if on is not None and (wrong := no_timestamp(on, given)) is not None:
                 raise DefinitionError(str(Mistake(node.place, describe(node), *wrong)))
             layout = state_layout(node.uid, node.function, given, node.key)

@@ -16,7 +16,7 @@ from holdfast.errors import RestoreError
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregation
 from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.job_graph import OperatorNode
-from holdfast.graph.windows import WindowAggregation
+from holdfast.graph.windows import Windowed
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.settings import RunSettings
 from holdfast.state.cells.declarations import ValueState, declared_states
@@ -119,7 +119,7 @@ def declaration(node: OperatorNode, layout: StateLayout) -> Declared:
     """What an operator's function declares of its state."""
     if isinstance(node.function, Aggregation):
         return Declared(layout, aggregates={ACCUMULATOR: node.function.computed})
-    if isinstance(node.function, WindowAggregation):
+    if isinstance(node.function, Windowed):
         return Declared(layout, aggregates={node.function.state: node.function.computed})
     states = declared_states(type(node.function))
     return Declared(

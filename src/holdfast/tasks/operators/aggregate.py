@@ -124,7 +124,7 @@ def merged(
     for name, aggregate in aggregation.aggregates.items():
         own = [fields[field] for field in aggregate.accumulator_names(name)]
         if aggregate.kind is AggregateKind.COLLECT:
-            whole = _joined_lists(own[0], index, count, aggregate.limit)
+            whole = joined_lists(own[0], index, count, aggregate.limit)
             parts, result = [whole], whole
         else:
             nothing = [pa.nulls(count, each.type) for each in own]
@@ -134,10 +134,10 @@ def merged(
     return joined, results
 
 
-def _joined_lists(lists: pa.Array, index: Index, count: int, limit: int) -> pa.Array:
+def joined_lists(lists: pa.Array, index: Index, count: int, limit: int) -> pa.Array:
     """The newest `limit` values of the lists that belong together, in their order."""
     owners = index[pc.list_parent_indices(lists).to_numpy()]
-    return _collected(pa.nulls(count, lists.type), pc.list_flatten(lists), owners, count, limit)
+    return collected(pa.nulls(count, lists.type), pc.list_flatten(lists), owners, count, limit)
 
 
 def _fold(
@@ -161,7 +161,7 @@ def _fold(
             count = _added(kept[1], _counts(column, index, key_count))
             return [total, count], _divided(total, count)
         case AggregateKind.COLLECT:
-            values = _collected(kept[0], column, index, key_count, aggregate.limit)
+            values = collected(kept[0], column, index, key_count, aggregate.limit)
             return [values], values
         case AggregateKind.FIRST | AggregateKind.LAST as kind:
             chosen = _at_the_end(kind, kept[0], column, index, key_count)
@@ -306,7 +306,7 @@ def _narrowed(sums: pa.Array, to: pa.DataType) -> pa.Array:
         raise
 
 
-def _collected(kept: pa.Array, column: pa.Array, index: Index, key_count: int, limit: int) -> pa.Array:
+def collected(kept: pa.Array, column: pa.Array, index: Index, key_count: int, limit: int) -> pa.Array:
     """The newest `limit` values per key: kept ones, then new ones, nulls left out."""
     if column.null_count:
         valid = column.is_valid()

@@ -8,19 +8,19 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.graph.job_graph import LATE_ROWS, MAIN_OUTPUT
-from holdfast.graph.windows import COUNTED, COUNTED_ROWS, REVISION, CountWindow, WindowAggregation
+from holdfast.graph.windows import COUNTED, COUNTED_ROWS, CountWindow, Windowed
 from holdfast.state.cells.value_cells import read_column
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.delta import ValueChange
-from holdfast.tasks.operators.aggregate import as_stored, folded
 from holdfast.tasks.operators.result import EpochContext, OperatorResult
 from holdfast.tasks.operators.shard_rows import KeyedSlice, by_key, firsts, numbered
+from holdfast.tasks.operators.window_computations import Emitting, computation_of, window_table
 from holdfast.tasks.operators.window_rows import Numbers, of_pairs, paired
 
 
 def run_count_windows(
-    function: WindowAggregation,
+    function: Windowed,
     layout: StateLayout,
     keyed: KeyedSlice,
     state: ShardState,
@@ -29,7 +29,8 @@ def run_count_windows(
     """Add the rows to the windows of their keys, in the order of the slice, and emit those that are full.
     UserCodeError where a sum overflows."""
     assert isinstance(function.window, CountWindow)
-    keyed = replace(keyed, rows=as_stored(function.aggregation, keyed.rows))
+    computation = computation_of(function)
+    keyed = replace(keyed, rows=computation.stored(keyed.rows))
     schema = function.output_schema(keyed.rows.schema, keyed.key_columns)
     changes, outputs = keyed.no_changes(), {MAIN_OUTPUT: schema.empty_table(), LATE_ROWS: keyed.rows[:0]}
     if not keyed.rows.num_rows:
@@ -48,27 +49,23 @@ def run_count_windows(
     open_now = goes_on & (before[keys] % size > 0)
     pairs = of_pairs(keyed, index, keys)
     so_far = kept.take(pa.array(keys, mask=~open_now))
-    accumulators, results = folded(function.aggregation, pairs, so_far, ctx, None)
+    accumulators = computation.folded(pairs, so_far, ctx)
 
     counts = before + np.bincount(keyed.index, minlength=keyed.key_count)
     full = windows < counts[keys] // size
-    done = pa.array(np.flatnonzero(full))
-    outputs[MAIN_OUTPUT] = pa.Table.from_arrays(
-        [
-            *(column.take(done) for column in pairs.keys),
-            pa.array(windows[full]),
-            *(column.take(done) for column in results),
-            pa.array(np.full(len(done), ctx.epoch, np.int64)),
-        ],
-        schema=schema,
-    )
+    if full.any():
+        done = pa.StructArray.from_arrays(
+            [column.filter(pa.array(full)) for column in accumulators], fields=list(field.type)[1:-1]
+        )
+        emitting = Emitting(keyed, keys[full], ctx, numbers=windows[full])
+        results = computation.emitted(done, np.arange(len(done), dtype=np.int32), emitting)
+        outputs[MAIN_OUTPUT] = window_table(schema, emitting, results)
     rest = np.full(keyed.key_count, -1, np.int64)
     rest[keys[~full]] = np.flatnonzero(~full)
     left = pa.array(rest, mask=rest < 0)
     revision = np.full(keyed.key_count, ctx.epoch, np.int64)
     fields = [pa.array(counts), *(column.take(left) for column in accumulators), pa.array(revision)]
     values = pa.StructArray.from_arrays(fields, fields=list(field.type))
-    assert field.type.names[-1] == REVISION
     changes.values[COUNTED] = ValueChange(np.arange(keyed.key_count), values)
     return OperatorResult(outputs, changes)
 

@@ -11,7 +11,7 @@ from holdfast.graph.windows import (
     CountWindow,
     SessionWindow,
     TimeWindow,
-    WindowAggregation,
+    Windowed,
 )
 from holdfast.ids import KeyGroupRange
 from holdfast.state.cells.timers import EVENT_TIMERS, PROCESSING_TIMERS
@@ -27,7 +27,7 @@ from holdfast.tasks.operators.session_windows import run_session_windows
 from holdfast.tasks.operators.shard_rows import KeyedSlice
 from holdfast.tasks.operators.time_windows import next_close, run_time_windows
 
-KeyedOperator = KeyedFunction | BatchFunction | Aggregation | WindowAggregation
+KeyedOperator = KeyedFunction | BatchFunction | Aggregation | Windowed
 """The functions of operators with keys."""
 
 _WINDOWS = {
@@ -48,7 +48,7 @@ def run_function(
     """Run a function over a shard's rows, and over what has become due there."""
     if isinstance(function, Aggregation):
         return run_aggregate(function, layout, keyed, state, ctx, partials)
-    if isinstance(function, WindowAggregation):
+    if isinstance(function, Windowed):
         return _WINDOWS[type(function.window)](function, layout, keyed, state, ctx)
     if isinstance(function, BatchFunction):
         return run_batch(function, layout, keyed, state, ctx)
@@ -75,11 +75,11 @@ def next_due(
     def first(name: str) -> int | None:
         return earliest(layout.by_name[name], groups, state) if name in layout.by_name else None
 
-    if isinstance(function, WindowAggregation) and isinstance(function.window, TimeWindow):
+    if isinstance(function, Windowed) and isinstance(function.window, TimeWindow):
         now_us = time.now_us if time is not None else None
         return NextDue(
             event_us=next_close(function, layout, groups, state, now_us), processing_us=first(EMISSIONS)
         )
-    if isinstance(function, WindowAggregation):
+    if isinstance(function, Windowed):
         return NextDue(event_us=first(CLOSINGS))
     return NextDue(event_us=first(EVENT_TIMERS), processing_us=first(PROCESSING_TIMERS))

@@ -25,25 +25,23 @@ from holdfast.graph.windows import (
     SESSION_LAST,
     SESSION_START,
     SESSIONS,
-    WINDOW_START,
     SessionWindow,
-    WindowAggregation,
+    Windowed,
 )
 from holdfast.state.cells.value_cells import read_column
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.delta import Changes, EntryChange, ValueChange
-from holdfast.tasks.operators.aggregate import Overflow, as_stored, folded, merged
 from holdfast.tasks.operators.due import due_times, with_keys
 from holdfast.tasks.operators.result import FOREVER_US, EpochContext, EventTime, OperatorResult
 from holdfast.tasks.operators.shard_rows import KeyedSlice, firsts, numbered
+from holdfast.tasks.operators.window_computations import Emitting, Results, computation_of, window_table
 from holdfast.tasks.operators.window_rows import (
     Flags,
     Numbers,
     Times,
     micros_of,
     of_pairs,
-    overflowed,
     timestamps,
     watermarks,
     without_late,
@@ -51,7 +49,7 @@ from holdfast.tasks.operators.window_rows import (
 
 
 def run_session_windows(
-    function: WindowAggregation,
+    function: Windowed,
     layout: StateLayout,
     keyed: KeyedSlice,
     state: ShardState,
@@ -99,7 +97,7 @@ class _Sessions:
 class _SessionRun:
     def __init__(
         self,
-        function: WindowAggregation,
+        function: Windowed,
         layout: StateLayout,
         keyed: KeyedSlice,
         state: ShardState,
@@ -108,7 +106,8 @@ class _SessionRun:
         assert isinstance(function.window, SessionWindow)
         self.function, self.gap_us, self.layout, self.state = function, function.window.gap_us, layout, state
         self.ctx, self.time, self.field = ctx, ctx.time or EventTime(), layout.field(SESSIONS)
-        self.keyed = replace(keyed, rows=as_stored(function.aggregation, keyed.rows))
+        self.computation = computation_of(function)
+        self.keyed = replace(keyed, rows=self.computation.stored(keyed.rows))
         self.schema = function.output_schema(self.keyed.rows.schema, keyed.key_columns)
         self.before_us, self.now_us = watermarks(ctx.time)
 
@@ -179,12 +178,8 @@ class _SessionRun:
         np.maximum.at(lasts, index, times)
         np.minimum.at(starts, into, held.starts)
         np.maximum.at(lasts, into, held.lasts)
-        try:
-            kept = self._merged(held, into, len(keys))
-        except Overflow as overflow:
-            raise overflowed(overflow, self.keyed, keys, self.ctx) from overflow
-        pairs = of_pairs(self.keyed, index, keys)
-        accumulators, _ = folded(self.function.aggregation, pairs, kept, self.ctx, None)
+        kept = self._merged(held, into, keys)
+        accumulators = self.computation.folded(of_pairs(self.keyed, index, keys), kept, self.ctx)
         # What was emitted with these very bounds still stands for it.
         as_before = (held.starts == starts[into]) & (held.lasts == lasts[into])
         emitted, revisions = np.zeros(len(keys), np.int64), np.full(len(keys), self.ctx.epoch, np.int64)
@@ -193,14 +188,15 @@ class _SessionRun:
         type = self.field.type.value_type
         return _Sessions(keys, pa.StructArray.from_arrays(columns, fields=list(type)))
 
-    def _merged(self, held: _Sessions, into: Numbers, count: int) -> pa.Array:
-        """What was kept of the sessions that become one, for each of `count` sessions; null: nothing."""
+    def _merged(self, held: _Sessions, into: Numbers, keys: Numbers) -> pa.Array:
+        """What was kept of the sessions that become one, for each session; null: nothing. `keys`: theirs."""
         order = np.argsort(held.starts, kind="stable")
         held, into = held.take(order), into[order]
         index = numbered(into)
-        joined, _ = merged(self.function.aggregation, held.values, index, len(firsts(index)))
-        values = pa.StructArray.from_arrays(joined, names=list(self.function.aggregation.computed))
-        places = np.full(count, -1, np.int64)
+        whose = Emitting(self.keyed, keys[into[firsts(index)]], self.ctx)
+        joined = self.computation.merged(held.values, index, whose)
+        values = pa.StructArray.from_arrays(joined, names=list(self.function.computation.computed))
+        places = np.full(len(keys), -1, np.int64)
         places[into[firsts(index)]] = np.arange(len(values))
         return values.take(pa.array(places, mask=places < 0))
 
@@ -213,8 +209,12 @@ class _SessionRun:
         if not len(wanted):
             return self.schema.empty_table()
         own = np.arange(len(wanted), dtype=np.int32)
-        results = merged(self.function.aggregation, wanted.values, own, len(wanted))[1]
-        return self._table(wanted, results, deleted=False)
+        emitting = self._emitting(wanted)
+        results = self.computation.emitted(wanted.values, own, emitting)
+        return window_table(self.schema, emitting, results, deleted=False)
+
+    def _emitting(self, sessions: _Sessions) -> Emitting:
+        return Emitting(self.keyed, sessions.keys, self.ctx, sessions.starts, sessions.lasts + self.gap_us)
 
     def _marked(self, now: _Sessions, emitted: Flags) -> _Sessions:
         """The sessions, of which these were emitted in this epoch."""
@@ -233,19 +233,8 @@ class _SessionRun:
         moved = np.fromiter((each not in bounds for each in before), np.bool_, len(held))
         gone = held.take((held.emitted > 0) & moved)
         results = list(self.schema)[len(self.keyed.keys) + 2 : -2]
-        return self._table(gone, [pa.nulls(len(gone), field.type) for field in results], deleted=True)
-
-    def _table(self, sessions: _Sessions, results: list[pa.Array], deleted: bool) -> pa.Table:
-        type, keys = self.schema.field(WINDOW_START).type, pa.array(sessions.keys)
-        columns = [
-            *(column.take(keys) for column in self.keyed.keys),
-            pa.array(sessions.starts).cast(type),
-            pa.array(sessions.lasts + self.gap_us).cast(type),
-            *results,
-            pa.array(np.full(len(sessions), self.ctx.epoch, np.int64)),
-            pa.array(np.full(len(sessions), deleted)),
-        ]
-        return pa.Table.from_arrays(columns, schema=self.schema)
+        nothing = Results([pa.nulls(len(gone), field.type) for field in results], np.arange(len(gone)))
+        return window_table(self.schema, self._emitting(gone), nothing, deleted=True)
 
     def _keep(self, changes: Changes, held: _Sessions, kept: _Sessions, touched: Numbers) -> None:
         """Put what became of the sessions of each key into the changes, if anything did. `touched`: keys of

@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.graph.job_graph import LATE_ROWS, MAIN_OUTPUT
-from holdfast.graph.windows import EMISSIONS, PANES, REVISION, WINDOW_START, TimeWindow, WindowAggregation
+from holdfast.graph.windows import EMISSIONS, PANES, REVISION, TimeWindow, Windowed
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.delta import Changes, EntryChange
-from holdfast.tasks.operators.aggregate import Overflow, as_stored, folded, merged
 from holdfast.tasks.operators.due import due_times, earliest, times_of_keys, with_keys
 from holdfast.tasks.operators.result import FOREVER_US, EpochContext, EventTime, OperatorResult
-from holdfast.tasks.operators.shard_rows import Index, KeyedSlice, firsts, numbered
+from holdfast.tasks.operators.shard_rows import KeyedSlice, firsts, numbered
+from holdfast.tasks.operators.window_computations import Emitting, computation_of, window_table
 from holdfast.tasks.operators.window_rows import (
     NEVER_US,
     Flags,
@@ -31,7 +31,6 @@ from holdfast.tasks.operators.window_rows import (
     Times,
     micros_of,
     of_pairs,
-    overflowed,
     paired,
     read_timed,
     timestamps,
@@ -41,7 +40,7 @@ from holdfast.tasks.operators.window_rows import (
 
 
 def run_time_windows(
-    function: WindowAggregation,
+    function: Windowed,
     layout: StateLayout,
     keyed: KeyedSlice,
     state: ShardState,
@@ -53,7 +52,7 @@ def run_time_windows(
 
 
 def next_close(
-    function: WindowAggregation,
+    function: Windowed,
     layout: StateLayout,
     groups: KeyGroupRange,
     state: ShardState,
@@ -95,7 +94,7 @@ class _Panes:
 class _WindowRun:
     def __init__(
         self,
-        function: WindowAggregation,
+        function: Windowed,
         layout: StateLayout,
         keyed: KeyedSlice,
         state: ShardState,
@@ -104,7 +103,8 @@ class _WindowRun:
         self.function, self.layout, self.state = function, layout, state
         self.window = _time_window(function)
         self.ctx, self.time, self.field = ctx, ctx.time or EventTime(), layout.field(PANES)
-        self.keyed = replace(keyed, rows=as_stored(function.aggregation, keyed.rows))
+        self.computation = computation_of(function)
+        self.keyed = replace(keyed, rows=self.computation.stored(keyed.rows))
         self.schema = function.output_schema(self.keyed.rows.schema, keyed.key_columns)
         self.before_us, self.now_us = watermarks(ctx.time)
         self.early = _EarlyResults(function, layout, state, ctx)
@@ -140,7 +140,7 @@ class _WindowRun:
             return _Panes(keys, starts, pa.array([], self.field.value_type))
         pairs = of_pairs(self.keyed, index, keys)
         kept = read_timed(self.field, self.state, pairs.bases, starts)
-        accumulators, _ = folded(self.function.aggregation, pairs, kept, self.ctx, None)
+        accumulators = self.computation.folded(pairs, kept, self.ctx)
         revisions = pa.array(np.full(len(places), self.ctx.epoch, np.int64))
         values = pa.StructArray.from_arrays([*accumulators, revisions], fields=list(self.field.value_type))
         return _Panes(keys, starts, values)
@@ -185,16 +185,10 @@ class _WindowRun:
             return self.schema.empty_table()
         keys, ends = panes.keys[places][wanted], ends[places][wanted]
         of_wanted = np.flatnonzero(wanted[index])
-        results = self._merged(panes.take(of_wanted), numbered(index[of_wanted].astype(np.int64)), keys)
-        times = self.schema.field(WINDOW_START).type
-        columns = [
-            *(column.take(pa.array(keys)) for column in self.keyed.keys),
-            pa.array(ends - self.window.size_us).cast(times),
-            pa.array(ends).cast(times),
-            *results,
-            pa.array(np.full(len(keys), self.ctx.epoch, np.int64)),
-        ]
-        return pa.Table.from_arrays(columns, schema=self.schema)
+        emitting = Emitting(self.keyed, keys, self.ctx, ends - self.window.size_us, ends)
+        merged = numbered(index[of_wanted].astype(np.int64))
+        results = self.computation.emitted(panes.take(of_wanted).values, merged, emitting)
+        return window_table(self.schema, emitting, results)
 
     def _in_windows(self, panes: _Panes) -> tuple[_Panes, Times]:
         """Every pane once for each window that it is in, and the ends of these windows."""
@@ -214,12 +208,6 @@ class _WindowRun:
         reopened = (lasts <= self.before_us) & can_change & (newest == self.ctx.epoch)
         wanted: Flags = closes | reopened | self.early.wanted(keys, newest) & (lasts > self.now_us)
         return wanted
-
-    def _merged(self, panes: _Panes, index: Index, keys: Numbers) -> list[pa.Array]:
-        try:
-            return merged(self.function.aggregation, panes.values, index, len(keys))[1]
-        except Overflow as overflow:
-            raise overflowed(overflow, self.keyed, keys, self.ctx) from overflow
 
     def _keep(self, changes: Changes, changed: _Panes, panes: _Panes) -> None:
         """Put what became of the panes into the changes."""
@@ -247,9 +235,7 @@ class _EarlyResults:
     A key that changes gets an entry at the next step of `emit_every`, which says since which epoch.
     """
 
-    def __init__(
-        self, function: WindowAggregation, layout: StateLayout, state: ShardState, ctx: EpochContext
-    ) -> None:
+    def __init__(self, function: Windowed, layout: StateLayout, state: ShardState, ctx: EpochContext) -> None:
         self._every_us, self._state, self._ctx = function.emit_every_us, state, ctx
         self.due: dict[bytes, list[int]] = {}
         """Base of a key -> the times of its entries that are due."""
@@ -293,7 +279,7 @@ class _EarlyResults:
         )
 
 
-def _time_window(function: WindowAggregation) -> TimeWindow:
+def _time_window(function: Windowed) -> TimeWindow:
     assert isinstance(function.window, TimeWindow)
     return function.window
 

@@ -8,12 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.errors import UserCodeError
 from holdfast.graph.windows import LATE_WATERMARK
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import TIME_TYPE, StateField, map_tails
-from holdfast.tasks.operators.aggregate import Overflow
-from holdfast.tasks.operators.result import FOREVER_US, EpochContext, EventTime, user_error
+from holdfast.tasks.operators.result import FOREVER_US, EventTime
 from holdfast.tasks.operators.shard_rows import KeyedSlice, numbered
 
 Times = npt.NDArray[np.int64]
@@ -77,10 +75,3 @@ def read_timed(field: StateField, state: ShardState, bases: list[bytes], times: 
     tails, _ = map_tails(field, timestamps(times))
     keys = [base + field.suffix + tail for base, tail in zip(bases, tails, strict=True)]
     return field.codec.decode(state.get_many(keys))
-
-
-def overflowed(overflow: Overflow, keyed: KeyedSlice, keys: Numbers, ctx: EpochContext) -> UserCodeError:
-    """The error of a sum over a window that does not fit. `keys`: of the windows."""
-    key = tuple(column[int(keys[overflow.key])].as_py() for column in keyed.keys)
-    text = f"a sum over a window is {overflow.value}, too large for its type"
-    return user_error(ctx, key[0] if len(key) == 1 else key, "(any of this key)", text)

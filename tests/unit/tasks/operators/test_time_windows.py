@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import UserCodeError
 from holdfast.graph.aggregates import Aggregation, count, sum
 from holdfast.graph.job_graph import LATE_ROWS
-from holdfast.graph.windows import WindowAggregation, sliding, tumbling
+from holdfast.graph.windows import Windowed, sliding, tumbling
 from holdfast.tasks.operators.dispatch import next_due
 from holdfast.tasks.operators.result import EventTime
 from tests.unit.tasks.operators.operator_kit import ALL_GROUPS, Harness
@@ -21,9 +21,7 @@ ROWS = pa.schema([("user", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("va
 
 def harness(window: Any = None, **settings: Any) -> Harness:
     aggregation = Aggregation({"n": count(), "total": sum("value")})
-    return Harness(
-        WindowAggregation(window or tumbling("10s"), "ts", aggregation, **settings), ROWS, ("user",)
-    )
+    return Harness(Windowed(window or tumbling("10s"), "ts", aggregation, **settings), ROWS, ("user",))
 
 
 def rows(*seconds: float | None, user: str = "ann") -> list[tuple[Any, ...]]:
