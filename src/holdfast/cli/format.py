@@ -175,6 +175,7 @@ def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
         ("state", size(progress.state_bytes)),
         *((f"keys of {uid}", saved_keys(numbers)) for uid, numbers in progress.own_keys.items()),
         *((f"watermark of {uid}", behind(at, now_ms)) for uid, at in progress.watermarks.items()),
+        *((f"late rows of {uid}", str(rows)) for uid, rows in progress.late_rows.items()),
         *([("idle sources", f"{', '.join(idle)}; event time does not wait for them")] if idle else []),
         ("checkpoint age", age(progress.committed_ms, now_ms)),
         ("restarts", str(progress.restarts)),

@@ -196,6 +196,14 @@ class Metrics(Collector):
             ),
         ):
             yield self._by_label(name, text, "operator", values)
+        late = CounterMetricFamily(
+            "holdfast_late_rows",
+            "Rows that came after their windows were closed.",
+            labels=["job", "operator"],
+        )
+        for uid, rows in sorted(newest.late_rows.items()):
+            late.add_metric([self._job, uid], rows)
+        yield late
         idle = dict.fromkeys(newest.idle_sources, 1)
         yield self._by_label("holdfast_source_idle", "Event time does not wait for it.", "source", idle)
 

@@ -269,6 +269,7 @@ class EpochLoop:
             lag_rows=self._planner.lag(),
             delta_bytes=sum(delta.extent.length for delta in outcome.deltas),
             timings_ms=outcome.timings_ms,
+            late_rows=_added(self._context.monitor.progress.late_rows, outcome.late),
             combined=outcome.plan.combined,
             arrivals=outcome.arrivals,
             executors={f"{uid}/{shard}": where for (uid, shard), where in outcome.executors.items()},
@@ -329,6 +330,10 @@ def _combining_of(context: LeaderContext, shards: int) -> Combining:
     """Which operators may combine their rows; none before an epoch has shown that it pays."""
     able = [uid for uid, form in context.program.forms.items() if form.partials is not None]
     return Combining(frozenset(able if groups_cheaply(context.spark, shards) else ()))
+
+
+def _added(so_far: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    return {uid: so_far.get(uid, 0) + more.get(uid, 0) for uid in {**so_far, **more}}
 
 
 def _planner_after(

@@ -60,6 +60,8 @@ class Progress:
     """
     watermarks: dict[str, int | None] = field(default_factory=dict)
     """Operators that event time reaches -> their watermark in the newest epoch; None: not known yet."""
+    late_rows: dict[str, int] = field(default_factory=dict)
+    """Operators over windows -> rows that came after their windows were closed, in this run."""
     idle_sources: tuple[str, ...] = ()
     """Sources that have had no rows for so long that event time does not wait for them."""
     epochs_run: int = 0

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from holdfast.errors import CorruptionError, HoldfastError, RetryableError
+from holdfast.graph.job_graph import LATE_ROWS
 from holdfast.graph.partials import ROWS_COLUMN
 from holdfast.state.contract import ShardState, StaleWorkingState, Version
 from holdfast.state.encoding.keys import GROUP_COLUMN
@@ -156,6 +157,7 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
         state_bytes=state.size_bytes(),
         timings_ms=watch.laps_ms,
         uncoordinated=uncoordinated.applied() if uncoordinated is not None else None,
+        late=done.outputs[LATE_ROWS].num_rows if LATE_ROWS in done.outputs else 0,
         next_due=due,
     )
 

@@ -215,6 +215,8 @@ class TaskResult(msgspec.Struct, frozen=True):
     lists: dict[str, HeldList] = {}
     """Of an operator without keys: the lists that changed, by state."""
     uncoordinated: UncoordinatedResult | None = None
+    late: int = 0
+    """Rows whose windows were closed, or that had no time."""
     next_due: NextDue | None = None
     """Of an operator that keeps times: when the shard has something to do next."""
 

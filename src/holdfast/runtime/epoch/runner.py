@@ -99,6 +99,8 @@ class EpochOutcome:
     uncoordinated_shards: list[UncoordinatedShard] = field(default_factory=list)
     """How shards stand whose keys are saved on their own, for the commit."""
     next_due: dict[tuple[str, int], NextDue | None] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
+    """Operator uid -> rows whose windows were closed."""
     times: dict[str, dict[str, int | None]] = field(default_factory=dict)
     """Source uid -> partition -> the newest event time that was read."""
     event_times: dict[str, dict[str, PartitionTime]] = field(default_factory=dict)
@@ -330,6 +332,8 @@ def _take_state(outcome: EpochOutcome, uid: str, result: TaskResult, lines: Line
     outcome.loads.setdefault(uid, []).append(ShardLoad(result.rows, result.keys))
     outcome.versions[key] = result.version
     outcome.next_due[key] = result.next_due
+    if result.late:
+        outcome.late[uid] = outcome.late.get(uid, 0) + result.late
     outcome.state_bytes[key] = result.state_bytes
     if result.uncoordinated is not None:
         outcome.uncoordinated[key] = result.uncoordinated
