@@ -96,7 +96,7 @@ def test_windows_close_once_and_whole_through_crashes_and_rescaling(
     assert Counter(sink.rows()) == expected(rows)
     closed = view_of(checkpoint)
     assert closed.closed_through == closed.last_epoch
-    assert closed.watermarks["windows"] == round((max(at for _, at in rows).timestamp() - 4) * 1_000_000)
+    assert closed.watermarks["windows"] == round((max(at for _, at in rows).timestamp() - 4) * 1_000_000) - 1
 
 
 def test_a_run_after_the_input_had_ended_goes_on_with_new_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_source_that_falls_silent_is_not_waited_for_and_that_is_told(
         clock.advance(timedelta(seconds=61))
         wait_until(handle, lambda: bool(sink.rows()), "the windows")
         assert handle.status().idle_sources == ("slow",)
-        assert handle.status().watermarks == {"windows": round((START.timestamp() + 35) * 1_000)}
+        assert handle.status().watermarks == {"windows": round((START.timestamp() + 35) * 1_000) - 1}
     finally:
         handle.stop()
         handle.wait(DEADLINE_SECONDS)
@@ -293,6 +293,6 @@ def test_a_source_that_is_silent_and_rows_that_spark_proves_away(
     ends = {uid: max(at for _, at in each) for uid, each in (("fast", rows), ("slow", few), ("gone", rows))}
     found = {uid: times[""].newest_us for uid, times in view.event_times.items()}
     assert found == {uid: round(end.timestamp() * 1_000_000) for uid, end in ends.items()}
-    assert view.watermarks["windows"] == found["slow"] - 4_000_000
-    assert view.watermarks["nothing"] == found["gone"] - 4_000_000
+    assert view.watermarks["windows"] == found["slow"] - 4_000_001
+    assert view.watermarks["nothing"] == found["gone"] - 4_000_001
     assert len(waits) <= 1, "Spark is waited for once, not in every epoch"
