@@ -16,6 +16,7 @@ import holdfast as hf
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.connectors.memory import CRASH, SimulatedCrash
+from holdfast.errors import DefinitionError
 from holdfast.runtime import job as job_module
 from holdfast.runtime.epoch import observed_times
 from holdfast.storage.urls import open_storage
@@ -111,7 +112,7 @@ def test_a_run_after_the_input_had_ended_goes_on_with_new_rows(spark: SparkSessi
     assert Counter(sink.rows()) - first == expected(rows[32:])
 
 
-@pytest.mark.parametrize("format", ["native", "canonical"])
+@pytest.mark.parametrize("format", ["native", "canonical", "converted"])
 def test_open_windows_and_the_watermark_go_on_from_a_savepoint(
     spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
@@ -119,13 +120,24 @@ def test_open_windows_and_the_watermark_go_on_from_a_savepoint(
     options: dict[str, Any] = {"spark": spark, "max_rows_per_epoch": 10, "on_message": lambda _: None}
     handle = window_job(rows[:34], sink).start(tmp_path / "ck", working_dir=tmp_path / "w", **options)
     wait_until(handle, lambda: handle.status().committed_epoch >= 5, "all rows, and what was due")
-    handle.savepoint(tmp_path / "sp", format=format)
+    handle.savepoint(tmp_path / "sp", format="native" if format == "native" else "canonical")
     handle.stop()
     handle.wait(DEADLINE_SECONDS)
     before = sink.rows()
     assert before
-    later = hf.MemorySink()
-    run(window_job(rows, later), spark, tmp_path / "ck2", from_savepoint=tmp_path / "sp", parallelism=3)
+    hf.register_data_sources(spark)
+    reader = spark.read.format("holdfast-state").option("checkpoint", str(tmp_path / "sp"))
+    state = reader.option("uid", "windows").load().select("user", "event_timers").collect()
+    in_window = {
+        (user, window_end(at)) for user, at in rows[:34] if window_end(at) > START + timedelta(seconds=30)
+    }
+    assert {(row.user, at.replace(tzinfo=UTC)) for row in state for at in row.event_timers or ()} == in_window
+    later, more = hf.MemorySink(), dict[str, Any]()
+    if format == "converted":
+        hf.Savepoint.open(str(tmp_path / "sp")).convert(str(tmp_path / "sp2"), spark, key_groups=50)
+        more = {"key_groups": 50}
+    place = tmp_path / ("sp2" if more else "sp")
+    run(window_job(rows, later), spark, tmp_path / "ck2", from_savepoint=place, parallelism=3, **more)
     assert Counter(before) + Counter(later.rows()) == expected(rows)
     # The first plan of the new checkpoint is judged by the time that the old one had reached.
     old, new = (History(open_storage(str(tmp_path / name))) for name in ("ck", "ck2"))
@@ -264,6 +276,25 @@ def test_times_without_a_zone_and_transforms_before_and_after_the_watermark(
     newest = max(at for _, at in rows)
     (times,) = view_of(tmp_path / "ck").event_times["rows"].values()
     assert times.newest_us == round(newest.timestamp() * 1_000_000)
+
+
+def test_a_column_that_a_transform_does_not_give_is_found_before_anything_runs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def seconds(frame: DataFrame) -> DataFrame:
+        return frame.selectExpr("user", "cast(ts as long) as ts")
+
+    for column, text in (
+        ("at", "there is no column 'at'; there are user, ts"),
+        ("ts", "'ts' is long, not timestamp"),
+    ):
+        job = hf.Job("wrong")
+        rows = job.source(hf.MemorySource(events(range(1)), schema=SCHEMA), uid="rows").transform(seconds)
+        timed = rows.watermark(column)
+        timed.key_by("user").process(Windows(), uid="windows").sink(hf.MemorySink(), uid="out")
+        with pytest.raises(DefinitionError, match=rf"test_time\.py:\d+: watermark: .*{text}; "):
+            run(job, spark, tmp_path / "ck")
+    assert not (tmp_path / "ck" / "plans").exists()
 
 
 def test_a_source_that_is_silent_and_rows_that_spark_proves_away(
