@@ -142,7 +142,7 @@ class TimedWorld(World):
         dues = [line.next_due for line in lines.values()]
         known = [due.event_us for due in dues if due is not None and due.event_us is not None]
         open_times = {"op": None if None in dues else NextDue(event_us=min(known, default=None))}
-        plan = planner.next(size, 0, open_times, planner.exhausted)
+        plan = planner.next(size, 0, open_times, ended=planner.exhausted)
         return plan or (planner.close(0, open_times) if planner.exhausted() else None)
 
     def _run_plan(
@@ -154,7 +154,7 @@ class TimedWorld(World):
             committed=self.view.last_epoch, function=self._function, lineage=self._lineage, key=("key",),
             order_by=(), input=ROWS, on_error="fail", outputs=("",), saves_state=True,
             shards=tuple(lines["op", shard] for shard in range(shards)),
-            time=EventTime(mark.before_us, mark.now_us, plan.closing),
+            time=EventTime(mark.before_us, mark.now_us, plan.closing, plan.closed_through),
         )  # fmt: skip
         rows = [self._rows[n] for part in plan.slices.values() for n in range(part.start or 0, part.end)]
         tables = _dealt(rows, shards) if rows else [ROWS.empty_table()] * shards

@@ -105,15 +105,16 @@ def test_examples_are_short_and_all_of_them_are_run() -> None:
     assert not long
 
 
-def test_the_guide(place: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["write-a-function.md", "event-time.md"])
+def test_the_guide(name: str, place: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first job of the page, crash included; its last line asserts what it shows."""
-    page = (EXAMPLES.parent / "docs" / "how-to" / "write-a-function.md").read_text()
+    page = (EXAMPLES.parent / "docs" / "how-to" / name).read_text()
     first, second = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[:2]
     assert "job.run(" in second
     run_job, messages = hf.Job.run, list[str]()
     here: dict[str, Any] = {"spark": spark, "working_dir": place / "working", "on_message": messages.append}
     monkeypatch.setattr(hf.Job, "run", lambda job, **options: run_job(job, **options, **here))
-    exec(compile(first + second, "write-a-function.md", "exec"), {"__name__": "__main__"})
+    exec(compile(first + second, name, "exec"), {"__name__": "__main__"})
     assert any("SimulatedCrash" in message for message in messages)
 
 

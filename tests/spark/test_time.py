@@ -16,6 +16,7 @@ import holdfast as hf
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.connectors.memory import CRASH, SimulatedCrash
+from holdfast.errors import DefinitionError
 from holdfast.runtime import job as job_module
 from holdfast.runtime.epoch import observed_times
 from holdfast.storage.urls import open_storage
@@ -96,7 +97,7 @@ def test_windows_close_once_and_whole_through_crashes_and_rescaling(
     assert Counter(sink.rows()) == expected(rows)
     closed = view_of(checkpoint)
     assert closed.closed_through == closed.last_epoch
-    assert closed.watermarks["windows"] == round((max(at for _, at in rows).timestamp() - 4) * 1_000_000)
+    assert closed.watermarks["windows"] == round((max(at for _, at in rows).timestamp() - 4) * 1_000_000) - 1
 
 
 def test_a_run_after_the_input_had_ended_goes_on_with_new_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_a_run_after_the_input_had_ended_goes_on_with_new_rows(spark: SparkSessi
     assert Counter(sink.rows()) - first == expected(rows[32:])
 
 
-@pytest.mark.parametrize("format", ["native", "canonical"])
+@pytest.mark.parametrize("format", ["native", "canonical", "converted"])
 def test_open_windows_and_the_watermark_go_on_from_a_savepoint(
     spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
@@ -119,13 +120,24 @@ def test_open_windows_and_the_watermark_go_on_from_a_savepoint(
     options: dict[str, Any] = {"spark": spark, "max_rows_per_epoch": 10, "on_message": lambda _: None}
     handle = window_job(rows[:34], sink).start(tmp_path / "ck", working_dir=tmp_path / "w", **options)
     wait_until(handle, lambda: handle.status().committed_epoch >= 5, "all rows, and what was due")
-    handle.savepoint(tmp_path / "sp", format=format)
+    handle.savepoint(tmp_path / "sp", format="native" if format == "native" else "canonical")
     handle.stop()
     handle.wait(DEADLINE_SECONDS)
     before = sink.rows()
     assert before
-    later = hf.MemorySink()
-    run(window_job(rows, later), spark, tmp_path / "ck2", from_savepoint=tmp_path / "sp", parallelism=3)
+    hf.register_data_sources(spark)
+    reader = spark.read.format("holdfast-state").option("checkpoint", str(tmp_path / "sp"))
+    state = reader.option("uid", "windows").load().select("user", "event_timers").collect()
+    in_window = {
+        (user, window_end(at)) for user, at in rows[:34] if window_end(at) > START + timedelta(seconds=30)
+    }
+    assert {(row.user, at.replace(tzinfo=UTC)) for row in state for at in row.event_timers or ()} == in_window
+    later, more = hf.MemorySink(), dict[str, Any]()
+    if format == "converted":
+        hf.Savepoint.open(str(tmp_path / "sp")).convert(str(tmp_path / "sp2"), spark, key_groups=50)
+        more = {"key_groups": 50}
+    place = tmp_path / ("sp2" if more else "sp")
+    run(window_job(rows, later), spark, tmp_path / "ck2", from_savepoint=place, parallelism=3, **more)
     assert Counter(before) + Counter(later.rows()) == expected(rows)
     # The first plan of the new checkpoint is judged by the time that the old one had reached.
     old, new = (History(open_storage(str(tmp_path / name))) for name in ("ck", "ck2"))
@@ -225,7 +237,7 @@ def test_a_source_that_falls_silent_is_not_waited_for_and_that_is_told(
         clock.advance(timedelta(seconds=61))
         wait_until(handle, lambda: bool(sink.rows()), "the windows")
         assert handle.status().idle_sources == ("slow",)
-        assert handle.status().watermarks == {"windows": round((START.timestamp() + 35) * 1_000)}
+        assert handle.status().watermarks == {"windows": round((START.timestamp() + 35) * 1_000) - 1}
     finally:
         handle.stop()
         handle.wait(DEADLINE_SECONDS)
@@ -266,6 +278,25 @@ def test_times_without_a_zone_and_transforms_before_and_after_the_watermark(
     assert times.newest_us == round(newest.timestamp() * 1_000_000)
 
 
+def test_a_column_that_a_transform_does_not_give_is_found_before_anything_runs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def seconds(frame: DataFrame) -> DataFrame:
+        return frame.selectExpr("user", "cast(ts as long) as ts")
+
+    for column, text in (
+        ("at", "there is no column 'at'; there are user, ts"),
+        ("ts", "'ts' is long, not timestamp"),
+    ):
+        job = hf.Job("wrong")
+        rows = job.source(hf.MemorySource(events(range(1)), schema=SCHEMA), uid="rows").transform(seconds)
+        timed = rows.watermark(column)
+        timed.key_by("user").process(Windows(), uid="windows").sink(hf.MemorySink(), uid="out")
+        with pytest.raises(DefinitionError, match=rf"test_time\.py:\d+: watermark: .*{text}; "):
+            run(job, spark, tmp_path / "ck")
+    assert not (tmp_path / "ck" / "plans").exists()
+
+
 def test_a_source_that_is_silent_and_rows_that_spark_proves_away(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +324,6 @@ def test_a_source_that_is_silent_and_rows_that_spark_proves_away(
     ends = {uid: max(at for _, at in each) for uid, each in (("fast", rows), ("slow", few), ("gone", rows))}
     found = {uid: times[""].newest_us for uid, times in view.event_times.items()}
     assert found == {uid: round(end.timestamp() * 1_000_000) for uid, end in ends.items()}
-    assert view.watermarks["windows"] == found["slow"] - 4_000_000
-    assert view.watermarks["nothing"] == found["gone"] - 4_000_000
+    assert view.watermarks["windows"] == found["slow"] - 4_000_001
+    assert view.watermarks["nothing"] == found["gone"] - 4_000_001
     assert len(waits) <= 1, "Spark is waited for once, not in every epoch"

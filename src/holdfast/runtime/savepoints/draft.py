@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from holdfast.checkpoint.savepoints.copy import copy_all, repacked
 from holdfast.checkpoint.savepoints.take import seal_savepoint, unfinished_savepoint
 from holdfast.checkpoint.store.records import (
     DeltaFile,
+    Json,
     Manifest,
     OperatorSchema,
     Parent,
@@ -97,6 +98,19 @@ def without(manifest: Manifest, uids: Iterable[str]) -> Manifest:
         deltas=tuple(file for file in manifest.deltas if file.operator not in out),
         snapshots=tuple(file for file in manifest.snapshots if file.operator not in out),
         lists=tuple(file for file in manifest.lists if file.operator not in out),
+    )
+
+
+def reading_from(manifest: Manifest, positions: Mapping[str, Json]) -> Manifest:
+    """A manifest whose sources go on elsewhere. Event time is then not known until they have been read: rows
+    that are read again would all be late."""
+    if not positions:
+        return manifest
+    return replace(
+        manifest,
+        positions={**manifest.positions, **positions},
+        event_times={uid: times for uid, times in manifest.event_times.items() if uid not in positions},
+        watermarks={},
     )
 
 

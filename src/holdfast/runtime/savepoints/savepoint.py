@@ -30,7 +30,7 @@ from holdfast.graph.validate import check
 from holdfast.inspect.stored_state import StoredState, open_stored
 from holdfast.runtime.epoch.program import compile_graph
 from holdfast.runtime.epoch.schemas_in_force import declaration
-from holdfast.runtime.savepoints.draft import drafted, make_savepoint, renewed, without
+from holdfast.runtime.savepoints.draft import drafted, make_savepoint, reading_from, renewed, without
 from holdfast.runtime.savepoints.state_writer import StateWriter, refuse_columns
 from holdfast.runtime.spark_session import default_parallelism, open_session, register_data_sources
 from holdfast.state.encoding.keys import KEY_GROUPS_MAX
@@ -157,7 +157,8 @@ class Savepoint:
         """Make another savepoint in which some operators have other state; the rest is copied as it is.
 
         `changes`: uid -> the new rows, or a function from the old ones to the new ones. A null means nothing
-        stored. `drop`: uids whose state is left out. `positions`: sources to go on elsewhere.
+        stored. `drop`: uids whose state is left out. `positions`: sources to go on elsewhere, with event time
+        not known until they have been read.
         """
         stored = self._stored()
         uids = [schema.uid for schema in stored.view.operators]
@@ -170,12 +171,7 @@ class Savepoint:
         draft = renewed(self._record)
         kept = without(draft.manifest, frames.keys() | set(drop))
         operators = tuple(schema for schema in kept.operators if schema.uid not in set(drop))
-        draft = replace(
-            draft,
-            manifest=replace(
-                kept, operators=operators, positions={**kept.positions, **dict(positions or {})}
-            ),
-        )
+        draft = replace(draft, manifest=reading_from(replace(kept, operators=operators), positions or {}))
         target = open_storage(str(url))
         write_rows = StateWriter(target, draft, _shards(spark, self.key_groups, None)).write_rows
         written = (write_rows(stored.layout(uid), frame) for uid, frame in frames.items())

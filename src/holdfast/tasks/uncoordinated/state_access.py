@@ -60,10 +60,14 @@ class Overlaid:
         return self.get_many([key])[0]
 
     def scan(self, prefix: bytes, end: bytes | None = None, start: bytes = b"") -> Iterator[Item]:
-        found: dict[bytes, bytes | None] = dict(self._state.scan(prefix))
-        found.update((key, value) for key, value in self._overlay.items() if key.startswith(prefix))
-        left = ((key, value) for key, value in found.items() if end is None or key < end)
-        return iter(sorted((key, value) for key, value in left if value is not None))
+        found: dict[bytes, bytes | None] = dict(self._state.scan(prefix, end, start))
+        first = prefix + start
+        found.update(
+            (key, value)
+            for key, value in self._overlay.items()
+            if key.startswith(prefix) and key >= first and (end is None or key < end)
+        )
+        return iter(sorted((key, value) for key, value in found.items() if value is not None))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._state, name)

@@ -88,6 +88,15 @@ def test_without_a_choice_all_that_the_epoch_reads_is_given_up(tmp_path: Path) -
         choose(storage)
 
 
+def test_of_an_epoch_without_rows_nothing_can_be_given_up(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    Plans(storage).write(replace(planned(storage), attempt=2, slices={}, closing=True))
+    with pytest.raises(
+        RestoreError, match=r"epoch 1 reads nothing: it runs what was due; change what on_timer"
+    ):
+        choose(storage)
+
+
 def test_a_later_epoch_is_found_by_its_number_or_by_its_file(tmp_path: Path) -> None:
     # Several epochs may wait for one commit: the one that fails need not be the next.
     storage = LocalStorage(tmp_path)

@@ -64,11 +64,11 @@ def test_an_epoch_without_rows_is_planned_when_a_timer_is_due_and_not_before(tmp
     seen(made, made.next(1, 0, EVENT_OPEN), 59_999_999)
     seen(made, made.next(1, 0, EVENT_OPEN), 59_999_999)
     assert made.next(1, 0, EVENT_OPEN) is None
-    made.watermarks._times["s0"][""] = replace(made.watermarks._times["s0"][""], newest_us=60_000_000)
+    made.watermarks._times["s0"][""] = replace(made.watermarks._times["s0"][""], newest_us=60_000_001)
     plan = made.next(1, 0, EVENT_OPEN)
     assert plan is not None
     assert (plan.slices, plan.closing) == ({}, False)
-    assert plan.watermarks == {"op": PlannedWatermark(before_us=49_999_999, now_us=50_000_000)}
+    assert plan.watermarks == {"op": PlannedWatermark(before_us=49_999_998, now_us=50_000_000)}
     assert made.next(1, 0, NOTHING_OPEN) is None
 
 
@@ -104,32 +104,34 @@ def test_when_the_input_has_ended_one_epoch_closes_what_is_open_or_due(
     tmp_path: Path, open_times: Any
 ) -> None:
     made = planner(tmp_path, rows=1, clock=ManualClock(9_000))
-    seen(made, made.next(1, 0, open_times, lambda: True), 20_000_000)
-    assert made.next(1, 0, open_times, lambda: True) is None
+    seen(made, made.next(1, 0, open_times, ended=lambda: True), 20_000_000)
+    assert made.next(1, 0, open_times, ended=lambda: True) is None
     plan = made.close(0, open_times)
     assert plan is not None
     assert (plan.epoch, plan.slices, plan.closing) == (2, {}, True)
-    assert plan.watermarks == {"op": PlannedWatermark(before_us=None, now_us=10_000_000)}, "finite"
+    assert plan.watermarks == {"op": PlannedWatermark(before_us=None, now_us=9_999_999)}, "finite"
     assert made.close(0, open_times) is None, "once"
 
 
 def test_what_the_last_rows_made_due_fires_before_the_epoch_that_closes(tmp_path: Path) -> None:
     """As it would if more rows had come: what it sets may join, which it may not when all is closed."""
     made = planner(tmp_path, rows=1, clock=ManualClock(9_000))
-    seen(made, made.next(1, 0, EVENT_OPEN, lambda: True), 70_000_000)
-    due = made.next(1, 0, EVENT_OPEN, lambda: True)
+    seen(made, made.next(1, 0, EVENT_OPEN, ended=lambda: True), 70_000_000)
+    due = made.next(1, 0, EVENT_OPEN, ended=lambda: True)
     assert due is not None
     assert (due.slices, due.closing) == ({}, False)
-    assert made.next(1, 0, EVENT_OPEN, lambda: True) is None, "once: a timer may always set one in the past"
+    assert made.next(1, 0, EVENT_OPEN, ended=lambda: True) is None, (
+        "once: a timer may always set one in the past"
+    )
     closing = made.close(0, EVENT_OPEN)
     assert closing is not None
     assert closing.closing
-    assert made.next(1, 0, EVENT_OPEN, lambda: True) is None
+    assert made.next(1, 0, EVENT_OPEN, ended=lambda: True) is None
     view = CheckpointView(
         number=3, last_epoch=3, closed_through=3, positions={"s0": 1}, watermarks={"op": 10**9}
     )
     later = planner(tmp_path / "later", rows=1, view=view)
-    assert later.next(1, 0, EVENT_OPEN, lambda: True) is None, "a restart changes nothing about that"
+    assert later.next(1, 0, EVENT_OPEN, ended=lambda: True) is None, "a restart changes nothing about that"
 
 
 def test_a_timer_that_always_sets_the_next_does_not_keep_a_job_from_ending(tmp_path: Path) -> None:
@@ -137,7 +139,7 @@ def test_a_timer_that_always_sets_the_next_does_not_keep_a_job_from_ending(tmp_p
     made = planner(tmp_path, rows=1, clock=clock)
     epochs = 0
     while (
-        plan := made.next(1, 0, PROCESSING_OPEN, lambda: True) or made.close(0, PROCESSING_OPEN)
+        plan := made.next(1, 0, PROCESSING_OPEN, ended=lambda: True) or made.close(0, PROCESSING_OPEN)
     ) is not None:
         seen(made, plan, 0)
         clock.sleep(60)

@@ -67,7 +67,9 @@ class Time:
         return plan.watermarks["op"]
 
     def now(self, clock_ms: int = 0) -> int | None:
-        return self.watermarks.next(clock_ms)["op"].now_us
+        """Times before this are complete."""
+        reached = self.watermarks.next(clock_ms)["op"].now_us
+        return None if reached is None else reached + 1
 
     def restarted(self) -> Time:
         """Another leader, from what a commit would hold."""
@@ -78,7 +80,8 @@ class Time:
 
 
 def mark(before: int | None, now: int | None) -> PlannedWatermark:
-    return PlannedWatermark(before_us=before, now_us=now)
+    """Times before these are complete."""
+    return PlannedWatermark(before_us=before and before - 1, now_us=now and now - 1)
 
 
 def test_the_watermark_of_an_epoch_follows_from_the_epochs_before_it() -> None:
@@ -95,7 +98,7 @@ def test_it_never_goes_back() -> None:
     # A delay that became longer with an upgrade would set it back.
     reached = time.watermarks.standing()
     later = Watermarks(
-        graph_of(None, None, delay="1h"), CheckpointView(event_times=reached, watermarks={"op": 390_000_000})
+        graph_of(None, None, delay="1h"), CheckpointView(event_times=reached, watermarks={"op": 389_999_999})
     )
     assert later.next(0)["op"] == mark(390_000_000, 390_000_000)
 
@@ -228,7 +231,7 @@ def test_a_union_with_rows_that_have_no_event_time_has_none() -> None:
 def test_the_earliest_time_there_is_less_the_delay_is_still_a_time() -> None:
     time = Time(graph_of(None))
     time.epoch_of(s0=FIRST_US)
-    assert time.now() == FIRST_US
+    assert time.watermarks.next(0)["op"].now_us == FIRST_US
 
 
 OPEN = NextDue(event_us=50_000, processing_us=70_000)
@@ -249,7 +252,7 @@ OPEN = NextDue(event_us=50_000, processing_us=70_000)
     ],
 )
 def test_what_is_due_without_rows(open_times: Any, now_us: int | None, now_ms: int, due: bool) -> None:
-    assert is_due(open_times, {"op": mark(None, now_us)}, now_ms) is due
+    assert is_due(open_times, {"op": PlannedWatermark(now_us=now_us)}, now_ms) is due
 
 
 @pytest.mark.parametrize(

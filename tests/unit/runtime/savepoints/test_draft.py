@@ -16,7 +16,7 @@ from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
 from holdfast.checkpoint.store.records import DeltaFile, Extent, SavepointRecord
 from holdfast.errors import RestoreError, StorageError, UnknownOutcome
-from holdfast.runtime.savepoints.draft import drafted, make_savepoint, renewed, without
+from holdfast.runtime.savepoints.draft import drafted, make_savepoint, reading_from, renewed, without
 from holdfast.state.contract import EMPTY_VERSION
 from holdfast.storage.checksums import checksum
 from holdfast.storage.contract import Storage
@@ -104,3 +104,17 @@ def test_a_savepoint_that_another_has_finished_here_is_left_alone() -> None:
 def test_a_savepoint_of_an_empty_job_gets_an_epoch_to_hold_state() -> None:
     empty = replace(new_draft(), manifest=replace(new_draft().manifest, last_epoch=0))
     assert renewed(empty).manifest.last_epoch == 1
+
+
+def test_event_time_is_not_known_where_sources_are_moved() -> None:
+    checkpoint = new_checkpoint(MemoryStorage())
+    grown(checkpoint)
+    manifest = take(checkpoint, MemoryStorage()).manifest
+    assert manifest.watermarks
+    assert manifest.event_times.keys() == {"in"}
+    assert reading_from(manifest, {}) == manifest
+    moved = reading_from(manifest, {"in": 2})
+    assert (moved.positions, moved.event_times, moved.watermarks) == ({"in": 2}, {}, {})
+    other = reading_from(manifest, {"other": 7})
+    assert (other.positions["other"], other.event_times, other.watermarks) == (7, manifest.event_times, {})
+    assert other.closed_through == manifest.closed_through
