@@ -143,6 +143,8 @@ def _first_commit(manifest: Manifest, term: int, run: str) -> CommitRecord:
         lists=manifest.lists,
         rows=manifest.rows,
         operators=manifest.operators or None,
+        event_times=manifest.event_times,
+        watermarks=manifest.watermarks,
     )
 
 
