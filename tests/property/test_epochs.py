@@ -106,6 +106,7 @@ class World:
         self._chain = Chain(self._storage, retain=4, manifest_every=3)
         self.view = EMPTY
         self.shown: list[dict[str, Any]] = []
+        self.clock_ms = 0
         self._attempts = 0
 
     def live(self, life: Life, rows: list[Event]) -> list[Event]:
@@ -135,7 +136,7 @@ class World:
         self, workspace: Workspace, lines: Any, rows: list[Event], shards: int, dies: int | None
     ) -> list[TaskResult]:
         self._attempts += 1
-        work = EpochWork(workspace, self.view.last_epoch + 1, self._attempts, run="r", clock_ms=0)
+        work = EpochWork(workspace, self.view.last_epoch + 1, self._attempts, run="r", clock_ms=self.clock_ms)
         task = KeyedTask(
             work=work, uid="op", committed=self.view.last_epoch, function=self._function,
             lineage=self._lineage, key=("key",), order_by=self._order_by, input=ROWS, on_error="fail",
@@ -184,9 +185,10 @@ class World:
             key = next(key for key, line in lines.items() if line.groups.first == delta.first_group)
             lines[key] = lines[key].extended(delta)
         record = CommitRecord(
-            term=1, run="r", first_epoch=epoch, last_epoch=epoch, attempts={str(epoch): 1}, clock_ms=0,
-            parallelism=shards, fingerprint="", positions={}, deltas=tuple(outcome.deltas),
-            snapshots=tuple(snapshots), operators=(self._schema,) if self.view.number == 0 else None,
+            term=1, run="r", first_epoch=epoch, last_epoch=epoch, attempts={str(epoch): 1},
+            clock_ms=self.clock_ms, parallelism=shards, fingerprint="", positions={},
+            deltas=tuple(outcome.deltas), snapshots=tuple(snapshots),
+            operators=None if self.view.operators == (self._schema,) else (self._schema,),
         )  # fmt: skip
         done = self._chain.commit(self.view, record)
         assert isinstance(done, Committed)
@@ -221,12 +223,14 @@ def _dealt(rows: list[Event], shards: int) -> list[pa.Table]:
     """The rows of each shard, as the shuffle would give them."""
     columns = [
         pa.array(list(column), field.type)
-        for column, field in zip(zip(*rows, strict=True), ROWS, strict=True)
-    ]
+        for column, field in zip(zip(*rows, strict=True), ROWS, strict=bool(rows))
+    ] or [pa.array([], field.type) for field in ROWS]
     groups = key_groups_of(routing_hash([columns[0]]), GROUPS)
     table = pa.table([*columns, pa.array(groups, pa.int32())], names=[*ROWS.names, GROUP_COLUMN])
     ranges = shard_ranges(GROUPS, shards)
-    return [table.filter(pa.array([r.first <= g < r.end for g in groups.tolist()])) for r in ranges]
+    return [
+        table.filter(pa.array([r.first <= g < r.end for g in groups.tolist()], pa.bool_())) for r in ranges
+    ]
 
 
 def _through(

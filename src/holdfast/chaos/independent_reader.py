@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import DeltaFile, OperatorSchema, SnapshotFile
+from holdfast.checkpoint.store.schemas import state_row
 from holdfast.errors import HoldfastError, ObjectMissing
 from holdfast.state.contract import EMPTY_VERSION, SnapshotSource, Version
 from holdfast.state.encoding.layout import (
@@ -22,6 +23,7 @@ from holdfast.state.encoding.layout import (
     is_shortened,
     map_entries,
 )
+from holdfast.state.encoding.ttl import TIME_BYTES
 from holdfast.state.files.delta import read_delta, to_entries
 from holdfast.state.local.snapshot_reader import read_snapshot
 from holdfast.storage.checksums import checksum, read_extent
@@ -143,6 +145,8 @@ def _key(layout: StateLayout, base: bytes) -> tuple[Any, ...]:
 
 
 def _put(values: Values, field: StateField, tail: bytes, stored: bytes) -> None:
+    if field.ttl is not None and (tail or field.kind is not StateKind.LIST):
+        stored = stored[TIME_BYTES:]
     if field.kind is StateKind.VALUE:
         values[field.name] = field.codec.decode_one(stored)
     elif field.kind is StateKind.LIST:
@@ -155,5 +159,4 @@ def _put(values: Values, field: StateField, tail: bytes, stored: bytes) -> None:
 
 
 def _layout(schema: OperatorSchema) -> StateLayout:
-    states = [(state.id, state.name, state.kind, state.type) for state in schema.states]
-    return StateLayout.of_rows(schema.uid, schema.key, states)
+    return StateLayout.of_rows(schema.uid, schema.key, map(state_row, schema.states))

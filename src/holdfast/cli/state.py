@@ -34,7 +34,7 @@ from holdfast.inspect.stored_state import (
 )
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import type_ddl
-from holdfast.state.files.rows import rows_of
+from holdfast.state.files.rows import column_names, live_items, rows_of
 
 DIFFERENT = 1
 """Exit code of `diff` where the two differ."""
@@ -89,7 +89,13 @@ def _show_keys(stored: StoredState, uid: str, limit: int, *, as_json: bool) -> N
         rows += plain_rows(table.slice(0, limit - len(rows)))
         if len(rows) >= limit:
             break
-    columns = rows[0] if rows else stored.layout(uid).key.names
+    layout = stored.layout(uid)
+    ttls = {
+        name: f"{name} ({state.ttl})"
+        for name, state in zip(column_names(layout)[0], layout.fields, strict=True)
+        if state.ttl is not None
+    }
+    columns = [ttls.get(name, name) for name in rows[0]] if rows else layout.key.names
     print_rows(
         rows,
         as_json=as_json,
@@ -115,9 +121,9 @@ def _show_lists(stored: StoredState, uid: str, limit: int, *, as_json: bool) -> 
 
 def _show_sizes(stored: StoredState, uid: str, *, as_json: bool) -> None:
     keys, used = [0] * stored.key_groups, [0] * stored.key_groups
-    layout = stored.layout(uid)
+    layout, at = stored.layout(uid), stored.instants(uid)
     for run in state_entries(stored, uid):
-        for row in rows_of(layout, run).column(-1).to_pylist():
+        for row in rows_of(layout, live_items(layout, run, at)).column(-1).to_pylist():
             keys[row] += 1
         for key, value in run:
             used[int.from_bytes(key[:2], "big")] += len(key) + len(value)

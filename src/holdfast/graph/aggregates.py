@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.errors import DefinitionError
 from holdfast.state.encoding.layout import StateField, StateKind
+from holdfast.state.encoding.ttl import Ttl
 from holdfast.state.encoding.types import DECIMAL_DIGITS_MAX, type_ddl
 
 ACCUMULATOR = "accumulator"
@@ -139,6 +140,8 @@ class Aggregation:
     """The aggregates of one operator by the name of their result. Emits each touched key once per epoch."""
 
     aggregates: Mapping[str, Aggregate]
+    ttl: Ttl | None = None
+    """How long a key's aggregates are kept since its last row; None: for good."""
 
     def accumulator_type(self, rows: pa.Schema) -> pa.StructType:
         """The struct that is stored per key."""
@@ -164,7 +167,7 @@ class Aggregation:
 
     def state_fields(self, rows: pa.Schema) -> tuple[StateField, ...]:
         """The one state of the operator over rows of this schema."""
-        return (StateField(1, ACCUMULATOR, StateKind.VALUE, self.accumulator_type(rows)),)
+        return (StateField(1, ACCUMULATOR, StateKind.VALUE, self.accumulator_type(rows), self.ttl),)
 
     def output_schema(self, rows: pa.Schema, key_columns: Sequence[str]) -> pa.Schema:
         """Key columns, then the results."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
@@ -30,6 +31,7 @@ from holdfast.graph.job_graph import (
 )
 from holdfast.graph.window_functions import Reduction, WindowProcess
 from holdfast.graph.windows import Windowed
+from holdfast.state.encoding.ttl import Ttl
 
 if TYPE_CHECKING:
     from holdfast.connectors.contract import Sink, Source
@@ -199,10 +201,18 @@ class KeyedStream:
         state."""
         return self._operator(function, uid, "fail")
 
-    def aggregate(self, *, uid: str | None = None, **aggregates: Aggregate) -> OperatorStream:
+    def aggregate(
+        self, *, uid: str | None = None, ttl: str | None = None, **aggregates: Aggregate
+    ) -> OperatorStream:
         """Keep running aggregates per key; emits each touched key once per epoch: key columns, then one
-        column each."""
-        return self._operator(Aggregation(aggregates), uid, "fail")
+        column each. `ttl`: a key that has had no rows for so long begins from nothing."""
+        kept_for = None
+        try:
+            kept_for = Ttl.declared(ttl, None, None)
+        except DefinitionError as refusal:
+            mistake = Mistake.of_text(Place.of_caller(), "aggregate", str(refusal))
+            self._declaration._mistakes.append(mistake)
+        return self._operator(Aggregation(aggregates, kept_for), uid, "fail")
 
     def window(
         self,

@@ -39,6 +39,7 @@ from holdfast.graph.job_graph import (
     describe,
     parents_of,
 )
+from holdfast.graph.ttl_rules import ttl_mistakes
 from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.graph.windows import CountWindow, Window, Windowed
 from holdfast.state.encoding.routing import check_hashable
@@ -281,6 +282,7 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
     elif node.uncoordinated is not None:
         given = _shown(node.uncoordinated)
         yield f"protection={given} is not known; give hf.Uncoordinated(...) or leave it out"
+    yield from ttl_mistakes(node)
     if isinstance(node.function, DeclaringFunction):
         yield from functions.mistakes(node.function)
     elif isinstance(node.function, Aggregation):

@@ -2,8 +2,8 @@
 
 Always true: both are read in key order beside each other, so memory does not grow with the state. Key groups
 whose files are the same in both are not read at all; where only deltas differ, and hold few keys, only those
-keys are. Values are compared as stored, where both have the same schema; otherwise as values, of the states
-that both have.
+keys are. Values are compared as stored, where both have the same schema and nothing expires; otherwise as
+values, of the states that both have. What has expired by the time of its commit is not there.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from holdfast.checkpoint.chain.shard_lines import line_of, ranges_of
 from holdfast.errors import RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.inspect.point_query import KeyLookup
-from holdfast.inspect.stored_state import StoredState, lists_of_operator, state_entries
-from holdfast.state.encoding.layout import LONG_KEY_SUFFIX, StateLayout
+from holdfast.inspect.stored_state import StoredState, lists_of_operator, live_entries
+from holdfast.state.encoding.layout import LONG_KEY_SUFFIX, StateField, StateLayout
+from holdfast.state.encoding.types import type_ddl
 from holdfast.state.files.delta import open_delta
 from holdfast.state.files.rows import Item, column_names, rows_of
 from holdfast.storage.checksums import read_extent
@@ -132,13 +133,14 @@ def _schema_changes(a: StoredState, b: StoredState, uid: str) -> tuple[str, ...]
     if uid not in a.lineages or uid not in b.lineages:
         where = b if uid in b.lineages else a
         return (f"operator {uid!r} is only in {where}",)
-    (key, states), (other_key, others) = (s.lineages[uid].layout.schema_rows() for s in (a, b))
+    layouts = [stored.lineages[uid].layout for stored in (a, b)]
+    key, other_key = (layout.schema_rows()[0] for layout in layouts)
     lines = [f"the key is {_columns(key)} and {_columns(other_key)}"] if key != other_key else []
-    by_name, others_by_name = ({row[1]: row[2:] for row in rows} for rows in (states, others))
+    by_name, others_by_name = (layout.by_name for layout in layouts)
     for name in dict.fromkeys([*by_name, *others_by_name]):
-        old, new = by_name.get(name), others_by_name.get(name)
+        old, new = _shown(by_name.get(name)), _shown(others_by_name.get(name))
         if old != new:
-            lines.append(f"state {name!r} is {_shown(old)} and {_shown(new)}")
+            lines.append(f"state {name!r} is {old} and {new}")
     return tuple(lines)
 
 
@@ -146,8 +148,12 @@ def _columns(key: tuple[tuple[str, str], ...]) -> str:
     return ", ".join(f"{name} {ddl}" for name, ddl in key)
 
 
-def _shown(state: tuple[str, str] | None) -> str:
-    return "absent" if state is None else f"{state[0]} of {state[1]}"
+def _shown(state: StateField | None) -> str:
+    return "absent" if state is None else f"{state.kind} of {type_ddl(state.type)}{_ttl(state)}"
+
+
+def _ttl(state: StateField) -> str:
+    return "" if state.ttl is None else f", {state.ttl}"
 
 
 def _unlike(a: StoredState, b: StoredState, uid: str) -> list[KeyGroupRange]:
@@ -163,7 +169,13 @@ def _unlike(a: StoredState, b: StoredState, uid: str) -> list[KeyGroupRange]:
 def _files(stored: StoredState, uid: str, groups: KeyGroupRange) -> Any:
     line = line_of(stored.view, uid, groups)
     schema = stored.lineages[uid].fingerprint if uid in stored.lineages else ""
-    return schema, [file.object for file in line.snapshots], [delta.extent for delta in line.deltas]
+    at = stored.instants(uid) if _expires(stored, uid) else None
+    return schema, at, [file.object for file in line.snapshots], [delta.extent for delta in line.deltas]
+
+
+def _expires(stored: StoredState, uid: str) -> bool:
+    """Whether keys may differ that no file tells apart: time has passed."""
+    return uid in stored.lineages and bool(stored.lineages[uid].layout.expiring)
 
 
 def _pairs(
@@ -189,7 +201,7 @@ def _touched(a: StoredState, b: StoredState, uid: str, groups: KeyGroupRange) ->
     """The keys in the deltas that only one side has; None: more than these may differ, or they are many."""
     if a.storage.url != b.storage.url or uid not in a.lineages or uid not in b.lineages:
         return None
-    if a.lineages[uid].fingerprint != b.lineages[uid].fingerprint:
+    if a.lineages[uid].fingerprint != b.lineages[uid].fingerprint or _expires(a, uid):
         return None
     lines = [line_of(stored.view, uid, groups) for stored in (a, b)]
     if lines[0].snapshots != lines[1].snapshots:
@@ -214,7 +226,7 @@ def _keys(stored: StoredState, uid: str, groups: KeyGroupRange) -> Iterator[KeyE
     if uid not in stored.lineages:
         return
     length = stored.lineages[uid].layout.keys.base_length
-    for run in state_entries(stored, uid, groups):
+    for run in live_entries(stored, uid, groups):
         base, held = b"", list[Item]()
         for item in run:
             if not held or not item[0].startswith(base):
@@ -258,7 +270,7 @@ def _kind(
         return "added"
     if after is None:
         return "removed"
-    if before_layout.schema_rows() == after_layout.schema_rows():
+    if before_layout.schema_rows() == after_layout.schema_rows() and not before_layout.expiring:
         return None if before == after else "changed"
     old, new = _values(before_layout, before) or {}, _values(after_layout, after) or {}
     return "changed" if any(old[name] != new[name] for name in old.keys() & new.keys()) else None

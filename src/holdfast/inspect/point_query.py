@@ -33,7 +33,7 @@ from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.encoding.layout import StateKind, StateLayout
 from holdfast.state.encoding.types import type_ddl
 from holdfast.state.files.delta import Entry, OpenDelta, open_delta, to_entries
-from holdfast.state.files.rows import column_names, rows_of
+from holdfast.state.files.rows import column_names, live_items, rows_of
 from holdfast.state.files.schema_conversion import Lineage
 from holdfast.state.local.snapshot_reader import OpenSnapshot
 from holdfast.storage.checksums import read_extent
@@ -138,7 +138,8 @@ class StateReader:
         groups = key_groups_of(routing_hash(columns), self._stored.key_groups)
         base = layout.keys.encode(columns, groups)[0]
         entries = self._lookup.entries(self._stored, lineage, base)
-        row = rows_of(layout, sorted(entries.items()))
+        live = live_items(layout, sorted(entries.items()), self._stored.instants(uid))
+        row = rows_of(layout, live)
         states, _ = column_names(layout)
         given = dict(zip(layout.key.names, (column[0].as_py() for column in columns), strict=True))
         values = {

@@ -38,9 +38,10 @@ from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.cells.shard_list import unpack_list
 from holdfast.state.contract import SnapshotSource
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout, in_time_index
+from holdfast.state.encoding.ttl import Instants
 from holdfast.state.encoding.types import parse_type
 from holdfast.state.files.delta import Entry, open_delta, to_entries
-from holdfast.state.files.rows import Item, rows_of
+from holdfast.state.files.rows import Item, live_items, rows_of
 from holdfast.state.files.schema_conversion import Lineage
 from holdfast.state.local.snapshot_reader import read_snapshot
 from holdfast.storage.checksums import read_extent
@@ -83,6 +84,10 @@ class StoredState:
     def layout(self, uid: str) -> StateLayout:
         """How an operator's state looks. RestoreError: there is no such operator."""
         return self.lineage(uid).layout
+
+    def instants(self, uid: str) -> Instants:
+        """The time that it was for an operator in the last epoch: by it values expire."""
+        return Instants(self.view.clock_ms * 1_000, self.view.watermarks.get(uid))
 
     @property
     def unkeyed_operators(self) -> list[str]:
@@ -189,8 +194,17 @@ def pieces(view: CheckpointView, uid: str, groups: KeyGroupRange) -> list[KeyGro
 def state_tables(stored: StoredState, uid: str, groups: KeyGroupRange | None = None) -> Iterator[pa.Table]:
     """An operator's state as rows, in key order, some thousand at a time. CorruptionError names the file."""
     layout = stored.layout(uid)
-    for run in state_entries(stored, uid, groups):
+    for run in live_entries(stored, uid, groups):
         yield rows_of(layout, run)
+
+
+def live_entries(
+    stored: StoredState, uid: str, groups: KeyGroupRange | None = None
+) -> Iterator[Sequence[Item]]:
+    """As `state_entries`, without what has expired by the time of the last epoch."""
+    layout, at = stored.layout(uid), stored.instants(uid)
+    for run in state_entries(stored, uid, groups):
+        yield list(live_items(layout, run, at)) if layout.expiring else run
 
 
 def state_entries(

@@ -393,7 +393,13 @@ def _ledger_of(context: LeaderContext, view: CheckpointView, shards: int) -> Led
 def _lines_of(context: LeaderContext, view: CheckpointView, shards: int, ledger: Ledger) -> Lines:
     own, ranges = context.program.uncoordinated, shard_ranges(context.settings.key_groups, shards)
     saved = [uid for uid in context.program.keyed_uids if uid not in own]
-    return lines_of(view, saved, ranges, context.recovery.damaged) | {
+    lines = lines_of(view, saved, ranges, context.recovery.damaged)
+    stored = {schema.uid: schema.generation for schema in view.operators}
+    for (uid, shard), line in lines.items():
+        # What is due follows from the schema: with another one it is not known.
+        if stored.get(uid, 0) != context.program.forms[uid].layout.generation:
+            lines[uid, shard] = line.advanced(line.version, None)
+    return lines | {
         (uid, shard): Line(groups, ledger.version((uid, shard)) or EMPTY_VERSION)
         for uid in own
         for shard, groups in enumerate(ranges)

@@ -26,7 +26,8 @@ Entries = list[tuple[bytes, bytes | None]]
 
 Convert = Callable[[Entries], Entries]
 """From the entries of a snapshot, a run of them in key order, to those that the state is to have, also in key
-order. Runs follow one another and may end anywhere, so each entry is converted by itself."""
+order. Runs follow one another and may end anywhere, so each entry is converted by itself. What follows from
+an entry (in an index) comes with it, though it may belong behind what later runs hold."""
 
 
 class Version(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -128,19 +129,8 @@ class Arrival(StrEnum):
     """From snapshots and all deltas since."""
 
 
-class ShardState(Protocol):
-    """A shard's entries at `version`. One thread at a time; other processes may use the directory meanwhile,
-    or begin the next one when they cannot.
-
-    Every read checks the marker in its own read transaction and raises StaleWorkingState when a twin of
-    this task or a zombie has moved the state away from `version`: no read ever mixes two versions.
-    """
-
-    arrival: Arrival
-
-    @property
-    def version(self) -> Version:
-        """The version that reads see."""
+class StateReads(Protocol):
+    """What user code needs of a shard's state, by way of cells."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of `keys`, aligned, in one read transaction. Any order; sorted is fastest."""
@@ -153,6 +143,21 @@ class ShardState(Protocol):
     ) -> Iterator[tuple[bytes, bytes]]:
         """All entries whose key begins with `prefix`, is not below `prefix + start` and below `end` (None:
         all), in key order. Nothing stays pinned between items."""
+
+
+class ShardState(StateReads, Protocol):
+    """A shard's entries at `version`. One thread at a time; other processes may use the directory meanwhile,
+    or begin the next one when they cannot.
+
+    Every read checks the marker in its own read transaction and raises StaleWorkingState when a twin of
+    this task or a zombie has moved the state away from `version`: no read ever mixes two versions.
+    """
+
+    arrival: Arrival
+
+    @property
+    def version(self) -> Version:
+        """The version that reads see."""
 
     def apply(
         self, parent: Version, version: Version, entries: Entries, committed: int, undo: bool = True

@@ -19,7 +19,7 @@ from holdfast.graph.job_graph import LATE_ROWS
 from holdfast.graph.partials import ROWS_COLUMN
 from holdfast.state.contract import ShardState, StaleWorkingState, Version
 from holdfast.state.encoding.keys import GROUP_COLUMN
-from holdfast.state.files.delta import to_entries, write_delta
+from holdfast.state.files.delta import write_delta
 from holdfast.steps import Step, reached
 from holdfast.storage.urls import open_storage
 from holdfast.tasks.messages import (
@@ -137,7 +137,7 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
     watch.lap("delta")
 
     version = Version(epoch=task.work.epoch, attempt=task.work.attempt, result=writer.unique)
-    entries = to_entries(task.layout, done.changes)
+    entries = done.entries(task.layout)
     if uncoordinated is not None:
         entries = uncoordinated.with_books(entries)
     state.apply(line.version, version, entries, task.committed, undo=task.saves_state)

@@ -146,6 +146,15 @@ class DeltaFile(Record, frozen=True, kw_only=True):
     """After these changes. None: not known, or the operator keeps no times."""
 
 
+class TtlSchema(Record, frozen=True, kw_only=True):
+    """How long the values of a state are kept, in ms, since they were last written or read (`since`), by the
+    plan's clock or by the watermark (`clock`: `processing` or `event`)."""
+
+    ms: int
+    since: str
+    clock: str
+
+
 class StateSchema(Record, frozen=True, kw_only=True):
     """One declared state: `id` is its number in stored keys; it never changes and is never given again."""
 
@@ -161,6 +170,8 @@ class StateSchema(Record, frozen=True, kw_only=True):
     """Of what `aggregate` keeps: field -> the aggregate that it belongs to, such as `max(amount)`. A field
     that is not here was written before this was kept: which it is, is not known.
     """
+    ttl: TtlSchema | None = None
+    """None: until it is removed by the user's code."""
 
 
 class OperatorSchema(Record, frozen=True, kw_only=True):

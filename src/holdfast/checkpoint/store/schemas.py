@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace as changed
 
-from holdfast.checkpoint.store.records import OperatorSchema, StateSchema
-from holdfast.state.encoding.layout import StateLayout
+from holdfast.checkpoint.store.records import OperatorSchema, StateSchema, TtlSchema
+from holdfast.state.encoding.layout import StateLayout, StateRow
 from holdfast.state.files.schema_conversion import Generation, Lineage
 
 
@@ -36,9 +36,14 @@ def file_schema(schema: OperatorSchema) -> OperatorSchema:
     return changed(schema, before=None)
 
 
+def state_row(state: StateSchema) -> StateRow:
+    """A stored state as `StateLayout.of_rows` takes it."""
+    row = state.id, state.name, state.kind, state.type
+    return row if state.ttl is None else (*row, (state.ttl.ms, state.ttl.since, state.ttl.clock))
+
+
 def _generation(schema: OperatorSchema) -> Generation:
-    rows = [(state.id, state.name, state.kind, state.type) for state in schema.states]
-    layout = StateLayout.of_rows(schema.uid, schema.key, rows, schema.generation)
+    layout = StateLayout.of_rows(schema.uid, schema.key, map(state_row, schema.states), schema.generation)
     fills = {state.id: bytes.fromhex(state.fill) for state in schema.states if state.fill}
     aggregates = {state.id: state.aggregates for state in schema.states if state.aggregates}
     return Generation(layout, fills, aggregates)
@@ -58,8 +63,9 @@ def _record(generation: Generation, before: OperatorSchema | None) -> OperatorSc
                 type=type,
                 fill=generation.fills.get(id, b"").hex(),
                 aggregates=dict(generation.aggregates.get(id, {})),
+                ttl=next((TtlSchema(ms=ms, since=since, clock=clock) for ms, since, clock in ttl), None),
             )
-            for id, name, kind, type in states
+            for id, name, kind, type, *ttl in states
         ),
         generation=layout.generation,
         before=before,

@@ -15,6 +15,8 @@ from holdfast.state.cells.declarations import (
     ValueState,
     declared_states,
 )
+from holdfast.state.cells.expiring_cells import ExpiringListCell, ReadMapCell
+from holdfast.state.cells.live_entries import LiveEntries
 from holdfast.state.cells.value_cells import (
     AggregatingCell,
     Cell,
@@ -22,22 +24,50 @@ from holdfast.state.cells.value_cells import (
     ReducingCell,
     SettledValueCell,
 )
-from holdfast.state.contract import ShardState
+from holdfast.state.contract import StateReads
 from holdfast.state.encoding.coercion import is_plain
 from holdfast.state.encoding.layout import StateField, StateLayout
+from holdfast.state.encoding.ttl import NO_INSTANTS, Instants
 
 
-def bind(function: object, layout: StateLayout, bases: Sequence[bytes], state: ShardState) -> list[Cell]:
-    """Put a cell under every declared name of this very instance; reads the values of all keys."""
+def bind(
+    function: object,
+    layout: StateLayout,
+    bases: Sequence[bytes],
+    state: StateReads,
+    at: Instants = NO_INSTANTS,
+) -> list[Cell]:
+    """Put a cell under every declared name of this very instance; reads the values of all keys, of states
+    with a ttl those that have not expired at that instant."""
     cells = []
     for name, declared in declared_states(type(function)).items():
-        cell = _cell(declared, layout.field(name), bases, state)
+        field = layout.field(name)
+        if field.ttl is None:
+            cell = _cell(declared, field, bases, state)
+        else:
+            cell = _live(declared, field, bases, state, at)
         vars(function)[name] = cell
         cells.append(cell)
     return cells
 
 
-def _cell(declared: DeclaredState, field: StateField, bases: Sequence[bytes], state: ShardState) -> Cell:
+def _live(
+    declared: DeclaredState, field: StateField, bases: Sequence[bytes], state: StateReads, at: Instants
+) -> Cell:
+    assert field.ttl is not None
+    live = LiveEntries(state, field.ttl, at.now(field.ttl))
+    match declared:
+        case ValueState():
+            # Whatever its type: one that is assigned what it was is written all the same.
+            return SettledValueCell(declared, field, bases, live)
+        case ListState():
+            return ExpiringListCell(field, bases, state, live)
+        case MapState() if field.ttl.since == "read":
+            return ReadMapCell(field, bases, live)
+    return _cell(declared, field, bases, live)
+
+
+def _cell(declared: DeclaredState, field: StateField, bases: Sequence[bytes], state: StateReads) -> Cell:
     match declared:
         case ValueState() if is_plain(field.type):
             return PlainValueCell(declared, field, bases, state)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.state.cells.value_cells import Cell, ItemsCell, state_settler
-from holdfast.state.contract import ShardState
+from holdfast.state.contract import StateReads
 from holdfast.state.encoding.arrow_values import column_of, copied, is_immutable, objects_of, unchanged
 from holdfast.state.encoding.coercion import Misfit, settler
 from holdfast.state.encoding.keys import LONG_KEY_TAG
@@ -27,11 +27,11 @@ from holdfast.state.encoding.layout import (
 )
 from holdfast.state.files.delta import Changes, EntryChange, ValueChange
 
-_ABSENT: Any = object()
+ABSENT: Any = object()
 _UNKNOWN: Any = object()
 
 
-class _EntryLog:
+class EntryLog:
     """Entry changes of one state over all keys."""
 
     __slots__ = ("deleted", "entries", "rows", "values")
@@ -45,8 +45,8 @@ class _EntryLog:
     def add(self, row: int, entry: Any, value: Any) -> None:
         self.rows.append(row)
         self.entries.append(entry)
-        self.deleted.append(value is _ABSENT)
-        self.values.append(None if value is _ABSENT else value)
+        self.deleted.append(value is ABSENT)
+        self.values.append(None if value is ABSENT else value)
 
     def add_items(self, row: int, first: int, items: list[Any]) -> None:
         self.rows.extend(repeat(row, len(items)))
@@ -87,11 +87,11 @@ class ListCell(ItemsCell):
         "_stored",
     )
 
-    def __init__(self, field: StateField, bases: Sequence[bytes], state: ShardState) -> None:
+    def __init__(self, field: StateField, bases: Sequence[bytes], state: StateReads) -> None:
         self._field, self._bases, self._state = field, bases, state
         self._settle, self._immutable = state_settler(field), is_immutable(field.type)
         self._stored = [decode_header(header) for header in state.get_many(state_keys(field, bases))]
-        self._log = _EntryLog()
+        self._log = EntryLog()
         self._headers: dict[int, int] = {}
         self._key = 0
         self._rest = 0
@@ -159,7 +159,7 @@ class ListCell(ItemsCell):
             return
         self._log.add_items(key, self._rest, self._added)
         for sequence in range(length, stored):
-            self._log.add(key, sequence, _ABSENT)
+            self._log.add(key, sequence, ABSENT)
         if length != stored:
             self._headers[key] = length
 
@@ -215,13 +215,13 @@ class MapCell(Cell, MutableMapping[Any, Any]):
         "_tails",
     )
 
-    def __init__(self, field: StateField, bases: Sequence[bytes], state: ShardState) -> None:
+    def __init__(self, field: StateField, bases: Sequence[bytes], state: StateReads) -> None:
         self._field, self._state = field, state
         self._settle, self._settle_key = state_settler(field), settler(field.type.key_type)
         self._immutable = is_immutable(field.value_type)
         self._given_out: dict[Any, Any] = {}
         self._bases = state_keys(field, bases)
-        self._log = _EntryLog()
+        self._log = EntryLog()
         self._tails: dict[Any, bytes] = {}
         self._key = 0
         self._known: dict[Any, Any] = {}
@@ -233,7 +233,7 @@ class MapCell(Cell, MutableMapping[Any, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         value = self._look(key)
-        if value is _ABSENT:
+        if value is ABSENT:
             raise KeyError(key)
         if self._immutable:
             return value
@@ -252,12 +252,12 @@ class MapCell(Cell, MutableMapping[Any, Any]):
         return self[key]
 
     def __delitem__(self, key: Any) -> None:
-        if self._look(key) is _ABSENT:
+        if self._look(key) is ABSENT:
             raise KeyError(key)
-        self._set(key, _ABSENT)
+        self._set(key, ABSENT)
 
     def __contains__(self, key: object) -> bool:
-        return self._look(key) is not _ABSENT
+        return self._look(key) is not ABSENT
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._scan())
@@ -268,7 +268,7 @@ class MapCell(Cell, MutableMapping[Any, Any]):
     def clear(self) -> None:
         """Forget all entries of the key."""
         for key in self._scan():
-            self._set(key, _ABSENT)
+            self._set(key, ABSENT)
 
     def _set(self, key: Any, value: Any) -> None:
         self._given_out.pop(key, None)
@@ -288,11 +288,9 @@ class MapCell(Cell, MutableMapping[Any, Any]):
         if known is not _UNKNOWN:
             return known
         self._check_key(key)
-        tail = self._tails.get(key)
-        if tail is None:
-            tail = self._tails[key] = map_tails(self._field, pa.array([key], self._field.type.key_type))[0][0]
+        tail = self._tail(key)
         stored = self._state.get(self._bases[self._key] + tail)
-        value = _ABSENT
+        value = ABSENT
         if stored is not None:
             if tail[0] == LONG_KEY_TAG:
                 stored = map_entries(self._field, [(tail, stored)])[1][0]
@@ -303,6 +301,12 @@ class MapCell(Cell, MutableMapping[Any, Any]):
             )
         self._known[key] = value
         return value
+
+    def _tail(self, key: Any) -> bytes:
+        tail = self._tails.get(key)
+        if tail is None:
+            tail = self._tails[key] = map_tails(self._field, pa.array([key], self._field.type.key_type))[0][0]
+        return tail
 
     def _scan(self) -> list[Any]:
         """The keys of all entries; their values are known afterwards."""
@@ -315,7 +319,7 @@ class MapCell(Cell, MutableMapping[Any, Any]):
             for key, value in zip(found, objects_of(self._field.codec.decode(values)), strict=True):
                 self._known.setdefault(key, value)
         known = dict.fromkeys([*found, *self._changed])
-        return [key for key in known if self._known[key] is not _ABSENT]
+        return [key for key in known if self._known[key] is not ABSENT]
 
     def _check_key(self, key: Any) -> None:
         declared = self._field.type.key_type

@@ -9,6 +9,10 @@ under the declared name of the copy (see cells): inside `process` the name means
 What is read can be written back. Arrays are lists, maps are dicts, structs are rows (a dict or a tuple may be
 written for one). A list or dict that was read may be changed in place as long as its key is at hand: that
 counts as written. Assigning keeps a copy.
+
+Every kind may have a `ttl`: a value that was not written for so long (with `since="read"`: neither read nor
+written) is gone, by the time of the plan or, with `clock="event"`, by the watermark. Items of a list and
+entries of a map expire one by one.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from holdfast.errors import DefinitionError
 from holdfast.state.cells.redistribution import REDISTRIBUTE, Redistribute
 from holdfast.state.encoding.coercion import Misfit, settler
 from holdfast.state.encoding.layout import StateField, StateKind
+from holdfast.state.encoding.ttl import Since, Ttl, TtlClock
 from holdfast.state.encoding.types import parse_type, relaxed, type_ddl
 
 
@@ -32,11 +37,16 @@ class DeclaredState:
     written: ClassVar[str] = ".add(...)"
     """How the user's code writes it."""
 
-    def __init__(self, type: pa.DataType, was: str | None = None) -> None:
+    ttl: Ttl | None = None
+    # On the instance only where one is declared: jobs without a ttl keep their fingerprints.
+
+    def __init__(self, type: pa.DataType, was: str | None = None, ttl: Ttl | None = None) -> None:
         """`was`: the name under which older code kept this state."""
         self.name = ""
         self.type = relaxed(type)
         self.was = was
+        if ttl is not None:
+            self.ttl = ttl
 
     def __set_name__(self, owner: type, name: str) -> None:
         if self.name and self.name != name:
@@ -53,7 +63,7 @@ class DeclaredState:
 
     def field(self, id: int) -> StateField:
         """The stored form of this declaration under the given state id."""
-        return StateField(id, self.name, self.kind, self.type)
+        return StateField(id, self.name, self.kind, self.type, self.ttl)
 
 
 class ValueState(DeclaredState):
@@ -64,8 +74,17 @@ class ValueState(DeclaredState):
 
     written = ".value = ..."
 
-    def __init__(self, type: str, default: object = None, *, was: str | None = None) -> None:
-        super().__init__(parse_type(type), was)
+    def __init__(
+        self,
+        type: str,
+        default: object = None,
+        *,
+        ttl: str | None = None,
+        since: Since | None = None,
+        clock: TtlClock | None = None,
+        was: str | None = None,
+    ) -> None:
+        super().__init__(parse_type(type), was, Ttl.declared(ttl, since, clock))
         try:
             self.default = settler(self.type)(default)
         except Misfit as misfit:
@@ -84,9 +103,16 @@ class ListState(DeclaredState):
     written = ".replace([...])"
 
     def __init__(
-        self, type: str, *, redistribute: Redistribute | None = None, was: str | None = None
+        self,
+        type: str,
+        *,
+        redistribute: Redistribute | None = None,
+        ttl: str | None = None,
+        since: Since | None = None,
+        clock: TtlClock | None = None,
+        was: str | None = None,
     ) -> None:
-        super().__init__(parse_type(type), was)
+        super().__init__(parse_type(type), was, Ttl.declared(ttl, since, clock))
         if redistribute not in (None, *REDISTRIBUTE):
             known = ", ".join(map(repr, REDISTRIBUTE))
             raise DefinitionError(f"redistribute={redistribute!r} is not known; use one of {known}")
@@ -99,18 +125,36 @@ class MapState(DeclaredState):
     kind = StateKind.MAP
     written = "[key] = ..."
 
-    def __init__(self, key: str, value: str, *, was: str | None = None) -> None:
+    def __init__(
+        self,
+        key: str,
+        value: str,
+        *,
+        ttl: str | None = None,
+        since: Since | None = None,
+        clock: TtlClock | None = None,
+        was: str | None = None,
+    ) -> None:
         key_type = parse_type(key)
         if pa.types.is_nested(key_type):
             raise DefinitionError(f"{type_ddl(key_type)} cannot be the key of a map state; use a plain type")
-        super().__init__(pa.map_(key_type, parse_type(value)), was)
+        super().__init__(pa.map_(key_type, parse_type(value)), was, Ttl.declared(ttl, since, clock))
 
 
 class ReducingState(DeclaredState):
     """One value per key, made by `fn(so far, new)`: `.add(x)`, `.value` (None before any), `.clear()`."""
 
-    def __init__(self, type: str, fn: Callable[[Any, Any], Any], *, was: str | None = None) -> None:
-        super().__init__(parse_type(type), was)
+    def __init__(
+        self,
+        type: str,
+        fn: Callable[[Any, Any], Any],
+        *,
+        ttl: str | None = None,
+        since: Since | None = None,
+        clock: TtlClock | None = None,
+        was: str | None = None,
+    ) -> None:
+        super().__init__(parse_type(type), was, Ttl.declared(ttl, since, clock))
         self.fn = fn
 
 
@@ -129,9 +173,12 @@ class AggregatingState(DeclaredState):
         add: Callable[[Any, Any], Any],
         merge: Callable[[Any, Any], Any],
         result: Callable[[Any], Any],
+        ttl: str | None = None,
+        since: Since | None = None,
+        clock: TtlClock | None = None,
         was: str | None = None,
     ) -> None:
-        super().__init__(parse_type(type), was)
+        super().__init__(parse_type(type), was, Ttl.declared(ttl, since, clock))
         self.create, self.add, self.merge, self.result = create, add, merge, result
 
 

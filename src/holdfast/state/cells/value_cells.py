@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.state.cells.declarations import AggregatingState, ReducingState, ValueState
-from holdfast.state.contract import ShardState
+from holdfast.state.cells.live_entries import aged_keys
+from holdfast.state.contract import StateReads
 from holdfast.state.encoding.arrow_values import column_of, copied, is_immutable, objects_of, unchanged
 from holdfast.state.encoding.coercion import Misfit, settler
 from holdfast.state.encoding.layout import StateField, state_keys
@@ -115,7 +116,7 @@ def state_settler(field: StateField) -> Callable[[Any], Any]:
     return settled
 
 
-def read_column(field: StateField, bases: Sequence[bytes], state: ShardState) -> tuple[pa.Array, list[int]]:
+def read_column(field: StateField, bases: Sequence[bytes], state: StateReads) -> tuple[pa.Array, list[int]]:
     """A value state of all keys as stored, and the numbers of the keys that have none (null there)."""
     stored = state.get_many(state_keys(field, bases))
     column = field.codec.decode(stored)
@@ -123,7 +124,7 @@ def read_column(field: StateField, bases: Sequence[bytes], state: ShardState) ->
     return column, absent
 
 
-def _read_objects(field: StateField, bases: Sequence[bytes], state: ShardState, default: object) -> list[Any]:
+def _read_objects(field: StateField, bases: Sequence[bytes], state: StateReads, default: object) -> list[Any]:
     column, absent = read_column(field, bases, state)
     if len(absent) == len(bases):
         return [default] * len(bases)
@@ -143,7 +144,7 @@ class _StoredAsValue(Cell):
 
     __slots__ = ("_changed", "_deleted", "_field", "_loaded", "_settle", "_values")
 
-    def __init__(self, field: StateField, bases: Sequence[bytes], state: ShardState, default: object) -> None:
+    def __init__(self, field: StateField, bases: Sequence[bytes], state: StateReads, default: object) -> None:
         self._field = field
         self._settle = state_settler(field)
         self._loaded = _read_objects(field, bases, state, default)
@@ -190,7 +191,7 @@ class PlainValueCell(_StoredAsValue):
     __slots__ = ("_cleared", "_default", "value")
 
     def __init__(
-        self, declared: ValueState, field: StateField, bases: Sequence[bytes], state: ShardState
+        self, declared: ValueState, field: StateField, bases: Sequence[bytes], state: StateReads
     ) -> None:
         super().__init__(field, bases, state, declared.default)
         self._default = declared.default
@@ -230,20 +231,22 @@ class _SettledCell(_StoredAsValue):
     """What cells share whose values are settled when they are given.
 
     A value that could change in place is given out as a copy, the same one until the key is left: what the
-    user's code changes in it counts as assigned.
+    user's code changes in it counts as assigned. One that is kept as long as it is read counts as assigned
+    when it is read, if its time has aged.
     """
 
-    __slots__ = ("_default", "_given_out", "_immutable", "_object", "_touched")
+    __slots__ = ("_aged", "_default", "_given_out", "_immutable", "_is_read", "_object", "_touched")
 
     def __init__(
-        self, field: StateField, bases: Sequence[bytes], state: ShardState, default: object = None
+        self, field: StateField, bases: Sequence[bytes], state: StateReads, default: object = None
     ) -> None:
         super().__init__(field, bases, state, _ABSENT)
         self._default = default
         self._immutable = is_immutable(field.type)
         self._object: Any = _ABSENT
         self._given_out: Any = _ABSENT
-        self._touched = False
+        self._touched = self._is_read = False
+        self._aged = aged_keys(state, state_keys(field, bases))
 
     def clear(self) -> None:
         """Forget the key's value."""
@@ -252,11 +255,11 @@ class _SettledCell(_StoredAsValue):
     def load(self, key: int) -> None:
         self._object = self._loaded[key]
         self._given_out = _ABSENT
-        self._touched = False
+        self._touched = self._is_read = False
 
     def keep(self, key: int) -> None:
         self._take_back()
-        if not self._touched:
+        if not self._touched and not self._is_renewed(key):
             return
         if self._object is _ABSENT:
             self._deleted.append(key)
@@ -266,10 +269,10 @@ class _SettledCell(_StoredAsValue):
 
     def mark(self) -> Any:
         self._take_back()
-        return self._object if self._immutable else copied(self._object), self._touched
+        return self._object if self._immutable else copied(self._object), self._touched, self._is_read
 
     def undo(self, mark: Any) -> None:
-        self._object, self._touched = mark
+        self._object, self._touched, self._is_read = mark
         self._given_out = _ABSENT
 
     def check(self) -> None:
@@ -280,7 +283,11 @@ class _SettledCell(_StoredAsValue):
         self._given_out = _ABSENT
         self._touched = True
 
+    def _is_renewed(self, key: int) -> bool:
+        return self._is_read and key in self._aged and self._object is not _ABSENT
+
     def _read(self) -> Any:
+        self._is_read = True
         if self._immutable:
             return self._default if self._object is _ABSENT else self._object
         if self._given_out is _ABSENT:
@@ -302,7 +309,7 @@ class SettledValueCell(_SettledCell):
     __slots__ = ()
 
     def __init__(
-        self, declared: ValueState, field: StateField, bases: Sequence[bytes], state: ShardState
+        self, declared: ValueState, field: StateField, bases: Sequence[bytes], state: StateReads
     ) -> None:
         super().__init__(field, bases, state, declared.default)
 
@@ -321,7 +328,7 @@ class ReducingCell(_SettledCell):
     __slots__ = ("_fn",)
 
     def __init__(
-        self, declared: ReducingState, field: StateField, bases: Sequence[bytes], state: ShardState
+        self, declared: ReducingState, field: StateField, bases: Sequence[bytes], state: StateReads
     ) -> None:
         super().__init__(field, bases, state)
         self._fn = declared.fn
@@ -342,7 +349,7 @@ class AggregatingCell(_SettledCell):
     __slots__ = ("_declared",)
 
     def __init__(
-        self, declared: AggregatingState, field: StateField, bases: Sequence[bytes], state: ShardState
+        self, declared: AggregatingState, field: StateField, bases: Sequence[bytes], state: StateReads
     ) -> None:
         super().__init__(field, bases, state)
         self._declared = declared
@@ -354,4 +361,5 @@ class AggregatingCell(_SettledCell):
 
     @property
     def value(self) -> Any:
+        self._is_read = True
         return None if self._object is _ABSENT else self._declared.result(copied(self._object))

@@ -8,9 +8,10 @@
     long key      base | 0xFF                            the real key bytes, where the base was shortened
 
     time index    key group (2) | 0x01 | id | time | key bytes      nothing: one for each TIMED entry
+                  (of states with a ttl, whose entries have a time in front: see expiry_index)
 
 Key-major on purpose: all states of a key are neighbours, and a key group is one range. The time index follows
-from the TIMED entries, so no delta has it; it lies behind the entries of its key group.
+from the entries, so no delta has it; it lies behind the entries of its key group.
 Always true: an entry key is at most `ENTRY_KEY_BYTES_MAX` long; a state's id never changes.
 """
 
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from operator import add
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,11 @@ from holdfast.state.encoding.keys import (
     KeyCodec,
     shortened,
 )
+from holdfast.state.encoding.ttl import Ttl, TtlRow
 from holdfast.state.encoding.types import parse_type, type_ddl
+
+StateRow: TypeAlias = tuple[int, str, str, str] | tuple[int, str, str, str, TtlRow]
+"""A state as plain data: id, name, kind, type, and its ttl if it has one."""
 
 LONG_KEY_ID = 0xFF
 STATE_ID_MAX = 0xFE
@@ -46,6 +51,9 @@ MAP_KEY_BYTES_MAX = 100
 ENTRY_KEY_BYTES_MAX = BASE_BYTES_MAX + 1 + MAP_KEY_BYTES_MAX
 """LMDB stores keys of up to 511 bytes."""
 LONG_KEY_SUFFIX = bytes([LONG_KEY_ID])
+SEQUENCE_BYTES = 8
+ITEMS_START = b"\x00"
+"""Not below this, behind `base | id`, are the items of a list; its header is."""
 TIME_SPACE = 0x01
 TIME_TYPE = pa.timestamp("us", "UTC")
 """The map keys of TIMED states."""
@@ -70,6 +78,8 @@ class StateField:
     name: str
     kind: StateKind
     type: pa.DataType
+    ttl: Ttl | None = None
+    """None: it is kept until user code removes it."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.id <= STATE_ID_MAX:
@@ -78,7 +88,7 @@ class StateField:
             raise DefinitionError(f"map state {self.name!r} needs a map type, not {type_ddl(self.type)}")
 
     def __reduce__(self) -> Any:
-        return StateField, (self.id, self.name, self.kind, self.type)
+        return StateField, (self.id, self.name, self.kind, self.type, self.ttl)
 
     @property
     def suffix(self) -> bytes:
@@ -136,24 +146,35 @@ class StateLayout:
     def field(self, name: str) -> StateField:
         return self.by_name[name]
 
-    def schema_rows(self) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[int, str, str, str], ...]]:
-        """The layout as plain data: key columns as (name, type), states as (id, name, kind, type)."""
+    @cached_property
+    def expiring(self) -> tuple[StateField, ...]:
+        """The states that have a ttl."""
+        return tuple(field for field in self.fields if field.ttl is not None)
+
+    def schema_rows(self) -> tuple[tuple[tuple[str, str], ...], tuple[StateRow, ...]]:
+        """The layout as plain data: key columns as (name, type), and states."""
         key = tuple((column.name, type_ddl(column.type)) for column in self.key)
-        return key, tuple((f.id, f.name, f.kind.value, type_ddl(f.type)) for f in self.fields)
+        return key, tuple(map(_state_row, self.fields))
 
     @staticmethod
     def of_rows(
         operator: str,
         key: Iterable[tuple[str, str]],
-        states: Iterable[tuple[int, str, str, str]],
+        states: Iterable[StateRow],
         generation: int = 0,
     ) -> StateLayout:
         """The inverse of `schema_rows`."""
         schema = pa.schema([(name, parse_type(ddl)) for name, ddl in key])
         fields = tuple(
-            StateField(id, name, StateKind(kind), parse_type(ddl)) for id, name, kind, ddl in states
+            StateField(id, name, StateKind(kind), parse_type(ddl), *map(Ttl.of_row, ttl))
+            for id, name, kind, ddl, *ttl in states
         )
         return StateLayout(operator, schema, fields, generation)
+
+
+def _state_row(state: StateField) -> StateRow:
+    row = state.id, state.name, state.kind.value, type_ddl(state.type)
+    return row if state.ttl is None else (*row, state.ttl.row)
 
 
 def state_keys(field: StateField, bases: Iterable[bytes]) -> list[bytes]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.state.encoding.expiry_index import expiry_keys
 from holdfast.state.encoding.layout import (
     LONG_KEY_SUFFIX,
     StateField,
@@ -29,6 +30,7 @@ from holdfast.state.encoding.layout import (
     state_keys,
     time_key,
 )
+from holdfast.state.encoding.ttl import UNKNOWN_US, Times, with_times
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -47,6 +49,9 @@ class ValueChange:
     rows: Rows
     values: pa.Array
     deleted: Flags | None = None
+    times: Times | None = None
+    """Of a state with a ttl (see encoding.ttl): those of the values; where deleted, those of what was there,
+    if the index has nothing else in its place. None: not known."""
 
 
 @dataclass
@@ -57,6 +62,8 @@ class EntryChange:
     entry: pa.Array
     values: pa.Array
     deleted: Flags | None = None
+    times: Times | None = None
+    """As of a ValueChange."""
 
 
 @dataclass
@@ -95,6 +102,8 @@ class Part:
     entry: pa.Array | None
     values: pa.Array
     deleted: Flags | None
+    times: Times | None = None
+    """Of a state with a ttl: always there, but for list headers."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -167,7 +176,12 @@ def _sorted_part(
         entry=None if entry is None else entry.take(take),
         values=change.values.take(take),
         deleted=change.deleted[order] if change.deleted is not None and change.deleted.any() else None,
+        times=None if state.ttl is None or op == HEADER else _times(change)[order],
     )
+
+
+def _times(change: ValueChange | EntryChange) -> Times:
+    return np.full(len(change.rows), UNKNOWN_US) if change.times is None else change.times
 
 
 def merge_order(parts: Sequence[Part]) -> Rows | None:
@@ -192,6 +206,8 @@ def to_entries(layout: StateLayout, changes: Changes) -> list[Entry]:
         values += part_values
         if part.field.kind is StateKind.TIMED:
             besides += _index_entries(part, changes.bases, part_keys, part_values)
+        if part.times is not None:
+            besides += _expiry_entries(part, changes.bases, part_keys, part_values)
     order = merge_order(parts)
     entries = list(zip(keys, values, strict=True))
     if order is not None:
@@ -208,6 +224,24 @@ def _index_entries(
     for row, key, value in zip(part.rows.tolist(), keys, values, strict=True):
         base = bases[row]
         yield time_key(base, suffix, key[len(base) + 1 :]), None if value is None else b""
+
+
+def _expiry_entries(
+    part: Part, bases: list[bytes], keys: list[bytes], values: list[bytes | None]
+) -> Iterator[Entry]:
+    """Where the index of what expires has the entries that are written, and no longer those that are deleted
+    with their times. Where others were before is not known here: that is dropped when it is met."""
+    assert part.times is not None
+    rows, known = part.rows.tolist(), part.times != UNKNOWN_US
+    changed = [at for at, value in enumerate(values) if value is not None or known[at]]
+    own = [bases[rows[at]] for at in changed]
+    tails = [keys[at][len(base) + 1 :] for at, base in zip(changed, own, strict=True)]
+    places = expiry_keys(part.field, own, part.times[changed], tails)
+    found: dict[bytes, bytes | None] = {}
+    for place, at in zip(places, changed, strict=True):
+        if values[at] is not None or place not in found:
+            found[place] = None if values[at] is None else b""
+    yield from found.items()
 
 
 def _part_entries(part: Part, bases: list[bytes]) -> tuple[list[bytes], list[bytes | None]]:
@@ -227,6 +261,8 @@ def _part_entries(part: Part, bases: list[bytes]) -> tuple[list[bytes], list[byt
             suffix = part.field.suffix
             keys = [base + suffix + tail for base, tail in zip(own, tails, strict=True)]
             values = [head + (value or b"") for head, value in zip(heads, values, strict=True)]
+    if part.times is not None:
+        values = [*with_times(part.times, [value or b"" for value in values])]
     if part.deleted is not None:
         values = [None if gone else value for value, gone in zip(values, part.deleted.tolist(), strict=True)]
     return keys, values

@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import KeyGroupRange
-from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
+from holdfast.state.encoding.layout import TIME_TYPE, StateField, StateKind, StateLayout
+from holdfast.state.encoding.ttl import UNKNOWN_US
 from holdfast.state.files.changes import (
     DELETE,
     DROP,
@@ -52,8 +53,11 @@ __all__ = [
     "write_delta",
 ]
 
-FORMAT = 1
-"""The version of the delta format. A reader refuses a newer one."""
+FORMAT = 2
+"""The newest version of the delta format; a reader refuses a newer one. 1 has no column of times, and is what
+is written for operators none of whose states has a ttl."""
+
+FORMAT_WITHOUT_TIMES = 1
 
 COMPRESSION = "lz4"
 """By measurement: 46,000 rows in 12 ms and 0.55 MB, against 11 and 1.3 for none, 14 and 0.3 for zstd."""
@@ -61,12 +65,16 @@ COMPRESSION = "lz4"
 THREADS_FROM_BYTES = 1 << 20
 
 _OWN_COLUMNS = ("key_group", "key", "state", "op")
+TIME_COLUMN = "written"
+"""Of format 2: when a value of a state with a ttl was written (or read), or one that has expired and is
+deleted. Null: not known."""
 _OPS = (PUT, DELETE, HEADER, DROP)
 
 
-def column_name(state: str) -> str:
+def column_name(layout: StateLayout, state: str) -> str:
     """The column that holds a state: its name, with an underscore where it would meet a column of ours."""
-    return state + "_" if state.rstrip("_") in _OWN_COLUMNS else state
+    own = (*_OWN_COLUMNS, TIME_COLUMN) if layout.expiring else _OWN_COLUMNS
+    return state + "_" if state.rstrip("_") in own else state
 
 
 def column_type(state: StateField) -> pa.DataType:
@@ -100,7 +108,7 @@ def _metadata(layout: StateLayout) -> dict[str, str]:
     key, states = layout.schema_rows()
     generation = {"holdfast.generation": str(layout.generation)} if layout.generation else {}
     return {
-        "holdfast.format": str(FORMAT),
+        "holdfast.format": str(FORMAT if layout.expiring else FORMAT_WITHOUT_TIMES),
         "holdfast.operator": layout.operator,
         "holdfast.key": json.dumps(key),
         "holdfast.states": json.dumps(states),
@@ -123,8 +131,10 @@ def _table(layout: StateLayout, changes: Changes) -> pa.Table:
         "state": _state_names(layout, parts, order),
         "op": _ops(parts, order),
     }
+    if layout.expiring:
+        columns[TIME_COLUMN] = _time_column(parts, order)
     for state in layout.fields:
-        columns[column_name(state.name)] = _state_column(state, parts, order, len(rows))
+        columns[column_name(layout, state.name)] = _state_column(state, parts, order, len(rows))
     return pa.table(columns)
 
 
@@ -156,6 +166,12 @@ def _ops(parts: list[Part], order: Rows | None) -> pa.Array:
     return pa.DictionaryArray.from_arrays(
         pa.array(_merged(codes, order, np.int32)), pa.array(_OPS, pa.string())
     )
+
+
+def _time_column(parts: list[Part], order: Rows | None) -> pa.Array:
+    times = [np.full(len(part), UNKNOWN_US) if part.times is None else part.times for part in parts]
+    merged = _merged(times, order, np.int64)
+    return pa.array(merged, pa.int64(), mask=merged == UNKNOWN_US).cast(TIME_TYPE)
 
 
 def _state_column(state: StateField, parts: list[Part], order: Rows | None, length: int) -> pa.Array:
@@ -281,7 +297,7 @@ def _changes(layout: StateLayout, table: pa.Table) -> Changes:
     changes = Changes(keys, groups, bases, _ranks=np.arange(len(bases)))
     names, ops = _column(table, "state"), _column(table, "op")
     for state in layout.fields:
-        _read_state(state, table, rows, pc.equal(names, state.name), ops, changes)
+        _read_state(layout, state, table, rows, pc.equal(names, state.name), ops, changes)
     return changes
 
 
@@ -299,16 +315,25 @@ def _key_rows(bases: list[bytes]) -> Rows:
 
 
 def _read_state(
-    state: StateField, table: pa.Table, rows: Rows, own: pa.Array, ops: pa.Array, changes: Changes
+    layout: StateLayout,
+    state: StateField,
+    table: pa.Table,
+    rows: Rows,
+    own: pa.Array,
+    ops: pa.Array,
+    changes: Changes,
 ) -> None:
     if own.true_count == 0:
         return
-    column = _declared(_column(table, column_name(state.name)), column_type(state))
+    column = _declared(_column(table, column_name(layout, state.name)), column_type(state))
+    written = None if state.ttl is None else _column(table, TIME_COLUMN)
     if own.true_count < len(own):
         column, ops, rows = column.filter(own), ops.filter(own), rows[np.asarray(own)]
+        written = None if written is None else written.filter(own)
+    times = None if written is None else np.asarray(written.cast(pa.int64()).fill_null(UNKNOWN_US))
     deleted = _flags(ops, DELETE)
     if state.kind is StateKind.VALUE:
-        changes.values[state.name] = ValueChange(rows, column, deleted if deleted.any() else None)
+        changes.values[state.name] = ValueChange(rows, column, deleted if deleted.any() else None, times)
         return
     entry, values = column.flatten()
     if state.kind is StateKind.LIST:
@@ -320,13 +345,10 @@ def _read_state(
         if header.all():
             return
         inner = pa.array(~header)
-        entry, values, rows, deleted = (
-            entry.filter(inner),
-            values.filter(inner),
-            rows[~header],
-            deleted[~header],
-        )
-    changes.entries[state.name] = EntryChange(rows, entry, values, deleted)
+        entry, values = entry.filter(inner), values.filter(inner)
+        rows, deleted = rows[~header], deleted[~header]
+        times = None if times is None else times[~header]
+    changes.entries[state.name] = EntryChange(rows, entry, values, deleted, times)
 
 
 def _flags(ops: pa.Array, op: str) -> Any:

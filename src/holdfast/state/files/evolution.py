@@ -1,9 +1,9 @@
 """Whether the state that older code left behind can become the state that newer code declares.
 
 Allowed: states added; states renamed (`was=`); struct fields added, matched by name; numbers widened, at any
-depth. With leave to drop: states and struct fields removed. Everything else, also another aggregate under the
-name of one that is stored, is a problem, told with what was stored, what is declared, and a remedy; all
-problems at once.
+depth; a ttl added, removed or changed. With leave to drop: states and struct fields removed. Everything else,
+also another aggregate under the name of one that is stored, is a problem, told with what was stored, what is
+declared, and a remedy; all problems at once.
 Always true: nothing is touched; a state keeps its id, and an id that was ever used is never given again.
 Never here: converting (see conversion).
 """
@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.state.encoding.layout import STATE_ID_MAX, StateField, StateKind, StateLayout
+from holdfast.state.encoding.ttl import Ttl
 from holdfast.state.encoding.types import is_variant, type_ddl
 from holdfast.state.files.schema_conversion import Generation, Lineage
 
@@ -100,10 +101,10 @@ class _Evolving:
                 if next_id > STATE_ID_MAX:
                     self._problem(state.name, f"needs an id above {STATE_ID_MAX}; use a new uid")
                     continue
-                fields.append(StateField(next_id, state.name, state.kind, state.type))
+                fields.append(replace(state, id=next_id))
                 next_id += 1
             else:
-                fields.append(StateField(old.id, state.name, state.kind, state.type))
+                fields.append(replace(state, id=old.id))
                 if (fill := self._compare(old, state)) is not None:
                     fills[old.id] = fill
         self._drop({old.name for old in sources.values()})
@@ -196,7 +197,9 @@ class _Evolving:
             parts.append(f"{shown(old)} to {shown(new)}")
         if finding.dropped:
             parts.append(f"{', '.join(finding.dropped)} dropped")
-        what = What.CONVERTED if retyped else What.RENAMED if parts else What.KEPT
+        if old.ttl != new.ttl:
+            parts.append(_ttl_change(old.ttl, new.ttl))
+        what = What.CONVERTED if retyped or old.ttl != new.ttl else What.RENAMED if parts else What.KEPT
         self.changes.append(StateChange(new.name, what, "; ".join(parts) or shown(new)))
 
     def _drop(self, going_on: set[str]) -> None:
@@ -286,17 +289,28 @@ def widens(old: pa.DataType, new: pa.DataType) -> bool:
     return bool(pa.types.is_date(old) and pa.types.is_timestamp(new) and new.tz is None)
 
 
+def _ttl_change(old: Ttl | None, new: Ttl | None) -> str:
+    if new is None:
+        return f"{old} is gone: values that have not expired yet are kept for good"
+    if old is None:
+        return f"{new} is new: older values count from the upgrade"
+    if old.clock != new.clock:
+        return f"{old} becomes {new}: another clock, so older values count from the upgrade"
+    return f"{old} becomes {new}, also for values that are stored already"
+
+
 def _columns(key: tuple[tuple[str, str], ...]) -> str:
     return ", ".join(f"{name} {ddl}" for name, ddl in key)
 
 
 def shown(state: StateField) -> str:
     """What a state holds, in words."""
+    ttl = "" if state.ttl is None else f", {state.ttl}"
     if state.kind is StateKind.TIMED:
         return f"times to {type_ddl(state.type.item_type)}"
     if state.kind is StateKind.MAP:
-        return f"map state of {type_ddl(state.type.key_type)} to {type_ddl(state.type.item_type)}"
-    return type_ddl(state.type) if state.kind is StateKind.VALUE else f"list of {type_ddl(state.type)}"
+        return f"map state of {type_ddl(state.type.key_type)} to {type_ddl(state.type.item_type)}{ttl}"
+    return f"{'list of ' if state.kind is StateKind.LIST else ''}{type_ddl(state.type)}{ttl}"
 
 
 def lost_operators(uids: Iterable[str]) -> list[str]:

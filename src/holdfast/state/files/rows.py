@@ -9,7 +9,8 @@ Never here: files (see delta) and where they are (see checkpoint).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from holdfast.state.encoding.layout import (
     map_entries,
     map_tails,
 )
+from holdfast.state.encoding.ttl import Instants, Times, time_of, times_of, without_times
 from holdfast.state.encoding.types import type_ddl
 from holdfast.state.files.changes import Changes, EntryChange, Rows, ValueChange
 
@@ -85,6 +87,28 @@ def rows_of(layout: StateLayout, entries: Iterable[Item]) -> pa.Table:
     return table if stored.all() else table.filter(pa.array(stored))
 
 
+def live_items(layout: StateLayout, entries: Iterable[Item], at: Instants) -> Iterator[Item]:
+    """The entries of some keys, which come whole and in key order, without what has expired at an instant,
+    and without keys of which nothing else is left."""
+    if not layout.expiring:
+        yield from entries
+        return
+    by_id = {field.id: field for field in layout.fields}
+    length = layout.keys.base_length
+    for base, of_key in groupby(entries, key=lambda item: item[0][: length(item[0])]):
+        kept, holds_state = [], False
+        for key, value in of_key:
+            field = by_id.get(key[len(base)])
+            is_header = field is not None and field.kind is StateKind.LIST and len(key) == len(base) + 1
+            if field is not None and not is_header:
+                if field.ttl is not None and field.ttl.is_expired(time_of(value), at.now(field.ttl)):
+                    continue
+                holds_state = True
+            kept.append((key, value))
+        if holds_state:
+            yield from kept
+
+
 def changes_from(layout: StateLayout, entries: Iterable[Item]) -> Changes:
     """The changes that bring these entries about, starting from nothing. Nothing is lost.
 
@@ -136,13 +160,15 @@ class _Cells:
         if not self.rows:
             return
         rows = np.array(self.rows, np.int64)
-        if field.kind is StateKind.VALUE:
-            changes.values[field.name] = ValueChange(rows, field.codec.decode(self.values))
-        elif field.is_map:
-            keys, values = map_entries(field, list(zip(self.tails, self.values, strict=True)))
-            changes.entries[field.name] = EntryChange(rows, keys, field.codec.decode(values))
-        else:
+        if field.kind is StateKind.LIST:
             self._put_list(changes, field, rows)
+            return
+        stored, times = split(field, self.values)
+        if field.kind is StateKind.VALUE:
+            changes.values[field.name] = ValueChange(rows, field.codec.decode(stored), times=times)
+        else:
+            keys, values = map_entries(field, list(zip(self.tails, stored, strict=True)))
+            changes.entries[field.name] = EntryChange(rows, keys, field.codec.decode(values), times=times)
 
     def _put_list(self, changes: Changes, field: StateField, rows: Rows) -> None:
         header = np.fromiter((not tail for tail in self.tails), np.bool_, len(rows))
@@ -153,10 +179,17 @@ class _Cells:
         if items:
             numbers = [int.from_bytes(tail, "big", signed=True) for tail in self.tails if tail]
             entry = pa.array(numbers, pa.int64())
-            changes.entries[field.name] = EntryChange(rows[~header], entry, field.codec.decode(items))
+            items, times = split(field, items)
+            values = field.codec.decode(items)
+            changes.entries[field.name] = EntryChange(rows[~header], entry, values, times=times)
 
     def _flagged(self, flags: npt.NDArray[np.bool_]) -> Iterable[tuple[bytes, bool]]:
         return zip(self.values, flags.tolist(), strict=True)
+
+
+def split(field: StateField, stored: list[bytes]) -> tuple[list[bytes], Times | None]:
+    """What entries of a state hold, and their times if it has a ttl."""
+    return (stored, None) if field.ttl is None else (without_times(stored), times_of(stored))
 
 
 def _state_column(field: StateField, changes: Changes, count: int) -> pa.Array:

@@ -2,7 +2,8 @@
 
 A lineage is every layout that an operator ever had, oldest first. State goes through all of them in turn, so
 that it comes out the same whenever it is converted: at the first upgrade, or at the third from an old file.
-Always true: keys keep their order; state ids keep their meaning through the whole lineage; a null stays null.
+Always true: keys keep their order; state ids keep their meaning through the whole lineage; a null stays null;
+the times of a state that got its ttl, or another clock for it, are not known, so that it counts from then on.
 Never here: whether one layout may follow another (see evolution).
 """
 
@@ -21,6 +22,7 @@ import pyarrow as pa
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import Convert, Entries
+from holdfast.state.encoding.expiry_index import expiry_keys
 from holdfast.state.encoding.key_bytes import encode_column
 from holdfast.state.encoding.keys import LONG_KEY_TAG, PREFIX_BYTES
 from holdfast.state.encoding.layout import (
@@ -30,6 +32,7 @@ from holdfast.state.encoding.layout import (
     StateLayout,
     in_time_index,
 )
+from holdfast.state.encoding.ttl import TIME_BYTES, UNKNOWN_US, times_of, with_times
 from holdfast.state.encoding.types import is_variant, type_ddl
 from holdfast.state.files.delta import Entry, open_delta, to_entries
 
@@ -86,7 +89,8 @@ class Lineage:
     def converter(self, generation: int, name: str) -> Convert | None:
         """What turns entries of files of that generation into entries of the layout in force; None: they are.
 
-        It is given consecutive runs of entries in key order and gives them back in key order.
+        It is given consecutive runs of entries in key order and gives them back in key order, with what the
+        index of expiries has of them.
         """
         start = self.at(generation, name)
         if generation == len(self.generations) - 1:
@@ -119,9 +123,19 @@ class _Path:
     target: StateField | None
     steps: tuple[_Step, ...]
 
+    keeps_times: bool = False
+    """Source and target have a ttl, by one clock all the way: times stay as they are."""
+
     @cached_property
     def unchanged(self) -> bool:
-        return self.target is not None and all(same(step.type, self.source.type) for step in self.steps)
+        if self.target is None or not all(same(step.type, self.source.type) for step in self.steps):
+            return False
+        return self.keeps_times or (self.source.ttl is None and self.target.ttl is None)
+
+    @cached_property
+    def moves_expiries(self) -> bool:
+        """Whether what is stored is due at other times than before, or no longer."""
+        return self.target is None or self.source.ttl != self.target.ttl
 
 
 class _Converter:
@@ -131,21 +145,43 @@ class _Converter:
         self._name = name
 
     def __call__(self, entries: Entries) -> Entries:
-        if any(in_time_index(key) for key, _ in entries):
-            # Behind the entries of its key group, so a run that is cut there stays in order.
-            return [
-                entry
-                for indexed, run in groupby(entries, key=lambda entry: in_time_index(entry[0]))
-                for entry in (self._index(run) if indexed else self._entries(list(run)))
-            ]
-        return self._entries(entries)
+        # The index is behind the entries of its key group, so a run that is cut there stays in order.
+        converted = [
+            entry
+            for indexed, run in groupby(entries, key=lambda entry: in_time_index(entry[0]))
+            for entry in (self._index(run) if indexed else self._entries(list(run)))
+        ]
+        expiries = self._expiries(converted)
+        return sorted({**dict(converted), **expiries}.items()) if expiries else converted
 
     def _index(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Times keep their type: what is in the index stays, unless its state was dropped."""
+        """What is in the index stays, unless its state was dropped or is due otherwise."""
         for entry in entries:
             path = self._paths.get(entry[0][PREFIX_BYTES])
-            if path is not None and path.target is not None:
+            if path is not None and path.target is not None and not path.moves_expiries:
                 yield entry
+
+    def _expiries(self, converted: Entries) -> dict[bytes, bytes | None]:
+        """Where the index has the converted entries of states whose ttl has changed."""
+        moved = {
+            path.target.id: path.target
+            for path in self._paths.values()
+            if path.target is not None and path.target.ttl is not None and path.moves_expiries
+        }
+        if not moved:
+            return {}
+        own = [(key, value) for key, value in converted if value is not None and not in_time_index(key)]
+        by_state: dict[int, list[tuple[bytes, bytes, bytes]]] = {id: [] for id in moved}
+        for (key, value), end in zip(own, self._base_lengths([key for key, _ in own]), strict=True):
+            is_header = len(key) == end + 1 and key[end] in moved and moved[key[end]].kind is StateKind.LIST
+            if key[end] in moved and not is_header:
+                by_state[key[end]].append((key[:end], key[end + 1 :], value))
+        found: dict[bytes, bytes | None] = {}
+        for id, entries in by_state.items():
+            if entries:
+                bases, tails, values = zip(*entries, strict=True)
+                found.update(dict.fromkeys(expiry_keys(moved[id], bases, times_of(values), tails), b""))
+        return found
 
     def _entries(self, entries: Entries) -> Entries:
         keys = [key for key, _ in entries]
@@ -183,26 +219,43 @@ class _Converter:
             indices = [index for index in indices if len(entries[index][0]) > ends[index] + 1]
         keys = [entries[index][0] for index in indices]
         heads, stored = [b""] * len(indices), [entries[index][1] for index in indices]
+        before_times, stored = _without_times(path, stored)
         if path.source.is_map:
             starts = [ends[index] + 1 for index in indices]
             heads, stored = _without_heads(keys, starts, stored)
             keys = _map_keys(path, keys, starts)
         values = _values(path, stored)
-        for index, key, head, before, value in zip(indices, keys, heads, stored, values, strict=True):
-            result[index] = (key, None if before is None else head + value)
+        times = before_times if path.keeps_times else _UNKNOWN_TIME
+        time = times if path.target is not None and path.target.ttl is not None else b""
+        places = enumerate(zip(indices, keys, heads, stored, values, strict=True))
+        for place, (index, key, head, before, value) in places:
+            front = time[place] if isinstance(time, list) else time
+            result[index] = (key, None if before is None else front + head + value)
 
 
 def _path(state: StateField, later: Sequence[Generation]) -> _Path:
     steps: list[_Step] = []
-    target: StateField = state
+    target, keeps_times = state, state.ttl is not None
     for generation in later:
         found = next((f for f in generation.layout.fields if f.id == state.id), None)
         if found is None:
             return _Path(state, None, ())
         stored = generation.fills.get(state.id)
         steps.append(_Step(found.type, found.codec.decode_one(stored) if stored else None))
+        keeps_times &= found.ttl is not None and state.ttl is not None and found.ttl.clock == state.ttl.clock
         target = found
-    return _Path(state, target, tuple(steps))
+    return _Path(state, target, tuple(steps), keeps_times)
+
+
+_UNKNOWN_TIME = with_times(np.array([UNKNOWN_US]), [b""])[0]
+
+
+def _without_times(path: _Path, stored: list[bytes | None]) -> tuple[list[bytes], list[bytes | None]]:
+    """The times in front of the values of a state that had a ttl, as bytes, and the rest."""
+    if path.source.ttl is None:
+        return [], stored
+    times = [(value or b"")[:TIME_BYTES] for value in stored]
+    return times, [None if value is None else value[TIME_BYTES:] for value in stored]
 
 
 def _without_heads(

@@ -8,6 +8,7 @@ Never here: working state; what keys and values mean (see layout).
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, takewhile
@@ -133,13 +134,25 @@ def _reader(source: SnapshotSource) -> Callable[[SnapshotSource, bytes, bytes | 
 
 
 def _converted(runs: Runs, convert: Convert, source: SnapshotSource) -> Runs:
-    last = b""
-    for run in runs:
-        converted = [entry for entry in convert(cast(Entries, run)) if entry[1] is not None]
-        keys = [last, *(key for key, _ in converted)]
-        assert all(map(bytes.__lt__, keys, keys[1:])), f"converting {source.path} changed the order of keys"
-        last = keys[-1]
-        yield cast(list[Item], converted)
+    last, held = b"", list[Item]()
+    for run in chain(runs, [list[Item]()]):
+        bound = run[-1][0] if run else None
+        ready: dict[bytes, bytes] = {}
+        for key, value in convert(cast(Entries, run)):
+            if value is None:
+                continue
+            if bound is None or key <= bound:
+                ready[key] = value
+            else:
+                heapq.heappush(held, (key, value))
+        while held and (bound is None or held[0][0] <= bound):
+            key, value = heapq.heappop(held)
+            ready[key] = value
+        keys = sorted(ready)
+        if keys:
+            assert keys[0] > last, f"converting {source.path} changed the order of keys"
+            last = keys[-1]
+        yield [(key, ready[key]) for key in keys]
 
 
 @contextlib.contextmanager

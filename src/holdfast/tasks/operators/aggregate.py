@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregate, AggregateKind, Aggregation
 from holdfast.graph.job_graph import MAIN_OUTPUT
 from holdfast.graph.partials import HALF_BITS, Partials
+from holdfast.state.cells.live_entries import reads_of
 from holdfast.state.cells.value_cells import read_column
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateLayout
@@ -65,7 +66,7 @@ def run_aggregate(
     outputs = {MAIN_OUTPUT: schema.empty_table()}
     if keyed.rows.num_rows:
         field = layout.field(ACCUMULATOR)
-        kept, _ = read_column(field, keyed.bases, state)
+        kept, _ = read_column(field, keyed.bases, reads_of(field, state, ctx.instants))
         accumulators, results = folded(aggregation, keyed, kept, ctx, partials)
         struct = pa.StructArray.from_arrays(accumulators, fields=list(field.type))
         changes.values[ACCUMULATOR] = ValueChange(np.arange(keyed.key_count), struct)

@@ -16,9 +16,10 @@ from holdfast.graph.contexts import BatchContext
 from holdfast.graph.functions import BatchFunction, output_schema
 from holdfast.graph.job_graph import DEAD_LETTERS, MAIN_OUTPUT
 from holdfast.state.cells.declarations import ValueState, declared_states
+from holdfast.state.cells.live_entries import aged_keys, reads_of
 from holdfast.state.cells.value_cells import read_column
-from holdfast.state.contract import ShardState
-from holdfast.state.encoding.layout import StateField, StateLayout
+from holdfast.state.contract import ShardState, StateReads
+from holdfast.state.encoding.layout import StateField, StateLayout, state_keys
 from holdfast.state.encoding.types import type_ddl
 from holdfast.state.files.delta import Changes, ValueChange
 from holdfast.tasks.operators.result import (
@@ -38,10 +39,10 @@ _ALL_ROWS = "(the whole slice)"
 class ColumnCell:
     """A ValueState of all keys of a slice, as a column aligned with `ctx.keys`."""
 
-    __slots__ = ("_cleared", "_column", "_default", "_field", "_written")
+    __slots__ = ("_aged", "_cleared", "_column", "_default", "_field", "_is_read", "_written")
 
     def __init__(
-        self, declared: ValueState, field: StateField, bases: Sequence[bytes], state: ShardState
+        self, declared: ValueState, field: StateField, bases: Sequence[bytes], state: StateReads
     ) -> None:
         self._field = field
         self._default = pa.scalar(declared.default, field.type)
@@ -49,7 +50,8 @@ class ColumnCell:
         if absent and self._default.is_valid:
             column = pc.if_else(pa.array(_flags(len(column), absent)), self._default, column)
         self._column = column
-        self._written = False
+        self._written = self._is_read = False
+        self._aged = aged_keys(state, state_keys(field, bases))
         self._cleared: npt.NDArray[np.bool_] | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -59,7 +61,8 @@ class ColumnCell:
 
     @property
     def column(self) -> pa.Array:
-        """The values, the default where nothing is stored."""
+        """The values, the default where nothing is stored, or what was has expired."""
+        self._is_read = True
         return self._column
 
     @column.setter
@@ -93,10 +96,16 @@ class ColumnCell:
         if self._written:
             rows = np.arange(len(self._column))
             changes.values[self._field.name] = ValueChange(rows, self._column, self._cleared)
-        elif self._cleared is not None:
-            rows = np.flatnonzero(self._cleared)
-            nulls = pa.nulls(len(rows), self._field.type)
-            changes.values[self._field.name] = ValueChange(rows, nulls, np.ones(len(rows), dtype=np.bool_))
+            return
+        gone = np.zeros(len(self._column), np.bool_) if self._cleared is None else self._cleared
+        rows = np.flatnonzero(gone | self._renewed())
+        if len(rows):
+            values = self._column.take(pa.array(rows))
+            changes.values[self._field.name] = ValueChange(rows, values, gone[rows])
+
+    def _renewed(self) -> npt.NDArray[np.bool_]:
+        """The keys whose values are kept because they were read."""
+        return _flags(len(self._column), sorted(self._aged) if self._is_read else [])
 
 
 def run_batch(
@@ -133,7 +142,9 @@ def _process(
         cells = []
         for name, declared in declared_states(type(own)).items():
             assert isinstance(declared, ValueState), f"{name} is not a ValueState"
-            cells.append(ColumnCell(declared, layout.field(name), keyed.bases, state))
+            field = layout.field(name)
+            reads = reads_of(field, state, ctx.instants)
+            cells.append(ColumnCell(declared, field, keyed.bases, reads))
             vars(own)[name] = cells[-1]
         return cast_table(own.process(keyed.rows, batch), output_schema(function)), cells
     except HoldfastError:

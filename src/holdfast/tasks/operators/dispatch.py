@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import BatchFunction, KeyedFunction
 from holdfast.graph.partials import Partials
@@ -17,10 +19,12 @@ from holdfast.ids import KeyGroupRange
 from holdfast.state.cells.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.state.contract import NextDue, ShardState
 from holdfast.state.encoding.layout import StateKind, StateLayout
+from holdfast.state.encoding.ttl import TtlClock
 from holdfast.tasks.operators.aggregate import run_aggregate
 from holdfast.tasks.operators.batch_function import run_batch
 from holdfast.tasks.operators.count_windows import run_count_windows
 from holdfast.tasks.operators.due import earliest
+from holdfast.tasks.operators.expiry import earliest_expiry, expire, stamp
 from holdfast.tasks.operators.result import EpochContext, EventTime, OperatorResult
 from holdfast.tasks.operators.row_function import run_rows
 from holdfast.tasks.operators.session_windows import run_session_windows
@@ -45,7 +49,24 @@ def run_function(
     ctx: EpochContext,
     partials: Partials | None = None,
 ) -> OperatorResult:
-    """Run a function over a shard's rows, and over what has become due there."""
+    """Run a function over a shard's rows, and over what has become due there; then remove what has
+    expired."""
+    done = _run(function, layout, keyed, state, ctx, partials)
+    if not layout.expiring:
+        return done
+    stamp(layout, done.changes, ctx.instants)
+    changes, index = expire(layout, done.changes, state, ctx.groups, ctx.instants)
+    return replace(done, changes=changes, index=tuple(index))
+
+
+def _run(
+    function: KeyedOperator,
+    layout: StateLayout,
+    keyed: KeyedSlice,
+    state: ShardState,
+    ctx: EpochContext,
+    partials: Partials | None,
+) -> OperatorResult:
     if isinstance(function, Aggregation):
         return run_aggregate(function, layout, keyed, state, ctx, partials)
     if isinstance(function, Windowed):
@@ -57,7 +78,7 @@ def run_function(
 
 def keeps_times(layout: StateLayout) -> bool:
     """Whether an operator may have something to do without rows."""
-    return any(field.kind is StateKind.TIMED for field in layout.fields)
+    return bool(layout.expiring) or any(field.kind is StateKind.TIMED for field in layout.fields)
 
 
 def next_due(
@@ -75,6 +96,11 @@ def next_due(
     def first(name: str) -> int | None:
         return earliest(layout.by_name[name], groups, state) if name in layout.by_name else None
 
+    def soonest(clock: TtlClock, *due: int | None) -> int | None:
+        expiring = [each for each in layout.expiring if each.ttl is not None and each.ttl.clock == clock]
+        all_due = (*due, *(earliest_expiry(each, groups, state) for each in expiring))
+        return min((at_us for at_us in all_due if at_us is not None), default=None)
+
     if isinstance(function, Windowed) and isinstance(function.window, TimeWindow):
         now_us = time.now_us if time is not None else None
         return NextDue(
@@ -82,4 +108,7 @@ def next_due(
         )
     if isinstance(function, Windowed):
         return NextDue(event_us=first(CLOSINGS))
-    return NextDue(event_us=first(EVENT_TIMERS), processing_us=first(PROCESSING_TIMERS))
+    return NextDue(
+        event_us=soonest("event", first(EVENT_TIMERS)),
+        processing_us=soonest("processing", first(PROCESSING_TIMERS)),
+    )

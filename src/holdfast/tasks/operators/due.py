@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.ids import KeyGroupRange
@@ -20,6 +21,7 @@ from holdfast.state.encoding.layout import (
     time_prefix,
     time_tail,
 )
+from holdfast.state.files.changes import Changes
 from holdfast.tasks.operators.result import FOREVER_US
 from holdfast.tasks.operators.shard_rows import KeyedSlice
 
@@ -64,23 +66,41 @@ def with_keys(
     keyed: KeyedSlice, layout: StateLayout, state: ShardState, bases: Sequence[bytes]
 ) -> tuple[KeyedSlice, dict[bytes, int]]:
     """The slice, with the keys of these bases in it, also those that have no rows; and the number of each."""
-    numbers = {base: number for number, base in enumerate(keyed.bases)}
+    keys, groups, all_bases, numbers = _more_keys(keyed.keys, keyed.groups, keyed.bases, layout, state, bases)
+    if len(all_bases) == len(keyed.bases):
+        return keyed, numbers
+    return replace(keyed, keys=keys, groups=groups, bases=all_bases), numbers
+
+
+def with_changed_keys(
+    changes: Changes, layout: StateLayout, state: ShardState, bases: Sequence[bytes]
+) -> tuple[Changes, dict[bytes, int]]:
+    """The changes, with the keys of these bases among the changed ones; and the number of each."""
+    keys, groups, all_bases, numbers = _more_keys(
+        changes.keys, changes.groups, changes.bases, layout, state, bases
+    )
+    return replace(changes, keys=keys, groups=groups, bases=all_bases, _ranks=None), numbers
+
+
+def _more_keys(
+    keys: Sequence[pa.Array],
+    groups: npt.NDArray[np.uint16],
+    known: list[bytes],
+    layout: StateLayout,
+    state: ShardState,
+    bases: Sequence[bytes],
+) -> tuple[tuple[pa.Array, ...], npt.NDArray[np.uint16], list[bytes], dict[bytes, int]]:
+    numbers = {base: number for number, base in enumerate(known)}
     absent = [base for base in dict.fromkeys(bases) if base not in numbers]
     if not absent:
-        return keyed, numbers
-    numbers.update({base: number for number, base in enumerate(absent, len(keyed.bases))})
+        return tuple(keys), groups, known, numbers
+    numbers.update({base: number for number, base in enumerate(absent, len(known))})
     long = [base for base in absent if is_shortened(base)]
     real = state.get_many([base + LONG_KEY_SUFFIX for base in long])
     long_keys = {base: key for base, key in zip(long, real, strict=True) if key is not None}
     columns = layout.keys.decode(absent, long_keys)
-    groups = np.fromiter((int.from_bytes(base[:2], "big") for base in absent), np.uint16, len(absent))
-    more = replace(
-        keyed,
-        keys=tuple(
-            pa.concat_arrays([own, column.cast(own.type)])
-            for own, column in zip(keyed.keys, columns, strict=True)
-        ),
-        groups=np.concatenate([keyed.groups, groups]),
-        bases=[*keyed.bases, *absent],
+    of_absent = np.fromiter((int.from_bytes(base[:2], "big") for base in absent), np.uint16, len(absent))
+    joined = tuple(
+        pa.concat_arrays([own, column.cast(own.type)]) for own, column in zip(keys, columns, strict=True)
     )
-    return more, numbers
+    return joined, np.concatenate([groups, of_absent]), [*known, *absent], numbers

@@ -24,9 +24,11 @@ from holdfast.state.cells.declarations import declared_states
 from holdfast.state.cells.value_cells import Cell, uses_of
 from holdfast.state.encoding.arrow_values import column_of
 from holdfast.state.encoding.coercion import Misfit, checker, short
+from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.row_objects import as_dicts, names_of
+from holdfast.state.encoding.ttl import Instants
 from holdfast.state.encoding.types import type_ddl
-from holdfast.state.files.delta import Changes
+from holdfast.state.files.delta import Changes, Entry, to_entries
 
 _LIBRARIES = [sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")]
 _HOLDFAST = str(Path(__file__).parents[2])
@@ -73,6 +75,11 @@ class EpochContext:
     groups: KeyGroupRange = NO_GROUPS
     """The key groups of the shard, in which timers may be due."""
 
+    @property
+    def instants(self) -> Instants:
+        """The time by which states with a ttl are judged: one for the whole epoch."""
+        return Instants(self.clock_ms * 1_000, None if self.time is None else self.time.now_us)
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorResult:
@@ -80,6 +87,13 @@ class OperatorResult:
 
     outputs: dict[str, pa.Table]
     changes: Changes
+    index: tuple[Entry, ...] = ()
+    """What else becomes of the index of expiries, which follows from state and is in no delta."""
+
+    def entries(self, layout: StateLayout) -> list[Entry]:
+        """What becomes of working state, sorted by key."""
+        entries = to_entries(layout, self.changes)
+        return sorted({**dict(self.index), **dict(entries)}.items()) if self.index else entries
 
 
 class OutputMisfit(Exception):

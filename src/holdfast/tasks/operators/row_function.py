@@ -71,7 +71,8 @@ def run_rows(
     timers = None
     if has_timers(function):
         keyed, timers = due_timers(layout, keyed, state, ctx)
-    run = RowsRun(function, keyed, ctx, lambda own: bind(own, layout, keyed.bases, state), timers=timers)
+    bound = partial(bind, layout=layout, bases=keyed.bases, state=state, at=ctx.instants)
+    run = RowsRun(function, keyed, ctx, bound, timers=timers)
     run.run()
     return OperatorResult(run.outputs(), run.changes())
 

@@ -11,7 +11,6 @@ from holdfast.graph.column_types import state_layout
 from holdfast.graph.partials import Partials
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
-from holdfast.state.files.delta import to_entries
 from holdfast.tasks.operators.dispatch import run_function
 from holdfast.tasks.operators.result import EpochContext, EventTime, OperatorResult
 from holdfast.tasks.operators.shard_rows import cut
@@ -38,7 +37,7 @@ class DictState:
         self, prefix: bytes, end: bytes | None = None, start: bytes = b""
     ) -> Iterator[tuple[bytes, bytes]]:
         self.scans += 1
-        found = [entry for entry in sorted(self.entries.items()) if entry[0].startswith(prefix)]
+        found = sorted(entry for entry in self.entries.items() if entry[0].startswith(prefix))
         first = prefix + start
         return iter([entry for entry in found if entry[0] >= first and (end is None or entry[0] < end)])
 
@@ -93,7 +92,7 @@ class Harness:
 
     def _applied(self, result: OperatorResult) -> OperatorResult:
         self.epoch += 1
-        for key, value in to_entries(self.layout, result.changes):
+        for key, value in result.entries(self.layout):
             if value is None:
                 self.state.entries.pop(key, None)
             else:
