@@ -49,18 +49,21 @@ class Context(FunctionContext):
     """What a KeyedFunction knows besides its row: `key`, `epoch`, `timestamp`, `watermark`, `timers`, and
     `emit_to`."""
 
-    __slots__ = ("_timers", "timer", "watermark")
+    __slots__ = ("_timers", "closing", "timer", "watermark")
 
     watermark: datetime | None
     """Up to where event time has come: no earlier rows are expected. While rows are handled that of the epoch
     before, in `on_timer` that of this one. None: not known yet, or there is no event time."""
     timer: Literal["event", "processing"] | None
     """In `on_timer`: which clock the timer goes by."""
+    closing: bool
+    """The input has ended, and this is the epoch that closes what is open: a timer that is set now waits for
+    a later run, so what is to be told of the key is told now."""
 
     def __init__(self, epoch: int, timestamp: int, sides: dict[str, list[Any]]) -> None:
         super().__init__(epoch, timestamp, sides)
         self._timers: Timers | None = None
-        self.watermark, self.timer = None, None
+        self.watermark, self.timer, self.closing = None, None, False
 
     @property
     def timers(self) -> Timers:

@@ -195,6 +195,7 @@ class RowsRun:
         self._before = _shown_time(time, time.before_us if time else None)
         self._now = _shown_time(time, time.now_us if time else None)
         context.watermark = self._before
+        context.closing = time is not None and time.closing
 
     def _give_timers(self, timers: DueTimers) -> None:
         time, clock_us = self.ctx.time, self.ctx.clock_ms * 1_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -352,3 +352,27 @@ def test_no_timer_is_set_in_open_where_there_is_no_key() -> None:
 
     with pytest.raises(UserCodeError, match="timers are those of a key"):
         Harness(Opening(), SCHEMA, ["user"]).epoch_of([("a", 20)], at_ms(30))
+
+
+def test_a_function_knows_when_what_is_open_is_closed() -> None:
+    class Puts(hf.KeyedFunction):
+        """Puts its timer off again and again, unless the input has ended."""
+
+        output = "user string, closing boolean"
+
+        def process(self, row: Any, ctx: Any) -> Any:
+            assert not ctx.closing
+            ctx.timers.event(row.at)
+
+        def on_timer(self, at: Any, ctx: Any) -> Any:
+            if ctx.closing:
+                yield ctx.key, ctx.closing
+            else:
+                ctx.timers.event(at + timedelta(hours=1))
+
+    run = Harness(Puts(), SCHEMA, ("user",))
+    run.epoch_of([("ann", 5)], at_ms(None))
+    assert run.epoch_of([], at_ms(10)).outputs[""].num_rows == 0
+    assert run.epoch_of([], at_ms(10, 10, closing=True)).outputs[""].to_pylist() == [
+        {"user": "ann", "closing": True}
+    ]
