@@ -18,6 +18,7 @@ from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.window_functions import Reduction, WindowProcess
 from holdfast.state.encoding.layout import TIME_TYPE, StateField, StateKind
+from holdfast.state.files.evolution import WINDOW_KEPT
 
 PANES, EMISSIONS, SESSIONS, CLOSINGS, COUNTED = "panes", "emissions", "sessions", "closings", "counted"
 """The states of operators over windows: what is kept of each pane, and which keys have early results due; the
@@ -171,7 +172,7 @@ class Windowed:
     @property
     def computed(self) -> dict[str, str]:
         """What the stored state is of: field -> aggregate, and the windows themselves."""
-        return {**self.computation.computed, "(window)": str(self.window)}
+        return {**self.computation.computed, WINDOW_KEPT: str(self.window)}
 
     @property
     def state(self) -> str:

@@ -23,6 +23,8 @@ from holdfast.state.encoding.types import is_variant, type_ddl
 from holdfast.state.files.schema_conversion import Generation, Lineage
 
 _DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
+WINDOW_KEPT = "(window)"
+"""Under this name stands, beside the aggregates of a state, which windows it is of."""
 _DROP = "or start with allow_dropped_state=True to give it up"
 
 
@@ -183,6 +185,13 @@ class _Evolving:
             if known.get(name, declared) != declared:
                 changed.setdefault((known[name], declared), name)
         for (stored, declared), name in changed.items():
+            if name == WINDOW_KEPT:
+                self._problem(
+                    new.name,
+                    f"holds {stored}, and {declared} are declared; declare them as they were, or give the "
+                    "operator another uid, which begins with no state",
+                )
+                continue
             self._problem(
                 new.name,
                 f"holds {stored} in {name!r}, which is declared as {declared}; declare it as it was, give "

@@ -91,6 +91,14 @@ def test_another_aggregate_under_the_same_name_is_refused_whatever_may_be_droppe
     assert not after(stored, KEPT, aggregates=MAX_AND_SUM).problems
 
 
+def test_other_windows_on_stored_state_are_refused_with_what_is_stored() -> None:
+    stored = Declared(KEPT, aggregates={"accumulator": {"(window)": "tumbling windows of 5s"}}).begun
+    declared = {"accumulator": {"(window)": "tumbling windows of 10s"}}
+    (problem,) = after(stored, KEPT, aggregates=declared, allow_dropped_state=True).problems
+    assert "holds tumbling windows of 5s, and tumbling windows of 10s are declared" in problem
+    assert "another uid" in problem
+
+
 def test_of_aggregates_that_were_stored_before_this_was_kept_nothing_is_refused_and_all_is_known_then() -> (
     None
 ):
