@@ -33,6 +33,7 @@ PUBLIC = [
     "BatchContext",
     "BatchFunction",
     "CRASH",
+    "CoFunction",
     "ConsoleSink",
     "Context",
     "CorruptionError",

@@ -35,7 +35,7 @@ from holdfast.errors import (
 )
 from holdfast.graph.aggregates import collect, count, first, last, max, mean, min, sum
 from holdfast.graph.contexts import BatchContext, Context, ShardContext
-from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
+from holdfast.graph.functions import BatchFunction, CoFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
 from holdfast.graph.window_functions import WindowBounds, WindowFunction
 from holdfast.graph.windows import count_window, session, sliding, tumbling
@@ -59,6 +59,7 @@ __all__ = [
     "AggregatingState",
     "BatchContext",
     "BatchFunction",
+    "CoFunction",
     "ConsoleSink",
     "Context",
     "CorruptionError",

@@ -37,6 +37,7 @@ from holdfast.storage.checksums import read_extent
 from holdfast.storage.urls import open_storage
 from holdfast.tasks.keyed import operator_result
 from holdfast.tasks.messages import EpochWork, KeyedTask, TaskResult, Workspace, decode_result
+from holdfast.tasks.operators.result import EventTime
 from holdfast.tasks.task_output import unpack_rows
 from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
 
@@ -98,9 +99,9 @@ events = st.lists(st.tuples(st.integers(0, KEYS), st.integers(0, 30)), min_size=
 class World:
     """A checkpoint, a machine's working state, and the rows that sinks would show."""
 
-    def __init__(self, root: Path, function: Any, order_by: tuple[str, ...]) -> None:
-        self._root, self._function, self._order_by = root, function, order_by
-        self._lineage = Lineage.begin(state_layout("op", function, ROWS, ("key",)))
+    def __init__(self, root: Path, function: Any, order_by: tuple[str, ...], input: pa.Schema = ROWS) -> None:
+        self._root, self._function, self._order_by, self._input = root, function, order_by, input
+        self._lineage = Lineage.begin(state_layout("op", function, input, ("key",)))
         self._schema = record_of(self._lineage)
         self._storage = open_storage(str(root / "ck"))
         self._chain = Chain(self._storage, retain=4, manifest_every=3)
@@ -109,7 +110,7 @@ class World:
         self.clock_ms = 0
         self._attempts = 0
 
-    def live(self, life: Life, rows: list[Event]) -> list[Event]:
+    def live(self, life: Life, rows: list[Any]) -> list[Any]:
         """Lead over as many of the rows as the life allows; gives those that are left."""
         workspace = self._workspace(life.backend)
         ranges = shard_ranges(GROUPS, life.shards)
@@ -123,27 +124,44 @@ class World:
                 break
             snapshots = [] if turn else self._snapshots(workspace, lines, life.snapshots)
             self._commit(results, lines, snapshots, life.shards)
+            self.committed(rows[:size])
             rows = rows[size:]
         if life.lost:
             for backend in BACKENDS:
                 shutil.rmtree(self._workspace(backend).working_root or "", ignore_errors=True)
         return rows
 
+    def committed(self, rows: list[Any]) -> None:
+        """The epoch of these rows was committed."""
+
+    def time(self) -> EventTime | None:
+        """How far event time is in the next epoch."""
+        return None
+
+    def table(self, rows: list[Any]) -> pa.Table:
+        """Rows as the operator gets them."""
+        columns = [
+            pa.array(list(column), field.type)
+            for column, field in zip(zip(*rows, strict=True), ROWS, strict=bool(rows))
+        ] or [pa.array([], field.type) for field in ROWS]
+        return pa.Table.from_arrays(columns, schema=ROWS)
+
     def _workspace(self, backend: str) -> Workspace:
         return Workspace(self._root.name, self._storage.url, str(self._root / "working" / backend), backend)
 
     def _run(
-        self, workspace: Workspace, lines: Any, rows: list[Event], shards: int, dies: int | None
+        self, workspace: Workspace, lines: Any, rows: list[Any], shards: int, dies: int | None
     ) -> list[TaskResult]:
         self._attempts += 1
         work = EpochWork(workspace, self.view.last_epoch + 1, self._attempts, run="r", clock_ms=self.clock_ms)
         task = KeyedTask(
             work=work, uid="op", committed=self.view.last_epoch, function=self._function,
-            lineage=self._lineage, key=("key",), order_by=self._order_by, input=ROWS, on_error="fail",
+            lineage=self._lineage, key=("key",), order_by=self._order_by, input=self._input, on_error="fail",
             shards=tuple(lines["op", shard] for shard in range(shards)), outputs=("",), saves_state=True,
+            time=self.time(),
         )  # fmt: skip
         results = []
-        for shard, table in enumerate(_dealt(rows, shards)):
+        for shard, table in enumerate(_dealt(self.table(rows), shards)):
             if shard == dies:
                 break
             result = operator_result(task, shard, table.to_batches())
@@ -219,18 +237,13 @@ def _plan(epoch: int, shards: int) -> PlanRecord:
     )
 
 
-def _dealt(rows: list[Event], shards: int) -> list[pa.Table]:
+def _dealt(rows: pa.Table, shards: int) -> list[pa.Table]:
     """The rows of each shard, as the shuffle would give them."""
-    columns = [
-        pa.array(list(column), field.type)
-        for column, field in zip(zip(*rows, strict=True), ROWS, strict=bool(rows))
-    ] or [pa.array([], field.type) for field in ROWS]
-    groups = key_groups_of(routing_hash([columns[0]]), GROUPS)
-    table = pa.table([*columns, pa.array(groups, pa.int32())], names=[*ROWS.names, GROUP_COLUMN])
+    groups = key_groups_of(routing_hash([rows["key"].combine_chunks()]), GROUPS)
+    table = rows.append_column(GROUP_COLUMN, pa.array(groups, pa.int32()))
     ranges = shard_ranges(GROUPS, shards)
-    return [
-        table.filter(pa.array([r.first <= g < r.end for g in groups.tolist()], pa.bool_())) for r in ranges
-    ]
+    shares = [[r.first <= g < r.end for g in groups.tolist()] for r in ranges]
+    return [table.filter(pa.array(share, pa.bool_())) for share in shares]
 
 
 def _through(

@@ -19,7 +19,7 @@ from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.view import CheckpointView, from_manifest
 from holdfast.checkpoint.savepoints.stored_savepoint import find_savepoint, read_savepoint
 from holdfast.errors import DefinitionError, RestoreError
-from holdfast.graph.column_types import known_schema, state_layout
+from holdfast.graph.column_types import known_input, state_layout
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.job_graph import Graph
@@ -120,7 +120,7 @@ def _origin(storage: Storage) -> _Origin:
 
 def _layouts(graph: Graph, open_spark: Callable[[], SparkSession]) -> dict[str, StateLayout]:
     """What each operator declares, with ids that mean nothing yet."""
-    rows = {node.uid: known_schema(node.parent) for node in graph.operators}
+    rows = {node.uid: known_input(node) for node in graph.operators}
     if any(schema is None for schema in rows.values()):
         program = compile_graph(graph, open_spark())
         return {uid: form.layout for uid, form in program.forms.items()}

@@ -14,10 +14,12 @@ from holdfast.connectors.contract import SelectiveSink
 from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import has_timers, output_schema, side_schemas
+from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
     LATE_ROWS,
     MAIN_OUTPUT,
+    ConnectNode,
     Mistake,
     OperatorNode,
     OutputNode,
@@ -29,6 +31,7 @@ from holdfast.graph.job_graph import (
     WatermarkNode,
     describe,
 )
+from holdfast.graph.two_inputs import connected_schema
 from holdfast.graph.windows import Windowed
 from holdfast.state.cells.declarations import state_fields
 from holdfast.state.cells.timers import timer_fields
@@ -63,6 +66,17 @@ def known_schema(node: StreamNode) -> pa.Schema | None:
         return None
 
 
+def known_input(node: OperatorNode) -> pa.Schema | None:
+    """The columns of the rows that an operator reads, as far as they can be known without Spark."""
+    rows = known_schema(node.parent)
+    if not isinstance(node, ConnectNode) or rows is None:
+        return rows
+    right = known_schema(node.right)
+    if right is None or not set(node.key) <= set(rows.names):
+        return None
+    return connected_schema(rows, right, node.key)
+
+
 def sink_refusals(node: SinkNode, schema: pa.Schema) -> list[Mistake]:
     """Why a sink can never show rows of these columns; nothing if it can, or does not say."""
     if not isinstance(node.sink, SelectiveSink):
@@ -78,6 +92,8 @@ def state_layout(uid: str, function: StatefulFunction, rows: pa.Schema, key: tup
     """The state that a function declares, over rows of this schema."""
     if isinstance(function, Aggregation | Windowed):
         fields = function.state_fields(rows)
+    elif isinstance(function, IntervalJoin):
+        fields = function.state_fields(rows, key)
     else:
         fields = state_fields(type(function))
         if has_timers(function):
@@ -89,7 +105,7 @@ def output_schemas(function: StatefulFunction, rows: pa.Schema, key: tuple[str, 
     """The columns of everything that a function gives out, by output name."""
     if isinstance(function, Aggregation):
         return {MAIN_OUTPUT: function.output_schema(rows, key)}
-    if isinstance(function, Windowed):
+    if isinstance(function, Windowed | IntervalJoin):
         return {MAIN_OUTPUT: function.output_schema(rows, key), LATE_ROWS: function.late_schema(rows)}
     return {MAIN_OUTPUT: output_schema(function), **side_schemas(function), DEAD_LETTERS: DEAD_LETTER_SCHEMA}
 
@@ -108,17 +124,19 @@ def _schema(node: StreamNode) -> pa.Schema | None:
     if isinstance(node, OutputNode):
         if isinstance(node.parent, SourceNode):
             return SOURCE_DEAD_LETTER_SCHEMA
-        if isinstance(node.parent.function, Aggregation):
-            return None
-        if isinstance(node.parent.function, Windowed):
-            rows = known_schema(node.parent.parent)
-            return None if rows is None else node.parent.function.late_schema(rows)
-        return {**side_schemas(node.parent.function), DEAD_LETTERS: DEAD_LETTER_SCHEMA}.get(node.name)
+        return _outputs(node.parent).get(node.name)
     assert_never(node)
 
 
 def _output(node: OperatorNode) -> pa.Schema | None:
-    if not isinstance(node.function, Aggregation | Windowed):
-        return output_schema(node.function)
-    rows = known_schema(node.parent)
-    return None if rows is None else node.function.output_schema(rows, node.key)
+    if isinstance(node.function, Aggregation | Windowed | IntervalJoin):
+        return _outputs(node).get(MAIN_OUTPUT)
+    return output_schema(node.function)
+
+
+def _outputs(node: OperatorNode) -> dict[str, pa.Schema]:
+    """All that is known of an operator's outputs; a function says the most without its rows."""
+    if not isinstance(node.function, Aggregation | Windowed | IntervalJoin):
+        return {**side_schemas(node.function), DEAD_LETTERS: DEAD_LETTER_SCHEMA}
+    rows = known_input(node)
+    return {} if rows is None else output_schemas(node.function, rows, node.key)

@@ -25,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.graph.job_graph import (
+    ConnectNode,
     Graph,
     Node,
     OperatorNode,
@@ -107,7 +108,8 @@ def _settings(node: Node, walk: _Walk) -> list[str]:
         return [walk.of((node.column, node.delay, node.idle_after))]
     if isinstance(node, OperatorNode):
         fixed = walk.of((node.uid, node.key, node.order_by, node.on_error))
-        return [fixed, walk.of(node.function)]
+        second = (node.right_key, node.right_order_by) if isinstance(node, ConnectNode) else ()
+        return [fixed, *map(walk.of, second), walk.of(node.function)]
     return [node.name] if isinstance(node, OutputNode) else []
 
 

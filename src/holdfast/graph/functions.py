@@ -69,10 +69,10 @@ class SavedByKey(Declaring):
         raise NotImplementedError
 
 
-class KeyedFunction(SavedByKey):
-    """User code that sees one row at a time, with the state of the row's key.
+class RowsByKey(Declaring):
+    """What functions have in common that see one row at a time, with the state of the row's key.
 
-    `output` is the schema of what `process` yields, `outputs` those of the side outputs of `ctx.emit_to`.
+    `output` is the schema of what they yield, `outputs` those of the side outputs of `ctx.emit_to`.
     The function is copied for every slice of rows: what it keeps on `self` besides declared state is lost
     after it.
     """
@@ -83,6 +83,19 @@ class KeyedFunction(SavedByKey):
     def open(self, ctx: Context) -> None:
         """Prepare for a slice of rows. Called once for each, before its first row; it has no state yet."""
 
+    def on_timer(self, at: datetime, ctx: Context) -> Iterable[OutputRow] | None:
+        """Handle a timer that `ctx.timers` was given for this key, with its state: output rows as from
+        `process`. A function that has this method has timers.
+
+        Called once for each, after the rows of its key in the epoch, in the order of the times; event timers
+        before processing timers, as `ctx.timer` says ("event", "processing"). `at` is the time that was set.
+        """
+        raise NotImplementedError
+
+
+class KeyedFunction(RowsByKey, SavedByKey):
+    """User code that sees one row at a time, with the state of the row's key."""
+
     def process(self, row: Row, ctx: Context) -> Iterable[OutputRow] | None:
         """Handle one row: yield (or return an iterable of) output rows, tuples in order or dicts by name.
 
@@ -91,13 +104,20 @@ class KeyedFunction(SavedByKey):
         """
         raise NotImplementedError
 
-    def on_timer(self, at: datetime, ctx: Context) -> Iterable[OutputRow] | None:
-        """Handle a timer that `ctx.timers` was given for this key, with its state: output rows as from
-        `process`. A function that has this method has timers.
 
-        Called once for each, after the rows of its key in the epoch, in the order of the times; event timers
-        before processing timers, as `ctx.timer` says ("event", "processing"). `at` is the time that was set.
-        """
+class CoFunction(RowsByKey):
+    """User code that sees the rows of two streams, one at a time, with the one state that both share.
+
+    Within an epoch the left rows of a key come before the right ones; where both streams have an `order_by`,
+    they come in its order, left before right where it does not tell them apart.
+    """
+
+    def process_left(self, row: Row, ctx: Context) -> Iterable[OutputRow] | None:
+        """Handle a row of the left stream: output rows as from `KeyedFunction.process`."""
+        raise NotImplementedError
+
+    def process_right(self, row: Row, ctx: Context) -> Iterable[OutputRow] | None:
+        """Handle a row of the right stream: output rows as from `KeyedFunction.process`."""
         raise NotImplementedError
 
 
@@ -139,8 +159,10 @@ class OperatorFunction(Declaring):
         raise NotImplementedError
 
 
-DeclaringFunction = KeyedFunction | BatchFunction | OperatorFunction
+DeclaringFunction = KeyedFunction | BatchFunction | OperatorFunction | CoFunction
 """Functions that declare outputs and states as class attributes."""
+SINGLE_ROWS = KeyedFunction | OperatorFunction | CoFunction
+"""Those of them that see one row at a time."""
 
 
 def output_schema(function: DeclaringFunction) -> pa.Schema:
@@ -159,7 +181,12 @@ def side_schemas(function: DeclaringFunction) -> dict[str, pa.Schema]:
 
 def has_timers(function: object) -> bool:
     """Whether the user wrote an `on_timer`."""
-    return isinstance(function, KeyedFunction) and type(function).on_timer is not KeyedFunction.on_timer
+    return isinstance(function, RowsByKey) and type(function).on_timer is not RowsByKey.on_timer
+
+
+def handlers(function: DeclaringFunction) -> tuple[str, ...]:
+    """The methods that rows are given to, by name."""
+    return ("process_left", "process_right") if isinstance(function, CoFunction) else ("process",)
 
 
 def mistakes(function: DeclaringFunction) -> list[str]:
@@ -174,8 +201,10 @@ def mistakes(function: DeclaringFunction) -> list[str]:
     for side in getattr(function, "outputs", {}):
         if not side or side.startswith(RESERVED_OUTPUT_PREFIX):
             found.append(f"{name} names a side output {side!r}; names are not empty or begin with '!'")
-    if any(type(function).process is base.process for base in get_args(DeclaringFunction)):
-        found.append(f"{name} has no process method; write one")
+    for method in handlers(function):
+        bases = get_args(DeclaringFunction)
+        if any(getattr(type(function), method) is getattr(base, method, None) for base in bases):
+            found.append(f"{name} has no {method} method; write one")
     for state in declared_states(type(function)).values():
         found += _state_mistakes(function, state)
         if has_timers(function) and state.name in (EVENT_TIMERS, PROCESSING_TIMERS):
@@ -189,9 +218,8 @@ def mistakes(function: DeclaringFunction) -> list[str]:
 
 def gives_no_rows(function: DeclaringFunction) -> bool:
     """Whether the function can be seen to yield nothing and to return nothing but None."""
-    if isinstance(function, KeyedFunction) and has_timers(function):
-        return _gives_nothing(type(function).process) and _gives_nothing(type(function).on_timer)
-    return _gives_nothing(type(function).process)
+    called = [*handlers(function), *(["on_timer"] if has_timers(function) else [])]
+    return all(_gives_nothing(getattr(type(function), method)) for method in called)
 
 
 def _gives_nothing(process: Callable[..., object]) -> bool:

@@ -12,18 +12,21 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from holdfast.connectors.contract import Sink, Source
     from holdfast.graph.aggregates import Aggregation
-    from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
+    from holdfast.graph.functions import BatchFunction, CoFunction, KeyedFunction, OperatorFunction
+    from holdfast.graph.interval_join import IntervalJoin
     from holdfast.graph.uncoordinated import Uncoordinated
     from holdfast.graph.windows import Windowed
 
-    StatefulFunction = KeyedFunction | BatchFunction | Aggregation | Windowed | OperatorFunction
+    StatefulFunction: TypeAlias = (
+        KeyedFunction | BatchFunction | Aggregation | Windowed | OperatorFunction | CoFunction | IntervalJoin
+    )
     Transform = Callable[[DataFrame], DataFrame]
 
 OnError = Literal["fail", "dead-letter"]
@@ -34,7 +37,7 @@ MAIN_OUTPUT = ""
 DEAD_LETTERS = "!dead"
 """Name of the output that holds the rows that were set aside."""
 LATE_ROWS = "!late"
-"""Name of the output that holds the rows whose windows were closed."""
+"""Name of the output that holds the rows that came too late."""
 
 _DECLARING_MODULES = ("holdfast.graph.", "holdfast.runtime.", "holdfast.testing.")
 
@@ -144,6 +147,16 @@ class UnkeyedNode(OperatorNode):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class ConnectNode(OperatorNode):
+    """An operator over the rows of two streams that have the same keys. `parent` is the left one: its key
+    columns name those of the state."""
+
+    right: StreamNode
+    right_key: tuple[str, ...]
+    right_order_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class OutputNode:
     """A further output of an operator: one that its function named, or its dead letters. Of a source: its
     dead letters."""
@@ -171,6 +184,8 @@ def parents_of(node: Node) -> tuple[StreamNode, ...]:
     """The streams that a node reads."""
     if isinstance(node, SourceNode):
         return ()
+    if isinstance(node, ConnectNode):
+        return node.parent, node.right
     return node.parents if isinstance(node, UnionNode) else (node.parent,)
 
 

@@ -8,13 +8,15 @@ one run shows every mistake.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
+from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
     LATE_ROWS,
+    ConnectNode,
     Graph,
     Mistake,
     Node,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from holdfast.connectors.contract import Sink, Source
     from holdfast.graph.aggregates import Aggregate
     from holdfast.graph.contexts import OutputRow
-    from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
+    from holdfast.graph.functions import BatchFunction, CoFunction, KeyedFunction, OperatorFunction
     from holdfast.graph.job_graph import OnError, StatefulFunction, Transform
     from holdfast.graph.uncoordinated import Uncoordinated
     from holdfast.graph.window_functions import WindowFunction
@@ -90,6 +92,12 @@ class Declaration:
         self._nodes.append(node)
         return node
 
+    def _foreign(self, call: str, given: object, wanted: str) -> None:
+        """Note that something was given to a call that is not of this job."""
+        problem = f"{given!r} is not a {wanted} of this job"
+        remedy = f"give a {wanted} that came from this job's source()"
+        self._mistakes.append(Mistake(Place.of_caller(), call, problem, remedy))
+
     def _output(self, parent: OperatorNode | SourceNode, name: str) -> OutputNode:
         for node in self._nodes:
             if isinstance(node, OutputNode) and node.parent is parent and node.name == name:
@@ -136,9 +144,7 @@ class Stream:
             if isinstance(other, Stream) and other._declaration is self._declaration:
                 usable.append(other._node)
             else:
-                problem = f"{other!r} is not a stream of this job"
-                remedy = "give streams that came from this job's source()"
-                self._declaration._mistakes.append(Mistake(place, "union", problem, remedy))
+                self._declaration._foreign("union", other, "stream")
         return Stream(
             self._declaration, self._declaration._add(UnionNode(parents=tuple(usable), place=place))
         )
@@ -232,6 +238,40 @@ class KeyedStream:
         """
         return WindowedStream(self, window, on, allowed_lateness, emit_every)
 
+    def connect(self, right: KeyedStream) -> ConnectedStreams:
+        """Bring the rows of this stream and of `right` together by key, for a function that sees both.
+
+        The key columns may have other names there; their types are the same.
+        """
+        return ConnectedStreams(self, self._of_this_job("connect", right))
+
+    def interval_join(
+        self,
+        right: KeyedStream,
+        *,
+        on: str | tuple[str, str],
+        within: tuple[str, str],
+        how: Literal["inner", "left", "right", "full"] = "inner",
+        uid: str | None = None,
+    ) -> OperatorStream:
+        """Join with the rows of `right` that have the same key and are near in time.
+
+        `on` names the columns of event time, one for both sides or one of each. `within=("-5m", "10m")`: the
+        right row is at most 5 minutes earlier and at most 10 minutes later than the left one. With `how`
+        other than "inner" rows without a partner are given out too, once the watermark has passed all that
+        could be one. The columns are those of the left side, then those of the right side but its key; one
+        whose name is taken gets the suffix `_right`. Rows behind the watermark go to `late()`.
+        """
+        other = self._of_this_job("interval_join", right)
+        join = IntervalJoin((on, on) if isinstance(on, str) else on, within, how, other._key)
+        return ConnectedStreams(self, other)._operator(join, uid, "fail")
+
+    def _of_this_job(self, call: str, other: object) -> KeyedStream:
+        if isinstance(other, KeyedStream) and other._declaration is self._declaration:
+            return other
+        self._declaration._foreign(call, other, "keyed stream")
+        return self
+
     def _operator(
         self,
         function: StatefulFunction,
@@ -299,6 +339,38 @@ class SourceStream(Stream):
         return Stream(self._declaration, self._declaration._output(self._node, DEAD_LETTERS))
 
 
+class ConnectedStreams:
+    """Two keyed streams whose rows are taken key by key, with one state per key."""
+
+    def __init__(self, left: KeyedStream, right: KeyedStream) -> None:
+        self._left, self._right = left, right
+
+    def process(
+        self, function: CoFunction, *, uid: str | None = None, on_error: OnError = "fail"
+    ) -> OperatorStream:
+        """Run `function` for each row of either stream, with the state of the row's key.
+
+        `on_error`: as for `KeyedStream.process`.
+        """
+        return self._operator(function, uid, on_error)
+
+    def _operator(self, function: StatefulFunction, uid: str | None, on_error: OnError) -> OperatorStream:
+        left, right = self._left, self._right
+        node = ConnectNode(
+            uid=_given(uid),
+            parent=left._parent,
+            key=left._key,
+            order_by=left._order_by,
+            right=right._parent,
+            right_key=right._key,
+            right_order_by=right._order_by,
+            function=function,
+            on_error=on_error,
+            place=Place.of_caller(),
+        )
+        return OperatorStream(left._declaration, left._declaration._add(node))
+
+
 class OperatorStream(Stream):
     """What an operator emits: its main output, with the further ones at hand."""
 
@@ -311,7 +383,8 @@ class OperatorStream(Stream):
 
     def late(self) -> Stream:
         """Of an operator over windows: the rows that came after all their windows had closed, or that have no
-        time, with the watermark as a further column."""
+        time, with the watermark as a further column. Of a join by time: the rows that came behind the
+        watermark, or that have no time: `side`, `left`, `right`, `watermark`."""
         return self.output(LATE_ROWS)
 
     def output(self, name: str) -> Stream:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.event_time import watermarks_of
-from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
+from holdfast.graph.functions import DeclaringFunction, OperatorFunction
 from holdfast.graph.job_graph import OperatorNode
 from holdfast.state.cells.declarations import declared_states
 from holdfast.state.encoding.ttl import Ttl
@@ -22,7 +22,7 @@ def ttl_mistakes(node: OperatorNode) -> Iterator[str]:
                 f"{name} has a ttl, but its keys are saved on their own, and what has expired would come "
                 "back from their saves; leave out ttl, or protection"
             )
-        elif ttl.clock == "event" and not watermarks_of(node.parent):
+        elif ttl.clock == "event" and not watermarks_of(node):
             yield (
                 f"{name} expires by event time, and there is no watermark before this operator; declare "
                 "stream.watermark('column', delay='10s') right after the source, or leave out clock='event'"
@@ -33,7 +33,7 @@ def _ttls(function: object) -> Iterator[tuple[str, Ttl]]:
     if isinstance(function, Aggregation):
         if function.ttl is not None:
             yield "aggregate()", function.ttl
-    elif isinstance(function, KeyedFunction | BatchFunction | OperatorFunction):
+    elif isinstance(function, DeclaringFunction):
         for state in declared_states(type(function)).values():
             if state.ttl is not None:
                 yield f"{type(function).__name__}.{state.name}", state.ttl

@@ -17,12 +17,20 @@ from holdfast.connectors.contract import CheckedSource, SiftingSource, Sink, Sou
 from holdfast.errors import DefinitionError
 from holdfast.graph import functions
 from holdfast.graph.aggregates import Aggregate, Aggregation
-from holdfast.graph.column_types import known_schema, sink_refusals
+from holdfast.graph.column_types import known_input, known_schema, sink_refusals
 from holdfast.graph.event_time import no_timestamp, watermark_mistakes, watermarks_of
-from holdfast.graph.functions import BatchFunction, DeclaringFunction, KeyedFunction, OperatorFunction
+from holdfast.graph.functions import (
+    BatchFunction,
+    CoFunction,
+    DeclaringFunction,
+    KeyedFunction,
+    OperatorFunction,
+)
+from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
     LATE_ROWS,
+    ConnectNode,
     Graph,
     Mistake,
     Node,
@@ -40,6 +48,7 @@ from holdfast.graph.job_graph import (
     parents_of,
 )
 from holdfast.graph.ttl_rules import ttl_mistakes
+from holdfast.graph.two_inputs import pair_mistakes
 from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.graph.windows import CountWindow, Window, Windowed
 from holdfast.state.encoding.routing import check_hashable
@@ -197,25 +206,57 @@ def _union(node: UnionNode) -> _Found:
 def _operator(node: OperatorNode) -> _Found:
     if not isinstance(node, UnkeyedNode):
         yield from _key(node)
+    if isinstance(node, ConnectNode):
+        yield from _right(node)
+    kinds, of_what, remedy = _FITTING[type(node)]
     if isinstance(node.function, type):
         name = node.function.__name__
         yield f"{name} is a class", f"give an instance: {name}()"
-    elif isinstance(node, UnkeyedNode) and not _is_a(node.function, OperatorFunction):
-        yield (
-            f"{_shown(node.function)} is not a function of a stream without keys",
-            "derive its class from hf.OperatorFunction, or say key_by(...) first",
-        )
-    elif not isinstance(node, UnkeyedNode) and not _is_a(
-        node.function, (KeyedFunction, BatchFunction, Aggregation, Windowed)
-    ):
-        yield (
-            f"{_shown(node.function)} is not a function of a keyed stream",
-            "derive its class from hf.KeyedFunction",
-        )
+    elif not _is_a(node.function, kinds):
+        yield f"{_shown(node.function)} is not a function of {of_what}", remedy
     if node.on_error not in ON_ERROR:
         yield f"on_error={node.on_error!r} is not known", f"use one of {', '.join(map(repr, ON_ERROR))}"
-    elif node.on_error == "dead-letter" and not isinstance(node.function, KeyedFunction | OperatorFunction):
+    elif node.on_error == "dead-letter" and not isinstance(node.function, functions.SINGLE_ROWS):
         yield "only a function that sees single rows can set them aside", "leave out on_error"
+
+
+_FITTING: dict[type[OperatorNode], tuple[tuple[type, ...], str, str]] = {
+    UnkeyedNode: (
+        (OperatorFunction,),
+        "a stream without keys",
+        "derive its class from hf.OperatorFunction, or say key_by(...) first",
+    ),
+    ConnectNode: ((CoFunction, IntervalJoin), "two streams", "derive its class from hf.CoFunction"),
+    OperatorNode: (
+        (KeyedFunction, BatchFunction, Aggregation, Windowed),
+        "a keyed stream",
+        "derive its class from hf.KeyedFunction",
+    ),
+}
+"""What an operator runs, what of, and what to do about anything else."""
+
+
+def _right(node: ConnectNode) -> _Found:
+    yield from _columns_exist(node.right, "key", node.right_key)
+    yield from _columns_exist(node.right, "order_by", node.right_order_by)
+    left, right = known_schema(node.parent), known_schema(node.right)
+    if left is not None and right is not None:
+        yield from pair_mistakes(node, left, right)
+    if isinstance(node.function, IntervalJoin):
+        yield from _join(node, node.function, left, right)
+
+
+def _join(node: ConnectNode, join: IntervalJoin, left: pa.Schema | None, right: pa.Schema | None) -> _Found:
+    wrong = list(join.mistakes())
+    yield from wrong
+    for side, parent in (("left", node.parent), ("right", node.right)):
+        if not watermarks_of(parent):
+            yield (
+                f"the {side} stream has no watermark, so its rows would be kept without end",
+                "declare stream.watermark('column', delay='10s') right after the source",
+            )
+    if not wrong and left is not None and right is not None:
+        yield from join.time_mistakes(left, right)
 
 
 def _key(node: OperatorNode) -> _Found:
@@ -235,7 +276,7 @@ def _output(node: OutputNode) -> _Found:
             yield f"{describe(operator)} sets no rows aside", "declare it with on_error='dead-letter'"
         return
     if node.name == LATE_ROWS:
-        if not isinstance(operator.function, Windowed):
+        if not isinstance(operator.function, Windowed | IntervalJoin):
             yield f"{describe(operator)} has no windows, so no row is late", "leave out late()"
         return
     declared = list(getattr(operator.function, "outputs", {}))
@@ -247,20 +288,16 @@ def _output(node: OutputNode) -> _Found:
 
 
 def _no_rows(node: OperatorNode, graph: Graph) -> _Found:
-    used = any(
-        node in (*getattr(other, "parents", ()), getattr(other, "parent", None))
-        for other in graph.nodes
-        if not isinstance(other, OutputNode)
-    )
+    used = any(node in parents_of(other) for other in graph.nodes if not isinstance(other, OutputNode))
     function = node.function
-    if used and isinstance(function, KeyedFunction | OperatorFunction) and functions.gives_no_rows(function):
-        name = f"{type(function).__name__}.process"
+    if used and isinstance(function, functions.SINGLE_ROWS) and functions.gives_no_rows(function):
+        name = f"{type(function).__name__}.{functions.handlers(function)[0]}"
         yield f"{name} yields no rows, but its output is used", "yield rows, or use only its side outputs"
 
 
 def _operator_texts(node: OperatorNode) -> Iterator[str]:
     """Mistakes that others put into words, remedy included."""
-    rows = known_schema(node.parent)
+    rows = known_input(node)
     keys = [field for field in rows or () if field.name in _names(node.key)]
     for key in keys:
         try:
@@ -285,6 +322,8 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
     yield from ttl_mistakes(node)
     if isinstance(node.function, DeclaringFunction):
         yield from functions.mistakes(node.function)
+    elif isinstance(node.function, IntervalJoin):
+        yield from _join_texts(node.function, rows, node.key)
     elif isinstance(node.function, Aggregation):
         yield from _aggregation_texts(node.function, rows, [key.name for key in keys])
     elif isinstance(node.function, Windowed):
@@ -313,6 +352,14 @@ def _window_texts(node: OperatorNode, function: Windowed, rows: pa.Schema | None
     if rows is not None and not told:
         try:
             function.output_schema(rows, _names(node.key))
+        except DefinitionError as error:
+            yield str(error)
+
+
+def _join_texts(join: IntervalJoin, rows: pa.Schema | None, key: tuple[str, ...]) -> Iterator[str]:
+    if rows is not None:
+        try:
+            join.output_schema(rows, key)
         except DefinitionError as error:
             yield str(error)
 

@@ -117,6 +117,8 @@ def _run_shard(task: KeyedTask, shard: int, rows: pa.Table) -> TaskResult:
 def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watch: StopWatch) -> TaskResult:
     line, context = task.shards[shard], task.context(shard)
     uncoordinated = _uncoordinated(task, shard, state)
+    if task.sides is not None:
+        rows = task.sides.arranged(rows)
     groups = rows[GROUP_COLUMN].combine_chunks().to_numpy(zero_copy_only=False)
     # What is combined has its place in the order with it.
     keyed = cut(task.layout, rows, groups, task.key, () if task.partials else task.order_by)

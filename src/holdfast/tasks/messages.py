@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.graph.uncoordinated import Uncoordinated
     from holdfast.state.encoding.layout import StateLayout
     from holdfast.state.files.schema_conversion import Lineage
+    from holdfast.tasks.operators.two_inputs import SideOrder
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,8 @@ class KeyedTask(OperatorTask):
     term: int = 0
     partials: Partials | None = None
     """Its rows come combined, by these."""
+    sides: SideOrder | None = None
+    """Of an operator with two inputs: how their rows are sorted."""
 
     @property
     def layout(self) -> StateLayout:

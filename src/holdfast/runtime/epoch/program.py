@@ -21,8 +21,10 @@ from holdfast.graph.column_types import (
     state_layout,
 )
 from holdfast.graph.event_time import no_timestamp, watermarks_of
+from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     MAIN_OUTPUT,
+    ConnectNode,
     Graph,
     Mistake,
     Node,
@@ -39,6 +41,7 @@ from holdfast.graph.job_graph import (
     parents_of,
 )
 from holdfast.graph.partials import Partials, partials_of
+from holdfast.graph.two_inputs import connected_schema, pair_mistakes
 from holdfast.graph.windows import Windowed
 from holdfast.state.encoding.keys import routing_expression
 from holdfast.state.encoding.layout import StateLayout
@@ -231,24 +234,40 @@ class _Typing:
 
     def _form(self, node: OperatorNode) -> OperatorForm:
         if node.uid not in self._forms:
-            given = frame_schema(self._frames[node.parent])
-            for column in (*node.key, *node.order_by):
-                if column not in given.names:
-                    raise DefinitionError(
-                        f"{node.place} {describe(node)}: there is no column {column!r} to key or order by; "
-                        f"its input has {', '.join(given.names)}"
-                    )
+            given = self._input(node)
             on = node.function.on if isinstance(node.function, Windowed) else None
             if on is not None and (wrong := no_timestamp(on, given)) is not None:
                 raise DefinitionError(str(Mistake(node.place, describe(node), *wrong)))
             layout = state_layout(node.uid, node.function, given, node.key)
             routing = routing_expression(given, node.key) if node.key else ""
-            marks = watermarks_of(node.parent)
+            marks = watermarks_of(node)
             naive = None if not marks else all(mark in self.naive for mark in marks)
             self._forms[node.uid] = OperatorForm(
                 given, layout, routing, Lineage.begin(layout), naive, _partials(node, given)
             )
         return self._forms[node.uid]
+
+    def _input(self, node: OperatorNode) -> pa.Schema:
+        given = self._side(node, node.parent, (*node.key, *node.order_by))
+        if not isinstance(node, ConnectNode):
+            return given
+        right = self._side(node, node.right, (*node.right_key, *node.right_order_by))
+        found = [*pair_mistakes(node, given, right)]
+        if isinstance(node.function, IntervalJoin):
+            found += node.function.time_mistakes(given, right)
+        if wrong := [Mistake(node.place, describe(node), *each) for each in found]:
+            raise DefinitionError("\n".join(map(str, wrong)))
+        return connected_schema(given, right, node.key)
+
+    def _side(self, node: OperatorNode, parent: StreamNode, columns: tuple[str, ...]) -> pa.Schema:
+        given = frame_schema(self._frames[parent])
+        for column in columns:
+            if column not in given.names:
+                raise DefinitionError(
+                    f"{node.place} {describe(node)}: there is no column {column!r} to key or order by; "
+                    f"its input has {', '.join(given.names)}"
+                )
+        return given
 
     def _empty(self, schema: pa.Schema) -> DataFrame:
         return self._spark.createDataFrame([], frame_ddl(schema))

@@ -30,7 +30,9 @@ from holdfast.checkpoint.store.records import (
 from holdfast.connectors.contract import MALFORMED, SiftingReader, Slice, SourceReader, VerifyingReader
 from holdfast.errors import EpochFailed, EpochInterrupted, MalformedInput
 from holdfast.graph.event_time import source_of, watermark_nodes
+from holdfast.graph.functions import CoFunction
 from holdfast.graph.job_graph import (
+    ConnectNode,
     OperatorNode,
     OutputNode,
     SourceNode,
@@ -47,6 +49,7 @@ from holdfast.runtime.epoch.observed_times import ObservedTimes, newest_now
 from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import Program, Stage, apply_transform, union_frames
 from holdfast.runtime.epoch.set_aside import Counts, RowsAside, malformed_input, rows_aside
+from holdfast.runtime.epoch.two_inputs import connected_frame
 from holdfast.runtime.placement import Placement, shard_expression
 from holdfast.runtime.spark_failures import explained
 from holdfast.runtime.spark_session import describe_jobs
@@ -69,6 +72,7 @@ from holdfast.tasks.messages import (
     decode_result,
 )
 from holdfast.tasks.operators.result import EventTime
+from holdfast.tasks.operators.two_inputs import SideOrder
 from holdfast.tasks.task_output import StagedReader
 from holdfast.tasks.unkeyed import run_unkeyed
 
@@ -217,7 +221,7 @@ class EpochRunner:
             if (partials := keyed.partials) is not None:
                 rows = partial(_combined_rows, frames, node, partials)
                 return self._one_per_shard(stage, job, rows, plan.parallelism, what)
-        return self._one_per_shard(stage, job, lambda: frames.frame(node.parent), plan.parallelism, what)
+        return self._one_per_shard(stage, job, lambda: frames.input(node), plan.parallelism, what)
 
     def _one_per_shard(
         self,
@@ -269,7 +273,8 @@ class EpochRunner:
             committed=start.committed,
             lineage=form.lineage,
             key=node.key,
-            order_by=node.order_by,
+            order_by=() if isinstance(node, ConnectNode) else node.order_by,
+            sides=_side_order(node),
             input=self.program.forms[node.uid].input,
             shards=tuple(start.lines[node.uid, shard] for shard in range(start.plan.parallelism)),
             uncoordinated=node.uncoordinated,
@@ -372,6 +377,12 @@ def _unprovable(frame: DataFrame) -> DataFrame:
     return frame.observe("holdfast", count(lit(1)))
 
 
+def _side_order(node: OperatorNode) -> SideOrder | None:
+    if isinstance(node, ConnectNode) and isinstance(node.function, CoFunction):
+        return SideOrder(node.order_by, node.right_order_by)
+    return None
+
+
 def _grouped(task: KeyedTask) -> Callable[..., pa.Table]:
     def body(key: tuple[pa.Scalar, ...], rows: pa.Table, placement: pa.Table) -> pa.Table:
         return run_operator_grouped(task, key, rows.drop_columns([SHARD_COLUMN]), placement)
@@ -417,6 +428,12 @@ class _EpochFrames:
     def add(self, stream: str, payload: Payload) -> None:
         """Take staged rows of a stream, to be read by later stages of this epoch."""
         self._staged.setdefault(stream, []).append(payload)
+
+    def input(self, node: OperatorNode) -> DataFrame:
+        """The rows that an operator reads."""
+        if isinstance(node, ConnectNode):
+            return connected_frame(node, self.frame(node.parent), self.frame(node.right))
+        return self.frame(node.parent)
 
     def frame(self, node: StreamNode) -> DataFrame:
         """The rows of a stream: staged ones if the stream is staged."""

@@ -44,7 +44,7 @@ class Watermarks:
         self._followed: dict[str, list[str]] = {}
         """Operator uid -> the sources whose watermarks it goes by."""
         for node in graph.operators:
-            sources = [source.uid for each in watermarks_of(node.parent) if (source := source_of(each))]
+            sources = [source.uid for each in watermarks_of(node) if (source := source_of(each))]
             if sources:
                 self._followed[node.uid] = sources
         self._times: dict[str, dict[str, PartitionTime]] = {

@@ -4,7 +4,7 @@
     LIST header   base | id                              next sequence number (8, big-endian)
     LIST item     base | id | sequence (8, big-endian)   the item
     MAP entry     base | id | map-key bytes              the value; before it the real map key, if shortened
-    TIMED entry   base | id | time, as a map key         the value
+    TIMED entry   base | id | time, as a map key         the value; or a time and a number, as one map key
     long key      base | 0xFF                            the real key bytes, where the base was shortened
 
     time index    key group (2) | 0x01 | id | time | key bytes      nothing: one for each TIMED entry
@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from holdfast.errors import DefinitionError
 from holdfast.state.encoding.codec import ValueCodec
-from holdfast.state.encoding.key_bytes import FIXED_BYTES, PRESENT, encode_column
+from holdfast.state.encoding.key_bytes import FIXED_BYTES, PRESENT, encode_column, words_to_array
 from holdfast.state.encoding.keys import (
     BASE_BYTES_MAX,
     KEY_SPACE,
@@ -56,7 +56,9 @@ ITEMS_START = b"\x00"
 """Not below this, behind `base | id`, are the items of a list; its header is."""
 TIME_SPACE = 0x01
 TIME_TYPE = pa.timestamp("us", "UTC")
-"""The map keys of TIMED states."""
+"""The map keys of TIMED states that have one entry for a time of a key."""
+TIME_AND_NUMBER = pa.struct([("at", TIME_TYPE), ("number", pa.int64())])
+"""The map keys of those that may have several."""
 _GROUP_BYTES = PREFIX_BYTES - 1
 
 
@@ -99,6 +101,18 @@ class StateField:
     def is_map(self) -> bool:
         """Whether it has entries with keys of their own."""
         return self.kind in (StateKind.MAP, StateKind.TIMED)
+
+    @property
+    def time_bytes(self) -> tuple[int, int]:
+        """Of a TIMED state: where the time begins in a map key, and how long the map key is."""
+        if pa.types.is_struct(self.type.key_type):
+            return 1, 1 + 2 * FIXED_BYTES
+        return 0, FIXED_BYTES
+
+    @property
+    def time_head(self) -> bytes:
+        """Of a TIMED state: what comes before the time in a map key."""
+        return _PRESENT * self.time_bytes[0]
 
     @property
     def value_type(self) -> pa.DataType:
@@ -245,7 +259,7 @@ def time_key(base: bytes, suffix: bytes, tail: bytes) -> bytes:
 
 def time_prefix(group: int, state: StateField) -> bytes:
     """What the time index has of one state in one key group begins with this, then come time and key."""
-    return group.to_bytes(_GROUP_BYTES, "big") + _TIME_SPACE + state.suffix
+    return group.to_bytes(_GROUP_BYTES, "big") + _TIME_SPACE + state.suffix + state.time_head
 
 
 def time_tail(at_us: int) -> bytes:
@@ -258,12 +272,30 @@ def time_of_tail(tail: bytes) -> int:
     return int.from_bytes(tail[1:FIXED_BYTES], "big") - _SIGN
 
 
-def of_time_key(key: bytes) -> tuple[int, bytes]:
+def of_time_key(key: bytes, state: StateField) -> tuple[int, bytes]:
     """The time, and the base of the key, that stand in a key of the time index."""
+    base, tail = entry_of_time_key(key, state)
+    start = state.time_bytes[0] + 1
+    return int.from_bytes(tail[start : start + FIXED_BYTES - 1], "big") - _SIGN, base
+
+
+def entry_of_time_key(key: bytes, state: StateField) -> tuple[bytes, bytes]:
+    """The base of the key, and what follows `base | id` in the TIMED entry, that stand in a key of the time
+    index."""
     start = PREFIX_BYTES + 1
-    end = start + FIXED_BYTES
-    return time_of_tail(key[start:end]), key[:_GROUP_BYTES] + _KEY_SPACE + key[end:]
+    end = start + state.time_bytes[1]
+    return key[:_GROUP_BYTES] + _KEY_SPACE + key[end:], key[start:end]
 
 
+def times_and_numbers(tails: Sequence[bytes]) -> pa.Array:
+    """The map keys of TIMED entries whose keys are of type `TIME_AND_NUMBER`."""
+    cells = np.frombuffer(b"".join(tails), _TAGGED_PAIR)
+    at, number = (
+        words_to_array(cells[field.name].astype(np.uint64), field.type) for field in TIME_AND_NUMBER
+    )
+    return pa.StructArray.from_arrays([at, number], fields=list(TIME_AND_NUMBER))
+
+
+_TAGGED_PAIR = np.dtype([("tag", "u1"), ("at_tag", "u1"), ("at", ">u8"), ("n_tag", "u1"), ("number", ">u8")])
 _TIME_SPACE, _KEY_SPACE, _PRESENT = bytes([TIME_SPACE]), bytes([KEY_SPACE]), bytes([PRESENT])
 _SIGN = 1 << 63

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.graph.aggregates import Aggregation
-from holdfast.graph.functions import BatchFunction, KeyedFunction
+from holdfast.graph.functions import BatchFunction, CoFunction, KeyedFunction
+from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.partials import Partials
 from holdfast.graph.windows import (
     CLOSINGS,
@@ -25,13 +26,15 @@ from holdfast.tasks.operators.batch_function import run_batch
 from holdfast.tasks.operators.count_windows import run_count_windows
 from holdfast.tasks.operators.due import earliest
 from holdfast.tasks.operators.expiry import earliest_expiry, expire, stamp
+from holdfast.tasks.operators.interval_join import first_given_up, run_interval_join
 from holdfast.tasks.operators.result import EpochContext, EventTime, OperatorResult
 from holdfast.tasks.operators.row_function import run_rows
 from holdfast.tasks.operators.session_windows import run_session_windows
 from holdfast.tasks.operators.shard_rows import KeyedSlice
 from holdfast.tasks.operators.time_windows import next_close, run_time_windows
+from holdfast.tasks.operators.two_inputs import run_sides
 
-KeyedOperator = KeyedFunction | BatchFunction | Aggregation | Windowed
+KeyedOperator = KeyedFunction | BatchFunction | Aggregation | Windowed | CoFunction | IntervalJoin
 """The functions of operators with keys."""
 
 _WINDOWS = {
@@ -71,6 +74,10 @@ def _run(
         return run_aggregate(function, layout, keyed, state, ctx, partials)
     if isinstance(function, Windowed):
         return _WINDOWS[type(function.window)](function, layout, keyed, state, ctx)
+    if isinstance(function, IntervalJoin):
+        return run_interval_join(function, layout, keyed, state, ctx)
+    if isinstance(function, CoFunction):
+        return run_sides(function, layout, keyed, state, ctx)
     if isinstance(function, BatchFunction):
         return run_batch(function, layout, keyed, state, ctx)
     return run_rows(function, layout, keyed, state, ctx)
@@ -108,6 +115,8 @@ def next_due(
         )
     if isinstance(function, Windowed):
         return NextDue(event_us=first(CLOSINGS))
+    if isinstance(function, IntervalJoin):
+        return NextDue(event_us=first_given_up(function, layout, groups, state))
     return NextDue(
         event_us=soonest("event", first(EVENT_TIMERS)),
         processing_us=soonest("processing", first(PROCESSING_TIMERS)),

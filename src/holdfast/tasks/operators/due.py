@@ -15,6 +15,7 @@ from holdfast.state.encoding.layout import (
     LONG_KEY_SUFFIX,
     StateField,
     StateLayout,
+    entry_of_time_key,
     is_shortened,
     of_time_key,
     time_of_tail,
@@ -36,8 +37,21 @@ def due_times(field: StateField, groups: KeyGroupRange, state: ShardState, until
         prefix = time_prefix(group, field)
         end = None if until_us >= FOREVER_US else prefix + time_tail(until_us + 1)
         for key, _ in state.scan(prefix, end):
-            at_us, base = of_time_key(key)
+            at_us, base = of_time_key(key, field)
             found.setdefault(base, []).append(at_us)
+    return found
+
+
+def due_entries(
+    field: StateField, groups: KeyGroupRange, state: ShardState, until_us: int
+) -> list[tuple[bytes, bytes]]:
+    """Of the entries of a TIMED state with times up to `until_us` the base and the map key. Reads nothing
+    that is not due."""
+    found = []
+    for group in range(groups.first, groups.end):
+        prefix = time_prefix(group, field)
+        end = None if until_us >= FOREVER_US else prefix + time_tail(until_us + 1)
+        found += [entry_of_time_key(key, field) for key, _ in state.scan(prefix, end)]
     return found
 
 
@@ -59,7 +73,7 @@ def earliest(
         next(state.scan(time_prefix(group, field), start=start), None)
         for group in range(groups.first, groups.end)
     )
-    return min((of_time_key(found[0])[0] for found in firsts if found is not None), default=None)
+    return min((of_time_key(found[0], field)[0] for found in firsts if found is not None), default=None)
 
 
 def with_keys(

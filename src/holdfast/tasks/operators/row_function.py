@@ -20,8 +20,8 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError
 from holdfast.graph.contexts import Context, FunctionContext, ShardContext
 from holdfast.graph.functions import (
-    KeyedFunction,
     OperatorFunction,
+    RowsByKey,
     has_timers,
     output_schema,
     side_schemas,
@@ -64,7 +64,12 @@ from holdfast.tasks.operators.shard_rows import KeyedSlice, by_key
 
 
 def run_rows(
-    function: KeyedFunction, layout: StateLayout, keyed: KeyedSlice, state: ShardState, ctx: EpochContext
+    function: RowsByKey,
+    layout: StateLayout,
+    keyed: KeyedSlice,
+    state: ShardState,
+    ctx: EpochContext,
+    running: type[RowsRun] | None = None,
 ) -> OperatorResult:
     """Run the function over the rows of a shard, then over the timers that are due in its key groups.
     UserCodeError where its code fails, or a dead letter."""
@@ -72,7 +77,7 @@ def run_rows(
     if has_timers(function):
         keyed, timers = due_timers(layout, keyed, state, ctx)
     bound = partial(bind, layout=layout, bases=keyed.bases, state=state, at=ctx.instants)
-    run = RowsRun(function, keyed, ctx, bound, timers=timers)
+    run = (running or RowsRun)(function, keyed, ctx, bound, timers=timers)
     run.run()
     return OperatorResult(run.outputs(), run.changes())
 
@@ -205,6 +210,17 @@ class RowsRun:
             timers.event, timers.processing, clock_us, before_us, time is not None
         )
 
+    def rows(self) -> Iterator[Any]:
+        """The rows as Python objects, key by key."""
+        order = by_key(self.keyed.index, self.keyed.key_count)
+        return row_objects(self.keyed.rows.take(pa.array(order)), self.ctx)
+
+    @property
+    def process(self) -> Callable[[Any, FunctionContext], Any]:
+        """What handles a row."""
+        handle: Callable[[Any, FunctionContext], Any] = self.function.process
+        return handle
+
     def run(self) -> None:
         """Every row, as `on_error` says."""
         if self.ctx.on_error == "dead-letter":
@@ -214,10 +230,10 @@ class RowsRun:
 
     def _to_the_end(self) -> None:
         """Every row; the first failure ends it."""
-        process, context = self.function.process, self.row_context
+        process, context = self.process, self.row_context
         cells, made, sides = self.cells, self.made[MAIN_OUTPUT], len(self.made) > 1
         extend, ended = made.extend, self.ends[MAIN_OUTPUT].append
-        rows = _row_objects(self.keyed, self.ctx)
+        rows = self.rows()
         row = output = None
         try:
             for number, (key, count) in enumerate(zip(self.keys, self.counts, strict=True)):
@@ -249,13 +265,13 @@ class RowsRun:
 
     def _set_failures_aside(self) -> None:
         """Every row; one that fails, or makes what does not fit, becomes a dead letter and is undone."""
-        rows = _row_objects(self.keyed, self.ctx)
+        rows = self.rows()
         for number, (key, count) in enumerate(zip(self.keys, self.counts, strict=True)):
             self.row_context._key = key
             for cell in self.cells:
                 cell.load(number)
             for row in islice(rows, count):
-                self._one_or_dead(self.function.process, row, key)
+                self._one_or_dead(self.process, row, key)
             if self.timers is not None:
                 for at in self._due():
                     self._one_or_dead(self.function.on_timer, at, key)
@@ -339,10 +355,8 @@ class RowsRun:
         return changes
 
 
-def _row_objects(keyed: KeyedSlice, ctx: EpochContext) -> Iterator[Any]:
-    """The rows as Python objects, key by key."""
-    order = by_key(keyed.index, keyed.key_count)
-    rows = keyed.rows.take(pa.array(order))
+def row_objects(rows: pa.Table, ctx: EpochContext) -> Iterator[Any]:
+    """Rows as Python objects, in their order."""
     columns = [_objects(rows.column(name), repr(name), ctx) for name in rows.column_names]
     return map(tuple.__new__, repeat(row_class(tuple(rows.column_names))), zip(*columns, strict=True))
 

@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from holdfast.graph.column_types import state_layout
 from holdfast.graph.partials import Partials
+from holdfast.graph.two_inputs import LEFT_COLUMN, RIGHT_COLUMN, connected_schema
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.tasks.operators.dispatch import run_function
 from holdfast.tasks.operators.result import EpochContext, EventTime, OperatorResult
 from holdfast.tasks.operators.shard_rows import cut
+from holdfast.tasks.operators.two_inputs import SideOrder
 
 ALL_GROUPS = KeyGroupRange(KeyGroup(0), KeyGroup(128))
 
@@ -62,11 +64,7 @@ class Harness:
         self, rows: Sequence[Any], time: EventTime | None = None, clock_ms: int = 1_000
     ) -> OperatorResult:
         """Run without applying."""
-        columns = [
-            pa.array(list(column), field.type)
-            for column, field in zip(zip(*rows, strict=True), self.schema, strict=bool(rows))
-        ] or [pa.array([], field.type) for field in self.schema]
-        return self.compute_table(pa.Table.from_arrays(columns, schema=self.schema), None, time, clock_ms)
+        return self.compute_table(self.table(rows), None, time, clock_ms)
 
     def compute_table(
         self,
@@ -79,6 +77,14 @@ class Harness:
         ctx = EpochContext("op", self.epoch + 1, clock_ms, 0, self.on_error, time, ALL_GROUPS)
         keyed = cut(self.layout, table, groups, self.key, () if partials else self.order_by)
         return run_function(self.function, self.layout, keyed, self.state, ctx, partials)
+
+    def table(self, rows: Sequence[Any]) -> pa.Table:
+        """Rows as the operator gets them."""
+        columns = [
+            pa.array(list(column), field.type)
+            for column, field in zip(zip(*rows, strict=True), self.schema, strict=bool(rows))
+        ] or [pa.array([], field.type) for field in self.schema]
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
     def epoch_of(
         self, rows: Sequence[Any], time: EventTime | None = None, clock_ms: int = 1_000
@@ -102,3 +108,30 @@ class Harness:
     def rows_of(self, rows: Sequence[Any], output: str = "") -> list[tuple[Any, ...]]:
         """Run one epoch; the sorted rows of one output."""
         return sorted(tuple(row.values()) for row in self.epoch_of(rows).outputs[output].to_pylist())
+
+
+class SidesHarness(Harness):
+    """The same for an operator over two streams: rows are given as ("left", row) and ("right", row)."""
+
+    def __init__(
+        self,
+        function: Any,
+        left: pa.Schema,
+        right: pa.Schema,
+        key: Sequence[str],
+        right_key: Sequence[str] = (),
+        *,
+        order: SideOrder | None = None,
+        on_error: Any = "fail",
+    ) -> None:
+        super().__init__(function, connected_schema(left, right, key), key, on_error=on_error)
+        self.right_key, self.order = tuple(right_key or key), order or SideOrder()
+        self.sides = {"left": (LEFT_COLUMN, left, self.key), "right": (RIGHT_COLUMN, right, self.right_key)}
+
+    def table(self, rows: Sequence[Any]) -> pa.Table:
+        made = []
+        for side, values in rows:
+            column, schema, key = self.sides[side]
+            row = dict(zip(schema.names, values, strict=True))
+            made.append({column: row, **{ours: row[own] for ours, own in zip(self.key, key, strict=True)}})
+        return self.order.arranged(pa.Table.from_pylist(made, schema=self.schema))
