@@ -145,3 +145,13 @@ def test_the_harness_says_what_the_job_does(place: Path, spark: SparkSession) ->
         assert {key: harness.state(key) for key in harness.keys} == {
             key: reader.get("balances", key).values for key in ("anna", "ben")
         }
+
+
+def test_ad_clicks(place: Path, spark: SparkSession) -> None:
+    run("ad_clicks.py", spark)
+    rows = json_rows(place / "out" / "ads")
+    assert sorted(row["ad"] for row in rows) == list(range(2_000)), "each ad once: it has one click at most"
+    clicked = [row for row in rows if row.get("at") is not None]
+    assert 200 < len(clicked) < 450, "of every fourth ad, two clicks of three come within the minute"
+    assert all(row["ts"] <= row["at"] for row in clicked)
+    assert json_rows(place / "out" / "late") == []
