@@ -74,7 +74,7 @@ def test_where_only_deltas_differ_the_rest_is_not_read(
 ) -> None:
     made = grown(tmp_path)
     monkeypatch.setattr(diff, "KEYS_MAX", 100)
-    monkeypatch.setattr(diff, "state_entries", lambda *args: pytest.fail("everything was read"))
+    monkeypatch.setattr(diff, "live_entries", lambda *args: pytest.fail("everything was read"))
     assert of(made, 1, 2).changed == 1
 
 
@@ -90,13 +90,13 @@ def test_key_groups_of_the_very_same_files_are_not_read(
 ) -> None:
     made = grown(tmp_path)
     read: list[str] = []
-    plain = diff.state_entries
+    plain = diff.live_entries
 
     def seen(stored, uid, groups=None):  # type: ignore[no-untyped-def]
         read.append(str(groups))
         return plain(stored, uid, groups)
 
-    monkeypatch.setattr(diff, "state_entries", seen)
+    monkeypatch.setattr(diff, "live_entries", seen)
     assert not of(made, 2, 2).differs
     assert read == []
 
