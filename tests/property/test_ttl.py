@@ -271,7 +271,7 @@ def test_values_from_before_the_ttl_count_from_the_upgrade(
 
 def test_a_ttl_that_is_removed_keeps_for_good_what_had_not_expired(tmp_path: Path, backend: str) -> None:
     world = Living(tmp_path, _kept("10s"), ("at",))
-    world.step(_step(0, backend), WRITTEN[:5])
+    world.step(_step(0, backend), WRITTEN[:6])
     world.step(_step(9_000, backend, 2), WRITTEN[5:])
     world.step(_step(1_500, backend), [])
     assert world.upgrade(_kept(None))[0].endswith(
@@ -280,8 +280,13 @@ def test_a_ttl_that_is_removed_keeps_for_good_what_had_not_expired(tmp_path: Pat
     world.step(_step(1_000_000, backend, lost=True), [])
     # Expired, but not removed yet when the ttl went: what is removed in batches may come to stay.
     assert [row[0] for row in world.stored()][-15:] == list(range(5, 20))
-    entries = world.state()
-    assert not any(in_time_index(key) for key in entries)
+    world.shown.clear()
+    world.step(_step(10_000, backend), [(5, 1, LOOK), (8, 108, WRITE)])
+    assert sorted(map(_frozen, world.shown)) == [
+        (5, 1, 105, (105,), ((105, 105),), 105), (8, 108, 108, (108, 108), ((108, 108),), 108),
+    ]  # fmt: skip
+    details = world.upgrade(_kept(None))
+    assert details == ["long", "list of long", "map state of long to long", "long"], "nothing changes twice"
 
 
 @pytest.mark.parametrize("snapshots", [0, 2], ids=["deltas", "snapshots"])

@@ -12,8 +12,10 @@ from holdfast.errors import DefinitionError
 from holdfast.graph import aggregates as hf
 from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.streams import Declaration
+from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.graph.validate import check, mistakes
 from holdfast.state.cells.declarations import ListState, ValueState
+from holdfast.storage.key_saves.files import FileStateStorage
 
 
 class Totals(KeyedFunction):
@@ -414,3 +416,40 @@ def test_the_columns_of_a_sources_dead_letters_are_known(tmp_path: Path) -> None
     events.sink(MemorySink(), uid="out")
     events.dead_letters().key_by("nothing").process(Totals(), uid="totals").sink(MemorySink(), uid="bad")
     assert "key column 'nothing' does not exist; there are file, line, row, reason, epoch" in only(job)
+def _ttl_function(base: Any, **given: Any) -> Any:
+    class Short(base):
+        output = "user string"
+        kept = ListState("long", **given) if base is OperatorFunction else ValueState("long", **given)
+
+        def process(self, row: Any, ctx: Any) -> Any:
+            yield (row.user,)
+
+    return Short()
+
+
+def test_event_time_without_a_watermark_ends_no_state() -> None:
+    function = _ttl_function(KeyedFunction, ttl="7d", clock="event")
+    job, stream = keyed()
+    stream.key_by("user").process(function, uid="short").sink(MemorySink(), uid="out")
+    assert "Short.kept expires by event time, and there is no watermark before this operator" in only(job)
+    job, stream = keyed()
+    timed = stream.watermark("ts", delay="10s")
+    timed.key_by("user").process(function, uid="short").sink(MemorySink(), uid="out")
+    assert lines(job) == []
+
+
+def test_state_without_keys_and_keys_that_are_saved_on_their_own_have_no_ttl() -> None:
+    job, stream = keyed()
+    stream.process(_ttl_function(OperatorFunction, ttl="7d"), uid="short").sink(MemorySink(), uid="out")
+    assert "Short.kept has a ttl, but state without keys has none; leave it out" in only(job)
+    job, stream = keyed()
+    function = _ttl_function(KeyedFunction, ttl="7d")
+    saved = Uncoordinated(storage=FileStateStorage("states"), every="20s")
+    stream.key_by("user").process(function, uid="short", protection=saved).sink(MemorySink(), uid="out")
+    assert "what has expired would come back from their saves; leave out ttl, or protection" in only(job)
+
+
+def test_the_ttl_of_an_aggregate_is_checked_with_everything_else() -> None:
+    job, stream = keyed()
+    stream.key_by("user").aggregate(uid="sums", ttl="0s", n=hf.count()).sink(MemorySink(), uid="out")
+    assert "ttl='0s' is no time at all" in only(job)

@@ -29,12 +29,14 @@ from holdfast.state.contract import EMPTY_VERSION, DeltaStep, StateTarget, Versi
 from holdfast.state.encoding.arrow_values import column_of
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
+from holdfast.state.encoding.ttl import Instants
 from holdfast.state.encoding.types import parse_type
 from holdfast.state.files.delta import Changes, EntryChange, ValueChange, to_entries, write_delta
 from holdfast.state.files.schema_conversion import Lineage
 from holdfast.state.local.backends import open_state
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
+from holdfast.tasks.operators.expiry import stamp
 
 Values = dict[str, Any]
 Keys = dict[tuple[Any, ...], Values]
@@ -100,6 +102,7 @@ class MadeCheckpoint:
         """One epoch that leaves these keys with these states (an empty dict: with none), committed."""
         changes = changes_between(self.layout, self.model, changed, self.key_groups)
         epoch = self.view.last_epoch + 1
+        stamp(self.layout, changes, Instants(epoch * 1_000))
         deltas = []
         for groups in self.shards:
             version = Version(epoch=epoch, attempt=1, result=f"r{epoch}-{groups}")
@@ -197,6 +200,8 @@ def _cut(changes: Changes, groups: KeyGroupRange) -> Changes:
         for state, change in getattr(changes, name).items():
             inside = np.flatnonzero(place[change.rows] >= 0)
             parts = {"values": change.values.take(pa.array(inside)), "deleted": change.deleted[inside]}
+            if change.times is not None:
+                parts["times"] = change.times[inside]
             if isinstance(change, EntryChange):
                 parts["entry"] = change.entry.take(pa.array(inside))
             getattr(own, name)[state] = type(change)(rows=place[change.rows[inside]], **parts)

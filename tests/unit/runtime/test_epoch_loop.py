@@ -1,21 +1,25 @@
-"""What is refused before a leader plans anything."""
+"""What is refused, and what is known, before a leader plans anything."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as replace_record
 
 from holdfast.checkpoint.chain.commits import Committed
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import CommitRecord
+from holdfast.checkpoint.store.records import CommitRecord, NextDue
 from holdfast.connectors.contract import Mark
 from holdfast.errors import RestoreError
-from holdfast.runtime.epoch_loop import _refuse_gone_on
+from holdfast.runtime.epoch_loop import _lines_of, _refuse_gone_on
 from holdfast.runtime.leader_context import LeaderContext
+from holdfast.state.contract import Version
 from holdfast.storage.local_directory import LocalStorage
+from tests.unit.inspect.stored import MadeCheckpoint
 from tests.unit.runtime.leader_kit import leader_of
 
 
@@ -51,3 +55,25 @@ def test_what_the_leader_before_us_showed_after_we_had_read_the_chain_is_not_hel
     view = committed(seeded, 1)
     committed(seeded, 2)
     _refuse_gone_on(seeded, view, {"out": Mark(2)})
+
+
+@pytest.mark.parametrize(("generation", "known"), [(0, True), (1, False)], ids=["same code", "other code"])
+def test_when_something_is_due_is_not_known_after_an_upgrade(
+    tmp_path: Path, generation: int, known: bool
+) -> None:
+    """A ttl that has changed may have made due what was not; an idle shard would never find out."""
+    made = MadeCheckpoint(tmp_path, parallelism=1)
+    made.commit({("ann", 1): {"total": 1}})
+    (delta,) = made.view.live_deltas("totals")
+    record = replace_record(delta, parent=delta.version, version=Version(2, 1, "r"), next_due=NextDue())
+    view = made._commit([record], [], None)
+    form = SimpleNamespace(layout=replace(made.layout, generation=generation))
+    program = SimpleNamespace(uncoordinated={}, keyed_uids=["totals"], forms={"totals": form})
+    context: Any = SimpleNamespace(
+        program=program,
+        settings=SimpleNamespace(key_groups=made.key_groups),
+        recovery=SimpleNamespace(damaged=frozenset()),
+    )
+    ledger: Any = None
+    (line,) = _lines_of(context, view, 1, ledger).values()
+    assert line.next_due == (NextDue() if known else None)

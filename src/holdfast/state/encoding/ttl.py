@@ -94,6 +94,8 @@ class Ttl:
         return now_us is not None and (at_us == UNKNOWN_US or (now_us - at_us) * TTL_STEPS >= self.us)
 
     def __str__(self) -> str:
+        if self.ms == TTL_MAX_MS:
+            return "kept for good"
         clock = ", event time" if self.clock == "event" else ""
         return f"ttl {_duration_text(self.ms)} since {self.since}{clock}"
 

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.state.encoding.layout import STATE_ID_MAX, StateField, StateKind, StateLayout
-from holdfast.state.encoding.ttl import Ttl
+from holdfast.state.encoding.ttl import TTL_MAX_MS, Ttl
 from holdfast.state.encoding.types import is_variant, type_ddl
 from holdfast.state.files.schema_conversion import Generation, Lineage
 
@@ -106,7 +106,7 @@ class _Evolving:
                 fields.append(replace(state, id=next_id))
                 next_id += 1
             else:
-                fields.append(replace(state, id=old.id))
+                fields.append(replace(state, id=old.id, ttl=_kept_ttl(old, state)))
                 if (fill := self._compare(old, state)) is not None:
                     fills[old.id] = fill
         self._drop({old.name for old in sources.values()})
@@ -206,9 +206,10 @@ class _Evolving:
             parts.append(f"{shown(old)} to {shown(new)}")
         if finding.dropped:
             parts.append(f"{', '.join(finding.dropped)} dropped")
-        if old.ttl != new.ttl:
+        other_ttl = old.ttl != _kept_ttl(old, new)
+        if other_ttl:
             parts.append(_ttl_change(old.ttl, new.ttl))
-        what = What.CONVERTED if retyped or old.ttl != new.ttl else What.RENAMED if parts else What.KEPT
+        what = What.CONVERTED if retyped or other_ttl else What.RENAMED if parts else What.KEPT
         self.changes.append(StateChange(new.name, what, "; ".join(parts) or shown(new)))
 
     def _drop(self, going_on: set[str]) -> None:
@@ -296,6 +297,14 @@ def widens(old: pa.DataType, new: pa.DataType) -> bool:
     if pa.types.is_float32(old):
         return bool(pa.types.is_float64(new))
     return bool(pa.types.is_date(old) and pa.types.is_timestamp(new) and new.tz is None)
+
+
+def _kept_ttl(old: StateField, new: StateField) -> Ttl | None:
+    """The ttl to go on with. A list that had one may have gaps between its items, which only a list with a ttl
+    is read with: it gets one that never ends."""
+    if new.ttl is None and old.ttl is not None and new.kind is StateKind.LIST:
+        return replace(old.ttl, ms=TTL_MAX_MS)
+    return new.ttl
 
 
 def _ttl_change(old: Ttl | None, new: Ttl | None) -> str:

@@ -1,7 +1,7 @@
 """Removes what has expired from a shard's state, a bounded part in every epoch, with or without rows.
 
 What is due is found by the index of expiries. An entry that is met there has expired, and is deleted; or its
-age was not known, and counts from now; or it was written since, and is found again under its new time.
+age was not known, and counts from now; or it was written since, and is in the index under its new time.
 Always true: what the function has changed in the epoch is left as it is; what is met is no more than
 `EXPIRED_MAX`, the rest is still due afterwards. What user code sees does not depend on any of this.
 """
@@ -23,7 +23,6 @@ from holdfast.state.encoding.expiry_index import (
     due_of,
     entry_of,
     expiry_end,
-    expiry_keys,
     expiry_prefix,
 )
 from holdfast.state.encoding.layout import (
@@ -41,6 +40,9 @@ from holdfast.tasks.operators.due import with_changed_keys
 
 EXPIRED_MAX = 100_000
 """Entries that one epoch looks at, of one state in one shard."""
+
+
+_FIRST_MS = -(1 << 52)
 
 
 def stamp(layout: StateLayout, changes: Changes, at: Instants) -> None:
@@ -61,15 +63,15 @@ def expire(
     limit: int = EXPIRED_MAX,
 ) -> tuple[Changes, list[Entry]]:
     """The changes of an epoch, with what has expired removed; and what that means for the index."""
-    index: dict[bytes, bytes | None] = {}
+    left: list[bytes] = []
     for expiring in layout.expiring:
         assert expiring.ttl is not None
         now_us = at.now(expiring.ttl)
         if now_us is not None:
             sweep = _Sweep(layout, expiring, changes, state, now_us, limit)
             changes = sweep.run(groups)
-            index.update(sweep.index)
-    return changes, list(index.items())
+            left += sweep.left_places
+    return changes, [(key, None) for key in left]
 
 
 def earliest_expiry(state_field: StateField, groups: KeyGroupRange, state: ShardState) -> int | None:
@@ -77,7 +79,9 @@ def earliest_expiry(state_field: StateField, groups: KeyGroupRange, state: Shard
     firsts = (
         next(state.scan(expiry_prefix(group, state_field)), None) for group in range(groups.first, groups.end)
     )
-    return min((due_of(found[0]) * 1_000 for found in firsts if found is not None), default=None)
+    due = min((due_of(found[0]) for found in firsts if found is not None), default=None)
+    # What is due before everything else: 64 bits of µs do not go back that far.
+    return None if due is None else max(due, _FIRST_MS) * 1_000
 
 
 class _Fate(Enum):
@@ -119,7 +123,8 @@ class _Sweep:
         assert of.ttl is not None
         self.layout, self.field, self.ttl = layout, of, of.ttl
         self.changes, self.state, self.now_us, self.left = changes, state, now_us, limit
-        self.index: dict[bytes, bytes | None] = {}
+        self.left_places: list[bytes] = []
+        """Keys of the index under which there is nothing more to be found."""
         self._changed = _fates(of, changes)
         self._met = _Met()
         self._emptied: list[bytes] = []
@@ -136,7 +141,7 @@ class _Sweep:
             due.setdefault(entry_of(self.layout, key), []).append(key)
         stored = self.state.get_many([base + self.field.suffix + tail for base, tail in due])
         for ((base, tail), keys), value in zip(due.items(), stored, strict=True):
-            self.index.update(dict.fromkeys(keys))
+            self.left_places += keys
             if value is not None:
                 self._look_at(base, tail, value)
         return self._put()
@@ -159,7 +164,6 @@ class _Sweep:
         if expired or at_us == UNKNOWN_US:
             self._met.add(base, tail, stored, expired)
             return _Fate.GONE if expired else _Fate.WRITTEN
-        self.index[expiry_keys(self.field, [base], np.array([at_us]), [tail])[0]] = b""
         return _Fate.KEPT
 
     def _look_at_lists(self, groups: KeyGroupRange) -> None:
@@ -170,7 +174,7 @@ class _Sweep:
                 self._unfinished = base
                 return
             done.add(base)
-            self.index[key] = None
+            self.left_places.append(key)
 
     def _look_at_list(self, base: bytes, *, whole: bool) -> bool:
         """See to the items of a list, from the first on until one is kept. One that was changed in place may
@@ -219,7 +223,7 @@ class _Sweep:
         """Those that lead to the places in the index that these entries leave for good. In the place of an
         item that is not due itself, or of a list that was not looked at to the end, there may be others."""
         times = times_of(self._met.stored)
-        gone = due_ms(self.ttl, times) * 1_000 <= self.now_us
+        gone = due_ms(self.ttl, times) <= self.now_us // 1_000
         if self._unfinished is not None:
             gone &= np.array([base != self._unfinished for base in self._met.bases], np.bool_)
         found: Times = np.where(gone, times, UNKNOWN_US)

@@ -6,6 +6,7 @@ from dataclasses import replace as with_view
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replace_record
 
 from holdfast.checkpoint.chain.checkpoint import Checkpoint, open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain
@@ -17,14 +18,14 @@ from holdfast.checkpoint.savepoints.start_from import finish_claim, open_seeded,
 from holdfast.checkpoint.savepoints.stored_savepoint import find_claim, read_savepoint, verify_savepoint
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
-from holdfast.checkpoint.store.records import ClaimedRecord, PlanRecord
+from holdfast.checkpoint.store.records import ClaimedRecord, PartitionTime, PlanRecord
 from holdfast.errors import CorruptionError, FencedOut, HoldfastError, RestoreError
 from holdfast.ids import CommitNumber, EpochId
 from holdfast.storage.contract import Put, Storage
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
-from tests.unit.checkpoint.kept import GROUPS, MemoryStorage, on_each_part
+from tests.unit.checkpoint.kept import GROUPS, MemoryStorage, commit, draft, on_each_part
 from tests.unit.checkpoint.saved import RANGES, advance, contents, grown, new_checkpoint, take
 
 
@@ -80,6 +81,19 @@ def test_a_new_checkpoint_begins_with_the_state_of_the_savepoint() -> None:
     assert contents(storage, to_manifest(view)) == contents(savepoint, record.manifest)
     assert (checkpoint.job.seeded_from, checkpoint.job.identity) == (record.id, "run-a")
     assert savepoint.objects == before
+
+
+def test_event_time_goes_on_where_it_was_in_the_savepoint() -> None:
+    """What has expired by it would come back otherwise, and late rows would be on time."""
+    checkpoint, savepoint, storage = new_checkpoint(MemoryStorage()), Place("memory://savepoint"), Place()
+    view = grown(checkpoint)
+    times = {"in": {"": PartitionTime(newest_us=7, seen_ms=1)}}
+    record = replace_record(draft(view, deltas=()), staged=(), event_times=times, watermarks={"sum": 5})
+    commit(checkpoint.chain, view, record)
+    take(checkpoint, savepoint)
+    begin(storage, savepoint)
+    seeded = Chain(storage).load()
+    assert (seeded.event_times, seeded.watermarks) == (times, {"sum": 5})
 
 
 def test_commits_rewinds_and_plans_go_on_after_the_seed() -> None:

@@ -6,11 +6,14 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.ids import KeyGroup, KeyGroupRange
-from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
+from holdfast.state.encoding.expiry_index import UNKNOWN_DUE_MS, due_of, entry_of
+from holdfast.state.encoding.layout import StateField, StateKind, StateLayout, in_time_index
+from holdfast.state.encoding.ttl import UNKNOWN_US, Ttl
 from holdfast.state.encoding.types import parse_schema, parse_type
 from holdfast.state.files.delta import (
     Changes,
@@ -170,3 +173,63 @@ def test_a_long_key_whose_state_did_not_change_leaves_no_entry() -> None:
     changes = _changes(users=("u" * 1000,))
     changes.values["total"] = ValueChange(np.array([], np.int64), pa.array([], _TOTAL.type))
     assert to_entries(_LAYOUT, changes) == []
+
+
+def _timed() -> tuple[StateLayout, Changes]:
+    """The story, of states with a ttl: some times are known, others are not."""
+    fields = tuple(replace(field, ttl=Ttl(60_000)) for field in _LAYOUT.fields)
+    changes = _story()
+    changes.values["total"].times = np.array([1_000_000, UNKNOWN_US])
+    changes.entries["seen"].times = np.array([3_000_000, UNKNOWN_US])
+    changes.entries["by_day"].times = np.array([4_000_000, 5_000_000])
+    return replace(_LAYOUT, fields=fields), changes
+
+
+def test_times_stand_in_front_of_values_and_in_a_column_of_format_2() -> None:
+    layout, changes = _timed()
+    data = write_delta(layout, changes)
+    table = pq.read_table(pa.BufferReader(data))
+    assert table.schema.metadata[b"holdfast.format"] == b"2"
+    assert [at and at.second for at in table["written"].to_pylist()] == [None, 5, 4, 1, None, None, 3]
+    entries = dict(to_entries(layout, changes))
+    assert to_entries(layout, read_delta(layout, data, "d")) == sorted(entries.items())
+    bo, _, cy = changes.bases
+    without = dict(to_entries(_LAYOUT, _story()))
+    assert entries[bo + b"\x01"] == (1_000_000).to_bytes(8, "little") + (without[bo + b"\x01"] or b"")
+    assert entries[cy + b"\x02"] == (2).to_bytes(8, "big"), "a header has no time"
+
+
+def test_the_index_has_what_is_written_and_no_longer_what_is_deleted_with_its_time() -> None:
+    layout, changes = _timed()
+    found = [entry for entry in to_entries(layout, changes) if in_time_index(entry[0])]
+    places = {(entry_of(layout, key), due_of(key)): value for key, value in found}
+    bo, al, cy = changes.bases
+    day = {name: b"\x01\x00\x00\x00\x03" + name.encode() for name in ("mon", "tue")}
+    # A step is 3.75 s, so that what expires at 61 s is due at 63.75.
+    assert places == {
+        ((bo, b""), 63_750): b"",
+        ((al, day["mon"]), 67_500): b"",
+        ((al, day["tue"]), 67_500): None,
+        ((cy, b""), 63_750): b"",
+        ((cy, b""), UNKNOWN_DUE_MS): b"",
+    }
+
+
+def test_operators_without_a_ttl_have_deltas_of_format_1() -> None:
+    data = write_delta(_LAYOUT, _story())
+    table = pq.read_table(pa.BufferReader(data))
+    assert table.schema.metadata[b"holdfast.format"] == b"1"
+    assert "written" not in table.column_names
+
+
+def test_the_longest_key_fits_into_the_index() -> None:
+    field = StateField(1, "m", StateKind.MAP, parse_type("map<string,long>"), Ttl(60_000))
+    key, tail = "k" * (400 - 5), "t" * (100 - 5)
+    layout = StateLayout("totals", parse_schema("user string"), (field,))
+    keys = [pa.array([key])]
+    groups = np.array([1], np.uint16)
+    changes = Changes(keys, groups, layout.keys.encode(keys, groups))
+    changes.entries["m"] = EntryChange(np.array([0]), pa.array([tail]), pa.array([1]), None, np.array([0]))
+    assert max(len(entry) for entry, _ in to_entries(layout, changes)) == 511
+    ((place, _),) = [entry for entry in to_entries(layout, changes) if in_time_index(entry[0])]
+    assert entry_of(layout, place) == (changes.bases[0], b"\x01" + (95).to_bytes(4, "big") + tail.encode())

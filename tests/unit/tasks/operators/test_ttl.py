@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.checkpoint.store.records import NextDue
 from holdfast.graph.aggregates import Aggregation
 from holdfast.state.encoding.layout import in_time_index
 from holdfast.state.encoding.ttl import Ttl
@@ -252,6 +253,8 @@ def test_event_time_is_that_of_the_watermark_and_counts_from_when_it_is_known() 
 
     assert at(None, "write") == [1]
     assert at(None, "look") == [1]
+    due = next_due(harness.function, harness.layout, ALL_GROUPS, harness.state, EventTime())  # type: ignore[arg-type]
+    assert due == NextDue(event_us=-(1 << 52) * 1_000), "as soon as there is a watermark"
     assert at(1_000) == []
     assert at(1_009, "look") == [1]
     assert at(1_010, "look") == [None]
