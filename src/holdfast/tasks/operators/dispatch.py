@@ -23,16 +23,16 @@ from holdfast.state.encoding.layout import StateKind, StateLayout
 from holdfast.state.encoding.ttl import TtlClock
 from holdfast.tasks.operators.aggregate import run_aggregate
 from holdfast.tasks.operators.batch_function import run_batch
-from holdfast.tasks.operators.count_windows import run_count_windows
 from holdfast.tasks.operators.due import earliest
 from holdfast.tasks.operators.expiry import earliest_expiry, expire, stamp
 from holdfast.tasks.operators.interval_join import first_given_up, run_interval_join
 from holdfast.tasks.operators.result import EpochContext, EventTime, OperatorResult
 from holdfast.tasks.operators.row_function import run_rows
-from holdfast.tasks.operators.session_windows import run_session_windows
 from holdfast.tasks.operators.shard_rows import KeyedSlice
-from holdfast.tasks.operators.time_windows import next_close, run_time_windows
 from holdfast.tasks.operators.two_inputs import run_sides
+from holdfast.tasks.operators.windows.count_windows import run_count_windows
+from holdfast.tasks.operators.windows.session_windows import run_session_windows
+from holdfast.tasks.operators.windows.time_windows import next_close, run_time_windows
 
 KeyedOperator = KeyedFunction | BatchFunction | Aggregation | Windowed | CoFunction | IntervalJoin
 """The functions of operators with keys."""

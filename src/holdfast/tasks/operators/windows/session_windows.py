@@ -35,8 +35,8 @@ from holdfast.state.files.delta import Changes, EntryChange, ValueChange
 from holdfast.tasks.operators.due import due_times, with_keys
 from holdfast.tasks.operators.result import FOREVER_US, EpochContext, EventTime, OperatorResult
 from holdfast.tasks.operators.shard_rows import KeyedSlice, firsts, numbered
-from holdfast.tasks.operators.window_computations import Emitting, Results, computation_of, window_table
-from holdfast.tasks.operators.window_rows import (
+from holdfast.tasks.operators.windows.computations import Emitting, Results, computation_of, window_table
+from holdfast.tasks.operators.windows.window_rows import (
     Flags,
     Numbers,
     Times,

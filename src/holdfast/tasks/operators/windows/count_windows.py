@@ -15,8 +15,8 @@ from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.delta import ValueChange
 from holdfast.tasks.operators.result import EpochContext, OperatorResult
 from holdfast.tasks.operators.shard_rows import KeyedSlice, by_key, firsts, numbered
-from holdfast.tasks.operators.window_computations import Emitting, computation_of, window_table
-from holdfast.tasks.operators.window_rows import Numbers, of_pairs, paired
+from holdfast.tasks.operators.windows.computations import Emitting, computation_of, window_table
+from holdfast.tasks.operators.windows.window_rows import Numbers, of_pairs, paired
 
 
 def run_count_windows(

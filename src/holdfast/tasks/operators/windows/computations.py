@@ -28,7 +28,7 @@ from holdfast.state.encoding.row_objects import Row
 from holdfast.tasks.operators.aggregate import Overflow, as_stored, collected, folded, joined_lists, merged
 from holdfast.tasks.operators.result import EpochContext, OutputMisfit, cause_of, table_of, user_error
 from holdfast.tasks.operators.shard_rows import Index, KeyedSlice, by_key
-from holdfast.tasks.operators.window_rows import Numbers, Times
+from holdfast.tasks.operators.windows.window_rows import Numbers, Times
 
 _ALL = 1 << 62
 
