@@ -173,8 +173,15 @@ def test_no_more_is_read_than_can_match() -> None:
     run = joining("inner", ("0s", "1s"))
     given(run, [clicked(second, second) for second in range(100)])
     read: list[bytes] = []
-    scan = run.state.scan
-    run.state.scan = lambda *given, **named: (read.append(e[0]) or e for e in scan(*given, **named))  # type: ignore[method-assign,func-returns-value]
+    state: Any = run.state
+    scan = state.scan
+
+    def watched(*given: Any, **named: Any) -> Any:
+        for entry in scan(*given, **named):
+            read.append(entry[0])
+            yield entry
+
+    state.scan = watched
     assert given(run, [shown(50, "p")]) == [("p", 50), ("p", 51)]
     assert len(read) == 2
 
