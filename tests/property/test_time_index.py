@@ -102,7 +102,7 @@ def test_the_index_follows_from_the_entries(found: list[Keys]) -> None:
         assert again == entries
         assert indexed(entries) == derived(LAYOUT, entries)
     wanted = sorted((at, key) for (key,), values in model.items() for at in values.get(EVENT.name, {}))
-    at_all = [of_time_key(key) for key in sorted(indexed(entries)) if key[3] == EVENT.id]
+    at_all = [of_time_key(key, EVENT) for key in sorted(indexed(entries)) if key[3] == EVENT.id]
     assert sorted(datetime_of(at) for at, _ in at_all) == [at for at, _ in wanted]
 
 

@@ -157,7 +157,7 @@ class TimedWorld(World):
             time=EventTime(mark.before_us, mark.now_us, plan.closing, plan.closed_through),
         )  # fmt: skip
         rows = [self._rows[n] for part in plan.slices.values() for n in range(part.start or 0, part.end)]
-        tables = _dealt(rows, shards) if rows else [ROWS.empty_table()] * shards
+        tables = _dealt(self.table(rows), shards) if rows else [ROWS.empty_table()] * shards
         results = []
         for shard in range(shards if dies is None else min(dies, shards)):
             result = operator_result(task, shard, tables[shard].to_batches())

@@ -40,7 +40,7 @@ def test_a_time_is_written_as_a_map_key_of_that_type_is() -> None:
 @pytest.mark.parametrize("at", TIMES)
 def test_time_and_key_come_back(at: int, base: bytes) -> None:
     key = time_key(base, EVENT.suffix, time_tail(at))
-    assert of_time_key(key) == (at, base)
+    assert of_time_key(key, EVENT) == (at, base)
     assert in_time_index(key)
     assert not in_time_index(base)
     assert len(key) <= ENTRY_KEY_BYTES_MAX
