@@ -9,6 +9,9 @@ import pyarrow as pa
 import pytest
 
 from holdfast.graph.interval_join import LEFT_ROWS, RIGHT_ROWS, IntervalJoin
+from holdfast.state.files.evolution import Declared, evolve
+from holdfast.state.files.rows import rows_of
+from holdfast.state.files.schema_conversion import Lineage
 from holdfast.tasks.operators.interval_join import first_given_up
 from holdfast.tasks.operators.result import EventTime
 from holdfast.tasks.operators.time_pairs import pairs, plus
@@ -224,3 +227,31 @@ def test_state_has_the_rows_without_their_key() -> None:
     fields = {field.name: field for field in joining().layout.fields}
     names = [[part.name for part in fields[name].value_type] for name in (LEFT_ROWS, RIGHT_ROWS)]
     assert names == [["ts", "page", "__hf_matched"], ["at", "page", "__hf_matched"]]
+
+
+def test_kept_rows_go_on_when_the_stream_gets_a_column() -> None:
+    run = joining("left")
+    given(run, [shown(5, "p"), shown(6, "q", "b")], None, 0)
+    wider = SidesHarness(run.function, LEFT.append(pa.field("place", pa.int64())), RIGHT, ["ad"], ["which"])
+    evolved = evolve(Lineage.begin(run.layout), Declared(wider.layout), allow_dropped_state=False)
+    assert evolved.problems == ()
+    convert = evolved.lineage.converter(0, "old state")
+    assert convert is not None
+    wider.layout = evolved.lineage.layout
+    wider.state.entries = {
+        key: value for key, value in convert(sorted(run.state.entries.items())) if value is not None
+    }
+    assert len(wider.state.entries) == 4
+    wider.epoch = run.epoch
+    (row,) = wider.epoch_of([clicked(6, 1)], EventTime(0, 0)).outputs[""].to_pylist()
+    assert (row["page"], row["page_right"], row["place"]) == ("p", 1, None)
+    assert close(wider) == [("q", None)]
+
+
+def test_kept_rows_can_be_looked_at() -> None:
+    run = joining()
+    given(run, [shown(5, "p"), shown(5, "q")], None, 0)
+    (row,) = rows_of(run.layout, sorted(run.state.entries.items())).to_pylist()
+    kept = {entry["at"].second: value["page"] for entry, value in row[LEFT_ROWS]}
+    assert len(row[LEFT_ROWS]) == 2
+    assert set(kept) == {5}
