@@ -12,7 +12,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
-from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
+from holdfast.state.encoding.layout import TIME_AND_NUMBER, TIME_TYPE, StateField, StateKind, StateLayout
 from holdfast.state.encoding.types import parse_type, type_ddl
 from holdfast.state.files.delta import Changes, EntryChange, ValueChange
 
@@ -133,10 +133,21 @@ def _names(id: int) -> st.SearchStrategy[str]:
 
 
 def _state_type(kind: StateKind) -> st.SearchStrategy[pa.DataType]:
+    if kind is StateKind.TIMED:
+        timed = st.tuples(st.sampled_from([TIME_TYPE, TIME_AND_NUMBER]), types(maps=True, depth=1))
+        return timed.map(lambda both: pa.map_(both[0], parse_type(both[1])))
     if kind is not StateKind.MAP:
         return types(maps=True, depth=1).map(parse_type)
     pair = st.tuples(types(maps=False, depth=1), types(maps=True, depth=1))
     return pair.map(lambda both: parse_type(f"map<{both[0]},{both[1]}>"))
+
+
+def map_keys(field: StateField) -> st.SearchStrategy[Any]:
+    """The keys that entries of a map may have; a time is never null."""
+    type = field.type.key_type
+    if field.kind is StateKind.TIMED and pa.types.is_struct(type):
+        return st.fixed_dictionaries({part.name: present(part.type) for part in type})
+    return present(type) if field.kind is StateKind.TIMED else values(type)
 
 
 def _each_key_once(layout: StateLayout, keys: list[pa.Array]) -> tuple[list[pa.Array], Any, list[bytes]]:
@@ -148,7 +159,7 @@ def _each_key_once(layout: StateLayout, keys: list[pa.Array]) -> tuple[list[pa.A
 
 
 def _draw_state(draw: st.DrawFn, field: StateField, count: int, changes: Changes) -> None:
-    if field.kind is not StateKind.MAP:
+    if not field.is_map:
         type = pa.int64() if field.kind is StateKind.LIST else field.type
         rows = draw(st.lists(st.integers(0, count - 1), unique=True))
         numbers = st.lists(st.integers(0, 2**62), min_size=len(rows), max_size=len(rows))
@@ -159,7 +170,7 @@ def _draw_state(draw: st.DrawFn, field: StateField, count: int, changes: Changes
         target[field.name] = ValueChange(np.array(rows, np.int64), whole, draw(_flags(len(rows))))
     if field.kind is StateKind.VALUE:
         return
-    inner = st.integers(0, 300) if field.kind is StateKind.LIST else values(field.type.key_type)
+    inner = st.integers(0, 300) if field.kind is StateKind.LIST else map_keys(field)
     pairs = draw(st.lists(st.tuples(st.integers(0, count - 1), inner), max_size=6))
     entry = pa.array(
         [pair[1] for pair in pairs], pa.int64() if field.kind is StateKind.LIST else field.type.key_type

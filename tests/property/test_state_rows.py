@@ -20,7 +20,7 @@ from holdfast.state.files.rows import (
     rows_of,
     schema_problems,
 )
-from tests.property.state_values import columns, exact, layouts_and_changes, present, values
+from tests.property.state_values import columns, exact, layouts_and_changes, map_keys, present, values
 
 _calm = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -47,7 +47,8 @@ def _cells(field: StateField, size: int) -> st.SearchStrategy[list[Any]]:
     if field.kind is StateKind.LIST:
         cell: st.SearchStrategy[Any] = st.lists(values(field.type), max_size=3)
     else:
-        pairs = st.tuples(present(field.type.key_type), values(field.type.item_type))
+        key = map_keys(field) if field.kind is StateKind.TIMED else present(field.type.key_type)
+        pairs = st.tuples(key, values(field.type.item_type))
         cell = st.lists(pairs, max_size=3, unique_by=lambda pair: _key_bytes(field, pair[0]))
     return st.lists(st.none() | cell, min_size=size, max_size=size)
 
@@ -66,7 +67,7 @@ def _said(layout: StateLayout, table: pa.Table) -> dict[bytes, list[Any]]:
     for base, *cells in zip(layout.keys.encode(keys, groups), *states, strict=True):
         row = []
         for field, cell in zip(layout.fields, cells, strict=True):
-            if field.kind is StateKind.MAP and cell:
+            if field.is_map and cell:
                 cell = sorted(([_key_bytes(field, key), value] for key, value in cell), key=lambda e: e[0])
             row.append(exact(cell) if cell or field.kind is StateKind.VALUE else None)
         if any(cell is not None for cell in row):
