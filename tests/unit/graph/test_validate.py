@@ -416,6 +416,8 @@ def test_the_columns_of_a_sources_dead_letters_are_known(tmp_path: Path) -> None
     events.sink(MemorySink(), uid="out")
     events.dead_letters().key_by("nothing").process(Totals(), uid="totals").sink(MemorySink(), uid="bad")
     assert "key column 'nothing' does not exist; there are file, line, row, reason, epoch" in only(job)
+
+
 def _ttl_function(base: Any, **given: Any) -> Any:
     class Short(base):
         output = "user string"
