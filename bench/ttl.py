@@ -28,7 +28,7 @@ from holdfast.inspect.stored_state import open_stored, state_entries
 from holdfast.storage.urls import open_storage
 
 FILL_ROWS = 250_000
-TAIL_ROWS, TAIL_EPOCHS, TAIL_KEYS = 64, 40, 16
+TAIL_ROWS, TAIL_EPOCHS, TAIL_KEYS = 64, 100, 16
 DAY_S = 86_400
 
 

@@ -38,9 +38,10 @@ from holdfast.state.contract import (
 from holdfast.state.encoding.arrow_values import objects_of
 from holdfast.state.encoding.keys import key_groups_of, routing_hash
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
+from holdfast.state.encoding.ttl import NO_INSTANTS, Instants
 from holdfast.state.files.changes import Changes
 from holdfast.state.files.delta import read_delta, to_entries, write_delta
-from holdfast.state.files.rows import changes_from, rows_of
+from holdfast.state.files.rows import changes_from, live_items, rows_of
 from holdfast.state.local.backends import open_state, remove_others
 from holdfast.tasks.operators.dispatch import KeyedOperator, keeps_times, next_due, run_function
 from holdfast.tasks.operators.result import EpochContext, EventTime
@@ -100,6 +101,7 @@ class KeyedShard:
         self._deltas: list[tuple[Version, bytes]] = []
         """What each run changed, and the version that it came to."""
         self._checkpointed = self._lives = 0
+        self._now = NO_INSTANTS
         self._root = Path(tempfile.mkdtemp(prefix="holdfast-harness-")).absolute()
         weakref.finalize(self, _remove, self._root)
         self._state = self._opened()
@@ -113,12 +115,11 @@ class KeyedShard:
         )
         keyed = cut(self._layout, rows, groups, self._key, self._order_by)
         context = replace(ctx, groups=ALL_GROUPS)
+        self._now = context.instants
         done = run_function(self._function, self._layout, keyed, self._state, context)
         delta = write_delta(self._layout, done.changes)
         version = Version(ctx.epoch, self._lives, "")
-        self._state.apply(
-            self._version, version, to_entries(self._layout, done.changes), committed=self._committed
-        )
+        self._state.apply(self._version, version, done.entries(self._layout), committed=self._committed)
         self._deltas.append((version, delta))
         return done.outputs
 
@@ -136,7 +137,7 @@ class KeyedShard:
         return {name: values[0] for name, values in found if values}
 
     def keys(self) -> list[Any]:
-        rows = rows_of(self._layout, self._state.scan(b""))
+        rows = rows_of(self._layout, live_items(self._layout, self._state.scan(b""), self._now))
         columns = [objects_of(rows.column(number)) for number in range(len(self._layout.key))]
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
@@ -151,6 +152,7 @@ class KeyedShard:
         }
 
     def is_due(self, time: EventTime | None, clock_ms: int) -> bool:
+        self._now = Instants(clock_ms * 1_000, None if time is None else time.now_us)
         due = next_due(self._function, self._layout, ALL_GROUPS, self._state, time)
         if due is None:
             return False
@@ -166,7 +168,7 @@ class KeyedShard:
         columns = key_columns(self._layout, key)
         groups = key_groups_of(routing_hash(columns), KEY_GROUPS)
         (base,) = self._layout.keys.encode(columns, groups)
-        return changes_from(self._layout, self._state.scan(base))
+        return changes_from(self._layout, live_items(self._layout, self._state.scan(base), self._now))
 
     @property
     def _version(self) -> Version:

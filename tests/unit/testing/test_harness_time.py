@@ -250,3 +250,26 @@ def test_windows_of_a_job_without_a_watermark_are_refused() -> None:
     rows.key_by("user").window(tumbling("10m"), on="at").aggregate(uid="n", n=hf.count())
     with pytest.raises(hf.DefinitionError, match="not all of its rows have a watermark"):
         Harness.of(job, "n")
+
+
+class Short(hf.KeyedFunction):
+    output = "user string, seen long"
+    seen = hf.ValueState("long", default=0, ttl="1m")
+    pages = hf.ListState("string", ttl="1m")
+
+    def process(self, row: hf.Row, ctx: hf.Context) -> Any:
+        self.seen.value += 1
+        self.pages.append("page")
+        yield row.user, self.seen.value
+
+
+def test_state_with_a_ttl_is_there_until_its_time() -> None:
+    harness = Harness(Short(), key="user")
+    harness.clock(NOON)
+    harness.send({"user": "anna"})
+    harness.clock(NOON + MINUTE - dt.timedelta(milliseconds=1))
+    assert harness.state("anna") == {"seen": 1, "pages": ["page"]}
+    harness.clock(NOON + MINUTE)
+    assert harness.state("anna") == {}
+    harness.crash()
+    assert [row.seen for row in harness.send({"user": "anna"})] == [1]

@@ -300,8 +300,8 @@ def widens(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def _kept_ttl(old: StateField, new: StateField) -> Ttl | None:
-    """The ttl to go on with. A list that had one may have gaps between its items, which only a list with a
-    ttl is read with: it gets one that never ends."""
+    """The ttl to go on with. A list that had one may have gaps between its items, with which only a list with
+    a ttl is read: it gets one that never ends."""
     if new.ttl is None and old.ttl is not None and new.kind is StateKind.LIST:
         return replace(old.ttl, ms=TTL_MAX_MS)
     return new.ttl

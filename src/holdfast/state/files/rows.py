@@ -89,13 +89,14 @@ def rows_of(layout: StateLayout, entries: Iterable[Item]) -> pa.Table:
 
 def live_items(layout: StateLayout, entries: Iterable[Item], at: Instants) -> Iterator[Item]:
     """The entries of some keys, which come whole and in key order, without what has expired at an instant,
-    and without keys of which nothing else is left."""
+    without keys of which nothing else is left, and without the time index."""
     if not layout.expiring:
         yield from entries
         return
     by_id = {field.id: field for field in layout.fields}
     length = layout.keys.base_length
-    for base, of_key in groupby(entries, key=lambda item: item[0][: length(item[0])]):
+    own = (item for item in entries if not in_time_index(item[0]))
+    for base, of_key in groupby(own, key=lambda item: item[0][: length(item[0])]):
         kept, holds_state = [], False
         for key, value in of_key:
             field = by_id.get(key[len(base)])

@@ -233,3 +233,10 @@ def test_the_longest_key_fits_into_the_index() -> None:
     assert max(len(entry) for entry, _ in to_entries(layout, changes)) == 511
     ((place, _),) = [entry for entry in to_entries(layout, changes) if in_time_index(entry[0])]
     assert entry_of(layout, place) == (changes.bases[0], b"\x01" + (95).to_bytes(4, "big") + tail.encode())
+
+
+def test_a_stored_delta_of_format_2_is_read_as_it_was_meant() -> None:
+    """Written once and kept: a change of the format shows here."""
+    layout, changes = _timed()
+    stored = (Path(__file__).parents[3] / "fixtures" / "ttl" / "delta-2.parquet").read_bytes()
+    assert to_entries(layout, read_delta(layout, stored, "delta-2")) == to_entries(layout, changes)

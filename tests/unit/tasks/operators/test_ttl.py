@@ -98,6 +98,11 @@ def stored(harness: Harness) -> int:
     return len(harness.state.entries)
 
 
+def due_of(harness: Harness) -> NextDue | None:
+    state: Any = harness.state
+    return next_due(harness.function, harness.layout, ALL_GROUPS, state, EventTime())
+
+
 @pytest.fixture
 def everything() -> Harness:
     return Harness(Everything(), SCHEMA, ["user"])
@@ -172,8 +177,7 @@ def test_when_something_is_due_is_known_in_coarse_steps(everything: Harness) -> 
     seen(everything, 100.2, "write 1")
 
     def due() -> int | None:
-        state: Any = everything.state
-        found = next_due(everything.function, everything.layout, ALL_GROUPS, state, None)
+        found = due_of(everything)
         assert found is not None
         assert found.event_us is None
         return found.processing_us
@@ -254,9 +258,7 @@ def test_event_time_is_that_of_the_watermark_and_counts_from_when_it_is_known() 
 
     assert at(None, "write") == [1]
     assert at(None, "look") == [1]
-    state: Any = harness.state
-    due = next_due(harness.function, harness.layout, ALL_GROUPS, state, EventTime())
-    assert due == NextDue(event_us=-(1 << 52) * 1_000), "as soon as there is a watermark"
+    assert due_of(harness) == NextDue(event_us=-(1 << 52) * 1_000), "as soon as there is a watermark"
     assert at(1_000) == []
     assert at(1_009, "look") == [1]
     assert at(1_010, "look") == [None]
