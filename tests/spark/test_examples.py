@@ -95,11 +95,55 @@ def test_outliers(place: Path, spark: SparkSession) -> None:
     assert 20.5 < outlier["mean"] < 21.5
 
 
+def test_word_count(place: Path, spark: SparkSession) -> None:
+    run("word_count.py", spark)
+    windows = json_rows(place / "out" / "word-count")
+    assert sum(row["n"] for row in windows) == 5_000 * 5, "every word in the five windows that it is in"
+    assert len({(row["word"], row["window_start"]) for row in windows}) == len(windows)
+
+
+def test_sessions(place: Path, spark: SparkSession) -> None:
+    run("sessions.py", spark, max_rows_per_epoch=1_000)
+    newest: dict[Any, Any] = {}
+    for row in sorted(
+        json_rows(place / "out" / "sessions"), key=lambda row: (row["revision"], not row["deleted"])
+    ):
+        key = row["user"], row["window_start"], row["window_end"]
+        if row["deleted"]:
+            del newest[key]
+        else:
+            newest[key] = row["clicks"]
+    assert sum(newest.values()) == 5_000
+
+
+def test_top_pages(place: Path, spark: SparkSession) -> None:
+    run("top_pages.py", spark)
+    minutes: dict[str, list[int]] = {}
+    for row in sorted(json_rows(place / "out" / "top-pages"), key=lambda row: row["place"]):
+        minutes.setdefault(row["minute"], []).append(row["views"])
+    assert len(minutes) == 5, "5,000 views, 20 a second"
+    assert all(len(views) == 3 and views == sorted(views, reverse=True) for views in minutes.values())
+
+
+def test_deduplicate(place: Path, spark: SparkSession) -> None:
+    run("deduplicate.py", spark, max_rows_per_epoch=1_500)
+    assert sorted(row["event"] for row in json_rows(place / "out" / "once")) == list(range(2_000))
+
+
+def test_trending(place: Path, spark: SparkSession) -> None:
+    run("trending.py", spark, max_rows_per_epoch=2_500)
+    shown = json_rows(place / "out" / "trending")
+    last = {row["place"]: row["n"] for row in shown}
+    assert sorted(last) == list(range(1, 11))
+    assert [last[n] for n in range(1, 11)] == sorted(last.values(), reverse=True)
+
+
 def test_examples_are_short_and_all_of_them_are_run() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {
         "total_length.py", "page_views.py", "dead_letters.py", "two_operators.py", "saved_keys.py",
-        "outliers.py",
+        "outliers.py", "word_count.py", "sessions.py", "top_pages.py", "ad_clicks.py", "deduplicate.py",
+        "trending.py",
     }  # fmt: skip
     long = [path.name for path in EXAMPLES.glob("*.py") if len(path.read_text().splitlines()) >= LINES_MAX]
     assert not long

@@ -12,6 +12,7 @@ import holdfast as hf
 from holdfast.cli.load_job import load_job
 from holdfast.testing import Harness
 
+DAY_MS = 86_400_000
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -112,3 +113,25 @@ def test_top_pages() -> None:
     top.crash()
     ranked = [(row.place, row.page, row.views) for row in top.end_of_input()]
     assert ranked == [(1, "/b", 9), (2, "/c", 9), (3, "/a", 2)]
+
+
+def test_deduplicate() -> None:
+    once = Harness.of(job_of("deduplicate.py"), "once")
+    once.clock(0)
+    assert once.send((1, "a"), (1, "a"), (2, "b")) == [(1, "a"), (2, "b")]
+    once.crash()
+    assert once.send((1, "a")) == []
+    once.clock(DAY_MS + 1_000)
+    assert once.send((1, "a")) == [(1, "a")], "another one, a day later"
+
+
+def test_trending() -> None:
+    job = job_of("trending.py")
+    assert Harness.of(job, "counter").send({"topic": "#a"}, {"topic": "#a"}) == [("#a", 2)]
+    leaders = Harness.of(job, "leaders", schema="everyone string, topic string, n long")
+    leaders.send(*[("all", f"#{n:02}", n) for n in range(1, 13)])
+    leaders.crash()
+    rows = leaders.send(("all", "#01", 9))
+    assert [(row.place, row.topic) for row in rows][:4] == [(1, "#12"), (2, "#11"), (3, "#10"), (4, "#01")]
+    assert len(rows) == 10
+    assert leaders.send(("all", "#02", 2)) == [], "not among the leaders"
