@@ -109,7 +109,7 @@ class TimedWorld(World):
             ("op", shard): line_of(self.view, "op", groups)
             for shard, groups in enumerate(shard_ranges(GROUPS, shards))
         }
-        planner, waiting = self._planner(shards), list[tuple[PlanRecord, EpochOutcome]]()
+        planner, waiting = self._planner(shards, max(life.epochs)), list[tuple[PlanRecord, EpochOutcome]]()
         done = False
         for turn, size in enumerate(life.epochs):
             plan = self._next(planner, size, lines)
@@ -131,11 +131,11 @@ class TimedWorld(World):
                 shutil.rmtree(self._workspace(backend).working_root or "", ignore_errors=True)
         return done
 
-    def _planner(self, shards: int) -> Planner:
+    def _planner(self, shards: int, max_rows: int) -> Planner:
         context = leader_of(
             self._storage, declared=self._graph, clock=self._clock, term=self._term, run=f"r{self._term}"
         )
-        shape = PlanShape(("rows",), "f", shards)
+        shape = PlanShape(("rows",), "f", shards, max_rows)
         return Planner(context, self.view, shape, recorded_plans(self._chain, self.view, shape, {}))
 
     def _next(self, planner: Planner, size: int, lines: dict[Any, Line]) -> PlanRecord | None:

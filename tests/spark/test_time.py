@@ -292,7 +292,7 @@ def test_a_column_that_a_transform_does_not_give_is_found_before_anything_runs(
         rows = job.source(hf.MemorySource(events(range(1)), schema=SCHEMA), uid="rows").transform(seconds)
         timed = rows.watermark(column)
         timed.key_by("user").process(Windows(), uid="windows").sink(hf.MemorySink(), uid="out")
-        with pytest.raises(DefinitionError, match=rf"test_time\.py:\d+: watermark: .*{text}; "):
+        with pytest.raises(DefinitionError, match=rf"test_time\.py:\d+ watermark: .*{text}; "):
             run(job, spark, tmp_path / "ck")
     assert not (tmp_path / "ck" / "plans").exists()
 
