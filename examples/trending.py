@@ -1,7 +1,7 @@
 """Topics counted by key, and the ten that lead behind them: the classic pair of a counter and a top-N.
 
-Counters are spread over all shards. Each tells of a topic whose count has grown; one key, `all`, ranks what it
-is told, and shows the leaders whenever they change.
+Counters are spread over all shards. Each tells of a topic whose count has grown; one key, `all`, ranks what
+it is told, and shows the leaders whenever they change.
 """
 
 import holdfast as hf
