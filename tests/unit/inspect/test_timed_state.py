@@ -71,7 +71,9 @@ def test_a_restored_shard_has_the_index_of_its_timers_at_every_parallelism(
             )
         ) as state:
             keys = [key for key, _ in state.scan(b"") if in_time_index(key)]
-            found += [dt.datetime.fromtimestamp(of_time_key(key)[0] / 1_000_000, dt.UTC) for key in keys]
+            states = {field.id: field for field in checkpoint.lineage.layout.fields}
+            times = [of_time_key(key, states[key[3]])[0] for key in keys]
+            found += [dt.datetime.fromtimestamp(at_us / 1_000_000, dt.UTC) for at_us in times]
             assert all(groups.first <= int.from_bytes(key[:2], "big") < groups.end for key in keys)
     assert sorted(found) == open_times(checkpoint)
 
