@@ -1,7 +1,7 @@
 """Words counted over windows of five seconds that begin every second.
 
 A word is added to one pane, however many windows it is in. Words may come up to two seconds late; those that
-come later are shown on the console, and never silently left out.
+come later are kept beside the counts, never silently left out.
 """
 
 import holdfast as hf
@@ -25,7 +25,7 @@ counts = (
     words.key_by("word").window(hf.sliding("5s", every="1s"), on="ts").aggregate(uid="counts", n=hf.count())
 )
 counts.sink(hf.FileSink("out/word-count", format="json"), uid="counts-out")
-counts.late().sink(hf.ConsoleSink(), uid="late-out")
+counts.late().sink(hf.FileSink("out/late-words", format="json"), uid="late-out")
 
 if __name__ == "__main__":
     job.run(checkpoint="ck/word-count", until="exhausted")
