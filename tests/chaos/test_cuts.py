@@ -30,7 +30,7 @@ def test_a_leader_out_of_reach_of_zookeeper_pauses_and_resumes_in_time_or_is_rep
     with Cluster(tmp_path, Shape(epochs=ENDLESS), session="9s") as cluster:
         first, second = cluster.pair()
         cable, server = first.cables.zookeeper, cluster.server
-        for break_off, restore in [(cable.cut, cable.mend), (server.kill, server.start)]:
+        for break_off, restore in [(cable.cut, cable.restore), (server.kill, server.start)]:
             paused, resumed = first.times_told("PAUSED"), first.times_told("RESUMED")
             break_off()
             cluster.wait(lambda seen=paused: first.times_told("PAUSED") > seen, "the first node to pause")
