@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,75 @@ def test_keys_of_every_kind_are_the_same_keys_when_combined(
         assert told.epochs == {1: (), 2: chosen, 3: chosen}
     assert shown[0] == shown[1]
     assert len(shown[0]["double"]) == 3 * 4
+
+
+WINDOWED_EPOCHS, ROWS_PER_EPOCH = 6, 40
+LATE_BY_EPOCH = {3, 5}
+WINDOWS = {
+    "tumbling": (hf.tumbling("10s", offset="3s"), {}),
+    "sliding": (hf.sliding("10s", every="4s"), {"allowed_lateness": "6s"}),
+    "early": (hf.tumbling("7s"), {"emit_every": "1ms"}),
+}
+
+
+def windowed_rows() -> list[tuple[Any, ...]]:
+    """Times grow from epoch to epoch; in some epochs there are rows that come too late, and one without."""
+    rng, rows = random.Random(5), []
+    for epoch in range(1, WINDOWED_EPOCHS + 1):
+        for _ in range(ROWS_PER_EPOCH):
+            at: float | None = epoch * 8 + rng.uniform(-4, 4)
+            if epoch in LATE_BY_EPOCH and rng.random() < 0.1:
+                at = rng.choice([rng.uniform(-20, 0), None])
+            when = None if at is None else datetime.fromtimestamp(1_700_000_000 + at, UTC)
+            rows.append((rng.choice("abc"), when, rng.randrange(100)))
+    return rows
+
+
+def windowed_job(naive: bool, reads_late: bool, sinks: dict[str, hf.MemorySink]) -> hf.Job:
+    job = hf.Job("windows")
+    source = hf.MemorySource(windowed_rows(), schema="k string, ts timestamp, v long")
+    rows = job.source(source, uid="rows")
+    if naive:
+        rows = rows.transform(lambda frame: frame.selectExpr("k", "to_timestamp_ntz(ts) as ts", "v"))
+    keyed = rows.watermark("ts", delay="4s").key_by("k")
+    for name, (window, settings) in WINDOWS.items():
+        made = keyed.window(window, on="ts", **settings).aggregate(
+            uid=name, n=hf.count(), total=hf.sum("v"), least=hf.min("v"), mean=hf.mean("v")
+        )
+        made.sink(sinks[name], uid=f"out-{name}")
+        if reads_late:
+            made.late().sink(sinks[f"late {name}"], uid=f"late-{name}")
+    return job
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize(("naive", "reads_late"), [(False, True), (True, False)])
+def test_windows_are_the_same_when_their_rows_are_combined(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, naive: bool, reads_late: bool
+) -> None:
+    """By key and pane. Late rows that something reads are never combined: their epoch is computed of the rows
+    themselves, and the next one, too."""
+    shown: list[dict[str, list[str]]] = []
+    for place in ("combined", "not"):
+        if place == "not":
+            monkeypatch.setattr(combining, "ROWS_PER_SHARD", math.inf)
+        sinks = {name: hf.MemorySink() for each in WINDOWS for name in (each, f"late {each}")}
+        told = Told()
+        run(
+            windowed_job(naive, reads_late, sinks),
+            spark,
+            tmp_path / place,
+            max_rows_per_epoch=ROWS_PER_EPOCH,
+            on_progress=told,
+        )
+        shown.append({name: sorted(map(str, sink.rows())) for name, sink in sinks.items()})
+        epochs = [epoch for epoch in range(1, WINDOWED_EPOCHS + 1) if "tumbling" in told.epochs[epoch]]
+        after_late = {epoch + 1 for epoch in LATE_BY_EPOCH} if reads_late else set()
+        wanted = set(range(2, WINDOWED_EPOCHS + 1)) - after_late if place == "combined" else set()
+        assert set(epochs) == wanted
+    assert shown[0] == shown[1]
+    assert all(shown[0][name] for name in WINDOWS)
+    assert bool(shown[0]["late tumbling"]) is reads_late
 
 
 SCHEMA = "k string, v long"

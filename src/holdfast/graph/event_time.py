@@ -99,6 +99,12 @@ def _durations(node: WatermarkNode) -> Iterator[tuple[str, str]]:
             yield f"{name}: {problem}", remedy
 
 
+def micros_sql(time: str, naive: bool) -> str:
+    """Spark SQL text of a timestamp in µs since 1970. `naive`: it has no time zone."""
+    begin = "timestamp_ntz'1970-01-01'"
+    return f"timestampdiff(MICROSECOND, {begin}, {time})" if naive else f"unix_micros({time})"
+
+
 def no_timestamp(column: str, schema: pa.Schema) -> tuple[str, str] | None:
     """Why a column cannot be event time, and what to do; None: it can."""
     if column not in schema.names:

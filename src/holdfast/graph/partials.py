@@ -11,16 +11,20 @@ Never here: whether combining pays (see runtime.epoch.combining).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from holdfast.graph.aggregates import Aggregate, AggregateKind, Aggregation
+from holdfast.graph.event_time import micros_sql
+from holdfast.graph.windows import TimeWindow, Windowed
 from holdfast.state.encoding.routing import quoted
 from holdfast.state.encoding.types import DECIMAL_DIGITS_MAX
 
 ROWS_COLUMN = "__hf_rows"
 """How many rows a partial row stands for."""
+PANE_COLUMN = "__hf_pane"
+"""Where the pane of a partial row begins, in µs since 1970; null: its rows have no time."""
 HALF_BITS = 32
 """Longs are summed as two halves of this many bits, of which no epoch has too many."""
 _LOW_HALF = (1 << HALF_BITS) - 1
@@ -37,10 +41,32 @@ class Partials:
     """Name of an aggregate -> the columns of a partial row that hold it."""
     expressions: tuple[str, ...]
     """Spark SQL text, by which a group of rows becomes a partial row: its grouping columns aside."""
+    pane: str | None = None
+    """Spark SQL text of the pane that a row is in, where rows of a key are held apart by it."""
 
 
-def partials_of(aggregation: Aggregation, rows: pa.Schema, order_by: Sequence[str]) -> Partials | None:
-    """How rows of this schema are combined; None: one of the aggregates cannot be."""
+def partials_of(
+    function: Aggregation | Windowed, rows: pa.Schema, order_by: Sequence[str]
+) -> Partials | None:
+    """How rows of this schema are combined; None: they cannot be."""
+    if isinstance(function, Aggregation):
+        return _partials(function, rows, order_by)
+    # How far a session reaches, and which rows are counted together, is known of all rows of a key alone.
+    if not isinstance(function.window, TimeWindow) or not isinstance(function.computation, Aggregation):
+        return None
+    partials = _partials(function.computation, rows, order_by)
+    assert function.on is not None
+    return partials and replace(partials, pane=_pane(function.window, function.on, rows))
+
+
+def _pane(window: TimeWindow, on: str, rows: pa.Schema) -> str:
+    """The pane of a row, as tasks.operators.windows finds it."""
+    time = micros_sql(quoted(on), naive=rows.field(on).type.tz is None)
+    return f"{time} - pmod({time} - {window.offset_us}L, {window.pane_us}L)"
+
+
+def _partials(aggregation: Aggregation, rows: pa.Schema, order_by: Sequence[str]) -> Partials | None:
+    """None: one of the aggregates cannot be combined."""
     columns: dict[str, tuple[str, ...]] = {}
     expressions = [f"count(1) as {ROWS_COLUMN}"]
     for number, (name, aggregate) in enumerate(aggregation.aggregates.items()):

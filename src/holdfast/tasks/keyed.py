@@ -120,12 +120,13 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
     if task.sides is not None:
         rows = task.sides.arranged(rows)
     groups = rows[GROUP_COLUMN].combine_chunks().to_numpy(zero_copy_only=False)
+    partials = task.partials if rows.num_rows else None
     # What is combined has its place in the order with it.
-    keyed = cut(task.layout, rows, groups, task.key, () if task.partials else task.order_by)
+    keyed = cut(task.layout, rows, groups, task.key, () if partials else task.order_by)
     if uncoordinated is not None:
         done = uncoordinated.run(keyed, context)
     else:
-        done = run_function(task.function, task.layout, keyed, state, context, task.partials)
+        done = run_function(task.function, task.layout, keyed, state, context, partials)
     reached(Step.TASK_COMPUTED)
     watch.lap("compute")
 
@@ -151,7 +152,7 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
     return result_here(
         shard,
         rows=_row_count(task, rows),
-        keys=keyed.key_count,
+        partial_rows=keyed.key_count if done.partial_rows is None else done.partial_rows,
         version=version,
         outputs=outputs,
         delta=delta,
@@ -159,7 +160,7 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
         state_bytes=state.size_bytes(),
         timings_ms=watch.laps_ms,
         uncoordinated=uncoordinated.applied() if uncoordinated is not None else None,
-        late=done.outputs[LATE_ROWS].num_rows if LATE_ROWS in done.outputs else 0,
+        late=done.late + (done.outputs[LATE_ROWS].num_rows if LATE_ROWS in done.outputs else 0),
         next_due=due,
     )
 

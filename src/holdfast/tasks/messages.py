@@ -203,8 +203,8 @@ class TaskResult(msgspec.Struct, frozen=True):
     executor: str
     rows: int = 0
     """How many it was given, before they were combined."""
-    keys: int = 0
-    """How many distinct ones the rows had."""
+    partial_rows: int = 0
+    """How many partial rows the rows make, if they are combined: one for each key, or key and pane."""
     version: Version | None = None
     outputs: tuple[Output, ...] = ()
     delta: Payload | None = None

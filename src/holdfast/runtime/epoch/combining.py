@@ -1,8 +1,9 @@
 """Rows combined before they go to their shards, where that pays.
 
-Spark groups the rows of an `aggregate` by key first, so that a shard gets one partial row for each key and
-not all of its rows. That is a second exchange: it pays where there are many rows for a key, and costs where
-there are few. The choice follows what the last epoch had, is written in the plan, and changes no result.
+Spark groups the rows of an `aggregate` by key first (over windows by key and pane), so that a shard gets one
+partial row for each and not all of its rows. That is a second exchange: it pays where there are many rows for
+a key, and costs where there are few. The choice follows what the last epoch had, is written in the plan, and
+changes no result.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from holdfast.graph.partials import Partials
+from holdfast.graph.partials import PANE_COLUMN, Partials
 from holdfast.state.encoding.routing import quoted
 
 if TYPE_CHECKING:
@@ -27,10 +28,12 @@ STAYS = 2
 
 @dataclass(frozen=True, slots=True)
 class ShardLoad:
-    """What one shard had in an epoch: rows, before they were combined, and the keys in them."""
+    """What one shard had in an epoch: rows, before they were combined, and how many partial rows they make.
+    `late`: rows that are wanted as they are, because something reads the late ones."""
 
     rows: int
-    keys: int
+    partial_rows: int
+    late: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,14 +61,17 @@ def pays(shards: Sequence[ShardLoad], combined: bool) -> bool:
     The fullest shard counts: all others wait for it, and a hot key is what makes it the fullest.
     """
     fullest = max(shard.rows for shard in shards)
-    keys = sum(shard.keys for shard in shards) / len(shards)
-    least = max(ROWS_PER_SHARD, ROWS_PER_KEY * keys)
-    return fullest >= (least / STAYS if combined else least)
+    partial_rows = sum(shard.partial_rows for shard in shards) / len(shards)
+    least = max(ROWS_PER_SHARD, ROWS_PER_KEY * partial_rows)
+    late = any(shard.late for shard in shards)
+    return not late and fullest >= (least / STAYS if combined else least)
 
 
-def combined(frame: DataFrame, grouping: Iterable[str], partials: Partials) -> DataFrame:
-    """The partial rows of a frame, one for each combination of the grouping columns: those of the key, and
-    others that hold rows of a key apart."""
+def combined(frame: DataFrame, key: Iterable[str], partials: Partials) -> DataFrame:
+    """The partial rows of a frame, one for each key, or for each key and pane."""
     from pyspark.sql.functions import col, expr
 
-    return frame.groupBy(*(col(quoted(name)) for name in grouping)).agg(*map(expr, partials.expressions))
+    grouping = [col(quoted(name)) for name in key]
+    if partials.pane is not None:
+        grouping.append(expr(partials.pane).alias(PANE_COLUMN))
+    return frame.groupBy(*grouping).agg(*map(expr, partials.expressions))

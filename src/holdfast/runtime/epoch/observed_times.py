@@ -10,6 +10,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING
 
+from holdfast.graph.event_time import micros_sql
 from holdfast.state.encoding.routing import quoted
 
 if TYPE_CHECKING:
@@ -78,11 +79,8 @@ def newest_now(frame: DataFrame, column: str) -> dict[str, int | None]:
 
 
 def _newest(frame: DataFrame, column: str) -> Column:
-    from pyspark.sql import functions
+    from pyspark.sql.functions import expr
     from pyspark.sql.types import TimestampNTZType
 
-    time = frame[quoted(column)]
-    if isinstance(frame.schema[column].dataType, TimestampNTZType):
-        begin = functions.lit("1970-01-01").cast("timestamp_ntz")
-        return functions.max(functions.timestamp_diff("MICROSECOND", begin, time))
-    return functions.max(functions.unix_micros(time))
+    naive = isinstance(frame.schema[column].dataType, TimestampNTZType)
+    return expr(f"max({micros_sql(quoted(column), naive)})")

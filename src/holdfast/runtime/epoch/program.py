@@ -275,7 +275,7 @@ class _Typing:
 
 def _partials(node: OperatorNode, rows: pa.Schema) -> Partials | None:
     # Keys that are saved on their own count their rows, one by one.
-    if not isinstance(node.function, Aggregation) or node.uncoordinated is not None:
+    if not isinstance(node.function, Aggregation | Windowed) or node.uncoordinated is not None:
         return None
     return partials_of(node.function, rows, node.order_by)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from holdfast.errors import EpochFailed, EpochInterrupted, MalformedInput
 from holdfast.graph.event_time import source_of, watermark_nodes
 from holdfast.graph.functions import CoFunction
 from holdfast.graph.job_graph import (
+    LATE_ROWS,
     ConnectNode,
     OperatorNode,
     OutputNode,
@@ -42,7 +43,6 @@ from holdfast.graph.job_graph import (
     UnkeyedNode,
     WatermarkNode,
 )
-from holdfast.graph.partials import Partials
 from holdfast.runtime.epoch.combining import ShardLoad, combined
 from holdfast.runtime.epoch.list_state import Lists, TakenLists, take_lists
 from holdfast.runtime.epoch.observed_times import ObservedTimes, newest_now
@@ -173,7 +173,7 @@ class EpochRunner:
                 take_lists(outcome.lists, stage.node.uid, results, start.lists, kept_in)
             for result in sorted(results, key=lambda result: result.shard):
                 if isinstance(stage.node, OperatorNode):
-                    _take_state(outcome, stage.node.uid, result, start.lines, bundle)
+                    _take_state(outcome, stage, result, start.lines, bundle)
                 self._take_outputs(outcome, stage, result, frames, bundle)
             outcome.rows = outcome.rows or sum(result.rows for result in results)
             frames.observed.ran(gave_results=bool(results))
@@ -217,11 +217,27 @@ class EpochRunner:
             job = partial(_unkeyed_job, unkeyed, plan.parallelism)
         else:
             keyed = self._keyed_task(stage, node, start)
+            if keyed.partials is not None:
+                results = self._combined(stage, node, keyed, frames, what)
+                if results is not None:
+                    return results
+                keyed = replace(keyed, partials=None)
             job = partial(self._operator_job, node, keyed, plan.parallelism)
-            if (partials := keyed.partials) is not None:
-                rows = partial(_combined_rows, frames, node, partials)
-                return self._one_per_shard(stage, job, rows, plan.parallelism, what)
         return self._one_per_shard(stage, job, lambda: frames.input(node), plan.parallelism, what)
+
+    def _combined(
+        self, stage: Stage, node: OperatorNode, task: KeyedTask, frames: _EpochFrames, what: str
+    ) -> list[TaskResult] | None:
+        """The results of an operator's job over combined rows. None: some are late and wanted as they are, so
+        that nothing of the job counts."""
+        partials, shards = task.partials, len(task.shards)
+        assert partials is not None
+        job = partial(self._operator_job, node, task, shards)
+        results = self._one_per_shard(
+            stage, job, lambda: combined(frames.frame(node.parent), node.key, partials), shards, what
+        )
+        late = any(result.late for result in results)
+        return None if late and LATE_ROWS in stage.outputs else results
 
     def _one_per_shard(
         self,
@@ -280,8 +296,12 @@ class EpochRunner:
             uncoordinated=node.uncoordinated,
             term=self.term,
             time=self._time(node, start.plan),
-            partials=form.partials if node.uid in start.plan.combined else None,
+            partials=form.partials if self._combines(stage, node, start.plan) else None,
         )
+
+    def _combines(self, stage: Stage, node: OperatorNode, plan: PlanRecord) -> bool:
+        # Late rows may make an epoch run its job twice: state that is not saved cannot be taken back.
+        return node.uid in plan.combined and (self.saves_state or LATE_ROWS not in stage.outputs)
 
     def _time(self, node: OperatorNode, plan: PlanRecord) -> EventTime | None:
         naive = self.program.forms[node.uid].naive_time
@@ -324,8 +344,12 @@ class EpochRunner:
                 )
 
 
-def _take_state(outcome: EpochOutcome, uid: str, result: TaskResult, lines: Lines, bundle: Bundle) -> None:
+def _take_state(
+    outcome: EpochOutcome, stage: Stage, result: TaskResult, lines: Lines, bundle: Bundle
+) -> None:
     """Take a chosen result's state changes, and what it says of itself."""
+    assert isinstance(stage.node, OperatorNode)
+    uid = stage.node.uid
     key = (uid, result.shard)
     outcome.executors[key] = f"{result.host}:{result.executor}"
     for name, spent in result.timings_ms.items():
@@ -334,7 +358,8 @@ def _take_state(outcome: EpochOutcome, uid: str, result: TaskResult, lines: Line
         outcome.arrivals[result.arrival] = outcome.arrivals.get(result.arrival, 0) + 1
     if result.version is None:
         return
-    outcome.loads.setdefault(uid, []).append(ShardLoad(result.rows, result.keys))
+    late = result.late if LATE_ROWS in stage.outputs else 0
+    outcome.loads.setdefault(uid, []).append(ShardLoad(result.rows, result.partial_rows, late))
     outcome.versions[key] = result.version
     outcome.next_due[key] = result.next_due
     if result.late:
@@ -356,10 +381,6 @@ def _take_state(outcome: EpochOutcome, uid: str, result: TaskResult, lines: Line
                 next_due=result.next_due,
             )
         )
-
-
-def _combined_rows(frames: _EpochFrames, node: OperatorNode, partials: Partials) -> DataFrame:
-    return combined(frames.frame(node.parent), node.key, partials)
 
 
 def _unkeyed_job(body: Callable[..., Iterator[pa.RecordBatch]], shards: int, frame: DataFrame) -> DataFrame:

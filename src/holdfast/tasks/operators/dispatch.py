@@ -11,7 +11,6 @@ from holdfast.graph.partials import Partials
 from holdfast.graph.windows import (
     CLOSINGS,
     EMISSIONS,
-    CountWindow,
     SessionWindow,
     TimeWindow,
     Windowed,
@@ -36,12 +35,6 @@ from holdfast.tasks.operators.windows.time_windows import next_close, run_time_w
 
 KeyedOperator = KeyedFunction | BatchFunction | Aggregation | Windowed | CoFunction | IntervalJoin
 """The functions of operators with keys."""
-
-_WINDOWS = {
-    TimeWindow: run_time_windows,
-    SessionWindow: run_session_windows,
-    CountWindow: run_count_windows,
-}
 
 
 def run_function(
@@ -72,8 +65,11 @@ def _run(
 ) -> OperatorResult:
     if isinstance(function, Aggregation):
         return run_aggregate(function, layout, keyed, state, ctx, partials)
+    if isinstance(function, Windowed) and isinstance(function.window, TimeWindow):
+        return run_time_windows(function, layout, keyed, state, ctx, partials)
     if isinstance(function, Windowed):
-        return _WINDOWS[type(function.window)](function, layout, keyed, state, ctx)
+        run = run_session_windows if isinstance(function.window, SessionWindow) else run_count_windows
+        return run(function, layout, keyed, state, ctx)
     if isinstance(function, IntervalJoin):
         return run_interval_join(function, layout, keyed, state, ctx)
     if isinstance(function, CoFunction):

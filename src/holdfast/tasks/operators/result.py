@@ -89,6 +89,10 @@ class OperatorResult:
     changes: Changes
     index: tuple[Entry, ...] = ()
     """What else becomes of the index of expiries, which follows from state and is in no delta."""
+    late: int = 0
+    """Late rows that came combined: of them only the number is known."""
+    partial_rows: int | None = None
+    """How many partial rows its rows make, or are; None: one for each key."""
 
     def entries(self, layout: StateLayout) -> list[Entry]:
         """What becomes of working state, sorted by key."""

@@ -52,6 +52,11 @@ def test_an_operator_without_rows_stays_as_it_is_and_one_that_cannot_is_never_ch
     assert Combining().after({"op": [ShardLoad(MANY, 1)]}).chosen == ()
 
 
+def test_rows_that_are_late_and_wanted_as_they_are_end_combining() -> None:
+    begun = ABLE.after({"op": [ShardLoad(MANY, 1)]})
+    assert begun.after({"op": [ShardLoad(MANY, 1), ShardLoad(MANY, 1, late=1)]}).chosen == ()
+
+
 def session(**settings: str) -> Any:
     conf = {
         "spark.sql.adaptive.enabled": "false",

@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.contexts import Context
 from holdfast.graph.job_graph import MAIN_OUTPUT
+from holdfast.graph.partials import Partials
 from holdfast.graph.window_functions import REDUCED, ROWS, Reduction, WindowBounds, WindowProcess
 from holdfast.graph.windows import Windowed
 from holdfast.state.cells.timers import datetime_of
@@ -87,10 +88,11 @@ class WindowComputation(ABC):
         """What is emitted of windows: `values` are the accumulators of what they consist of."""
 
 
-def computation_of(function: Windowed) -> WindowComputation:
+def computation_of(function: Windowed, partials: Partials | None = None) -> WindowComputation:
+    """`partials`: the rows are partial rows, made by these."""
     match function.computation:
         case Aggregation() as aggregation:
-            return _Aggregates(aggregation)
+            return _Aggregates(aggregation, partials)
         case Reduction() as reduction:
             return _Reduced(reduction)
         case WindowProcess() as process:
@@ -98,14 +100,14 @@ def computation_of(function: Windowed) -> WindowComputation:
 
 
 class _Aggregates(WindowComputation):
-    def __init__(self, aggregation: Aggregation) -> None:
-        self._aggregation = aggregation
+    def __init__(self, aggregation: Aggregation, partials: Partials | None) -> None:
+        self._aggregation, self._partials = aggregation, partials
 
     def stored(self, rows: pa.Table) -> pa.Table:
-        return as_stored(self._aggregation, rows)
+        return as_stored(self._aggregation, rows) if self._partials is None else rows
 
     def folded(self, keyed: KeyedSlice, kept: pa.Array, ctx: EpochContext) -> list[pa.Array]:
-        return folded(self._aggregation, keyed, kept, ctx, None)[0]
+        return folded(self._aggregation, keyed, kept, ctx, self._partials)[0]
 
     def merged(self, values: pa.Array, index: Index, emitting: Emitting) -> list[pa.Array]:
         return self._merged(values, index, emitting)[0]

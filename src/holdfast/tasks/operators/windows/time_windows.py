@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.graph.job_graph import LATE_ROWS, MAIN_OUTPUT
+from holdfast.graph.partials import PANE_COLUMN, ROWS_COLUMN, Partials
 from holdfast.graph.windows import EMISSIONS, PANES, REVISION, TimeWindow, Windowed
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import ShardState
@@ -36,6 +38,7 @@ from holdfast.tasks.operators.windows.window_rows import (
     timestamps,
     watermarks,
     without_late,
+    without_rows,
 )
 
 
@@ -45,10 +48,12 @@ def run_time_windows(
     keyed: KeyedSlice,
     state: ShardState,
     ctx: EpochContext,
+    partials: Partials | None = None,
 ) -> OperatorResult:
     """Add the rows to their panes, emit the windows that close or have changed after they did, and let go of
-    panes that no window needs. UserCodeError where a sum overflows."""
-    return _WindowRun(function, layout, keyed, state, ctx).run()
+    panes that no window needs. `partials`: the rows are partial rows, made by these. UserCodeError where a
+    sum overflows."""
+    return _WindowRun(function, layout, keyed, state, ctx, partials).run()
 
 
 def next_close(
@@ -99,37 +104,46 @@ class _WindowRun:
         keyed: KeyedSlice,
         state: ShardState,
         ctx: EpochContext,
+        partials: Partials | None,
     ) -> None:
-        self.function, self.layout, self.state = function, layout, state
+        self.function, self.layout, self.state, self.partials = function, layout, state, partials
         self.window = _time_window(function)
         self.ctx, self.time, self.field = ctx, ctx.time or EventTime(), layout.field(PANES)
-        self.computation = computation_of(function)
+        self.computation = computation_of(function, partials)
         self.keyed = replace(keyed, rows=self.computation.stored(keyed.rows))
-        self.schema = function.output_schema(self.keyed.rows.schema, keyed.key_columns)
+        given = self.keyed.rows.schema if partials is None else partials.input
+        self.schema = function.output_schema(given, keyed.key_columns)
         self.before_us, self.now_us = watermarks(ctx.time)
         self.early = _EarlyResults(function, layout, state, ctx)
 
     def run(self) -> OperatorResult:
-        late, starts = self._without_late()
+        late_rows, late_combined, starts = self._without_late()
         changed = self._with_rows(starts)
         panes = self._to_look_at(changed)
         output = self._emitted(panes)
         changes = self.keyed.no_changes()
         self._keep(changes, changed, panes)
         self.early.plan(changes, self.keyed, changed.keys)
-        return OperatorResult({MAIN_OUTPUT: output, LATE_ROWS: late}, changes)
+        outputs = {MAIN_OUTPUT: output, LATE_ROWS: late_rows}
+        return OperatorResult(outputs, changes, late=late_combined, partial_rows=len(changed))
 
-    def _without_late(self) -> tuple[pa.Table, Times]:
-        """Take the rows out of the slice that are late or have no time, and give them; and the panes of the
-        others."""
+    def _without_late(self) -> tuple[pa.Table, int, Times]:
+        """Take the rows out of the slice that are late or have no time, and give them, or the number of those
+        that came combined; and the panes of the others."""
         on = self.function.on
         assert on is not None
-        times = self.keyed.rows.column(on).combine_chunks()
-        starts = _pane_starts(self.window, micros_of(times))
+        combined = self.partials is not None
+        times = self.keyed.rows.column(PANE_COLUMN if combined else on).combine_chunks()
+        known = np.asarray(times.is_valid())
+        starts = np.asarray(times.fill_null(0)) if combined else _pane_starts(self.window, micros_of(times))
         last = _last_ends(self.window, starts) - 1 + self.function.lateness_us
-        late = (last <= self.before_us) | np.asarray(times.is_null())
-        self.keyed, rows = without_late(self.keyed, on, late, self.before_us)
-        return rows, starts[~late]
+        late = (last <= self.before_us) | ~known
+        if self.partials is None:
+            self.keyed, rows = without_late(self.keyed, on, late, self.before_us)
+            return rows, 0, starts[~late]
+        count = int(pc.sum(self.keyed.rows[ROWS_COLUMN].filter(pa.array(late))).as_py() or 0)
+        self.keyed = without_rows(self.keyed, late)
+        return self.function.late_schema(self.partials.input).empty_table(), count, starts[~late]
 
     def _with_rows(self, row_starts: Times) -> _Panes:
         """The panes that have rows in this epoch, with these in them."""

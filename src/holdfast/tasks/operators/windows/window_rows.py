@@ -46,10 +46,14 @@ def without_late(keyed: KeyedSlice, on: str, late: Flags, before_us: int) -> tup
     watermark = None if before_us == NEVER_US else before_us
     column = pa.array([watermark] * rows.num_rows, pa.int64()).cast(type)
     given = rows.append_column(pa.field(LATE_WATERMARK, type), column)
-    if not rows.num_rows:
-        return keyed, given
-    rest = replace(keyed, rows=keyed.rows.filter(pa.array(~late)), index=keyed.index[~late])
-    return rest, given
+    return without_rows(keyed, late), given
+
+
+def without_rows(keyed: KeyedSlice, which: Flags) -> KeyedSlice:
+    """The slice without some of its rows; its keys stay."""
+    if not which.any():
+        return keyed
+    return replace(keyed, rows=keyed.rows.filter(pa.array(~which)), index=keyed.index[~which])
 
 
 def paired(keys: Numbers, times: Times) -> Numbers:
