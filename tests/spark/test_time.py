@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import holdfast as hf
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.connectors.memory import CRASH, SimulatedCrash
+from holdfast.connectors.memory import CRASH, MemoryReader, SimulatedCrash
 from holdfast.errors import DefinitionError
 from holdfast.runtime import job as job_module
 from holdfast.runtime.epoch import observed_times
@@ -327,3 +327,54 @@ def test_a_source_that_is_silent_and_rows_that_spark_proves_away(
     assert view.watermarks["windows"] == found["slow"] - 4_000_001
     assert view.watermarks["nothing"] == found["gone"] - 4_000_001
     assert len(waits) <= 1, "Spark is waited for once, not in every epoch"
+
+
+class Topic(hf.MemorySource):
+    """Rows of two partitions; `partition` says which."""
+
+    partition_column = "partition"
+
+    def reader(self, notes: Any) -> Any:
+        return TopicReader(self)
+
+
+class TopicReader(MemoryReader):
+    def partitions(self, slice: Any) -> dict[str, bool]:
+        found = {row[2] for row in self._source._rows[slice.start or 0 : slice.end]}
+        return {str(partition): partition in found for partition in range(2)}
+
+
+PARTITIONED = "user string, ts timestamp, partition int"
+
+
+def topic_rows() -> list[Any]:
+    """Partition 1 is 20 seconds behind: disorder beyond the delay, but none within a partition."""
+    return [
+        (user, at - timedelta(seconds=20 * (n % 2)), n % 2) for n, (user, at) in enumerate(events(range(60)))
+    ]
+
+
+def test_event_time_waits_for_the_slowest_partition(spark: SparkSession, tmp_path: Path) -> None:
+    """Were it the newest time of all rows, those of partition 1 would find their windows closed."""
+    rows, sink = topic_rows(), hf.MemorySink()
+    job = hf.Job("topic")
+    timed = job.source(Topic(rows, schema=PARTITIONED), uid="topic").watermark("ts", "4s")
+    timed.key_by("user").process(Windows(), uid="windows").sink(sink, uid="out")
+    run(job, spark, tmp_path, max_rows_per_epoch=10)
+    assert Counter(sink.rows()) == expected([(user, at) for user, at, _ in rows])
+    times = view_of(tmp_path).event_times["topic"]
+    newest = {str(each): max(at for _, at, partition in rows if partition == each) for each in range(2)}
+    named = {name: each.newest_us for name, each in times.items() if name}
+    assert named == {name: round(at.timestamp() * 1_000_000) for name, at in newest.items()}
+
+
+def test_a_transform_that_drops_the_partition_before_the_watermark_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = hf.Job("topic")
+    rows = job.source(Topic(topic_rows(), schema=PARTITIONED), uid="topic").transform(
+        lambda frame: frame.drop("partition")
+    )
+    rows.watermark("ts").key_by("user").process(Windows(), uid="windows").sink(hf.MemorySink(), uid="out")
+    with pytest.raises(hf.DefinitionError, match=r"'partition', which names the partition .* keep it"):
+        run(job, spark, tmp_path)

@@ -9,7 +9,7 @@ Never here: deciding when to plan, commit or publish (see runtime.epoch).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -142,6 +142,25 @@ class WaitingReader(Protocol):
     def waiting(self, after: Json | None) -> Waiting:
         """What is not planned yet, as far as was seen when `next` last looked. Called after every epoch and
         while waiting for input."""
+
+
+@runtime_checkable
+class PartitionedSource(Protocol):
+    """A source in partitions that move on through time each at its own speed, as those of a topic do: event
+    time waits for the slowest. Its readers are `PartitionedReader`s."""
+
+    @property
+    def partition_column(self) -> str:
+        """The column of its rows that names their partition."""
+
+
+@runtime_checkable
+class PartitionedReader(Protocol):
+    """A reader that knows the partitions of its source."""
+
+    def partitions(self, slice: Slice) -> Mapping[str, bool]:
+        """Every partition that there was when a slice was planned, as the partition column gives it as text,
+        and whether the slice has rows of it. The same every time. Starts no Spark job."""
 
 
 MALFORMED = "holdfast: a row does not fit the schema of its source"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from holdfast.clock import duration_ms
+from holdfast.connectors.contract import PartitionedSource
 from holdfast.errors import DefinitionError
 from holdfast.graph.job_graph import (
     Graph,
@@ -97,6 +98,22 @@ def _durations(node: WatermarkNode) -> Iterator[tuple[str, str]]:
         except DefinitionError as error:
             problem, _, remedy = str(error).rpartition("; ")
             yield f"{name}: {problem}", remedy
+
+
+def no_event_time(node: WatermarkNode, schema: pa.Schema) -> tuple[str, str] | None:
+    """Why rows of these columns cannot have the watermark, and what to do; None: they can."""
+    if (wrong := no_timestamp(node.column, schema)) is not None:
+        return wrong
+    source = source_of(node)
+    if source is None or not isinstance(source.source, PartitionedSource):
+        return None
+    column = source.source.partition_column
+    if column in schema.names:
+        return None
+    return (
+        f"column {column!r}, which names the partition of a row of {describe(source)}, is gone",
+        "keep it in the transforms before the watermark: event time waits for the slowest partition",
+    )
 
 
 def micros_sql(time: str, naive: bool) -> str:

@@ -18,7 +18,7 @@ from holdfast.errors import DefinitionError
 from holdfast.graph import functions
 from holdfast.graph.aggregates import Aggregate, Aggregation
 from holdfast.graph.column_types import known_input, known_schema, sink_refusals
-from holdfast.graph.event_time import no_timestamp, watermark_mistakes, watermarks_of
+from holdfast.graph.event_time import no_event_time, no_timestamp, watermark_mistakes, watermarks_of
 from holdfast.graph.functions import (
     BatchFunction,
     CoFunction,
@@ -131,7 +131,7 @@ def _node(node: Node, graph: Graph) -> _Found:
         yield from watermark_mistakes(node, graph)
         schema = known_schema(node.parent)
         if schema is not None and isinstance(node.column, str):
-            yield from filter(None, [no_timestamp(node.column, schema)])
+            yield from filter(None, [no_event_time(node, schema)])
     elif isinstance(node, UnionNode):
         yield from _union(node)
     elif isinstance(node, OperatorNode):

@@ -238,7 +238,7 @@ class EpochLoop:
         self.running = plan.epoch
         outcome = self._runner.run(start)
         self.running = NO_EPOCH
-        self._planner.watermarks.observed(outcome.times, plan)
+        self._planner.watermarks.observed(outcome.times, plan, outcome.silent)
         outcome.event_times = self._planner.watermarks.standing()
         self._lists |= outcome.lists.after
         for key, version in outcome.versions.items():

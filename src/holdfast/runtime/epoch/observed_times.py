@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.graph.event_time import micros_sql
@@ -21,23 +23,66 @@ WAIT_SECONDS = 3.0
 _NEWEST = "newest"
 
 
+@dataclass(frozen=True)
+class NewestTimes:
+    """The newest event times of some rows: of all, or by partition. `partitions`: those that the rows are
+    of, as text in `partition_column`."""
+
+    column: str
+    partition_column: str | None = None
+    partitions: tuple[str, ...] = ()
+
+    def columns(self, frame: DataFrame) -> list[Column]:
+        """What Spark is to find, over all rows of the frame."""
+        from pyspark.sql.functions import expr, lit, max, when
+        from pyspark.sql.types import TimestampNTZType
+
+        naive = isinstance(frame.schema[self.column].dataType, TimestampNTZType)
+        time = expr(micros_sql(quoted(self.column), naive))
+        if self.partition_column is None:
+            return [max(time).alias(_NEWEST)]
+        partition = frame[quoted(self.partition_column)].cast("string")
+        return [
+            max(when(partition == lit(name), time)).alias(f"{_NEWEST}{number}")
+            for number, name in enumerate(self.partitions)
+        ]
+
+    def named(self, found: Mapping[str, int | None]) -> dict[str, int | None]:
+        """What Spark found, by partition ("": the source has none)."""
+        if self.partition_column is None:
+            return {"": found[_NEWEST]}
+        return {name: found[f"{_NEWEST}{number}"] for number, name in enumerate(self.partitions)}
+
+    def now(self, frame: DataFrame) -> dict[str, int | None]:
+        """The newest times of some rows, by a job of its own."""
+        return self.named(frame.agg(*self.columns(frame)).collect()[0].asDict())
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a job observes."""
+
+    observation: Observation
+    times: NewestTimes
+
+
 class ObservedTimes:
     """What the jobs of one epoch observe, by source."""
 
     def __init__(self, unobserved: set[str]) -> None:
         """`unobserved`: sources of which Spark once told nothing. They are not watched; others are added."""
         self._unobserved = unobserved
-        self._under_way: dict[str, Observation] = {}
-        self._done: dict[str, Observation] = {}
+        self._under_way: dict[str, Observed] = {}
+        self._done: dict[str, Observed] = {}
 
-    def watch(self, uid: str, frame: DataFrame, column: str) -> DataFrame:
-        """The same rows; the job that computes them observes the newest time in `column`."""
+    def watch(self, uid: str, frame: DataFrame, times: NewestTimes) -> DataFrame:
+        """The same rows; the job that computes them observes the newest times in them."""
         from pyspark.sql import Observation
 
         if uid in self._done or uid in self._unobserved:
             return frame
-        self._under_way[uid] = Observation()
-        return frame.observe(self._under_way[uid], _newest(frame, column).alias(_NEWEST))
+        self._under_way[uid] = Observed(Observation(), times)
+        return frame.observe(self._under_way[uid].observation, *times.columns(frame))
 
     def ran(self, gave_results: bool) -> None:
         """A job has run. One that gave no results may have been left out, with what it was to observe."""
@@ -62,25 +107,11 @@ class ObservedTimes:
         return newest
 
 
-def _told(observation: Observation) -> dict[str, int | None] | None:
+def _told(observed: Observed) -> dict[str, int | None] | None:
     """What Spark tells of an observation. None: that it left it out."""
     from py4j.protocol import Py4JError
 
     try:
-        return {"": observation.get[_NEWEST]}
+        return observed.times.named(observed.observation.get)
     except (Py4JError, KeyError):
         return None
-
-
-def newest_now(frame: DataFrame, column: str) -> dict[str, int | None]:
-    """The newest times of some rows, by a job of its own."""
-    found = frame.agg(_newest(frame, column).alias(_NEWEST)).collect()
-    return {"": found[0][0]}
-
-
-def _newest(frame: DataFrame, column: str) -> Column:
-    from pyspark.sql.functions import expr
-    from pyspark.sql.types import TimestampNTZType
-
-    naive = isinstance(frame.schema[column].dataType, TimestampNTZType)
-    return expr(f"max({micros_sql(quoted(column), naive)})")

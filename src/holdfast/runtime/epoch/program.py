@@ -20,7 +20,7 @@ from holdfast.graph.column_types import (
     sink_refusals,
     state_layout,
 )
-from holdfast.graph.event_time import no_timestamp, watermarks_of
+from holdfast.graph.event_time import no_event_time, no_timestamp, watermarks_of
 from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     MAIN_OUTPUT,
@@ -226,7 +226,7 @@ class _Typing:
 
     def _watermarked(self, node: WatermarkNode) -> DataFrame:
         given = frame_schema(self._frames[node.parent])
-        if (wrong := no_timestamp(node.column, given)) is not None:
+        if (wrong := no_event_time(node, given)) is not None:
             raise DefinitionError(str(Mistake(node.place, describe(node), *wrong)))
         if given.field(node.column).type.tz is None:
             self.naive.add(node)

@@ -27,7 +27,15 @@ from holdfast.checkpoint.store.records import (
     StagedFile,
     UncoordinatedShard,
 )
-from holdfast.connectors.contract import MALFORMED, SiftingReader, Slice, SourceReader, VerifyingReader
+from holdfast.connectors.contract import (
+    MALFORMED,
+    PartitionedReader,
+    PartitionedSource,
+    SiftingReader,
+    Slice,
+    SourceReader,
+    VerifyingReader,
+)
 from holdfast.errors import EpochFailed, EpochInterrupted, MalformedInput
 from holdfast.graph.event_time import source_of, watermark_nodes
 from holdfast.graph.functions import CoFunction
@@ -45,7 +53,7 @@ from holdfast.graph.job_graph import (
 )
 from holdfast.runtime.epoch.combining import ShardLoad, combined
 from holdfast.runtime.epoch.list_state import Lists, TakenLists, take_lists
-from holdfast.runtime.epoch.observed_times import ObservedTimes, newest_now
+from holdfast.runtime.epoch.observed_times import NewestTimes, ObservedTimes
 from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import Program, Stage, apply_transform, union_frames
 from holdfast.runtime.epoch.set_aside import Counts, RowsAside, malformed_input, rows_aside
@@ -107,6 +115,8 @@ class EpochOutcome:
     """Operator uid -> rows whose windows were closed."""
     times: dict[str, dict[str, int | None]] = field(default_factory=dict)
     """Source uid -> partition -> the newest event time that was read."""
+    silent: dict[str, list[str]] = field(default_factory=dict)
+    """Source uid -> its partitions of which no rows were read."""
     event_times: dict[str, dict[str, PartitionTime]] = field(default_factory=dict)
     """How far the event time of every source is after the epoch, for the commit."""
     set_aside: dict[str, RowsAside] = field(default_factory=dict)
@@ -178,7 +188,7 @@ class EpochRunner:
             outcome.rows = outcome.rows or sum(result.rows for result in results)
             frames.observed.ran(gave_results=bool(results))
         reached(Step.RESULTS_CHOSEN)
-        outcome.times = frames.newest_times()
+        outcome.times, outcome.silent = frames.newest_times()
         self.verify(plan)
         bundle.write()
         reached(Step.BUNDLE_WRITTEN)
@@ -491,17 +501,30 @@ class _EpochFrames:
         part = self._plan.slices.get(source.uid)
         if part is None or part.skipped:
             return frame
-        return self.observed.watch(source.uid, frame, node.column)
+        return self.observed.watch(source.uid, frame, self._times(source, node.column)[0])
 
-    def newest_times(self) -> dict[str, dict[str, int | None]]:
-        """Source uid -> partition -> the newest event time in its slice."""
+    def newest_times(self) -> tuple[dict[str, dict[str, int | None]], dict[str, list[str]]]:
+        """Source uid -> partition -> the newest event time in its slice; and the partitions without rows."""
         found: dict[str, dict[str, int | None]] = {}
+        without: dict[str, list[str]] = {}
         for uid, node in watermark_nodes(self._runner.program.graph).items():
-            part = self._plan.slices.get(uid)
-            if part is not None and not part.skipped:
-                times = self.observed.newest(uid)
-                found[uid] = newest_now(self.frame(node.parent), node.column) if times is None else times
-        return found
+            part, source = self._plan.slices.get(uid), source_of(node)
+            if part is not None and not part.skipped and source is not None:
+                times, without[uid] = self._times(source, node.column)
+                newest = self.observed.newest(uid)
+                found[uid] = times.now(self.frame(node.parent)) if newest is None else newest
+        return found, without
+
+    def _times(self, source: SourceNode, column: str) -> tuple[NewestTimes, list[str]]:
+        """What to find of a source's slice; and its partitions that have no rows in it."""
+        reader = self._runner.readers[source.uid]
+        if not isinstance(source.source, PartitionedSource):
+            return NewestTimes(column), []
+        assert isinstance(reader, PartitionedReader)
+        partitions = reader.partitions(_slice_of(self._plan.slices[source.uid]))
+        with_rows = tuple(name for name, has_rows in partitions.items() if has_rows)
+        without = [name for name, has_rows in partitions.items() if not has_rows]
+        return NewestTimes(column, source.source.partition_column, with_rows), without
 
     def _read(self, node: SourceNode, slice: Slice) -> DataFrame:
         reader, spark = self._runner.readers[node.uid], self._runner.spark

@@ -7,7 +7,7 @@ Always true: it never goes back. What is not known leaves it where it is, which 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.checkpoint.chain.view import CheckpointView
@@ -55,10 +55,15 @@ class Watermarks:
         }
         """Operator uid -> the watermark of the newest plan."""
 
-    def observed(self, times: SourceTimes, plan: PlanRecord) -> None:
-        """The epoch of a plan has run and read rows up to these times."""
+    def observed(
+        self, times: SourceTimes, plan: PlanRecord, silent: Mapping[str, Iterable[str]] | None = None
+    ) -> None:
+        """The epoch of a plan has run and read rows up to these times. `silent`: partitions of sources that
+        are there, and that it read no rows of."""
         for uid in self._sources.keys() & plan.slices.keys():
             known = self._times[uid]
+            for partition in (silent or {}).get(uid, ()):
+                known.setdefault(partition, PartitionTime(newest_us=None, seen_ms=plan.clock_ms))
             for partition, newest in times.get(uid, {"": None}).items():
                 before = known[partition].newest_us if partition in known else None
                 both = [at for at in (before, newest) if at is not None]
@@ -96,11 +101,8 @@ class Watermarks:
         return planned
 
     def _source_mark(self, uid: str, now_ms: int) -> _Mark:
-        source, known = self._sources[uid], self._times[uid]
-        # Partition "" stands for the source as long as no partition is known.
-        parts = {name: each for name, each in known.items() if name or len(known) == 1}
-        idle = source.idle_ms
-        active = [each for each in parts.values() if idle is None or now_ms - each.seen_ms <= idle]
+        source, parts = self._sources[uid], self._partitions(uid)
+        active = [each for each in parts.values() if not self._is_idle(uid, each, now_ms)]
         if not active:
             return _Mark(None, idle=bool(parts))
         newest = [each.newest_us for each in active]
@@ -110,9 +112,23 @@ class Watermarks:
         # Of the newest time less the delay, rows may still come: times before it are complete.
         return _Mark(max(min(known_times) - source.delay_us - 1, FIRST_US), idle=False)
 
+    def _partitions(self, uid: str) -> dict[str, PartitionTime]:
+        known = self._times[uid]
+        # Partition "" stands for the source as long as no partition is known.
+        return {name: each for name, each in known.items() if name or len(known) == 1}
+
+    def _is_idle(self, uid: str, partition: PartitionTime, now_ms: int) -> bool:
+        idle_ms = self._sources[uid].idle_ms
+        return idle_ms is not None and now_ms - partition.seen_ms > idle_ms
+
     def idle_sources(self, now_ms: int) -> list[str]:
-        """The sources that are not waited for."""
-        return [uid for uid in self._sources if self._source_mark(uid, now_ms).idle]
+        """The sources that are not waited for, and `source/partition` where it is one of several."""
+        found = []
+        for uid in self._sources:
+            parts = self._partitions(uid)
+            idle = [name for name, each in parts.items() if self._is_idle(uid, each, now_ms)]
+            found += [uid] if parts and len(idle) == len(parts) else [f"{uid}/{name}" for name in idle]
+        return found
 
 
 @dataclass(frozen=True, slots=True)

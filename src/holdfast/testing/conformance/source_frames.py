@@ -6,7 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.connectors.contract import Slice, SourceReader, VerifyingReader
+from holdfast.connectors.contract import (
+    PartitionedReader,
+    PartitionedSource,
+    Slice,
+    SourceReader,
+    VerifyingReader,
+)
 from holdfast.errors import InputVanished
 from holdfast.testing.conformance.promises import NotAsked, Seen, Suite, hold
 from holdfast.testing.conformance.source_case import NOW_MS, Rows, SourceCase, stored, stored_slice
@@ -46,6 +52,27 @@ def _rows_counted(case: SourceCase) -> None:
     for slice in case.plan(reader, case.limit):
         found = case.frame_rows(reader, slice).total()
         hold(slice.rows in (None, found), f"a frame of {found} rows for {slice}")
+
+
+@FRAMES.promise(
+    "partitions",
+    "every row of a slice is of a partition that the reader names for it as one with rows",
+    "name all partitions in partitions(slice), as the partition column gives them as text",
+)
+def _partitions(case: SourceCase) -> None:
+    source, reader = case.make(), case.reader()
+    if not isinstance(source, PartitionedSource):
+        raise NotAsked("the source has no partition_column")
+    hold(isinstance(reader, PartitionedReader), "a reader without partitions(slice)")
+    assert isinstance(reader, PartitionedReader)
+    if case.spark is None:
+        raise NotAsked("no Spark session was given; give spark=")
+    for slice in case.plan(reader, case.limit):
+        named = {name for name, has_rows in reader.partitions(slice).items() if has_rows}
+        column = f"cast(`{source.partition_column}` as string)"
+        rows = reader.frame(case.spark, slice).selectExpr(column).distinct().collect()
+        found = {row[0] for row in rows}
+        hold(found <= named, f"rows of {sorted(map(str, found))}, named are {sorted(named)}, in {slice}")
 
 
 @FRAMES.promise(

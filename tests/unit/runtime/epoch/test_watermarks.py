@@ -59,11 +59,13 @@ class Time:
         self.watermarks.planned(plan)
         return plan
 
-    def epoch_of(self, clock_ms: int = 0, **newest: int | dict[str, int | None] | None) -> PlannedWatermark:
+    def epoch_of(
+        self, clock_ms: int = 0, silent: Any = None, **newest: int | dict[str, int | None] | None
+    ) -> PlannedWatermark:
         """An epoch that reads of these sources, up to these times; the watermark of `op` in it."""
         plan = self.plan(clock_ms, *newest)
         times = {uid: at if isinstance(at, dict) else {"": at} for uid, at in newest.items()}
-        self.watermarks.observed(times, plan)
+        self.watermarks.observed(times, plan, silent)
         return plan.watermarks["op"]
 
     def now(self, clock_ms: int = 0) -> int | None:
@@ -138,6 +140,22 @@ def test_a_source_that_is_not_observed_leaves_it_where_it_is() -> None:
     time.epoch_of(s0=100_000_000)
     time.watermarks.observed({}, time.plan(0, "s0"))
     assert time.now() == 90_000_000
+
+
+def test_a_partition_without_rows_is_waited_for_until_it_was_silent_for_too_long() -> None:
+    time = Time(graph_of("1m"))
+    time.epoch_of(0, silent={"s0": ["b"]}, s0={"a": 500_000_000})
+    assert time.now(60_000) is None
+    assert time.watermarks.idle_sources(60_000) == []
+    # That it is still there is no sign of life.
+    time.epoch_of(50_000, silent={"s0": ["b"]}, s0={"a": 600_000_000})
+    assert time.restarted().now(60_001) == time.now(60_001) == 590_000_000
+    assert time.watermarks.idle_sources(60_001) == ["s0/b"]
+    time.epoch_of(70_000, silent={"s0": ["a"]}, s0={"b": 550_000_000})
+    assert time.watermarks.idle_sources(70_000) == []
+    assert time.watermarks.idle_sources(200_000) == ["s0"]
+    time.epoch_of(80_000, s0={"a": 900_000_000, "b": 800_000_000})
+    assert time.now(80_000) == 790_000_000
 
 
 def test_a_source_that_was_silent_for_too_long_is_not_waited_for_until_it_has_rows_again() -> None:

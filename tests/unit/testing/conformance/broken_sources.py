@@ -52,6 +52,9 @@ class HonestReader:
         said, self.said = self.said, []
         return said
 
+    def partitions(self, slice: Slice) -> dict[str, bool]:
+        return {str(row): True for row in self.input[slice.start or 0 : slice.end]}
+
     def verify(self, slice: Slice) -> None:
         pass
 
@@ -59,6 +62,7 @@ class HonestReader:
 class HonestSource:
     schema = "n long"
     replayable: Any = True
+    partition_column = "n"
     reads: type[HonestReader] = HonestReader
 
     def __init__(self, input: list[int]) -> None:
@@ -194,6 +198,12 @@ class Estimates(HonestReader):
     def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
         planned = super().next(after, max_rows, now_ms)
         return planned and Slice(after, planned.end, rows=(planned.rows or 0) + 1)
+
+
+@breaks("partitions")
+class KnowsTheFirst(HonestReader):
+    def partitions(self, slice: Slice) -> dict[str, bool]:
+        return dict([*super().partitions(slice).items()][:1])
 
 
 @breaks("same-rows-again")
