@@ -102,7 +102,7 @@ class StateField:
         """Whether it has entries with keys of their own."""
         return self.kind in (StateKind.MAP, StateKind.TIMED)
 
-    @property
+    @cached_property
     def time_bytes(self) -> tuple[int, int]:
         """Of a TIMED state: where the time begins in a map key, and how long the map key is."""
         if pa.types.is_struct(self.type.key_type):
@@ -277,6 +277,15 @@ def of_time_key(key: bytes, state: StateField) -> tuple[int, bytes]:
     base, tail = entry_of_time_key(key, state)
     start = state.time_bytes[0] + 1
     return int.from_bytes(tail[start : start + FIXED_BYTES - 1], "big") - _SIGN, base
+
+
+def of_time_keys(keys: Sequence[bytes], state: StateField) -> tuple[npt.NDArray[np.int64], list[bytes]]:
+    """The same of many."""
+    head, length = state.time_bytes
+    start, end = PREFIX_BYTES + 1 + head + 1, PREFIX_BYTES + 1 + length
+    words = np.frombuffer(b"".join([key[start : start + FIXED_BYTES - 1] for key in keys]), ">u8")
+    bases = [key[:_GROUP_BYTES] + _KEY_SPACE + key[end:] for key in keys]
+    return (words.astype(np.uint64) ^ np.uint64(_SIGN)).view(np.int64), bases
 
 
 def entry_of_time_key(key: bytes, state: StateField) -> tuple[bytes, bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from holdfast.state.encoding.layout import (
     entry_of_time_key,
     is_shortened,
     of_time_key,
+    of_time_keys,
     time_of_tail,
     time_prefix,
     time_tail,
@@ -30,29 +31,36 @@ DueByBase = dict[bytes, list[int]]
 """Base of a key -> its times, in order."""
 
 
+def due_pairs(
+    field: StateField, groups: KeyGroupRange, state: ShardState, until_us: int
+) -> tuple[npt.NDArray[np.int64], list[bytes]]:
+    """The times up to `until_us` that a TIMED state holds, and the base of each; those of a key in order."""
+    return of_time_keys(list(_due_keys(field, groups, state, until_us)), field)
+
+
 def due_times(field: StateField, groups: KeyGroupRange, state: ShardState, until_us: int) -> DueByBase:
-    """The times up to `until_us` that a TIMED state holds, by key. Reads nothing that is not due."""
+    """The times up to `until_us` that a TIMED state holds, by key."""
     found: DueByBase = {}
-    for group in range(groups.first, groups.end):
-        prefix = time_prefix(group, field)
-        end = None if until_us >= FOREVER_US else prefix + time_tail(until_us + 1)
-        for key, _ in state.scan(prefix, end):
-            at_us, base = of_time_key(key, field)
-            found.setdefault(base, []).append(at_us)
+    times, bases = due_pairs(field, groups, state, until_us)
+    for at_us, base in zip(times.tolist(), bases, strict=True):
+        found.setdefault(base, []).append(at_us)
     return found
 
 
 def due_entries(
     field: StateField, groups: KeyGroupRange, state: ShardState, until_us: int
 ) -> list[tuple[bytes, bytes]]:
-    """Of the entries of a TIMED state with times up to `until_us` the base and the map key. Reads nothing
-    that is not due."""
-    found = []
+    """Of the entries of a TIMED state with times up to `until_us` the base and the map key."""
+    return [entry_of_time_key(key, field) for key in _due_keys(field, groups, state, until_us)]
+
+
+def _due_keys(field: StateField, groups: KeyGroupRange, state: ShardState, until_us: int) -> Iterator[bytes]:
+    """The keys of the time index up to `until_us`. Reads nothing that is not due."""
     for group in range(groups.first, groups.end):
         prefix = time_prefix(group, field)
         end = None if until_us >= FOREVER_US else prefix + time_tail(until_us + 1)
-        found += [entry_of_time_key(key, field) for key, _ in state.scan(prefix, end)]
-    return found
+        for key, _ in state.scan(prefix, end):
+            yield key
 
 
 def times_of_keys(field: StateField, state: ShardState, bases: Iterable[bytes]) -> DueByBase:

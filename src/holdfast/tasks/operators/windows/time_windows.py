@@ -22,7 +22,7 @@ from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.files.delta import Changes, EntryChange
-from holdfast.tasks.operators.due import due_times, earliest, times_of_keys, with_keys
+from holdfast.tasks.operators.due import due_pairs, due_times, earliest, times_of_keys, with_keys
 from holdfast.tasks.operators.result import FOREVER_US, EpochContext, EventTime, OperatorResult
 from holdfast.tasks.operators.shard_rows import KeyedSlice, firsts, numbered
 from holdfast.tasks.operators.windows.computations import Emitting, computation_of, window_table
@@ -162,24 +162,27 @@ class _WindowRun:
     def _to_look_at(self, changed: _Panes) -> _Panes:
         """All panes of the windows that are to be emitted, as they are now, and those to let go of. Where no
         window is emitted these are no more than the changed ones."""
-        found: dict[bytes, list[int]] = {}
+        bases: list[bytes] = []
+        starts = np.zeros(0, np.int64)
         closes = _next_end(self.window, self.before_us) - 1 <= self.now_us
         reopened = (_next_ends(self.window, changed.starts) - 1 <= self.before_us).any()
         if closes or reopened or self.time.closing:
             until = FOREVER_US if self.time.closing else self.now_us
-            found = due_times(self.field, self.ctx.groups, self.state, until)
+            starts, bases = due_pairs(self.field, self.ctx.groups, self.state, until)
         for base, times in times_of_keys(self.field, self.state, self.early.due).items():
-            found[base] = times
-        if not found:
+            starts, bases = np.append(starts, times), bases + [base] * len(times)
+        if not bases and not self.early.due:
             return changed
-        self.keyed, numbers = with_keys(self.keyed, self.layout, self.state, [*found, *self.early.due])
+        self.keyed, numbers = with_keys(self.keyed, self.layout, self.state, [*bases, *self.early.due])
         self.early.numbers = numbers
-        pairs = [(numbers[base], base, at) for base, times in found.items() for at in times]
-        fresh = set(zip(changed.keys.tolist(), changed.starts.tolist(), strict=True))
-        pairs = [pair for pair in pairs if (pair[0], pair[2]) not in fresh]
-        keys = np.fromiter((key for key, _, _ in pairs), np.int64, len(pairs))
-        starts = np.fromiter((at for _, _, at in pairs), np.int64, len(pairs))
-        values = read_timed(self.field, self.state, [base for _, base, _ in pairs], starts)
+        keys = np.fromiter(map(numbers.__getitem__, bases), np.int64, len(bases))
+        # What the rows of the epoch are in is not as it is kept; and early results may find a pane again.
+        pairs = numbered(
+            paired(np.concatenate([changed.keys, keys]), np.concatenate([changed.starts, starts]))
+        )
+        others = firsts(pairs)[firsts(pairs) >= len(changed)] - len(changed)
+        keys, starts = keys[others], starts[others]
+        values = read_timed(self.field, self.state, [bases[each] for each in others.tolist()], starts)
         return _Panes(
             np.concatenate([keys, changed.keys]),
             np.concatenate([starts, changed.starts]),
@@ -205,12 +208,29 @@ class _WindowRun:
         return window_table(self.schema, emitting, results)
 
     def _in_windows(self, panes: _Panes) -> tuple[_Panes, Times]:
-        """Every pane once for each window that it is in, and the ends of these windows."""
-        last, count = _last_ends(self.window, panes.starts), self.window.windows_per_pane
-        ends = (last[:, None] - np.arange(count) * self.window.every_us).ravel()
-        places = np.repeat(np.arange(len(panes)), count)
-        inside = ends > panes.starts[places]
-        return panes.take(places[inside]), ends[inside]
+        """Every pane once for each window that it is in, and the ends of these windows; without those that
+        are not emitted whatever their panes hold."""
+        last, every = _last_ends(self.window, panes.starts), self.window.every_us
+        open_too = self.time.closing or bool(self.early.due)
+        until = FOREVER_US if open_too else self.now_us
+        after = self.before_us - self.function.lateness_us
+        places, ends = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        if len(panes):
+            # The n-th last windows of the panes: those that can be emitted are few of a pane's, and the same.
+            first = max(0, -((until - int(last.min()) + 1) // every))
+            end = min(self.window.windows_per_pane, (int(last.max()) - 1 - after) // every + 1)
+            found = [
+                self._nth_last(panes, last - number * every, after, until) for number in range(first, end)
+            ]
+            places, ends = (np.concatenate(each) for each in zip((places, ends), *found, strict=True))
+        # Windows are numbered, and their panes merged, in order of the panes.
+        order = np.argsort(places, kind="stable")
+        return panes.take(places[order]), ends[order]
+
+    def _nth_last(self, panes: _Panes, ends: Times, after: int, until: int) -> tuple[Numbers, Times]:
+        """Which of the panes are in windows with these ends that can be emitted; and the ends."""
+        places = np.flatnonzero((ends - 1 > after) & (ends - 1 <= until) & (ends > panes.starts))
+        return places, ends[places]
 
     def _wanted(self, keys: Numbers, ends: Times, newest: Times) -> Flags:
         """Which windows are emitted. `newest`: the epoch that last changed each."""
