@@ -104,7 +104,8 @@ class SparkDeadline(StatefulProcessor):
         return iter([])
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        yield Row(k=key[0], total=self.total.get()[0])
+        kept = self.total.get()
+        yield Row(k=key[0], total=kept[0] if kept else 0)
 
     def close(self) -> None:
         pass

@@ -213,15 +213,13 @@ class _WindowRun:
         last, every = _last_ends(self.window, panes.starts), self.window.every_us
         open_too = self.time.closing or bool(self.early.due)
         until = FOREVER_US if open_too else self.now_us
-        after = self.before_us - self.function.lateness_us
+        after = max(self.before_us - self.function.lateness_us, NEVER_US)
         places, ends = np.zeros(0, np.int64), np.zeros(0, np.int64)
         if len(panes):
             # The n-th last windows of the panes: those that can be emitted are few of a pane's, and the same.
             first = max(0, -((until - int(last.min()) + 1) // every))
             end = min(self.window.windows_per_pane, (int(last.max()) - 1 - after) // every + 1)
-            found = [
-                self._nth_last(panes, last - number * every, after, until) for number in range(first, end)
-            ]
+            found = [self._nth_last(panes, last - n * every, after, until) for n in range(first, end)]
             places, ends = (np.concatenate(each) for each in zip((places, ends), *found, strict=True))
         # Windows are numbered, and their panes merged, in order of the panes.
         order = np.argsort(places, kind="stable")
