@@ -4,7 +4,7 @@
     number, boolean, date, time, timestamp, interval, decimal     the value, little-endian, at its own width
     struct of such fields             one bit per field (1 = not null), then the fields, nulls as zeros
     string, binary                    0x01, then the bytes
-    everything else                   msgpack of the plain form (see plain)
+    everything else                   msgpack of the plain form (see msgpack_forms, plain_columns)
 
 Always true: `decode(encode(a))` equals `a`, to the last bit of a NaN; `encode_one` gives the bytes that
 `encode` gives.
