@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench nexmark crash chaos java
+.PHONY: help demo test lint bench nexmark nexmark-kills crash chaos java
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -17,7 +17,7 @@ title = printf '\n\033[1m== %s\033[0m\n' "$(1)"
 
 help: ## this list
 	@printf 'Holdfast: fault-tolerant stateful stream processing for PySpark\n\n'
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED) java ## a job is killed and goes on exactly where it was (about two minutes)
 	@$(BIN)/holdfast demo
@@ -42,8 +42,12 @@ lint: $(INSTALLED) ## style, types and layers alone
 bench: $(INSTALLED) java ## speed beside Spark's own stateful operators, on a quiet machine (about 15 minutes)
 	@$(BIN)/python -m bench
 
-nexmark: $(INSTALLED) java ## the Nexmark queries beside Spark's own streaming (long; ARGS="--queries 0,4 --events 800000")
+nexmark: $(INSTALLED) java ## the Nexmark queries beside Spark's own streaming, on a quiet machine (about 15 minutes; ARGS="--queries 0,4")
 	@$(BIN)/python -m bench.nexmark $(ARGS)
+
+nexmark-kills: $(INSTALLED) java ## each Nexmark query in a job of its own, killed three times and compared (about 20 minutes)
+	@$(call title,pytest tests/chaos/test_nexmark_killed.py)
+	@HOLDFAST_NEXMARK_ALONE=1 $(BIN)/python -m pytest -q tests/chaos/test_nexmark_killed.py
 
 crash: $(INSTALLED) java ## the crash matrix: a real process killed at every step of the protocol (long)
 	@$(call title,pytest tests/chaos)

@@ -95,6 +95,25 @@ def _growth(growth: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def _nexmark(found: dict[str, Any]) -> list[str]:
+    about = found["about"]
+    return [
+        "## The queries of Nexmark beside Spark Structured Streaming",
+        "",
+        f"`make nexmark`, {about['started']}, load before: {about['load_before']}. Slices of "
+        f"{about['slice']:,} events from Parquet files,",
+        f"Parquet files out, one session with {about['cores']} cores, medians; every result is that of "
+        "DuckDB.",
+        "",
+        "| query | Holdfast, events/s | Spark, events/s | ratio | Spark's way |",
+        "| --- | --- | --- | --- | --- |",
+        *(
+            f"| {r['query']} | {r['holdfast']:,} | {r['spark']:,} | {r['ratio']:.2f} | {r['way']} |"
+            for r in found["results"]
+        ),
+    ]
+
+
 def _recovery(found: dict[str, dict[str, Any]]) -> list[str]:
     rows = []
     for each in found.values():
@@ -213,6 +232,7 @@ def main() -> None:
     operations = [
         section(json.loads((place / name).read_text()))
         for name, section in (
+            ("nexmark.json", _nexmark),
             ("recovery.json", _recovery),
             ("failover.json", _failover),
             ("savepoint.json", _savepoint),

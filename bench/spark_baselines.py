@@ -182,11 +182,11 @@ def write_batch(directory: str, batch: DataFrame, number: int) -> None:
     batch.write.mode("overwrite").parquet(f"{directory}/batch={number}")
 
 
-def batch_durations_ms(query: StreamingQuery) -> list[int]:
+def batch_durations_ms(query: StreamingQuery, seconds_max: int = QUERY_SECONDS_MAX) -> list[int]:
     """Wait for the query's end and give the duration of each micro-batch that had rows."""
     try:
-        if not query.awaitTermination(QUERY_SECONDS_MAX):
-            raise TimeoutError(f"the query was not done after {QUERY_SECONDS_MAX} s; ask for fewer slices")
+        if not query.awaitTermination(seconds_max):
+            raise TimeoutError(f"the query was not done after {seconds_max} s; ask for fewer slices")
         return [batch.batchDuration for batch in query.recentProgress if batch.numInputRows > 0]
     finally:
         query.stop()

@@ -1,4 +1,4 @@
-"""The functions of the Nexmark queries that wait for event time: windows and sessions, closed by timers.
+"""The functions of the Nexmark queries that go by event time and that aggregates over windows do not say.
 
 The watermark is behind by as much as events are out of order, so that no event comes after its window was
 closed. State is gone when its window is.
@@ -12,48 +12,17 @@ from typing import Any
 
 import holdfast as hf
 
-GAP = timedelta(seconds=10)
 
+class HighestBids(hf.WindowFunction):
+    """Query 7: rows are those bids of the window that were the highest of an epoch."""
 
-class HotAuctions(hf.KeyedFunction):
-    """Query 5, by window: rows are how many bids an auction got in it in one epoch."""
+    output = "auction long, bidder long, price long, extra string, date_time timestamp"
 
-    output = "auction long, num long, window_start timestamp, window_end timestamp"
-    counts = hf.MapState("long", "long")
-
-    def process(self, row: Any, ctx: hf.Context) -> None:
-        ctx.timers.event(row.window_end)
-        self.counts[row.auction] = self.counts.get(row.auction, 0) + row.num
-
-    def on_timer(self, at: datetime, ctx: hf.Context) -> Iterator[tuple[Any, ...]]:
-        counts = dict(self.counts.items())
-        most = max(counts.values())
-        for auction, num in counts.items():
-            if num == most:
-                yield auction, num, at - timedelta(seconds=10), at
-        self.counts.clear()
-
-
-class HighestBids(hf.KeyedFunction):
-    """Query 7, by window: rows are the bids of the highest price in it in one epoch."""
-
-    output = "auction long, bidder long, price long, date_time timestamp, extra string"
-    highest = hf.ValueState(
-        "array<struct<auction: long, bidder: long, price: long, date_time: timestamp, extra: string>>"
-    )
-
-    def process(self, row: Any, ctx: hf.Context) -> None:
-        highest = self.highest.value or []
-        if not highest:
-            ctx.timers.event(row.window_end)
-        if not highest or row.price >= highest[0].price:
-            ties = highest if highest and row.price == highest[0].price else []
-            self.highest.value = [*ties, (row.auction, row.bidder, row.price, row.date_time, row.extra)]
-
-    def on_timer(self, at: datetime, ctx: hf.Context) -> Iterator[tuple[Any, ...]]:
-        for bid in self.highest.value or ():
-            yield bid.auction, bid.bidder, bid.price, bid.date_time, bid.extra
-        self.highest.clear()
+    def process(self, window: Any, rows: list[Any], ctx: hf.Context) -> Iterator[tuple[Any, ...]]:
+        highest = max(row.price for row in rows)
+        for row in rows:
+            if row.price == highest:
+                yield row.auction, row.bidder, row.price, row.extra, row.date_time
 
 
 class NewSellers(hf.KeyedFunction):
@@ -78,36 +47,3 @@ class NewSellers(hf.KeyedFunction):
         self.name.clear()
         self.sells.clear()
         self.shown.clear()
-
-
-class Sessions(hf.KeyedFunction):
-    """Query 11, by bidder: rows are the sessions within one epoch. They grow, and join where they are near.
-
-    Always true: every open session has one timer, at its end.
-    """
-
-    output = "bidder long, bids long, window_start timestamp, window_end timestamp"
-    open_sessions = hf.ValueState("array<struct<start: timestamp, last: timestamp, bids: long>>")
-
-    def process(self, row: Any, ctx: hf.Context) -> None:
-        start, last, bids, others = row.start, row.last, row.bids, []
-        for each in self.open_sessions.value or ():
-            if each.start - row.last < GAP and row.start - each.last < GAP:
-                start, last, bids = min(start, each.start), max(last, each.last), bids + each.bids
-                ctx.timers.delete(each.last + GAP)
-            else:
-                others.append(each)
-        self.open_sessions.value = [*others, (start, last, bids)]
-        ctx.timers.event(last + GAP)
-
-    def on_timer(self, at: datetime, ctx: hf.Context) -> Iterator[tuple[Any, ...]]:
-        rest = []
-        for each in self.open_sessions.value or ():
-            if each.last + GAP == at:
-                yield ctx.key, each.bids, each.start, at
-            else:
-                rest.append(each)
-        if rest:
-            self.open_sessions.value = rest
-        else:
-            self.open_sessions.clear()

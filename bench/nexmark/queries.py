@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import holdfast as hf
-from bench.nexmark.event_time import HighestBids, HotAuctions, NewSellers, Sessions
+from bench.nexmark.event_time import HighestBids, NewSellers
 from bench.nexmark.expected import SIDE_FACTOR, SIDE_ROWS
 from bench.nexmark.functions import (
     BidsPerWindow,
@@ -88,17 +88,15 @@ def q4(events: Stream, uid: str) -> Stream:
 
 
 def q5(events: Stream, uid: str) -> Stream:
-    counts = events.transform(counts_per_window)
-    return counts.key_by("window_end").process(HotAuctions(), uid=f"{uid}-windows")
+    rows = events.transform(lambda df: bids(df).select("auction", "date_time"))
+    windows = rows.key_by("auction").window(hf.sliding("10s", every="2s"), on="date_time")
+    return windows.aggregate(uid=f"{uid}-counts", num=hf.count()).transform(hottest)
 
 
-def counts_per_window(df: DataFrame) -> DataFrame:
-    """Counted in panes of 2 s, each of which is part of five windows."""
-    from pyspark.sql.functions import window
-
-    panes = bids(df).groupBy("auction", window("date_time", "2 seconds").alias("pane")).count()
-    ends = "explode(sequence(pane.end, pane.end + INTERVAL 8 SECONDS, INTERVAL 2 SECONDS)) AS window_end"
-    return panes.selectExpr("auction", "count AS num", ends)
+def hottest(df: DataFrame) -> DataFrame:
+    """A window closes for all auctions in the same epoch, so that its highest count is that of the epoch."""
+    place = "rank() OVER (PARTITION BY window_end ORDER BY num DESC) AS place"
+    return df.selectExpr("*", place).where("place = 1").drop("place", "revision")
 
 
 def q6(events: Stream, uid: str) -> Stream:
@@ -106,14 +104,16 @@ def q6(events: Stream, uid: str) -> Stream:
 
 
 def q7(events: Stream, uid: str) -> Stream:
-    return events.transform(highest_bids).key_by("window_end").process(HighestBids(), uid=f"{uid}-windows")
+    windows = events.transform(highest_bids).key_by("slot").window(hf.tumbling("10s"), on="date_time")
+    return windows.process(HighestBids(), uid=f"{uid}-highest")
 
 
 def highest_bids(df: DataFrame) -> DataFrame:
-    """Of an epoch's bids those that can win: the highest of each window."""
+    """Of an epoch's bids those that can win: the highest of each window. `slot` spreads windows over
+    shards."""
     columns = ("auction", "bidder", "price", "date_time", "extra")
-    rows = bids(df).selectExpr(*columns, "window(date_time, '10 seconds').end AS window_end")
-    place = "rank() OVER (PARTITION BY window_end ORDER BY price DESC) AS place"
+    rows = bids(df).selectExpr(*columns, "unix_seconds(date_time) DIV 10 AS slot")
+    place = "rank() OVER (PARTITION BY slot ORDER BY price DESC) AS place"
     return rows.selectExpr("*", place).where("place = 1").drop("place")
 
 
@@ -147,15 +147,9 @@ def auctions_and_bids(columns: tuple[str, ...], df: DataFrame) -> DataFrame:
 
 
 def q11(events: Stream, uid: str) -> Stream:
-    return events.transform(sessions_of_epoch).key_by("bidder").process(Sessions(), uid=f"{uid}-sessions")
-
-
-def sessions_of_epoch(df: DataFrame) -> DataFrame:
-    from pyspark.sql.functions import count, max, min, session_window
-
-    session = session_window("date_time", "10 seconds")
-    ends = (min("date_time").alias("start"), max("date_time").alias("last"), count("*").alias("bids"))
-    return bids(df).groupBy("bidder", session).agg(*ends).select("bidder", "start", "last", "bids")
+    rows = events.transform(lambda df: bids(df).select("bidder", "date_time"))
+    sessions = rows.key_by("bidder").window(hf.session("10s"), on="date_time")
+    return sessions.aggregate(uid=f"{uid}-sessions", bids=hf.count())
 
 
 def q12(events: Stream, uid: str) -> Stream:

@@ -12,24 +12,13 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from bench.nexmark.expected import differences, expected_rows
-from bench.nexmark.generator import SCHEMA, Nexmark, write_json, write_parquet
+from bench.nexmark.generator import SCHEMA, write_json, write_parquet
 from bench.nexmark.queries import QUERIES, job
+from bench.nexmark.small_inputs import DENSE, GROUPS, small_input
 from bench.nexmark.source import NexmarkSource
 from tests.spark.jobs import run
 
 EVENTS, PER_EPOCH = 5_000, 1_700
-
-DENSE = Nexmark(seed=9, interval_us=10_000, disorder_us=15_000_000)
-"""Fifty seconds of event time: many bids in a window, many auctions that end. Disorder reaches across epochs:
-the last bid by event time, or the winning one of an auction not yet seen, may come an epoch early."""
-SPREAD = Nexmark(seed=7, interval_us=20_000_000, disorder_us=3_600_000_000)
-"""More than a day: all hours, two dates, disorder across midnight."""
-GROUPS = ((0, 1, 2, 13, 22), (3, 4, 6, 9), (18, 19, 20), (5, 7, 8, 11, 12), (14, 15, 17))
-"""Each is one job: its queries share the epochs."""
-
-
-def settings_of(query: int) -> Nexmark:
-    return SPREAD if query in GROUPS[-1] else DENSE
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +28,7 @@ def emitted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ca
     @cache
     def run_group(queries: tuple[int, ...]) -> dict[int, pa.Table]:
         sinks = {query: hf.MemorySink() for query in queries}
-        settings = settings_of(queries[0])
+        settings = small_input(queries[0])
         nexmark = job(NexmarkSource(settings, EVENTS), sinks, settings.disorder_us)
         run(nexmark, spark, tmp_path_factory.mktemp("nexmark") / "ck", max_rows_per_epoch=PER_EPOCH)
         return {query: sink.table() for query, sink in sinks.items()}
@@ -49,7 +38,7 @@ def emitted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ca
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_query_gives_what_duckdb_finds(query: int, emitted: Callable[[int], pa.Table]) -> None:
-    events = settings_of(query).table(0, EVENTS)
+    events = small_input(query).table(0, EVENTS)
     assert expected_rows(query, events).num_rows, "an empty result proves nothing"
     assert differences(query, events, emitted(query)) == []
 

@@ -42,17 +42,17 @@ def objects_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         numbers: list[Any] = column.to_numpy().tolist()
         return numbers
     if pa.types.is_struct(declared):
-        return _masked(_rows_of(column), column)
+        return masked(_rows_of(column), column)
     if pa.types.is_map(declared):
-        start, ends = _spans(column)
+        start, ends = spans(column)
         keys, items = (objects_of(part[start : ends[-1]]) for part in (column.keys, column.items))
         keys = [hashable(key) for key in keys] if pa.types.is_nested(declared.key_type) else keys
-        pairs = list(zip(keys, items, strict=True))
-        return _masked((_dict_of(pairs[a - start : b - start]) for a, b in _pairs(start, ends)), column)
+        entries = list(zip(keys, items, strict=True))
+        return masked((_dict_of(entries[a - start : b - start]) for a, b in pairs(start, ends)), column)
     if pa.types.is_list(declared):
-        start, ends = _spans(column)
+        start, ends = spans(column)
         items = objects_of(column.values[start : ends[-1]])
-        return _masked((items[a - start : b - start] for a, b in _pairs(start, ends)), column)
+        return masked((items[a - start : b - start] for a, b in pairs(start, ends)), column)
     objects: list[Any] = column.to_pylist()
     return objects
 
@@ -114,17 +114,18 @@ def _dict_of(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     return made
 
 
-def _spans(column: pa.Array) -> tuple[int, list[int]]:
+def spans(column: pa.Array) -> tuple[int, list[int]]:
     """Where the first element begins, and where each one ends, in the flat values."""
     start, *ends = column.offsets.to_pylist() or [0]
     return start, ends or [start]
 
 
-def _pairs(start: int, ends: list[int]) -> Iterator[tuple[int, int]]:
+def pairs(start: int, ends: list[int]) -> Iterator[tuple[int, int]]:
+    """Where each element begins and ends, of what `spans` gave."""
     return zip([start, *ends[:-1]], ends, strict=True)
 
 
-def _masked(objects: Iterable[Any], column: pa.Array) -> list[Any]:
+def masked(objects: Iterable[Any], column: pa.Array) -> list[Any]:
     """The objects, None where the column has a null; no more of them than it has values."""
     if not column.null_count:
         return list(objects)[: len(column)]

@@ -4,7 +4,7 @@
     number, boolean, date, time, timestamp, interval, decimal     the value, little-endian, at its own width
     struct of such fields             one bit per field (1 = not null), then the fields, nulls as zeros
     string, binary                    0x01, then the bytes
-    everything else                   msgpack of the plain form (see plain)
+    everything else                   msgpack of the plain form (see msgpack_forms, plain_columns)
 
 Always true: `decode(encode(a))` equals `a`, to the last bit of a NaN; `encode_one` gives the bytes that
 `encode` gives.
@@ -30,6 +30,7 @@ from holdfast.state.encoding.fixed_width import (
     split,
 )
 from holdfast.state.encoding.msgpack_forms import Form, form_of
+from holdfast.state.encoding.plain_columns import plain_values
 from holdfast.state.encoding.types import type_ddl
 
 _TEXT_TAG = b"\x01"
@@ -132,10 +133,8 @@ class _MsgpackForm:
         self.decoder = msgspec.msgpack.Decoder()
 
     def encode(self, array: pa.Array) -> list[bytes]:
-        write, to_plain = self.encoder.encode, self.plain.to_plain
-        if self.plain.direct:
-            return [b"" if value is None else write(value) for value in array.to_pylist()]
-        return [b"" if value is None else write(to_plain(value)) for value in array.to_pylist()]
+        write = self.encoder.encode
+        return [b"" if value is None else write(value) for value in plain_values(array)]
 
     def decode(self, stored: Sequence[bytes | None]) -> pa.Array:
         read, to_cell = self.decoder.decode, self.plain.to_cell

@@ -43,7 +43,7 @@ class Form:
     to_cell: Callable[[Any], Any] = _as_it_is
     """From the plain form to what `pa.array` takes for the type."""
     direct: bool = False
-    """Whether what `to_pylist` gives is the plain form already, all the way down."""
+    """Whether the plain form is what `pa.array` takes for the type, all the way down."""
     pack: Callable[[Any], bytes] = _refused
     unpack: Callable[[bytes], Any] = _refused
 
@@ -112,7 +112,13 @@ def _integer(type: pa.DataType) -> Form:
 
 def _via_integer(code: str, to: Callable[[Any], int], back: Callable[[int], Any]) -> Form:
     packer = struct.Struct(code)
-    return Form(to, back, pack=lambda v: packer.pack(to(v)), unpack=lambda b: back(packer.unpack(b)[0]))
+    return Form(
+        to,
+        back,
+        direct=True,
+        pack=lambda v: packer.pack(to(v)),
+        unpack=lambda b: back(packer.unpack(b)[0]),
+    )
 
 
 def _boolean(value: Any) -> bool:

@@ -71,6 +71,34 @@ def test_null_slots_never_leak_what_lay_under_them() -> None:
     assert ValueCodec(record.type).encode(record) == [b"\x00" + bytes(8)]
 
 
+def test_null_structs_and_lists_never_leak_what_lay_under_them() -> None:
+    codec = ValueCodec(parse_type("struct<a:string,b:array<long>>"))
+    fields = [pa.array(["x", "secret"]), pa.array([[1], [2]], pa.list_(pa.int64()))]
+    dirty = pa.StructArray.from_arrays(fields, names=["a", "b"], mask=pa.array([False, True]))
+    assert codec.encode(dirty) == [codec.encode_one({"a": "x", "b": [1]}), b""]
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2]), dirty, mask=pa.array([True, False]))
+    assert ValueCodec(lists.type).encode(lists) == [b"", bytes.fromhex("91c0")]
+
+
+def test_a_part_of_a_column_is_encoded_alone() -> None:
+    type = parse_type("array<struct<at:timestamp,in:map<string,array<date>>>>")
+    rows: list[Any] = [
+        [{"at": dt.datetime(2024, 1, day, tzinfo=dt.UTC), "in": [("d", [dt.date(1970, 1, day), None])]}, None]
+        for day in range(1, 5)
+    ]
+    codec = ValueCodec(type)
+    assert codec.encode(pa.array(rows, type)[1:3]) == [codec.encode_one(row) for row in rows[1:3]]
+
+
+def test_times_that_python_cannot_hold_are_kept_within_other_values() -> None:
+    """Spark's timestamps reach beyond the year 9999, and columns of them pass through no Python object."""
+    year_12000 = 316_516_032_000_000_000
+    times = pa.array([year_12000], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    lists = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), times)
+    codec = ValueCodec(lists.type)
+    assert codec.decode(codec.encode(lists)) == lists
+
+
 def test_structs_may_be_given_in_field_order() -> None:
     codec = ValueCodec(parse_type("struct<a:int,b:string>"))
     assert codec.encode_one((1, "x")) == codec.encode_one({"a": 1, "b": "x"})
