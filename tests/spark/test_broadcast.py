@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 import holdfast as hf
+from holdfast.checkpoint.chain.history import History
+from holdfast.cli.main import app
 from holdfast.connectors.memory import SimulatedCrash
 from holdfast.inspect.stored_state import lists_of_operator, open_stored
 from holdfast.runtime.epoch import runner
 from holdfast.steps import Step
+from holdfast.storage.urls import open_storage
 from tests.spark.jobs import run
 
 DEADLINE_SECONDS = 180
@@ -121,6 +125,9 @@ def test_rules_are_those_of_the_commit_through_crashes_a_savepoint_and_rescaling
     assert {row[3] for row in sink.rows() if row[0] == "rule"} == {1, 3}
     assert kept(tmp_path / "sp") == {"r0": (12,), "r1": (13,), "r2": (14,), "r3": (11,)}
 
+    shown_state = CliRunner().invoke(app, ["state", "show", str(tmp_path / "sp"), "--json"]).stdout
+    assert '"operator": "judge.broadcast", "state": "rules", "shard": 0, "count": 4' in shown_state
+
     rest = hf.MemorySink()
     whole = judge_job(CHARGES, LIMITS, rest, NotingJudge())
     said = run(whole, spark, tmp_path / "ck-2", from_savepoint=tmp_path / "sp", parallelism=3, **options)
@@ -147,3 +154,13 @@ def test_rules_behind_a_transform_and_rules_that_fail(spark: SparkSession, tmp_p
     assert (row, epoch) == ('{"rule":"r1","limit":-1}', 1)
     assert "a rule that cannot be" in error
     assert kept(tmp_path / "ck") == {"r0": (2,)}
+    staged = History(open_storage(str(tmp_path / "ck"))).record(1).staged
+    parts = [(file.stream, file.part) for file in staged]
+    assert len(set(parts)) == len(parts), "sinks may tell the parts of an epoch apart by their numbers"
+
+
+def test_rules_where_no_state_is_saved(spark: SparkSession, tmp_path: Path) -> None:
+    sink = hf.MemorySink()
+    job = judge_job(CHARGES[:20], LIMITS[:5], sink)
+    run(job, spark, tmp_path / "ck", guarantee="at-most-once", max_rows_per_epoch=10)
+    expect_judged(sink.rows(), CHARGES[:20], LIMITS[:5])

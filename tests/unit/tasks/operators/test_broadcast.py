@@ -16,9 +16,10 @@ from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.state.cells.redistribution import ShardList
 from holdfast.storage.urls import open_storage
 from holdfast.tasks.held_lists import broadcast_entries, packed
-from holdfast.tasks.messages import BroadcastLists, TaskResult
+from holdfast.tasks.messages import BroadcastLists, EpochWork, TaskResult, UnkeyedTask, Workspace
 from holdfast.tasks.operators.broadcast import run_broadcast_rows
 from holdfast.tasks.operators.result import EpochContext
+from holdfast.tasks.unkeyed import unkeyed_result
 from holdfast.testing import Harness
 
 RULES = pa.schema([("rule", pa.string()), ("most", pa.int64())])
@@ -118,3 +119,21 @@ def test_a_state_that_did_not_change_is_read_once(tmp_path: Path) -> None:
     first = broadcast_entries(storage, BroadcastLists(layout, {"rules": held}))
     assert broadcast_entries(storage, BroadcastLists(layout, {"rules": held}))["rules"] is first["rules"]
     assert broadcast_entries(storage, BroadcastLists(layout, {"rules": other}))["rules"] == {"a": 2}
+
+
+def test_a_long_state_is_an_object_that_tasks_of_the_same_epoch_read(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path / "ck"))
+    layout = state_layout("long.broadcast", BroadcastSide(Judge()), RULES, ())
+    work = EpochWork(Workspace("job", storage.url, None, "memory"), epoch=1, attempt=1, run="r", clock_ms=0)
+    task = UnkeyedTask(
+        work=work, uid=layout.operator, function=BroadcastSide(Judge()), on_error="fail", outputs=("",),
+        saves_state=True, layout=layout, lists=({},), order_by=("rule",),
+    )  # fmt: skip
+    names = [f"{number:05}-{number * 7919:x}" * 3 for number in range(5_000)]
+    rows = pa.table([names[::-1], list(range(5_000, 0, -1))], schema=RULES)
+    result = unkeyed_result(task, 0, rows.to_batches())
+    assert result.failure is None
+    assert result.lists["rules"].payload.extent is not None
+    held = broadcast_lists(OperatorLists(({},)), [result])
+    entries = broadcast_entries(storage, BroadcastLists(layout, held))["rules"]
+    assert list(entries.items()) == list(zip(names, range(1, 5_001), strict=True))
