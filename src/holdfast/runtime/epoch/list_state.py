@@ -156,7 +156,7 @@ def _rebuilt(
                 held = _in_storage(file.extent, file.items, file.inherited)
                 stored[file.shard] = unpacked(storage, target, held)
         if files[0].shards != shards:
-            stored = redistributed(stored, shards, modes[state.name])
+            stored = redistributed(stored, shards, modes.get(state.name, "split"))
         for shard, each in enumerate(stored):
             fresh[shard][state.name] = packed(now.uid, target, each)
     return OperatorLists(tuple(fresh), stored=False)
