@@ -34,8 +34,14 @@ from holdfast.errors import (
     UserCodeError,
 )
 from holdfast.graph.aggregates import collect, count, first, last, max, mean, min, sum
-from holdfast.graph.contexts import BatchContext, Context, ShardContext
-from holdfast.graph.functions import BatchFunction, CoFunction, KeyedFunction, OperatorFunction
+from holdfast.graph.contexts import BatchContext, BroadcastContext, Context, ShardContext
+from holdfast.graph.functions import (
+    BatchFunction,
+    BroadcastFunction,
+    CoFunction,
+    KeyedFunction,
+    OperatorFunction,
+)
 from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
 from holdfast.graph.window_functions import WindowBounds, WindowFunction
 from holdfast.graph.windows import count_window, session, sliding, tumbling
@@ -46,7 +52,14 @@ from holdfast.runtime.restart_strategy import ExponentialDelay, FailureRate, Fix
 from holdfast.runtime.savepoints.savepoint import Savepoint
 from holdfast.runtime.settings import RunOptions
 from holdfast.runtime.spark_session import register_data_sources
-from holdfast.state.cells.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
+from holdfast.state.cells.declarations import (
+    AggregatingState,
+    BroadcastState,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+)
 from holdfast.state.cells.timers import Timers
 from holdfast.state.encoding.row_objects import Row
 from holdfast.storage.key_saves.contract import StateId, StateStorage
@@ -59,6 +72,9 @@ __all__ = [
     "AggregatingState",
     "BatchContext",
     "BatchFunction",
+    "BroadcastContext",
+    "BroadcastFunction",
+    "BroadcastState",
     "CoFunction",
     "ConsoleSink",
     "Context",

@@ -25,7 +25,7 @@ import holdfast as hf
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import EMPTY
-from holdfast.checkpoint.store.records import CommitRecord, PlanRecord, SnapshotFile
+from holdfast.checkpoint.store.records import CommitRecord, ListFile, OperatorSchema, PlanRecord, SnapshotFile
 from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.graph.column_types import state_layout
 from holdfast.ids import shard_ranges
@@ -36,7 +36,7 @@ from holdfast.state.files.schema_conversion import Lineage
 from holdfast.storage.checksums import read_extent
 from holdfast.storage.urls import open_storage
 from holdfast.tasks.keyed import operator_result
-from holdfast.tasks.messages import EpochWork, KeyedTask, TaskResult, Workspace, decode_result
+from holdfast.tasks.messages import BroadcastLists, EpochWork, KeyedTask, TaskResult, Workspace, decode_result
 from holdfast.tasks.operators.result import EventTime
 from holdfast.tasks.task_output import unpack_rows
 from holdfast.tasks.working_state import Kept, open_shard, snapshot_shard
@@ -103,6 +103,7 @@ class World:
         self._root, self._function, self._order_by, self._input = root, function, order_by, input
         self._lineage = Lineage.begin(state_layout("op", function, input, ("key",)))
         self._schema = record_of(self._lineage)
+        self.schemas: tuple[OperatorSchema, ...] = (self._schema,)
         self._storage = open_storage(str(root / "ck"))
         self._chain = Chain(self._storage, retain=4, manifest_every=3)
         self.view = EMPTY
@@ -138,6 +139,14 @@ class World:
         """How far event time is in the next epoch."""
         return None
 
+    def broadcast(self, work: EpochWork, rows: list[Any]) -> BroadcastLists | None:
+        """What the broadcast rows of an epoch make of broadcast states."""
+        return None
+
+    def lists(self, bundle: Bundle) -> tuple[ListFile, ...]:
+        """The lists that the commit of the epoch names."""
+        return ()
+
     def table(self, rows: list[Any]) -> pa.Table:
         """Rows as the operator gets them."""
         columns = [
@@ -158,7 +167,7 @@ class World:
             work=work, uid="op", committed=self.view.last_epoch, function=self._function,
             lineage=self._lineage, key=("key",), order_by=self._order_by, input=self._input, on_error="fail",
             shards=tuple(lines["op", shard] for shard in range(shards)), outputs=("",), saves_state=True,
-            time=self.time(),
+            time=self.time(), broadcast=self.broadcast(work, rows),
         )  # fmt: skip
         results = []
         for shard, table in enumerate(_dealt(self.table(rows), shards)):
@@ -198,6 +207,7 @@ class World:
             for output in result.outputs:
                 data = output.payload.inline or read_extent(self._storage, output.payload.extent)
                 self.shown += unpack_rows(data, "output").to_pylist()
+        lists = self.lists(bundle)
         bundle.write()
         for delta in outcome.deltas:
             key = next(key for key, line in lines.items() if line.groups.first == delta.first_group)
@@ -205,8 +215,8 @@ class World:
         record = CommitRecord(
             term=1, run="r", first_epoch=epoch, last_epoch=epoch, attempts={str(epoch): 1},
             clock_ms=self.clock_ms, parallelism=shards, fingerprint="", positions={},
-            deltas=tuple(outcome.deltas), snapshots=tuple(snapshots),
-            operators=None if self.view.operators == (self._schema,) else (self._schema,),
+            deltas=tuple(outcome.deltas), snapshots=tuple(snapshots), lists=lists,
+            operators=None if self.view.operators == self.schemas else self.schemas,
         )  # fmt: skip
         done = self._chain.commit(self.view, record)
         assert isinstance(done, Committed)

@@ -7,6 +7,7 @@ import re
 import runpy
 import sqlite3
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,10 @@ def test_ad_clicks(place: Path, spark: SparkSession) -> None:
     assert 200 < len(clicked) < 450, "of every fourth ad, two clicks of three come within the minute"
     assert all(row["ts"] <= row["at"] for row in clicked)
     assert json_rows(place / "out" / "late") == []
+
+
+def test_fraud(place: Path, spark: SparkSession) -> None:
+    run("fraud.py", spark, max_rows_per_epoch=1_500)
+    rows = json_rows(place / "out" / "fraud")
+    assert Counter(row["card"] for row in rows) == {3: 10, 27: 10}, "card 7 waits longer than its rule says"
+    assert all(row["small"] < row["large"] for row in rows)

@@ -135,3 +135,22 @@ def test_trending() -> None:
     assert [(row.place, row.topic) for row in rows][:4] == [(1, "#12"), (2, "#11"), (3, "#10"), (4, "#01")]
     assert len(rows) == 10
     assert leaders.send(("all", "#02", 2)) == [], "not among the leaders"
+
+
+def test_fraud() -> None:
+    cards = Harness.of(job_of("fraud.py"), "fraud")
+    second = dt.timedelta(seconds=1)
+    assert cards.send((3, "DE", 0.5, START), (3, "DE", 900.0, START + second)) == [], "no rule yet"
+    cards.broadcast(("DE", 1.0, 500.0, 60))
+    cards.send((3, "DE", 0.5, START), (4, "DE", 0.5, START))
+    cards.crash()
+    ((card, small, large, amount),) = cards.send((3, "DE", 900.0, START + 60 * second))
+    assert (card, small, large, amount) == (3, START, START + 60 * second, 900.0)
+    assert cards.send((4, "DE", 900.0, START + 61 * second)) == [], "too late to be suspicious"
+    cards.broadcast(("DE", 1.0, 500.0, 90))
+    cards.send((4, "DE", 0.5, START + 50 * second))
+    cards.watermark(START + 100 * second)
+    assert cards.keys == [4], "by the rule of then card 4 is remembered longer"
+    assert len(cards.send((4, "DE", 900.0, START + 140 * second))) == 1
+    cards.end_of_input()
+    assert cards.keys == []

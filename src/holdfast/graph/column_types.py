@@ -13,7 +13,8 @@ import pyarrow as pa
 from holdfast.connectors.contract import SelectiveSink
 from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
-from holdfast.graph.functions import has_timers, output_schema, side_schemas
+from holdfast.graph.broadcast import BroadcastSide
+from holdfast.graph.functions import DeclaringFunction, has_timers, output_schema, side_schemas
 from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
@@ -94,6 +95,8 @@ def state_layout(uid: str, function: StatefulFunction, rows: pa.Schema, key: tup
         fields = function.state_fields(rows)
     elif isinstance(function, IntervalJoin):
         fields = function.state_fields(rows, key)
+    elif isinstance(function, BroadcastSide):
+        fields = function.state_fields()
     else:
         fields = state_fields(type(function))
         if has_timers(function):
@@ -107,7 +110,8 @@ def output_schemas(function: StatefulFunction, rows: pa.Schema, key: tuple[str, 
         return {MAIN_OUTPUT: function.output_schema(rows, key)}
     if isinstance(function, Windowed | IntervalJoin):
         return {MAIN_OUTPUT: function.output_schema(rows, key), LATE_ROWS: function.late_schema(rows)}
-    return {MAIN_OUTPUT: output_schema(function), **side_schemas(function), DEAD_LETTERS: DEAD_LETTER_SCHEMA}
+    own = _declaring(function)
+    return {MAIN_OUTPUT: output_schema(own), **side_schemas(own), DEAD_LETTERS: DEAD_LETTER_SCHEMA}
 
 
 def _schema(node: StreamNode) -> pa.Schema | None:
@@ -131,12 +135,17 @@ def _schema(node: StreamNode) -> pa.Schema | None:
 def _output(node: OperatorNode) -> pa.Schema | None:
     if isinstance(node.function, Aggregation | Windowed | IntervalJoin):
         return _outputs(node).get(MAIN_OUTPUT)
-    return output_schema(node.function)
+    return output_schema(_declaring(node.function))
 
 
 def _outputs(node: OperatorNode) -> dict[str, pa.Schema]:
     """All that is known of an operator's outputs; a function says the most without its rows."""
     if not isinstance(node.function, Aggregation | Windowed | IntervalJoin):
-        return {**side_schemas(node.function), DEAD_LETTERS: DEAD_LETTER_SCHEMA}
+        return {**side_schemas(_declaring(node.function)), DEAD_LETTERS: DEAD_LETTER_SCHEMA}
     rows = known_input(node)
     return {} if rows is None else output_schemas(node.function, rows, node.key)
+
+
+def _declaring(function: DeclaringFunction | BroadcastSide) -> DeclaringFunction:
+    """What declares the outputs of an operator, or of its broadcast half."""
+    return function.function if isinstance(function, BroadcastSide) else function

@@ -101,6 +101,12 @@ class ShardContext(FunctionContext):
         self.shard, self.shards = shard, shards
 
 
+class BroadcastContext(FunctionContext):
+    """What `process_broadcast` knows besides its row: `epoch`, `timestamp`, and `emit_to`. It has no key."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class BatchContext:
     """What a BatchFunction knows besides its rows: `keys`, `key_index`, `epoch` and `timestamp`."""

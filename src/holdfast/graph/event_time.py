@@ -14,6 +14,7 @@ from holdfast.clock import duration_ms
 from holdfast.connectors.contract import PartitionedSource
 from holdfast.errors import DefinitionError
 from holdfast.graph.job_graph import (
+    BroadcastConnectNode,
     Graph,
     OperatorNode,
     OutputNode,
@@ -33,6 +34,10 @@ def watermarks_of(node: StreamNode) -> tuple[WatermarkNode, ...]:
         return (node,)
     if isinstance(node, SourceNode):
         return ()
+    if isinstance(node, BroadcastConnectNode):
+        # A broadcast stream counts where it says so: without a watermark it does not hold time back.
+        own = watermarks_of(node.parent)
+        return tuple(dict.fromkeys((*own, *watermarks_of(node.broadcast)))) if own else ()
     found = [watermarks_of(parent) for parent in parents_of(node)]
     if not all(found):
         return ()

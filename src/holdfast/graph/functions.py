@@ -14,8 +14,14 @@ from typing import Any, ClassVar, get_args
 import pyarrow as pa
 
 from holdfast.errors import DefinitionError
-from holdfast.graph.contexts import BatchContext, Context, OutputRow, ShardContext
-from holdfast.state.cells.declarations import DeclaredState, ListState, ValueState, declared_states
+from holdfast.graph.contexts import BatchContext, BroadcastContext, Context, OutputRow, ShardContext
+from holdfast.state.cells.declarations import (
+    DeclaredState,
+    ListState,
+    ValueState,
+    broadcast_states,
+    declared_states,
+)
 from holdfast.state.cells.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.state.encoding.row_objects import Row
 from holdfast.state.encoding.types import parse_schema
@@ -121,6 +127,31 @@ class CoFunction(RowsByKey):
         raise NotImplementedError
 
 
+class BroadcastFunction(RowsByKey):
+    """User code that sees keyed rows one at a time, with the state of the row's key, and with states that all
+    keys share: those declared as `hf.BroadcastState`, which the rows of a second stream write.
+
+    Within an epoch all rows of the second stream come before those of the keyed one, for every key.
+    """
+
+    def open(self, ctx: Context | BroadcastContext) -> None:
+        """Prepare for a slice of rows, of either stream. Called once for each, before its first row; it has
+        no state yet."""
+
+    def process_broadcast(self, row: Row, ctx: BroadcastContext) -> Iterable[OutputRow] | None:
+        """Handle a row of the broadcast stream: write broadcast states; output rows as from `process`.
+
+        Called once per row, in one place for all keys: there is no key here and no state of one. Rows come in
+        the order of `broadcast(order_by=...)`; without it in the order in which Spark reads them.
+        """
+        raise NotImplementedError
+
+    def process(self, row: Row, ctx: Context) -> Iterable[OutputRow] | None:
+        """Handle a row of the keyed stream: output rows as from `KeyedFunction.process`. Broadcast states are
+        as the broadcast rows of the epoch left them, and read-only."""
+        raise NotImplementedError
+
+
 class BatchFunction(Declaring):
     """User code that sees all rows of a shard's slice at once, as Arrow, with its state as columns.
 
@@ -159,9 +190,9 @@ class OperatorFunction(Declaring):
         raise NotImplementedError
 
 
-DeclaringFunction = KeyedFunction | BatchFunction | OperatorFunction | CoFunction
+DeclaringFunction = KeyedFunction | BatchFunction | OperatorFunction | CoFunction | BroadcastFunction
 """Functions that declare outputs and states as class attributes."""
-SINGLE_ROWS = KeyedFunction | OperatorFunction | CoFunction
+SINGLE_ROWS = KeyedFunction | OperatorFunction | CoFunction | BroadcastFunction
 """Those of them that see one row at a time."""
 
 
@@ -186,7 +217,9 @@ def has_timers(function: object) -> bool:
 
 def handlers(function: DeclaringFunction) -> tuple[str, ...]:
     """The methods that rows are given to, by name."""
-    return ("process_left", "process_right") if isinstance(function, CoFunction) else ("process",)
+    if isinstance(function, CoFunction):
+        return "process_left", "process_right"
+    return ("process", "process_broadcast") if isinstance(function, BroadcastFunction) else ("process",)
 
 
 def mistakes(function: DeclaringFunction) -> list[str]:
@@ -209,11 +242,28 @@ def mistakes(function: DeclaringFunction) -> list[str]:
         found += _state_mistakes(function, state)
         if has_timers(function) and state.name in (EVENT_TIMERS, PROCESSING_TIMERS):
             found.append(f"{name}.{state.name} has the name under which timers are kept; give it another")
+    found += _broadcast_mistakes(function)
     if isinstance(function, KeyedFunction) and overrides(function, "serialize_state") is not overrides(
         function, "restore_state"
     ):
         found.append(f"{name} has one of serialize_state and restore_state; write both or none")
     return found
+
+
+def _broadcast_mistakes(function: DeclaringFunction) -> Iterator[str]:
+    name, shared = type(function).__name__, broadcast_states(type(function))
+    if isinstance(function, BroadcastFunction):
+        if not shared:
+            yield (
+                f"{name} declares no broadcast state; add a line such as "
+                "rules = hf.BroadcastState('string', 'double')"
+            )
+        return
+    for state in shared:
+        yield (
+            f"{name}.{state} is a BroadcastState, which only a BroadcastFunction has; derive {name} from it "
+            "and say keyed.connect(other.broadcast())"
+        )
 
 
 def gives_no_rows(function: DeclaringFunction) -> bool:

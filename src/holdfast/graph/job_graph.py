@@ -19,13 +19,28 @@ if TYPE_CHECKING:
 
     from holdfast.connectors.contract import Sink, Source
     from holdfast.graph.aggregates import Aggregation
-    from holdfast.graph.functions import BatchFunction, CoFunction, KeyedFunction, OperatorFunction
+    from holdfast.graph.broadcast import BroadcastSide
+    from holdfast.graph.functions import (
+        BatchFunction,
+        BroadcastFunction,
+        CoFunction,
+        KeyedFunction,
+        OperatorFunction,
+    )
     from holdfast.graph.interval_join import IntervalJoin
     from holdfast.graph.uncoordinated import Uncoordinated
     from holdfast.graph.windows import Windowed
 
     StatefulFunction: TypeAlias = (
-        KeyedFunction | BatchFunction | Aggregation | Windowed | OperatorFunction | CoFunction | IntervalJoin
+        KeyedFunction
+        | BatchFunction
+        | Aggregation
+        | Windowed
+        | OperatorFunction
+        | CoFunction
+        | IntervalJoin
+        | BroadcastFunction
+        | BroadcastSide
     )
     Transform = Callable[[DataFrame], DataFrame]
 
@@ -157,6 +172,19 @@ class ConnectNode(OperatorNode):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class BroadcastNode(UnkeyedNode):
+    """The broadcast half of an operator: one shard, whose lists are the broadcast states. As a stream it has
+    no rows: what it gives out are rows of the operator."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BroadcastConnectNode(OperatorNode):
+    """An operator over keyed rows that reads what its broadcast half keeps."""
+
+    broadcast: BroadcastNode
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class OutputNode:
     """A further output of an operator: one that its function named, or its dead letters. Of a source: its
     dead letters."""
@@ -186,6 +214,8 @@ def parents_of(node: Node) -> tuple[StreamNode, ...]:
         return ()
     if isinstance(node, ConnectNode):
         return node.parent, node.right
+    if isinstance(node, BroadcastConnectNode):
+        return node.parent, node.broadcast
     return node.parents if isinstance(node, UnionNode) else (node.parent,)
 
 

@@ -8,14 +8,17 @@ one run shows every mistake.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
+from holdfast.graph.broadcast import BROADCAST_SUFFIX, BroadcastSide
 from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
     LATE_ROWS,
+    BroadcastConnectNode,
+    BroadcastNode,
     ConnectNode,
     Graph,
     Mistake,
@@ -39,7 +42,13 @@ if TYPE_CHECKING:
     from holdfast.connectors.contract import Sink, Source
     from holdfast.graph.aggregates import Aggregate
     from holdfast.graph.contexts import OutputRow
-    from holdfast.graph.functions import BatchFunction, CoFunction, KeyedFunction, OperatorFunction
+    from holdfast.graph.functions import (
+        BatchFunction,
+        BroadcastFunction,
+        CoFunction,
+        KeyedFunction,
+        OperatorFunction,
+    )
     from holdfast.graph.job_graph import OnError, StatefulFunction, Transform
     from holdfast.graph.uncoordinated import Uncoordinated
     from holdfast.graph.window_functions import WindowFunction
@@ -169,10 +178,26 @@ class Stream:
         )
         return OperatorStream(self._declaration, self._declaration._add(node))
 
+    def broadcast(self, order_by: str | Sequence[str] = ()) -> BroadcastStream:
+        """Let every key of a keyed stream see these rows: `keyed.connect(rules.broadcast())`.
+
+        `order_by`: the columns by which the rows of an epoch are sorted. Without it they come in the order in
+        which Spark reads them: part after part of the source, unless a transform before shuffles them.
+        """
+        order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        return BroadcastStream(self._declaration, self._node, order)
+
     def sink(self, sink: Sink, *, uid: str | None = None) -> None:
         """Publish this stream's committed rows. A stream may have several sinks; it is computed once."""
         node = SinkNode(uid=_given(uid), parent=self._node, sink=sink, place=Place.of_caller())
         self._declaration._add(node)
+
+
+class BroadcastStream:
+    """A stream whose rows all keys of another one see: see `KeyedStream.connect`."""
+
+    def __init__(self, declaration: Declaration, parent: StreamNode, order_by: tuple[str, ...]) -> None:
+        self._declaration, self._parent, self._order_by = declaration, parent, order_by
 
 
 class KeyedStream:
@@ -238,11 +263,21 @@ class KeyedStream:
         """
         return WindowedStream(self, window, on, allowed_lateness, emit_every)
 
-    def connect(self, right: KeyedStream) -> ConnectedStreams:
-        """Bring the rows of this stream and of `right` together by key, for a function that sees both.
+    @overload
+    def connect(self, right: KeyedStream) -> ConnectedStreams: ...
+    @overload
+    def connect(self, right: BroadcastStream) -> BroadcastConnectedStreams: ...
+    def connect(self, right: KeyedStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStreams:
+        """Bring the rows of this stream and of `right` together, for a function that sees both.
 
-        The key columns may have other names there; their types are the same.
+        By key, for a CoFunction: the key columns may have other names there; their types are the same. Or
+        with `right = stream.broadcast()`, for a BroadcastFunction: every key sees all rows of `right`.
         """
+        if isinstance(right, BroadcastStream) and right._declaration is self._declaration:
+            return BroadcastConnectedStreams(self, right)
+        if isinstance(right, BroadcastStream):
+            self._declaration._foreign("connect", right, "broadcast stream")
+            return BroadcastConnectedStreams(self, BroadcastStream(self._declaration, self._parent, ()))
         return ConnectedStreams(self, self._of_this_job("connect", right))
 
     def interval_join(
@@ -369,6 +404,49 @@ class ConnectedStreams:
             place=Place.of_caller(),
         )
         return OperatorStream(left._declaration, left._declaration._add(node))
+
+
+class BroadcastConnectedStreams:
+    """A keyed stream, and one whose rows all of its keys see."""
+
+    def __init__(self, keyed: KeyedStream, broadcast: BroadcastStream) -> None:
+        self._keyed, self._broadcast = keyed, broadcast
+
+    def process(
+        self,
+        function: BroadcastFunction,
+        *,
+        uid: str | None = None,
+        on_error: OnError = "fail",
+        protection: Uncoordinated | None = None,
+    ) -> OperatorStream:
+        """Run `function` for each row of either stream: in every epoch the broadcast rows first.
+
+        `on_error`: as for `KeyedStream.process`, of the rows of both. The broadcast states are kept under
+        `<uid>.broadcast`. `protection`: none but the checkpoint is possible here.
+        """
+        keyed, place, declaration = self._keyed, Place.of_caller(), self._keyed._declaration
+        own = _given(uid)
+        broadcast = BroadcastNode(
+            uid=f"{own}{BROADCAST_SUFFIX}" if own else "",
+            parent=self._broadcast._parent,
+            order_by=self._broadcast._order_by,
+            function=BroadcastSide(function),
+            on_error=on_error,
+            place=place,
+        )
+        node = BroadcastConnectNode(
+            uid=own,
+            parent=keyed._parent,
+            key=keyed._key,
+            order_by=keyed._order_by,
+            function=function,
+            on_error=on_error,
+            place=place,
+            uncoordinated=protection,
+            broadcast=declaration._add(broadcast),
+        )
+        return OperatorStream(declaration, declaration._add(node))
 
 
 class OperatorStream(Stream):

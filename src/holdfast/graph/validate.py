@@ -21,6 +21,7 @@ from holdfast.graph.column_types import known_input, known_schema, sink_refusals
 from holdfast.graph.event_time import no_event_time, no_timestamp, watermark_mistakes, watermarks_of
 from holdfast.graph.functions import (
     BatchFunction,
+    BroadcastFunction,
     CoFunction,
     DeclaringFunction,
     KeyedFunction,
@@ -30,6 +31,8 @@ from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
     LATE_ROWS,
+    BroadcastConnectNode,
+    BroadcastNode,
     ConnectNode,
     Graph,
     Mistake,
@@ -107,6 +110,8 @@ def _job(graph: Graph) -> _Found:
 
 def _uid(node: Node, graph: Graph) -> _Found:
     if not isinstance(node, SourceNode | OperatorNode | SinkNode):
+        return
+    if isinstance(node, BroadcastNode) and not node.uid:
         return
     if node.uid == "":
         yield (
@@ -204,6 +209,10 @@ def _union(node: UnionNode) -> _Found:
 
 
 def _operator(node: OperatorNode) -> _Found:
+    if isinstance(node, BroadcastNode):
+        # What else is wrong with its function is told of the operator that it belongs to.
+        yield from _columns_exist(node.parent, "order_by", node.order_by)
+        return
     if not isinstance(node, UnkeyedNode):
         yield from _key(node)
     if isinstance(node, ConnectNode):
@@ -213,6 +222,8 @@ def _operator(node: OperatorNode) -> _Found:
         name = node.function.__name__
         yield f"{name} is a class", f"give an instance: {name}()"
     elif not _is_a(node.function, kinds):
+        if _is_a(node.function, BroadcastFunction):
+            remedy = "say keyed.connect(other.broadcast()).process(...)"
         yield f"{_shown(node.function)} is not a function of {of_what}", remedy
     if node.on_error not in ON_ERROR:
         yield f"on_error={node.on_error!r} is not known", f"use one of {', '.join(map(repr, ON_ERROR))}"
@@ -227,6 +238,11 @@ _FITTING: dict[type[OperatorNode], tuple[tuple[type, ...], str, str]] = {
         "derive its class from hf.OperatorFunction, or say key_by(...) first",
     ),
     ConnectNode: ((CoFunction, IntervalJoin), "two streams", "derive its class from hf.CoFunction"),
+    BroadcastConnectNode: (
+        (BroadcastFunction,),
+        "a keyed stream and a broadcast one",
+        "derive its class from hf.BroadcastFunction",
+    ),
     OperatorNode: (
         (KeyedFunction, BatchFunction, Aggregation, Windowed),
         "a keyed stream",
@@ -306,6 +322,11 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
             yield str(error)
     if isinstance(node.uncoordinated, Uncoordinated):
         yield from node.uncoordinated.mistakes()
+        if isinstance(node, BroadcastConnectNode):
+            yield (
+                "its keys are saved on their own, each at its own time, and after a loss a key would go back "
+                "while the broadcast states that it has seen do not; leave out protection"
+            )
         if isinstance(node.function, Windowed):
             yield (
                 "its keys are saved on their own, each at its own time, and after a loss a window could "

@@ -17,7 +17,7 @@ from holdfast.checkpoint.chain.shard_lines import Line, Lines
 from holdfast.checkpoint.store.records import PlannedSlice, PlanRecord
 from holdfast.connectors.contract import Json, Slice
 from holdfast.ids import shard_ranges
-from holdfast.runtime.epoch.list_state import OperatorLists
+from holdfast.runtime.epoch.list_state import OperatorLists, shards_of
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.epoch.runner import EpochRunner, EpochStart
 from holdfast.runtime.placement import Placement, workspace_of
@@ -55,7 +55,7 @@ def warm_up(spark: SparkSession, program: Program, settings: RunSettings, shards
         saves_state=True,
         run_name=WARM_UP,
     )
-    lists = {uid: OperatorLists(({},) * shards) for uid in program.unkeyed}
+    lists = {uid: OperatorLists(({},) * shards_of(node, shards)) for uid, node in program.unkeyed.items()}
     for _ in range(rounds):
         plan, lines = _empty_plan(program, shards), _no_lines(program, settings, shards)
         runner.run(EpochStart(plan, lines, lists, committed=0))

@@ -22,6 +22,7 @@ from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.files.delta import write_delta
 from holdfast.steps import Step, reached
 from holdfast.storage.urls import open_storage
+from holdfast.tasks.held_lists import broadcast_entries
 from holdfast.tasks.messages import (
     KeyedTask,
     StageTask,
@@ -32,6 +33,7 @@ from holdfast.tasks.messages import (
     result_here,
     this_partition,
 )
+from holdfast.tasks.operators.broadcast import BroadcastEntries
 from holdfast.tasks.operators.dispatch import keeps_times, next_due, run_function
 from holdfast.tasks.operators.shard_rows import cut
 from holdfast.tasks.task_output import TaskWriter
@@ -126,7 +128,8 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
     if uncoordinated is not None:
         done = uncoordinated.run(keyed, context)
     else:
-        done = run_function(task.function, task.layout, keyed, state, context, partials)
+        broadcast = _broadcast(task)
+        done = run_function(task.function, task.layout, keyed, state, context, partials, broadcast)
     reached(Step.TASK_COMPUTED)
     watch.lap("compute")
 
@@ -192,6 +195,12 @@ def _kept(task: KeyedTask) -> Kept:
     if task.uncoordinated is not None:
         return Kept.UNCOORDINATED
     return Kept.IN_CHECKPOINT if task.saves_state else Kept.NOWHERE
+
+
+def _broadcast(task: KeyedTask) -> BroadcastEntries | None:
+    if task.broadcast is None:
+        return None
+    return broadcast_entries(open_storage(task.work.workspace.storage_url), task.broadcast)
 
 
 def _uncoordinated(task: KeyedTask, shard: int, state: ShardState) -> ShardRun | None:

@@ -100,6 +100,9 @@ class KeyedTask(OperatorTask):
     """Its rows come combined, by these."""
     sides: SideOrder | None = None
     """Of an operator with two inputs: how their rows are sorted."""
+    broadcast: BroadcastLists | None = None
+    """Of one with a broadcast input: what its rows, those of this epoch included, have made of the broadcast
+    states. Every task of the epoch gets the same."""
 
     @property
     def layout(self) -> StateLayout:
@@ -116,6 +119,17 @@ class UnkeyedTask(OperatorTask):
     layout: StateLayout
     lists: tuple[dict[str, HeldList], ...]
     """For each shard: state name -> its list; one that is not there is empty."""
+    order_by: tuple[str, ...] = ()
+    """The columns by which the rows of a shard are sorted; none: they come as they are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastLists:
+    """The broadcast states of one version, for tasks that read them."""
+
+    layout: StateLayout
+    lists: dict[str, HeldList]
+    """State name -> its entries; one that is not there is empty."""
 
 
 class Payload(msgspec.Struct, frozen=True):

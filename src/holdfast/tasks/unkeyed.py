@@ -10,16 +10,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, RetryableError
-from holdfast.state.cells.redistribution import ShardList
-from holdfast.state.cells.shard_list import pack_list, unpack_list
-from holdfast.state.encoding.layout import StateField
+from holdfast.graph.broadcast import BroadcastSide
 from holdfast.steps import Step, reached
-from holdfast.storage.checksums import checksum, read_extent
-from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
+from holdfast.tasks.held_lists import packed, unpacked
 from holdfast.tasks.messages import (
     HeldList,
-    Payload,
     StopWatch,
     TaskResult,
     UnkeyedTask,
@@ -28,7 +24,9 @@ from holdfast.tasks.messages import (
     result_here,
     this_partition,
 )
+from holdfast.tasks.operators.broadcast import run_broadcast_rows
 from holdfast.tasks.operators.row_function import run_unkeyed_rows
+from holdfast.tasks.operators.shard_rows import in_order
 from holdfast.tasks.task_output import TaskWriter
 
 
@@ -50,24 +48,6 @@ def unkeyed_result(task: UnkeyedTask, shard: int, batches: list[pa.RecordBatch])
         return failed_here(shard, error)
 
 
-def unpacked(storage: Storage, field: StateField, held: HeldList) -> ShardList:
-    """A list as objects."""
-    extent = held.payload.extent
-    if extent is not None:
-        items = unpack_list(read_extent(storage, extent), field, extent.object)
-    else:
-        assert held.payload.inline is not None
-        items = unpack_list(held.payload.inline, field, "the result of a task")
-    return ShardList(items, held.inherited)
-
-
-def packed(operator: str, field: StateField, held: ShardList) -> HeldList:
-    """A list as bytes that travel with the value."""
-    data = pack_list(operator, field, held.items)
-    payload = Payload(checksum=checksum(data), length=len(data), inline=data)
-    return HeldList(payload, len(held.items), held.inherited)
-
-
 def _run_shard(task: UnkeyedTask, shard: int, rows: pa.Table) -> TaskResult:
     watch = StopWatch()
     storage = open_storage(task.work.workspace.storage_url)
@@ -79,9 +59,14 @@ def _run_shard(task: UnkeyedTask, shard: int, rows: pa.Table) -> TaskResult:
     }
     reached(Step.TASK_STATE_READY)
     watch.lap("open")
-    done = run_unkeyed_rows(
-        task.function, task.layout.fields, rows, lists, len(task.lists), task.context(shard)
-    )
+    if task.order_by:
+        rows = rows.take(in_order(rows, task.order_by))
+    if isinstance(task.function, BroadcastSide):
+        done = run_broadcast_rows(task.function, task.layout.fields, rows, lists, task.context(shard))
+    else:
+        done = run_unkeyed_rows(
+            task.function, task.layout.fields, rows, lists, len(task.lists), task.context(shard)
+        )
     reached(Step.TASK_COMPUTED)
     watch.lap("compute")
 

@@ -14,38 +14,30 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.connectors.memory import MemorySink, MemorySource
 from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregate, Aggregation
-from holdfast.graph.functions import OperatorFunction
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
     LATE_ROWS,
     MAIN_OUTPUT,
-    Graph,
-    OperatorNode,
-    Place,
-    SinkNode,
-    SourceNode,
-    UnkeyedNode,
-    WatermarkNode,
+    BroadcastConnectNode,
+    ConnectNode,
 )
 from holdfast.graph.streams import Declaration
-from holdfast.graph.validate import check
-from holdfast.graph.windows import Windowed
 from holdfast.state.cells.timers import datetime_of, microseconds
 from holdfast.state.encoding.row_objects import Row
-from holdfast.state.encoding.types import parse_schema, schema_ddl
+from holdfast.state.encoding.types import parse_schema
 from holdfast.tasks.operators.result import EpochContext, EventTime
+from holdfast.tasks.operators.two_inputs import SideOrder
+from holdfast.testing.broadcast_shard import BroadcastShard
 from holdfast.testing.declared_operator import operator_of, without_zone
 from holdfast.testing.one_shard import Shard, shard_of
 from holdfast.testing.sent_rows import guessed_schema, rows_of_table, table_of_sent
+from holdfast.testing.tested_operator import UID, Tested
+from holdfast.testing.two_inputs import Sides
 
 if TYPE_CHECKING:
-    from holdfast.graph.job_graph import OnError, StatefulFunction, StreamNode
-
-UID = "function"
-"""What the function is called in errors."""
+    from holdfast.graph.job_graph import OnError, StatefulFunction
 
 FIRINGS_MAX = 100
 """How many epochs in a row timers may bring about that timers set."""
@@ -62,6 +54,8 @@ class _Epoch:
     clock_ms: int
     time: EventTime | None
     outputs: Mapping[str, pa.Table]
+    broadcast: bool = False
+    """Its rows are those of the broadcast stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +78,10 @@ class Harness:
     without. `schema`: the columns of the rows as in `hf.FileSource`; without it they are guessed from the
     first rows. `order_by`, `on_error`: as where the function is declared in a job.
 
+    A CoFunction, or a BroadcastFunction, reads two streams: `right_schema` has the columns of the second one,
+    `right_key` its key where the columns have other names, `right_order_by` its order. Rows are then sent
+    with `send_left` and `send_right`, or with `send` and `broadcast`.
+
     Each `send` is one epoch. Every `checkpoint_every` of them there is a checkpoint; None: only when
     `checkpoint` is called. As with a job, output is shown with the checkpoint that holds its epoch. Time
     stands still: `watermark` and `clock` move it, and fire the timers that are due then.
@@ -96,46 +94,65 @@ class Harness:
         key: str | Sequence[str] = (),
         schema: str | None = None,
         order_by: str | Sequence[str] = (),
+        right_key: str | Sequence[str] = (),
+        right_schema: str | None = None,
+        right_order_by: str | Sequence[str] = (),
         on_error: OnError = "fail",
         checkpoint_every: int | None = 1,
     ) -> None:
+        tested = Tested(
+            function=function,
+            key=_names(key),
+            order_by=_names(order_by),
+            right_key=_names(right_key),
+            right_order_by=_names(right_order_by),
+            on_error=on_error,
+        )
+        self._prepare(tested, checkpoint_every)
+        tested.check_columns(schema, right_schema)
+        if schema is not None:
+            self._begin(parse_schema(schema), None if right_schema is None else parse_schema(right_schema))
+
+    def _prepare(self, tested: Tested, checkpoint_every: int | None) -> None:
         if checkpoint_every is not None and checkpoint_every < 1:
             raise DefinitionError(
                 f"checkpoint_every={checkpoint_every} is below 1; give a number of sends, or None for none"
             )
-        self._function = function
-        self._key, self._order_by, self._on_error = _names(key), _names(order_by), on_error
+        self._tested = tested
         self._every = checkpoint_every
         self._clock_ms = self._epoch = 0
-        self._has_event_time, self._naive = True, False
+        self._naive = False
         self._reached = self._checkpointed = _Reached()
         self._pending: list[_Epoch] = []
         """Run since the last checkpoint."""
         self._thrown_away: list[_Epoch] = []
         self._shown: dict[str, list[Row]] = {}
         self._schema = pa.schema([])
+        self._sides: Sides | None = None
+        """Of two keyed streams: how their rows come together."""
+        self._right = pa.schema([])
+        """The columns of a broadcast stream."""
         self._shard: Shard | None = None
-        if schema is not None:
-            self._begin(parse_schema(schema))
 
     @classmethod
     def of(
-        cls, job: Declaration, uid: str, *, schema: str | None = None, checkpoint_every: int | None = 1
+        cls,
+        job: Declaration,
+        uid: str,
+        *,
+        schema: str | None = None,
+        right_schema: str | None = None,
+        checkpoint_every: int | None = 1,
     ) -> Harness:
         """The operator `uid` of a declared job, as it was declared there.
 
-        `schema`: needed where only Spark knows the columns that come in, which is behind a transform.
+        `schema`, `right_schema`: needed where only Spark knows the columns that come in, which is behind a
+        transform.
         """
-        operator = operator_of(job, uid, schema)
-        harness = cls(
-            operator.node.function,
-            key=operator.node.key,
-            order_by=operator.node.order_by,
-            on_error=operator.node.on_error,
-            checkpoint_every=checkpoint_every,
-        )
-        harness._has_event_time = operator.has_event_time
-        harness._begin(operator.rows)
+        operator = operator_of(job, uid, schema, right_schema)
+        harness = cls.__new__(cls)
+        harness._prepare(operator.tested, checkpoint_every)
+        harness._begin(operator.rows, operator.right)
         harness._naive = operator.naive
         return harness
 
@@ -163,17 +180,45 @@ class Harness:
 
         UserCodeError, as the job would fail with: nothing of these rows counts, and the test may go on.
         """
+        if self._tested.joins:
+            raise DefinitionError(f"{self._name} reads two streams; say send_left(...) or send_right(...)")
         if self._shard is None:
             if not rows:
                 return []
-            self._begin(guessed_schema(rows))
+            self._begin(guessed_schema(rows), None)
         return self._advance(table_of_sent(rows, self._schema), self._time())
+
+    def send_left(self, *rows: SentRow) -> list[Row]:
+        """As `send`, to a function of two keyed streams: rows of the one that `connect` is called on."""
+        return self.send_both(rows, ())
+
+    def send_right(self, *rows: SentRow) -> list[Row]:
+        """As `send_left`, rows of the other stream."""
+        return self.send_both((), rows)
+
+    def send_both(self, left: Sequence[SentRow], right: Sequence[SentRow]) -> list[Row]:
+        """As `send_left` and `send_right`, in one epoch."""
+        if self._sides is None:
+            raise DefinitionError(f"{self._name} does not read two keyed streams; say send(...)")
+        return self._advance(self._sides.table(left, right), self._time())
+
+    def broadcast(self, *rows: SentRow) -> list[Row]:
+        """Run one epoch over these rows of the broadcast stream of a BroadcastFunction; gives what it adds to
+        the main output."""
+        if not isinstance(self._shard, BroadcastShard):
+            raise DefinitionError(f"{self._name} reads no broadcast stream; say send(...)")
+        return self._advance(table_of_sent(rows, self._right), self._time(), broadcast=True)
+
+    @property
+    def broadcast_state(self) -> dict[str, dict[Any, Any]]:
+        """The broadcast states of a BroadcastFunction, by name; one that was never written is not there."""
+        return self._shard.broadcast_state() if isinstance(self._shard, BroadcastShard) else {}
 
     def watermark(self, at: int | dt.datetime) -> list[Row]:
         """Event time has come to `at`: ms since 1970, or a moment (in UTC, if it names no zone). One epoch
         without rows, in which event timers up to there fire; gives what it adds to the main output."""
         at_us = microseconds(at)
-        if not self._has_event_time:
+        if not self._tested.has_event_time:
             raise DefinitionError(
                 "no watermark is declared before the operator in its job; declare "
                 "stream.watermark('column', delay='10s') right after the source"
@@ -227,7 +272,11 @@ class Harness:
         """Run the epochs again that the crash just before threw away: the same rows at the same times. Gives
         what they add to the main output."""
         again, self._thrown_away = self._thrown_away, []
-        return [row for epoch in again for row in self._run(epoch.rows, epoch.clock_ms, epoch.time)]
+        return [
+            row
+            for epoch in again
+            for row in self._run(epoch.rows, epoch.clock_ms, epoch.time, epoch.broadcast)
+        ]
 
     @property
     def outputs(self) -> list[Row]:
@@ -236,7 +285,7 @@ class Harness:
 
     def output(self, name: str) -> list[Row]:
         """The same for the side output `name`."""
-        known = [MAIN_OUTPUT, *getattr(self._function, "outputs", {}), DEAD_LETTERS, LATE_ROWS]
+        known = [MAIN_OUTPUT, *getattr(self._tested.function, "outputs", {}), DEAD_LETTERS, LATE_ROWS]
         if name not in known:
             declared = ", ".join(map(repr, known[1:-2])) or "none"
             raise DefinitionError(
@@ -276,41 +325,37 @@ class Harness:
             for clock, times in found.items()
         }
 
-    def _begin(self, schema: pa.Schema) -> None:
+    @property
+    def _name(self) -> str:
+        return type(self._tested.function).__name__
+
+    def _begin(self, schema: pa.Schema, right: pa.Schema | None) -> None:
         """Now that the columns are known: let the operator be checked as a job's, and start it empty."""
-        place = Place.of_caller()
-        source = SourceNode(uid="sent", source=MemorySource([], schema=schema_ddl(schema)), place=place)
-        parent: StreamNode = source
-        on = self._function.on if isinstance(self._function, Windowed) else None
-        if on is not None and self._has_event_time:
-            parent = WatermarkNode(parent=source, column=on, delay="0s", idle_after=None, place=place)
-        unkeyed = isinstance(self._function, OperatorFunction) and not self._key
-        operator = (UnkeyedNode if unkeyed else OperatorNode)(
-            uid=UID,
-            parent=parent,
-            key=self._key,
-            order_by=self._order_by,
-            function=self._function,
-            on_error=self._on_error,
-            place=place,
-        )
-        # Of the source: whether the operator's main output is looked at is the test's business.
-        sink = SinkNode(uid="sink", parent=source, sink=MemorySink(), place=place)
-        check(Graph(name="harness", nodes=(source, operator, sink), place=place))
-        self._schema, self._shard = schema, shard_of(operator, schema)
+        operator = self._tested.operator(schema, right)
         self._naive = without_zone(schema)
+        self._schema = schema
+        if isinstance(operator, BroadcastConnectNode):
+            assert right is not None
+            self._right, self._shard = right, BroadcastShard(operator, schema, right)
+            return
+        if isinstance(operator, ConnectNode):
+            assert right is not None
+            order = SideOrder(operator.order_by, operator.right_order_by)
+            self._sides = Sides(schema, right, operator.key, operator.right_key, order)
+            self._schema = self._sides.schema
+        self._shard = shard_of(operator, self._schema)
 
     def _time(self) -> EventTime | None:
         """Event time as it is."""
-        if not self._has_event_time:
+        if not self._tested.has_event_time:
             return None
         now_us, closed_through = self._reached.watermark_us, self._reached.closed_through
         return EventTime(now_us, now_us, closed_through=closed_through, naive=self._naive)
 
-    def _advance(self, rows: pa.Table, time: EventTime | None) -> list[Row]:
+    def _advance(self, rows: pa.Table, time: EventTime | None, broadcast: bool = False) -> list[Row]:
         """One more epoch, and those that it makes due."""
         self._thrown_away = []
-        return self._run(rows, self._clock_ms, time) + self._fire()
+        return self._run(rows, self._clock_ms, time, broadcast) + self._fire()
 
     def _fire(self) -> list[Row]:
         """As many epochs without rows as are due."""
@@ -325,15 +370,20 @@ class Harness:
             "a job would never end with that; set them later than the one that fires"
         )
 
-    def _run(self, rows: pa.Table, clock_ms: int, time: EventTime | None) -> list[Row]:
+    def _run(
+        self, rows: pa.Table, clock_ms: int, time: EventTime | None, broadcast: bool = False
+    ) -> list[Row]:
         assert self._shard is not None
         epoch = self._epoch + 1
-        ctx = EpochContext(UID, epoch, clock_ms, 0, self._on_error, time)
-        outputs = self._shard.run(rows, ctx)
+        ctx = EpochContext(UID, epoch, clock_ms, 0, self._tested.on_error, time)
+        if broadcast and isinstance(self._shard, BroadcastShard):
+            outputs = self._shard.run_broadcast(rows, ctx)
+        else:
+            outputs = self._shard.run(rows, ctx)
         self._epoch = epoch
         if time is not None:
             self._reached = _Reached(time.now_us, epoch if time.closing else time.closed_through)
-        self._pending.append(_Epoch(rows, clock_ms, time, outputs))
+        self._pending.append(_Epoch(rows, clock_ms, time, outputs, broadcast))
         if self._every is not None and len(self._pending) >= self._every:
             self.checkpoint()
         return rows_of_table(outputs[MAIN_OUTPUT]) if MAIN_OUTPUT in outputs else []

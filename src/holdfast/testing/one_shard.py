@@ -19,9 +19,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from holdfast.errors import DefinitionError
+from holdfast.graph.broadcast import BroadcastSide
 from holdfast.graph.column_types import state_layout
 from holdfast.graph.functions import OperatorFunction
-from holdfast.graph.job_graph import OperatorNode
+from holdfast.graph.job_graph import ConnectNode, OperatorNode
 from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.inspect.point_query import key_columns
 from holdfast.state.cells.redistribution import ShardList
@@ -43,6 +44,7 @@ from holdfast.state.files.changes import Changes
 from holdfast.state.files.delta import read_delta, to_entries, write_delta
 from holdfast.state.files.rows import changes_from, live_items, rows_of
 from holdfast.state.local.backends import open_state, remove_others
+from holdfast.tasks.operators.broadcast import BroadcastEntries
 from holdfast.tasks.operators.dispatch import KeyedOperator, keeps_times, next_due, run_function
 from holdfast.tasks.operators.result import EpochContext, EventTime
 from holdfast.tasks.operators.row_function import run_unkeyed_rows
@@ -84,7 +86,10 @@ def shard_of(node: OperatorNode, rows: pa.Schema) -> Shard:
     layout = state_layout(node.uid, node.function, rows, node.key)
     if isinstance(node.function, OperatorFunction):
         return UnkeyedShard(node.function, layout)
-    return KeyedShard(node.function, node.key, node.order_by, layout)
+    assert not isinstance(node.function, BroadcastSide), f"{node.uid} is one half of an operator"
+    # The rows of two streams come arranged.
+    order_by = () if isinstance(node, ConnectNode) else node.order_by
+    return KeyedShard(node.function, node.key, order_by, layout)
 
 
 class KeyedShard:
@@ -105,6 +110,8 @@ class KeyedShard:
         self._root = Path(tempfile.mkdtemp(prefix="holdfast-harness-")).absolute()
         weakref.finalize(self, _remove, self._root)
         self._state = self._opened()
+        self.broadcast_entries: BroadcastEntries = {}
+        """Of a BroadcastFunction: what it reads of its broadcast states."""
 
     def run(self, rows: pa.Table, ctx: EpochContext) -> dict[str, pa.Table]:
         if not rows.num_rows and not keeps_times(self._layout):
@@ -116,7 +123,9 @@ class KeyedShard:
         keyed = cut(self._layout, rows, groups, self._key, self._order_by)
         context = replace(ctx, groups=ALL_GROUPS)
         self._now = context.instants
-        done = run_function(self._function, self._layout, keyed, self._state, context)
+        done = run_function(
+            self._function, self._layout, keyed, self._state, context, broadcast=self.broadcast_entries
+        )
         delta = write_delta(self._layout, done.changes)
         version = Version(ctx.epoch, self._lives, "")
         self._state.apply(self._version, version, done.entries(self._layout), committed=self._committed)

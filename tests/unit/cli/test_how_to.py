@@ -65,7 +65,7 @@ def test_the_tests_of_the_page_pass() -> None:
     tests = {
         name: test for name, test in defined_in("test-without-spark.md").items() if name.startswith("test_")
     }
-    assert len(tests) == 4
+    assert len(tests) == 5
     for test in tests.values():
         test()
 

@@ -23,6 +23,7 @@ from holdfast.runtime.epoch.program import Program
 from holdfast.state.cells.declarations import ListState
 from holdfast.state.encoding.types import parse_schema, type_ddl
 from holdfast.storage.local_directory import LocalStorage
+from holdfast.tasks.held_lists import unpacked
 from holdfast.tasks.messages import (
     EpochWork,
     TaskResult,
@@ -32,7 +33,7 @@ from holdfast.tasks.messages import (
     encode_result,
 )
 from holdfast.tasks.task_output import INLINE_BYTES, StagedReader
-from holdfast.tasks.unkeyed import unkeyed_result, unpacked
+from holdfast.tasks.unkeyed import unkeyed_result
 from tests.unit.checkpoint.kept import draft
 
 ROWS = parse_schema("word string")

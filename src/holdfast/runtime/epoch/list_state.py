@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import Extent, ListFile, OperatorSchema, StateSchema
-from holdfast.graph.functions import OperatorFunction
+from holdfast.graph.job_graph import BroadcastNode, UnkeyedNode
 from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import Program
 from holdfast.state.cells.declarations import ListState, declared_states
@@ -21,8 +21,8 @@ from holdfast.state.cells.redistribution import Redistribute, ShardList, redistr
 from holdfast.state.encoding.layout import StateField, StateKind
 from holdfast.state.encoding.types import parse_type
 from holdfast.storage.contract import Storage
+from holdfast.tasks.held_lists import packed, unpacked
 from holdfast.tasks.messages import HeldList, Payload, TaskResult
-from holdfast.tasks.unkeyed import packed, unpacked
 
 ShardLists = dict[str, HeldList]
 """State name -> its list. One that is not there is empty."""
@@ -49,6 +49,11 @@ class TakenLists:
     after: Lists = field(default_factory=dict)
 
 
+def shards_of(node: UnkeyedNode, parallelism: int) -> int:
+    """How many shards an operator without keys has."""
+    return 1 if isinstance(node, BroadcastNode) else parallelism
+
+
 def lists_of(
     view: CheckpointView,
     schemas: Sequence[OperatorSchema],
@@ -64,14 +69,13 @@ def lists_of(
     before, now = ({schema.uid: schema for schema in each} for each in (view.operators, schemas))
     lists: Lists = {}
     for uid, node in program.unkeyed.items():
-        files = view.lists.get(uid, ())
+        files, own = view.lists.get(uid, ()), shards_of(node, shards)
         if not saves_state or not files:
-            lists[uid] = OperatorLists(({},) * shards)
-        elif files[0].shards == shards and before[uid] == now[uid]:
-            lists[uid] = OperatorLists(tuple(_of_shard(files, shard) for shard in range(shards)))
+            lists[uid] = OperatorLists(({},) * own)
+        elif files[0].shards == own and before[uid] == now[uid]:
+            lists[uid] = OperatorLists(tuple(_of_shard(files, shard) for shard in range(own)))
         else:
-            assert isinstance(node.function, OperatorFunction)
-            lists[uid] = _rebuilt(files, before[uid], now[uid], _modes(node.function), shards, storage)
+            lists[uid] = _rebuilt(files, before[uid], now[uid], _modes(node.function), own, storage)
     return lists
 
 
@@ -106,6 +110,15 @@ def take_lists(
     taken.after[uid] = OperatorLists(tuple(after))
 
 
+def broadcast_lists(held: OperatorLists, results: Sequence[TaskResult]) -> ShardLists:
+    """The broadcast states of an operator as the chosen result left them, for the tasks of the same epoch.
+
+    Readable before the epoch's bundle is written: what has changed is in the result, or an object of its own.
+    """
+    (before,) = held.shards
+    return {**before, **{name: each for result in results for name, each in result.lists.items()}}
+
+
 def _of_shard(files: Sequence[ListFile], shard: int) -> ShardLists:
     return {
         file.state: _in_storage(file.extent, file.items, file.inherited)
@@ -119,7 +132,7 @@ def _in_storage(extent: Extent, items: int, inherited: int) -> HeldList:
     return HeldList(payload, items, inherited)
 
 
-def _modes(function: OperatorFunction) -> dict[str, Redistribute]:
+def _modes(function: object) -> dict[str, Redistribute]:
     declared = declared_states(type(function)).items()
     return {name: state.redistribute or "split" for name, state in declared if isinstance(state, ListState)}
 
@@ -143,7 +156,7 @@ def _rebuilt(
                 held = _in_storage(file.extent, file.items, file.inherited)
                 stored[file.shard] = unpacked(storage, target, held)
         if files[0].shards != shards:
-            stored = redistributed(stored, shards, modes[state.name])
+            stored = redistributed(stored, shards, modes.get(state.name, "split"))
         for shard, each in enumerate(stored):
             fresh[shard][state.name] = packed(now.uid, target, each)
     return OperatorLists(tuple(fresh), stored=False)

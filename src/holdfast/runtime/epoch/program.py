@@ -24,6 +24,8 @@ from holdfast.graph.event_time import no_event_time, no_timestamp, watermarks_of
 from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     MAIN_OUTPUT,
+    BroadcastConnectNode,
+    BroadcastNode,
     ConnectNode,
     Graph,
     Mistake,
@@ -173,6 +175,10 @@ def _stream_name(graph: Graph, node: Node) -> str:
 def _outputs(node: Node, streams: dict[Node, str]) -> dict[str, str]:
     if not isinstance(node, OperatorNode):
         return {MAIN_OUTPUT: streams[node]}
+    if isinstance(node, BroadcastNode):
+        # What it gives out are rows of the operator that it belongs to.
+        whole = [each for each in streams if isinstance(each, BroadcastConnectNode)]
+        return _outputs(next(each for each in whole if each.broadcast is node), streams)
     sides = {
         output.name: name
         for output, name in streams.items()

@@ -41,6 +41,8 @@ from holdfast.graph.event_time import source_of, watermark_nodes
 from holdfast.graph.functions import CoFunction
 from holdfast.graph.job_graph import (
     LATE_ROWS,
+    BroadcastConnectNode,
+    BroadcastNode,
     ConnectNode,
     OperatorNode,
     OutputNode,
@@ -50,9 +52,10 @@ from holdfast.graph.job_graph import (
     UnionNode,
     UnkeyedNode,
     WatermarkNode,
+    parents_of,
 )
 from holdfast.runtime.epoch.combining import ShardLoad, combined
-from holdfast.runtime.epoch.list_state import Lists, TakenLists, take_lists
+from holdfast.runtime.epoch.list_state import Lists, ShardLists, TakenLists, broadcast_lists, take_lists
 from holdfast.runtime.epoch.observed_times import NewestTimes, ObservedTimes
 from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import Program, Stage, apply_transform, union_frames
@@ -69,6 +72,7 @@ from holdfast.storage.contract import Storage
 from holdfast.tasks.keyed import run_operator, run_operator_grouped, run_stage
 from holdfast.tasks.messages import (
     RESULT_SCHEMA,
+    BroadcastLists,
     EpochWork,
     KeyedTask,
     Payload,
@@ -181,11 +185,14 @@ class EpochRunner:
             if isinstance(stage.node, UnkeyedNode):
                 kept_in = bundle if self.saves_state else None
                 take_lists(outcome.lists, stage.node.uid, results, start.lists, kept_in)
+            if isinstance(stage.node, BroadcastNode):
+                frames.broadcast[stage.node] = broadcast_lists(start.lists[stage.node.uid], results)
             for result in sorted(results, key=lambda result: result.shard):
                 if isinstance(stage.node, OperatorNode):
                     _take_state(outcome, stage, result, start.lines, bundle)
                 self._take_outputs(outcome, stage, result, frames, bundle)
-            outcome.rows = outcome.rows or sum(result.rows for result in results)
+            if not isinstance(stage.node, BroadcastNode):
+                outcome.rows = outcome.rows or sum(result.rows for result in results)
             frames.observed.ran(gave_results=bool(results))
         reached(Step.RESULTS_CHOSEN)
         outcome.times, outcome.silent = frames.newest_times()
@@ -222,18 +229,23 @@ class EpochRunner:
         if not isinstance(node, OperatorNode):
             body = partial(run_stage, StageTask(self._work(plan), stage.stream))
             return _chosen(lambda: frames.computed(node).mapInArrow(body, RESULT_SCHEMA), what)
+        shards = plan.parallelism
+        if isinstance(node, BroadcastNode):
+            if frames.surely_empty(node.parent):
+                return []
+            shards = 1
         if isinstance(node, UnkeyedNode):
             unkeyed = partial(run_unkeyed, self._unkeyed_task(stage, node, start))
-            job = partial(_unkeyed_job, unkeyed, plan.parallelism)
+            job = partial(_unkeyed_job, unkeyed, None if isinstance(node, BroadcastNode) else shards)
         else:
-            keyed = self._keyed_task(stage, node, start)
+            keyed = self._keyed_task(stage, node, start, frames)
             if keyed.partials is not None:
                 results = self._combined(stage, node, keyed, frames, what)
                 if results is not None:
                     return results
                 keyed = replace(keyed, partials=None)
-            job = partial(self._operator_job, node, keyed, plan.parallelism)
-        return self._one_per_shard(stage, job, lambda: frames.input(node), plan.parallelism, what)
+            job = partial(self._operator_job, node, keyed, shards)
+        return self._one_per_shard(stage, job, lambda: frames.input(node), shards, what)
 
     def _combined(
         self, stage: Stage, node: OperatorNode, task: KeyedTask, frames: _EpochFrames, what: str
@@ -285,9 +297,12 @@ class EpochRunner:
             saves_state=self.saves_state,
             layout=self.program.forms[node.uid].layout,
             lists=start.lists[node.uid].shards,
+            order_by=node.order_by,
         )
 
-    def _keyed_task(self, stage: Stage, node: OperatorNode, start: EpochStart) -> KeyedTask:
+    def _keyed_task(
+        self, stage: Stage, node: OperatorNode, start: EpochStart, frames: _EpochFrames
+    ) -> KeyedTask:
         form = self.program.forms[node.uid]
         return KeyedTask(
             work=self._work(start.plan),
@@ -307,7 +322,14 @@ class EpochRunner:
             term=self.term,
             time=self._time(node, start.plan),
             partials=form.partials if self._combines(stage, node, start.plan) else None,
+            broadcast=self._broadcast(node, frames),
         )
+
+    def _broadcast(self, node: OperatorNode, frames: _EpochFrames) -> BroadcastLists | None:
+        if not isinstance(node, BroadcastConnectNode):
+            return None
+        layout = self.program.forms[node.broadcast.uid].layout
+        return BroadcastLists(layout, frames.broadcast[node.broadcast])
 
     def _combines(self, stage: Stage, node: OperatorNode, plan: PlanRecord) -> bool:
         # Late rows may make an epoch run its job twice: state that is not saved cannot be taken back.
@@ -336,6 +358,8 @@ class EpochRunner:
         self, outcome: EpochOutcome, stage: Stage, result: TaskResult, frames: _EpochFrames, bundle: Bundle
     ) -> None:
         """Take a chosen result's rows: for the stages that read them, and for the sinks."""
+        # Sinks tell the parts of an epoch apart by their numbers: those of a broadcast half come last.
+        part = result.shard + (outcome.plan.parallelism if isinstance(stage.node, BroadcastNode) else 0)
         for output in result.outputs:
             stream = stage.outputs[output.name] if isinstance(stage.node, OperatorNode) else stage.stream
             frames.add(stream, output.payload)
@@ -345,7 +369,7 @@ class EpochRunner:
                     StagedFile(
                         stream=stream,
                         epoch=outcome.plan.epoch,
-                        part=result.shard,
+                        part=part,
                         extent=extent,
                         rows=output.rows,
                         sinks=sinks,
@@ -393,7 +417,13 @@ def _take_state(
         )
 
 
-def _unkeyed_job(body: Callable[..., Iterator[pa.RecordBatch]], shards: int, frame: DataFrame) -> DataFrame:
+def _unkeyed_job(
+    body: Callable[..., Iterator[pa.RecordBatch]], shards: int | None, frame: DataFrame
+) -> DataFrame:
+    """`shards`: None: one, with the rows in the order in which they are read."""
+    if shards is None:
+        # No shuffle, which would bring the parts in any order.
+        return frame.coalesce(1).mapInArrow(body, RESULT_SCHEMA)
     # Any row may go to any shard. Spark sorts before it deals rows out in turn, so that a part of a shuffle
     # that is computed again deals them out the same way.
     return frame.repartition(shards).mapInArrow(body, RESULT_SCHEMA)
@@ -455,6 +485,8 @@ class _EpochFrames:
         self._sources: dict[str, DataFrame] = {}
         self.observed = ObservedTimes(runner._unobserved)
         self.counts = Counts(runner._uncounted)
+        self.broadcast: dict[BroadcastNode, ShardLists] = {}
+        """What the chosen results of this epoch have made of broadcast states."""
 
     def add(self, stream: str, payload: Payload) -> None:
         """Take staged rows of a stream, to be read by later stages of this epoch."""
@@ -471,6 +503,15 @@ class _EpochFrames:
         if node in self._runner.program.streams:
             return self._staged_frame(self._runner.program.streams[node])
         return self.computed(node)
+
+    def surely_empty(self, node: StreamNode) -> bool:
+        """Whether a stream is known to have no rows in this epoch. A transform may make some of none."""
+        if node in self._runner.program.streams:
+            return not self._staged.get(self._runner.program.streams[node])
+        if isinstance(node, SourceNode):
+            planned = self._plan.slices.get(node.uid)
+            return planned is None or planned.skipped
+        return not isinstance(node, TransformNode) and all(map(self.surely_empty, parents_of(node)))
 
     def computed(self, node: StreamNode) -> DataFrame:
         """The rows of a stream, computed from what it reads."""

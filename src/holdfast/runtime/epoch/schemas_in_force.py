@@ -14,6 +14,7 @@ from holdfast.checkpoint.store.records import OperatorSchema
 from holdfast.checkpoint.store.schemas import file_schema, lineage_of, record_of
 from holdfast.errors import RestoreError
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregation
+from holdfast.graph.broadcast import BroadcastSide
 from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.job_graph import OperatorNode
 from holdfast.graph.windows import Windowed
@@ -121,6 +122,9 @@ def declaration(node: OperatorNode, layout: StateLayout) -> Declared:
         return Declared(layout, aggregates={ACCUMULATOR: node.function.computed})
     if isinstance(node.function, Windowed):
         return Declared(layout, aggregates={node.function.state: node.function.computed})
+    if isinstance(node.function, BroadcastSide):
+        shared = node.function.states().items()
+        return Declared(layout, was={name: state.was for name, state in shared if state.was})
     states = declared_states(type(node.function))
     return Declared(
         layout,

@@ -17,7 +17,7 @@ entries of a map expire one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -141,6 +141,27 @@ class MapState(DeclaredState):
         super().__init__(pa.map_(key_type, parse_type(value)), was, Ttl.declared(ttl, since, clock))
 
 
+class BroadcastState(DeclaredState):
+    """A dict that all keys of a BroadcastFunction share: `process_broadcast` writes it, `process` and
+    `on_timer` read it.
+
+    It is stored whole whenever it has changed, and every task that has rows reads it: thousands of entries
+    are fine, millions are not. Its entries are in no particular order.
+    """
+
+    kind = StateKind.LIST
+    written = "[key] = ... in process_broadcast"
+
+    def __init__(self, key: str, value: str, *, was: str | None = None) -> None:
+        key_type = parse_type(key)
+        if pa.types.is_nested(key_type) or pa.types.is_floating(key_type):
+            ddl = type_ddl(key_type)
+            raise DefinitionError(
+                f"{ddl} cannot be the key of a broadcast state; use a plain type such as string or long"
+            )
+        super().__init__(pa.struct([("key", key_type), ("value", parse_type(value))]), was)
+
+
 class ReducingState(DeclaredState):
     """One value per key, made by `fn(so far, new)`: `.add(x)`, `.value` (None before any), `.clear()`."""
 
@@ -183,7 +204,19 @@ class AggregatingState(DeclaredState):
 
 
 def declared_states(owner: type) -> dict[str, DeclaredState]:
-    """The states of a class by name, inherited ones first, in the order of their declaration."""
+    """The states of a class that are kept per key, or per shard, by name, inherited ones first, in the order
+    of their declaration."""
+    return {
+        name: state for name, state in _all_states(owner).items() if not isinstance(state, BroadcastState)
+    }
+
+
+def broadcast_states(owner: type) -> dict[str, BroadcastState]:
+    """The states of a class that all keys share, in the same order."""
+    return {name: state for name, state in _all_states(owner).items() if isinstance(state, BroadcastState)}
+
+
+def _all_states(owner: type) -> dict[str, DeclaredState]:
     found: dict[str, DeclaredState] = {}
     for base in reversed(owner.__mro__):
         for name, attribute in vars(base).items():
@@ -194,5 +227,14 @@ def declared_states(owner: type) -> dict[str, DeclaredState]:
 
 
 def state_fields(owner: type) -> tuple[StateField, ...]:
-    """The stored form of every state of a class, numbered from 1."""
-    return tuple(state.field(id) for id, state in enumerate(declared_states(owner).values(), start=1))
+    """The stored form of every state of a class that is kept per key, or per shard, numbered from 1."""
+    return _fields(declared_states(owner))
+
+
+def broadcast_fields(owner: type) -> tuple[StateField, ...]:
+    """The stored form of every state that all keys share: lists of entries, numbered from 1."""
+    return _fields(broadcast_states(owner))
+
+
+def _fields(states: Mapping[str, DeclaredState]) -> tuple[StateField, ...]:
+    return tuple(state.field(id) for id, state in enumerate(states.values(), start=1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.graph.aggregates import Aggregation
-from holdfast.graph.functions import BatchFunction, CoFunction, KeyedFunction
+from holdfast.graph.functions import BatchFunction, BroadcastFunction, CoFunction, KeyedFunction
 from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.partials import Partials
 from holdfast.graph.windows import (
@@ -22,6 +22,7 @@ from holdfast.state.encoding.layout import StateKind, StateLayout
 from holdfast.state.encoding.ttl import TtlClock
 from holdfast.tasks.operators.aggregate import run_aggregate
 from holdfast.tasks.operators.batch_function import run_batch
+from holdfast.tasks.operators.broadcast import BroadcastEntries, run_with_broadcast
 from holdfast.tasks.operators.due import earliest
 from holdfast.tasks.operators.expiry import earliest_expiry, expire, stamp
 from holdfast.tasks.operators.interval_join import first_given_up, run_interval_join
@@ -33,7 +34,9 @@ from holdfast.tasks.operators.windows.count_windows import run_count_windows
 from holdfast.tasks.operators.windows.session_windows import run_session_windows
 from holdfast.tasks.operators.windows.time_windows import next_close, run_time_windows
 
-KeyedOperator = KeyedFunction | BatchFunction | Aggregation | Windowed | CoFunction | IntervalJoin
+KeyedOperator = (
+    KeyedFunction | BatchFunction | Aggregation | Windowed | CoFunction | IntervalJoin | BroadcastFunction
+)
 """The functions of operators with keys."""
 
 
@@ -44,10 +47,14 @@ def run_function(
     state: ShardState,
     ctx: EpochContext,
     partials: Partials | None = None,
+    broadcast: BroadcastEntries | None = None,
 ) -> OperatorResult:
     """Run a function over a shard's rows, and over what has become due there; then remove what has
-    expired."""
-    done = _run(function, layout, keyed, state, ctx, partials)
+    expired. `broadcast`: the broadcast states that a BroadcastFunction reads."""
+    if isinstance(function, BroadcastFunction):
+        done = run_with_broadcast(function, layout, keyed, state, ctx, broadcast or {})
+    else:
+        done = _run(function, layout, keyed, state, ctx, partials)
     if not layout.expiring:
         return done
     stamp(layout, done.changes, ctx.instants)
@@ -56,7 +63,7 @@ def run_function(
 
 
 def _run(
-    function: KeyedOperator,
+    function: KeyedFunction | BatchFunction | Aggregation | Windowed | CoFunction | IntervalJoin,
     layout: StateLayout,
     keyed: KeyedSlice,
     state: ShardState,

@@ -69,7 +69,7 @@ def run_rows(
     keyed: KeyedSlice,
     state: ShardState,
     ctx: EpochContext,
-    running: type[RowsRun] | None = None,
+    running: Callable[..., RowsRun] | None = None,
 ) -> OperatorResult:
     """Run the function over the rows of a shard, then over the timers that are due in its key groups.
     UserCodeError where its code fails, or a dead letter."""
@@ -259,7 +259,7 @@ class RowsRun:
         except HoldfastError:
             raise
         except Exception as error:
-            method = "on_timer" if isinstance(row, datetime) else "process"
+            method = "on_timer" if isinstance(row, datetime) else process.__name__
             cause = cause_of(_of_output(output, method) or error)
             raise user_error(self.ctx, context._key, _named(row), cause) from error
 
