@@ -14,7 +14,6 @@ from holdfast.connectors.contract import SelectiveSink
 from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import has_timers, output_schema, side_schemas
-from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
     LATE_ROWS,
@@ -31,6 +30,7 @@ from holdfast.graph.job_graph import (
     WatermarkNode,
     describe,
 )
+from holdfast.graph.time_joins import TimeJoin
 from holdfast.graph.two_inputs import connected_schema
 from holdfast.graph.windows import Windowed
 from holdfast.state.cells.declarations import state_fields
@@ -92,7 +92,7 @@ def state_layout(uid: str, function: StatefulFunction, rows: pa.Schema, key: tup
     """The state that a function declares, over rows of this schema."""
     if isinstance(function, Aggregation | Windowed):
         fields = function.state_fields(rows)
-    elif isinstance(function, IntervalJoin):
+    elif isinstance(function, TimeJoin):
         fields = function.state_fields(rows, key)
     else:
         fields = state_fields(type(function))
@@ -105,7 +105,7 @@ def output_schemas(function: StatefulFunction, rows: pa.Schema, key: tuple[str, 
     """The columns of everything that a function gives out, by output name."""
     if isinstance(function, Aggregation):
         return {MAIN_OUTPUT: function.output_schema(rows, key)}
-    if isinstance(function, Windowed | IntervalJoin):
+    if isinstance(function, Windowed | TimeJoin):
         return {MAIN_OUTPUT: function.output_schema(rows, key), LATE_ROWS: function.late_schema(rows)}
     return {MAIN_OUTPUT: output_schema(function), **side_schemas(function), DEAD_LETTERS: DEAD_LETTER_SCHEMA}
 
@@ -129,14 +129,14 @@ def _schema(node: StreamNode) -> pa.Schema | None:
 
 
 def _output(node: OperatorNode) -> pa.Schema | None:
-    if isinstance(node.function, Aggregation | Windowed | IntervalJoin):
+    if isinstance(node.function, Aggregation | Windowed | TimeJoin):
         return _outputs(node).get(MAIN_OUTPUT)
     return output_schema(node.function)
 
 
 def _outputs(node: OperatorNode) -> dict[str, pa.Schema]:
     """All that is known of an operator's outputs; a function says the most without its rows."""
-    if not isinstance(node.function, Aggregation | Windowed | IntervalJoin):
+    if not isinstance(node.function, Aggregation | Windowed | TimeJoin):
         return {**side_schemas(node.function), DEAD_LETTERS: DEAD_LETTER_SCHEMA}
     rows = known_input(node)
     return {} if rows is None else output_schemas(node.function, rows, node.key)

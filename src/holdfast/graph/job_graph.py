@@ -22,10 +22,18 @@ if TYPE_CHECKING:
     from holdfast.graph.functions import BatchFunction, CoFunction, KeyedFunction, OperatorFunction
     from holdfast.graph.interval_join import IntervalJoin
     from holdfast.graph.uncoordinated import Uncoordinated
+    from holdfast.graph.window_join import WindowJoin
     from holdfast.graph.windows import Windowed
 
     StatefulFunction: TypeAlias = (
-        KeyedFunction | BatchFunction | Aggregation | Windowed | OperatorFunction | CoFunction | IntervalJoin
+        KeyedFunction
+        | BatchFunction
+        | Aggregation
+        | Windowed
+        | OperatorFunction
+        | CoFunction
+        | IntervalJoin
+        | WindowJoin
     )
     Transform = Callable[[DataFrame], DataFrame]
 

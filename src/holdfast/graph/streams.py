@@ -32,6 +32,7 @@ from holdfast.graph.job_graph import (
     WatermarkNode,
 )
 from holdfast.graph.window_functions import Reduction, WindowProcess
+from holdfast.graph.window_join import WindowJoin
 from holdfast.graph.windows import Windowed
 from holdfast.state.encoding.ttl import Ttl
 
@@ -266,6 +267,28 @@ class KeyedStream:
         join = IntervalJoin((on, on) if isinstance(on, str) else on, within, how, other._key)
         return ConnectedStreams(self, other)._operator(join, uid, "fail")
 
+    def window_join(
+        self,
+        right: KeyedStream,
+        window: Window,
+        *,
+        on: str | tuple[str, str],
+        how: Literal["inner", "left", "right", "full"] = "inner",
+        uid: str | None = None,
+    ) -> OperatorStream:
+        """Join with the rows of `right` that have the same key and lie in the same window, `hf.tumbling` or
+        `hf.sliding`.
+
+        `on` names the columns of event time, one for both sides or one of each. A window is given out once,
+        when the watermark has passed its end; with `how` other than "inner" also its rows without a partner
+        there. The columns are the key, `window_start`, `window_end`, those of the left side, then those of
+        the right side but its key; one whose name is taken gets the suffix `_right`. Rows that come after
+        all their windows have closed go to `late()`.
+        """
+        other = self._of_this_job("window_join", right)
+        join = WindowJoin((on, on) if isinstance(on, str) else on, window, how, other._key)
+        return ConnectedStreams(self, other)._operator(join, uid, "fail")
+
     def _of_this_job(self, call: str, other: object) -> KeyedStream:
         if isinstance(other, KeyedStream) and other._declaration is self._declaration:
             return other
@@ -384,7 +407,8 @@ class OperatorStream(Stream):
     def late(self) -> Stream:
         """Of an operator over windows: the rows that came after all their windows had closed, or that have no
         time, with the watermark as a further column. Of a join by time: the rows that came behind the
-        watermark, or that have no time: `side`, `left`, `right`, `watermark`."""
+        watermark (by windows: after all their windows had closed), or that have no time: `side`, `left`,
+        `right`, `watermark`."""
         return self.output(LATE_ROWS)
 
     def output(self, name: str) -> Stream:

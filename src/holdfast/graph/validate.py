@@ -26,7 +26,6 @@ from holdfast.graph.functions import (
     KeyedFunction,
     OperatorFunction,
 )
-from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
     LATE_ROWS,
@@ -47,8 +46,9 @@ from holdfast.graph.job_graph import (
     describe,
     parents_of,
 )
+from holdfast.graph.time_joins import TimeJoin
 from holdfast.graph.ttl_rules import ttl_mistakes
-from holdfast.graph.two_inputs import pair_mistakes
+from holdfast.graph.two_inputs import pair_mistakes, side_schemas_of
 from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.graph.windows import CountWindow, Window, Windowed
 from holdfast.state.encoding.routing import check_hashable
@@ -226,7 +226,7 @@ _FITTING: dict[type[OperatorNode], tuple[tuple[type, ...], str, str]] = {
         "a stream without keys",
         "derive its class from hf.OperatorFunction, or say key_by(...) first",
     ),
-    ConnectNode: ((CoFunction, IntervalJoin), "two streams", "derive its class from hf.CoFunction"),
+    ConnectNode: ((CoFunction, TimeJoin), "two streams", "derive its class from hf.CoFunction"),
     OperatorNode: (
         (KeyedFunction, BatchFunction, Aggregation, Windowed),
         "a keyed stream",
@@ -242,11 +242,11 @@ def _right(node: ConnectNode) -> _Found:
     left, right = known_schema(node.parent), known_schema(node.right)
     if left is not None and right is not None:
         yield from pair_mistakes(node, left, right)
-    if isinstance(node.function, IntervalJoin):
+    if isinstance(node.function, TimeJoin):
         yield from _join(node, node.function, left, right)
 
 
-def _join(node: ConnectNode, join: IntervalJoin, left: pa.Schema | None, right: pa.Schema | None) -> _Found:
+def _join(node: ConnectNode, join: TimeJoin, left: pa.Schema | None, right: pa.Schema | None) -> _Found:
     wrong = list(join.mistakes())
     yield from wrong
     for side, parent in (("left", node.parent), ("right", node.right)):
@@ -276,7 +276,7 @@ def _output(node: OutputNode) -> _Found:
             yield f"{describe(operator)} sets no rows aside", "declare it with on_error='dead-letter'"
         return
     if node.name == LATE_ROWS:
-        if not isinstance(operator.function, Windowed | IntervalJoin):
+        if not isinstance(operator.function, Windowed | TimeJoin):
             yield f"{describe(operator)} has no windows, so no row is late", "leave out late()"
         return
     declared = list(getattr(operator.function, "outputs", {}))
@@ -322,7 +322,7 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
     yield from ttl_mistakes(node)
     if isinstance(node.function, DeclaringFunction):
         yield from functions.mistakes(node.function)
-    elif isinstance(node.function, IntervalJoin):
+    elif isinstance(node.function, TimeJoin):
         yield from _join_texts(node.function, rows, node.key)
     elif isinstance(node.function, Aggregation):
         yield from _aggregation_texts(node.function, rows, [key.name for key in keys])
@@ -356,12 +356,13 @@ def _window_texts(node: OperatorNode, function: Windowed, rows: pa.Schema | None
             yield str(error)
 
 
-def _join_texts(join: IntervalJoin, rows: pa.Schema | None, key: tuple[str, ...]) -> Iterator[str]:
-    if rows is not None:
-        try:
-            join.output_schema(rows, key)
-        except DefinitionError as error:
-            yield str(error)
+def _join_texts(join: TimeJoin, rows: pa.Schema | None, key: tuple[str, ...]) -> Iterator[str]:
+    if rows is None or [*join.mistakes()] or [*join.time_mistakes(*side_schemas_of(rows))]:
+        return
+    try:
+        join.output_schema(rows, key)
+    except DefinitionError as error:
+        yield str(error)
 
 
 def _aggregation_texts(aggregation: Aggregation, rows: pa.Schema | None, keys: list[str]) -> Iterator[str]:

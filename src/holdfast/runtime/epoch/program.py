@@ -21,7 +21,6 @@ from holdfast.graph.column_types import (
     state_layout,
 )
 from holdfast.graph.event_time import no_timestamp, watermarks_of
-from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     MAIN_OUTPUT,
     ConnectNode,
@@ -41,6 +40,7 @@ from holdfast.graph.job_graph import (
     parents_of,
 )
 from holdfast.graph.partials import Partials, partials_of
+from holdfast.graph.time_joins import TimeJoin
 from holdfast.graph.two_inputs import connected_schema, pair_mistakes
 from holdfast.graph.windows import Windowed
 from holdfast.state.encoding.keys import routing_expression
@@ -253,7 +253,7 @@ class _Typing:
             return given
         right = self._side(node, node.right, (*node.right_key, *node.right_order_by))
         found = [*pair_mistakes(node, given, right)]
-        if isinstance(node.function, IntervalJoin):
+        if isinstance(node.function, TimeJoin):
             found += node.function.time_mistakes(given, right)
         if wrong := [Mistake(node.place, describe(node), *each) for each in found]:
             raise DefinitionError("\n".join(map(str, wrong)))

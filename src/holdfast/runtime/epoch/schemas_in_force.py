@@ -16,6 +16,7 @@ from holdfast.errors import RestoreError
 from holdfast.graph.aggregates import ACCUMULATOR, Aggregation
 from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.job_graph import OperatorNode
+from holdfast.graph.time_joins import TimeJoin
 from holdfast.graph.windows import Windowed
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.settings import RunSettings
@@ -121,6 +122,8 @@ def declaration(node: OperatorNode, layout: StateLayout) -> Declared:
         return Declared(layout, aggregates={ACCUMULATOR: node.function.computed})
     if isinstance(node.function, Windowed):
         return Declared(layout, aggregates={node.function.state: node.function.computed})
+    if isinstance(node.function, TimeJoin):
+        return Declared(layout, aggregates=node.function.kept_of)
     states = declared_states(type(node.function))
     return Declared(
         layout,

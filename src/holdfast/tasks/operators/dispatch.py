@@ -8,6 +8,7 @@ from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import BatchFunction, CoFunction, KeyedFunction
 from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.partials import Partials
+from holdfast.graph.window_join import WindowJoin
 from holdfast.graph.windows import (
     CLOSINGS,
     EMISSIONS,
@@ -30,11 +31,14 @@ from holdfast.tasks.operators.result import EpochContext, EventTime, OperatorRes
 from holdfast.tasks.operators.row_function import run_rows
 from holdfast.tasks.operators.shard_rows import KeyedSlice
 from holdfast.tasks.operators.two_inputs import run_sides
+from holdfast.tasks.operators.window_join import next_window_close, run_window_join
 from holdfast.tasks.operators.windows.count_windows import run_count_windows
 from holdfast.tasks.operators.windows.session_windows import run_session_windows
 from holdfast.tasks.operators.windows.time_windows import next_close, run_time_windows
 
-KeyedOperator = KeyedFunction | BatchFunction | Aggregation | Windowed | CoFunction | IntervalJoin
+KeyedOperator = (
+    KeyedFunction | BatchFunction | Aggregation | Windowed | CoFunction | IntervalJoin | WindowJoin
+)
 """The functions of operators with keys."""
 
 _WINDOWS = {
@@ -76,6 +80,8 @@ def _run(
         return _WINDOWS[type(function.window)](function, layout, keyed, state, ctx)
     if isinstance(function, IntervalJoin):
         return run_interval_join(function, layout, keyed, state, ctx)
+    if isinstance(function, WindowJoin):
+        return run_window_join(function, layout, keyed, state, ctx)
     if isinstance(function, CoFunction):
         return run_sides(function, layout, keyed, state, ctx)
     if isinstance(function, BatchFunction):
@@ -108,8 +114,8 @@ def next_due(
         all_due = (*due, *(earliest_expiry(each, groups, state) for each in expiring))
         return min((at_us for at_us in all_due if at_us is not None), default=None)
 
+    now_us = time.now_us if time is not None else None
     if isinstance(function, Windowed) and isinstance(function.window, TimeWindow):
-        now_us = time.now_us if time is not None else None
         return NextDue(
             event_us=next_close(function, layout, groups, state, now_us), processing_us=first(EMISSIONS)
         )
@@ -117,6 +123,8 @@ def next_due(
         return NextDue(event_us=first(CLOSINGS))
     if isinstance(function, IntervalJoin):
         return NextDue(event_us=first_given_up(function, layout, groups, state))
+    if isinstance(function, WindowJoin):
+        return NextDue(event_us=next_window_close(function, layout, groups, state, now_us))
     return NextDue(
         event_us=soonest("event", first(EVENT_TIMERS)),
         processing_us=soonest("processing", first(PROCESSING_TIMERS)),
