@@ -19,6 +19,7 @@ from holdfast.graph.job_graph import (
     LATE_ROWS,
     MAIN_OUTPUT,
     ConnectNode,
+    LookupNode,
     Mistake,
     OperatorNode,
     OutputNode,
@@ -113,7 +114,7 @@ def output_schemas(function: StatefulFunction, rows: pa.Schema, key: tuple[str, 
 def _schema(node: StreamNode) -> pa.Schema | None:
     if isinstance(node, SourceNode):
         return parse_schema(node.source.schema)
-    if isinstance(node, TransformNode):
+    if isinstance(node, TransformNode | LookupNode):
         return None
     if isinstance(node, WatermarkNode):
         return known_schema(node.parent)

@@ -14,6 +14,7 @@ from holdfast.clock import duration_ms
 from holdfast.errors import DefinitionError
 from holdfast.graph.job_graph import (
     Graph,
+    LookupNode,
     OperatorNode,
     OutputNode,
     SourceNode,
@@ -70,7 +71,7 @@ def watermark_mistakes(node: WatermarkNode, graph: Graph) -> Iterator[tuple[str,
     if source is None:
         origin = _origin(node)
         after = origin.parent if isinstance(origin, OutputNode) else origin
-        carries = isinstance(after, OperatorNode)
+        carries = isinstance(after, OperatorNode | LookupNode)
         yield (
             f"it is declared after {describe(after) if carries else 'a ' + describe(after)}",
             "declare it on the streams of the sources before: operators carry it on"

@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from holdfast.connectors.contract import Sink, Source
     from holdfast.graph.aggregates import Aggregation
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         | WindowJoin
     )
     Transform = Callable[[DataFrame], DataFrame]
+    Table = Callable[[SparkSession], DataFrame] | str
 
 OnError = Literal["fail", "dead-letter"]
 """What happens to a row that a function fails on, or that a source cannot parse: the epoch fails, or the row
@@ -124,6 +125,20 @@ class WatermarkNode:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class LookupNode:
+    """The rows of a stream, each with the rows of a table that have its key. `on`: the columns that are
+    compared, of the stream and of the table. The table is copied once in `refresh`."""
+
+    uid: str
+    parent: StreamNode
+    table: Table
+    on: tuple[tuple[str, str], ...]
+    how: str
+    refresh: str
+    place: Place
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class UnionNode:
     """The rows of several streams of the same columns."""
 
@@ -184,7 +199,7 @@ class SinkNode:
     place: Place
 
 
-StreamNode = SourceNode | TransformNode | WatermarkNode | UnionNode | OperatorNode | OutputNode
+StreamNode = SourceNode | TransformNode | WatermarkNode | LookupNode | UnionNode | OperatorNode | OutputNode
 Node = StreamNode | SinkNode
 
 
@@ -218,6 +233,10 @@ class Graph:
     @property
     def sources(self) -> tuple[SourceNode, ...]:
         return tuple(node for node in self.nodes if isinstance(node, SourceNode))
+
+    @property
+    def lookups(self) -> tuple[LookupNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, LookupNode))
 
     @property
     def operators(self) -> tuple[OperatorNode, ...]:

@@ -18,6 +18,7 @@ from holdfast.graph.job_graph import (
     LATE_ROWS,
     ConnectNode,
     Graph,
+    LookupNode,
     Mistake,
     Node,
     OperatorNode,
@@ -31,6 +32,7 @@ from holdfast.graph.job_graph import (
     UnkeyedNode,
     WatermarkNode,
 )
+from holdfast.graph.lookups import key_pairs
 from holdfast.graph.window_functions import Reduction, WindowProcess
 from holdfast.graph.window_join import WindowJoin
 from holdfast.graph.windows import Windowed
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from holdfast.graph.aggregates import Aggregate
     from holdfast.graph.contexts import OutputRow
     from holdfast.graph.functions import BatchFunction, CoFunction, KeyedFunction, OperatorFunction
-    from holdfast.graph.job_graph import OnError, StatefulFunction, Transform
+    from holdfast.graph.job_graph import OnError, StatefulFunction, Table, Transform
     from holdfast.graph.uncoordinated import Uncoordinated
     from holdfast.graph.window_functions import WindowFunction
     from holdfast.graph.windows import Window
@@ -116,9 +118,9 @@ class Stream:
     def transform(self, fn: Transform, materialize: bool = False) -> Stream:
         """Apply `fn(DataFrame) -> DataFrame`: any stateless Spark SQL, one epoch's rows at a time.
 
-        `fn` gives the same rows for the same input, in any order. If it cannot (random numbers, a lookup in a
-        table that changes), say `materialize=True`: its rows are then stored before they are used. `fn` must
-        not run Spark actions.
+        `fn` gives the same rows for the same input, in any order. If it cannot (random numbers, say), say
+        `materialize=True`: its rows are then stored before they are used. For a join with a table that
+        changes there is `lookup`. `fn` must not run Spark actions.
         """
         node = TransformNode(parent=self._node, fn=fn, materialize=materialize, place=Place.of_caller())
         return Stream(self._declaration, self._declaration._add(node))
@@ -133,6 +135,36 @@ class Stream:
         """
         node = WatermarkNode(
             parent=self._node, column=column, delay=delay, idle_after=idle_after, place=Place.of_caller()
+        )
+        return Stream(self._declaration, self._declaration._add(node))
+
+    def lookup(
+        self,
+        table: Table,
+        *,
+        on: str | tuple[str, str] | list[str | tuple[str, str]],
+        how: Literal["inner", "left"] = "inner",
+        refresh: str = "1h",
+        uid: str | None = None,
+    ) -> Stream:
+        """Join each row with the rows of a table that changes slowly.
+
+        `table`: a function that is given the Spark session and gives a DataFrame, or the path of Parquet
+        files. A copy of it is stored in the checkpoint, and every epoch uses the copy that its plan names;
+        when the copy is older than `refresh`, by the time of the plans, the next plan has a new one.
+        `on`: the columns that are compared: 'k', ('column of the stream', 'column of the table'), or a list
+        of these. Rows of the table with the same key all match; with `how="left"` a row that matches none
+        has nulls. The columns are those of the stream, then those of the table but `on`; one whose name is
+        taken gets the suffix `_right`.
+        """
+        node = LookupNode(
+            uid=_given(uid),
+            parent=self._node,
+            table=table,
+            on=key_pairs(on),
+            how=how,
+            refresh=refresh,
+            place=Place.of_caller(),
         )
         return Stream(self._declaration, self._declaration._add(node))
 

@@ -31,6 +31,7 @@ from holdfast.graph.job_graph import (
     LATE_ROWS,
     ConnectNode,
     Graph,
+    LookupNode,
     Mistake,
     Node,
     OnError,
@@ -46,6 +47,7 @@ from holdfast.graph.job_graph import (
     describe,
     parents_of,
 )
+from holdfast.graph.lookups import key_mistakes, lookup_mistakes
 from holdfast.graph.time_joins import TimeJoin
 from holdfast.graph.ttl_rules import ttl_mistakes
 from holdfast.graph.two_inputs import pair_mistakes, side_schemas_of
@@ -106,7 +108,7 @@ def _job(graph: Graph) -> _Found:
 
 
 def _uid(node: Node, graph: Graph) -> _Found:
-    if not isinstance(node, SourceNode | OperatorNode | SinkNode):
+    if not isinstance(node, SourceNode | LookupNode | OperatorNode | SinkNode):
         return
     if node.uid == "":
         yield (
@@ -132,6 +134,8 @@ def _node(node: Node, graph: Graph) -> _Found:
         schema = known_schema(node.parent)
         if schema is not None and isinstance(node.column, str):
             yield from filter(None, [no_timestamp(node.column, schema)])
+    elif isinstance(node, LookupNode):
+        yield from _lookup(node)
     elif isinstance(node, UnionNode):
         yield from _union(node)
     elif isinstance(node, OperatorNode):
@@ -188,6 +192,14 @@ def _unread_dead_letters(node: SourceNode, graph: Graph) -> _Found:
             "it sets malformed rows aside, and nothing reads them",
             "end its dead_letters() with sink(...)",
         )
+
+
+def _lookup(node: LookupNode) -> _Found:
+    wrong = list(lookup_mistakes(node))
+    yield from wrong
+    stream = known_schema(node.parent)
+    if stream is not None and not wrong:
+        yield from key_mistakes(node, stream, None)
 
 
 def _union(node: UnionNode) -> _Found:

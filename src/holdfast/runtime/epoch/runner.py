@@ -33,6 +33,7 @@ from holdfast.graph.event_time import source_of, watermark_nodes
 from holdfast.graph.functions import CoFunction
 from holdfast.graph.job_graph import (
     ConnectNode,
+    LookupNode,
     OperatorNode,
     OutputNode,
     SourceNode,
@@ -45,6 +46,7 @@ from holdfast.graph.job_graph import (
 from holdfast.graph.partials import Partials
 from holdfast.runtime.epoch.combining import ShardLoad, combined
 from holdfast.runtime.epoch.list_state import Lists, TakenLists, take_lists
+from holdfast.runtime.epoch.looked_up import looked_up
 from holdfast.runtime.epoch.observed_times import ObservedTimes, newest_now
 from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import Program, Stage, apply_transform, union_frames
@@ -80,6 +82,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SHARD_COLUMN = "__hf_shard"
+BROADCAST_BYTES = 8 << 20
+"""Copies of tables up to this size (compressed) are handed whole to every task that joins with them."""
 
 
 @dataclass
@@ -211,7 +215,7 @@ class EpochRunner:
             return []
         if not isinstance(node, OperatorNode):
             body = partial(run_stage, StageTask(self._work(plan), stage.stream))
-            return _chosen(lambda: frames.computed(node).mapInArrow(body, RESULT_SCHEMA), what)
+            return chosen_results(lambda: frames.computed(node).mapInArrow(body, RESULT_SCHEMA), what)
         if isinstance(node, UnkeyedNode):
             unkeyed = partial(run_unkeyed, self._unkeyed_task(stage, node, start))
             job = partial(_unkeyed_job, unkeyed, plan.parallelism)
@@ -237,11 +241,11 @@ class EpochRunner:
         they are missing proves nothing: the job runs again over a frame that Spark can prove nothing of.
         """
         if stage.stream not in self._proved_empty:
-            results = _chosen(lambda: job(frame()), what)
+            results = chosen_results(lambda: job(frame()), what)
             if not results:
                 self._proved_empty.add(stage.stream)
         if stage.stream in self._proved_empty:
-            results = _chosen(lambda: job(_unprovable(frame())), what)
+            results = chosen_results(lambda: job(_unprovable(frame())), what)
         if len(results) != shards:
             raise EpochFailed(f"{what} gave {len(results)} results for {shards} shards; try again")
         return results
@@ -390,7 +394,7 @@ def _grouped(task: KeyedTask) -> Callable[..., pa.Table]:
     return body
 
 
-def _chosen(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
+def chosen_results(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
     """The results of a job that Spark reported successful: of each shard exactly the one that Spark kept."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -449,6 +453,8 @@ class _EpochFrames:
             return apply_transform(node, self.frame(node.parent))
         if isinstance(node, WatermarkNode):
             return self._watermarked(node)
+        if isinstance(node, LookupNode):
+            return looked_up(node, self.frame(node.parent), self._table(node.uid))
         if isinstance(node, OutputNode) and isinstance(node.parent, SourceNode):
             return self._malformed(node.parent)
         assert isinstance(node, UnionNode), f"{node} is computed by its operator"
@@ -502,9 +508,23 @@ class _EpochFrames:
         found = reader.malformed(self._runner.spark, _slice_of(self._plan.slices[node.uid]))
         return found.withColumn("epoch", lit(self._plan.epoch).cast("long"))
 
+    def _table(self, uid: str) -> DataFrame:
+        """The copy of a lookup's table that the plan names."""
+        from pyspark.sql.functions import broadcast
+
+        extents = self._plan.tables[uid].extents
+        payloads = tuple(
+            Payload(checksum=extent.checksum, length=extent.length, extent=extent) for extent in extents
+        )
+        frame = self._stored_frame(payloads, self._runner.program.tables[uid])
+        # Spark does not know how small it is, and would sort both sides.
+        return broadcast(frame) if sum(each.length for each in extents) <= BROADCAST_BYTES else frame
+
     def _staged_frame(self, stream: str) -> DataFrame:
         schema = self._runner.program.schemas[stream]
-        payloads = tuple(self._staged.get(stream, ()))
+        return self._stored_frame(tuple(self._staged.get(stream, ())), schema)
+
+    def _stored_frame(self, payloads: tuple[Payload, ...], schema: pa.Schema) -> DataFrame:
         ddl = frame_ddl(schema)
         if not payloads:
             return self._runner.spark.createDataFrame([], ddl)
