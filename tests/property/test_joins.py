@@ -1,5 +1,5 @@
-"""A join by time gives the pairs that a plain join of all rows gives, however the rows are cut into epochs,
-whatever crashes, whatever the parallelism and the backend.
+"""A join by time, or by windows, gives the pairs that a plain join of all rows gives, however the rows are
+cut into epochs, whatever crashes, whatever the parallelism and the backend.
 
 The tasks and what they store are the real ones, as in test_epochs. Rows come out of order by less than the
 watermark's delay, so none is late; those that are have a test of their own.
@@ -12,12 +12,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.graph.interval_join import HOWS, IntervalJoin
+from holdfast.graph.interval_join import IntervalJoin
+from holdfast.graph.time_joins import HOWS, TimeJoin
 from holdfast.graph.two_inputs import LEFT_COLUMN, RIGHT_COLUMN, connected_schema
+from holdfast.graph.window_join import WindowJoin
+from holdfast.graph.windows import TimeWindow
 from holdfast.tasks.operators.result import EventTime
 from tests.property.test_epochs import Life, World, checked, lives
 from tests.unit.tasks.operators.operator_kit import SidesHarness
@@ -73,7 +77,7 @@ def join(within: tuple[int, int], how: str) -> IntervalJoin:
 class JoinWorld(World):
     """Epochs whose watermarks follow from the rows of the epochs before."""
 
-    def __init__(self, root: Path, joined: IntervalJoin) -> None:
+    def __init__(self, root: Path, joined: TimeJoin) -> None:
         super().__init__(root, joined, (), connected_schema(LEFT, RIGHT, ("key",)))
         self._newest: int | None = None
         self._before: int | None = None
@@ -149,4 +153,109 @@ def test_rows_that_are_not_late_are_joined_as_if_the_late_ones_had_never_come(
     given_out += run.epoch_of([], EventTime(before, now, closing=True)).outputs[""].to_pylist()
     assert shown(given_out) == expected(on_time, within, how)
     assert sorted(late) == sorted(set(range(len(found))) - {row[3] for row in on_time})
+    assert run.state.entries == {}
+
+
+windows = st.tuples(st.integers(1, 8), st.integers(1, 8), st.integers(-3, 3)).map(
+    lambda each: TimeWindow(f"{max(each[:2])}s", f"{min(each[:2])}s", f"{each[2]}s")
+)
+
+
+def by_windows(window: TimeWindow, how: str) -> WindowJoin:
+    return WindowJoin(("at", "at"), window, how, ("key",))
+
+
+def windowed_by_sql(rows: list[tuple[Any, ...]], window: TimeWindow, how: str) -> Counter[Any]:
+    """Key, start and end of the window in seconds, and the numbers of a pair, by DuckDB. `rows`: each with
+    the second up to which windows had closed before its epoch; None: none had."""
+    if not rows:
+        return Counter()
+    size, every, offset = (each // SECOND for each in (window.size_us, window.every_us, window.offset_us))
+    names = ["side", "key", "ts", "number", "before"]
+    given = pa.table(
+        [
+            pa.array([row[place] for row in rows], pa.string() if place == 0 else pa.int64())
+            for place in range(5)
+        ],
+        names=names,
+    )
+    query = f"""
+        with steps as (select unnest(range(0, {-(-size // every)})) as step),
+        placed as (
+            select *, ts - (((ts - {offset}) % {every}) + {every}) % {every}
+                - step * {every} as start
+            from given, steps
+        ),
+        inside as (
+            select * from placed
+            where ts < start + {size} and (before is null or start + {size} > before)
+        )
+        select coalesce(l.key, r.key), coalesce(l.start, r.start), coalesce(l.start, r.start) + {size},
+            l.number, r.number
+        from (select * from inside where side = 'left') l
+        {how} join (select * from inside where side = 'right') r on l.key = r.key and l.start = r.start
+    """
+    assert given.num_columns == len(names)
+    return Counter(duckdb.sql(query).fetchall())
+
+
+def shown_by_windows(rows: list[dict[str, Any]]) -> Counter[Any]:
+    return Counter(
+        (
+            row["key"],
+            int(row["window_start"].timestamp()),
+            int(row["window_end"].timestamp()),
+            None if row["name"] is None else int(row["name"]),
+            row["value"],
+        )
+        for row in rows
+    )
+
+
+@checked
+@given(arrivals, windows, st.sampled_from(HOWS), st.lists(lives, max_size=5))
+def test_a_window_join_gives_what_a_plain_join_of_all_windows_gives(
+    found: list[tuple[str, int, int]], window: TimeWindow, how: str, plan: list[Life]
+) -> None:
+    rows = rows_of(found)
+    with tempfile.TemporaryDirectory(prefix="hf-joins-", ignore_cleanup_errors=True) as root:
+        world = JoinWorld(Path(root), by_windows(window, how))
+        left = rows
+        for life in plan:
+            left = world.live(life, left)
+        if left:
+            world.live(Life(1, "lmdb", (len(left),), None, 0, False), left)
+        world.close()
+        assert shown_by_windows(world.shown) == windowed_by_sql([(*row, None) for row in rows], window, how)
+        assert world.state() == {}, "nothing is kept once every window was given out"
+
+
+@checked
+@given(arrivals, windows, st.sampled_from(HOWS), st.lists(st.integers(1, 5), min_size=4), st.integers(0, 3))
+def test_a_window_has_the_rows_that_came_before_it_closed(
+    found: list[tuple[str, int, int]], window: TimeWindow, how: str, sizes: list[int], delay: int
+) -> None:
+    rows = rows_of(found)
+    run = SidesHarness(by_windows(window, how), LEFT, RIGHT, ["key"])
+    given_out: list[dict[str, Any]] = []
+    placed: list[tuple[Any, ...]] = []
+    late = 0
+    before, now, newest = None, None, None
+    while rows:
+        size = sizes.pop() if sizes else len(rows)
+        epoch, rows = rows[:size], rows[size:]
+        # The watermark is one µs before a whole second: windows up to that second have closed.
+        placed += [(*row, None if before is None else (before + 1) // SECOND) for row in epoch]
+        made = [(side, (key, at * SECOND, str(n) if side == "left" else n)) for side, key, at, n in epoch]
+        result = run.epoch_of(made, EventTime(before, now))
+        given_out += result.outputs[""].to_pylist()
+        late += result.outputs["!late"].num_rows
+        newest = max([row[2] for row in epoch] + ([] if newest is None else [newest]))
+        before, now = now, (newest - delay) * SECOND - 1
+    given_out += run.epoch_of([], EventTime(before, now, closing=True)).outputs[""].to_pylist()
+    assert shown_by_windows(given_out) == windowed_by_sql(placed, window, how)
+    in_a_window = {
+        number for *_, left, right in windowed_by_sql(placed, window, "full") for number in (left, right)
+    }
+    assert late == len(found) - len(in_a_window - {None})
     assert run.state.entries == {}

@@ -48,7 +48,7 @@ from tests.property.test_epochs import (
     checked,
     lives,
 )
-from tests.unit.runtime.leader_kit import leader_of
+from tests.unit.runtime.leader_kit import leader_of, no_tables
 
 DELAY, SIZE = 4, 8
 """Seconds: how far rows are out of order, and how long a window is."""
@@ -136,7 +136,8 @@ class TimedWorld(World):
             self._storage, declared=self._graph, clock=self._clock, term=self._term, run=f"r{self._term}"
         )
         shape = PlanShape(("rows",), "f", shards, max_rows)
-        return Planner(context, self.view, shape, recorded_plans(self._chain, self.view, shape, {}))
+        recorded = recorded_plans(self._chain, self.view, shape, {})
+        return Planner(context, self.view, shape, recorded, no_tables())
 
     def _next(self, planner: Planner, size: int, lines: dict[Any, Line]) -> PlanRecord | None:
         dues = [line.next_due for line in lines.values()]

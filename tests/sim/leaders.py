@@ -54,6 +54,7 @@ from holdfast.storage.checksums import checksum, read_extent
 from tests.sim.scheduler import Crashed, Executor, Process
 from tests.sim.storage import SimStorage
 from tests.sim.world import OPERATOR, SINK, SOURCE, Rows, Violation, World, content_of, rows_of
+from tests.unit.runtime.leader_kit import no_tables
 
 GROUPS = shard_ranges(1, 1)[0]
 JOB = JobRecord(job="sim", identity="sim", key_groups=1, created_ms=0, written_by="sim")
@@ -190,7 +191,7 @@ class Lead:
         shape = PlanShape((SOURCE,), leader.code, 1)
         recorded = recorded_plans(checkpoint.chain, view, shape, self.publishing.shown)
         self.world.seen["plan of another followed"] += len(recorded)
-        self.planner = Planner(context, view, shape, recorded)
+        self.planner = Planner(context, view, shape, recorded, no_tables())
         self.line = line_of(view, OPERATOR, GROUPS)
         self.through = self._restored()
         self.committer = leader.parts.committer(context, self.publishing, view, SCHEMAS)

@@ -85,14 +85,17 @@ class Ads:
     shown: ClassVar = [(f"ad{n % 4}", seconds(10 * n), n) for n in range(40)]
     clicked: ClassVar = [(seconds(10 * n + 3), f"ad{n % 4}", n) for n in range(0, 40, 2)]
 
-    def __init__(self, shown: list[Any], clicked: list[Any], sinks: Any = None) -> None:
+    def __init__(self, shown: list[Any], clicked: list[Any], sinks: Any = None, window: Any = None) -> None:
         self.out, self.behind = sinks or (hf.MemorySink(), hf.MemorySink())
         self.job = hf.Job("ads")
         ads = hf.MemorySource(shown, schema="ad string, ts timestamp, n long")
         clicks = hf.MemorySource(clicked, schema="at timestamp, ad string, n long")
         left = self.job.source(ads, uid="shown").watermark("ts", delay="15s").key_by("ad")
         right = self.job.source(clicks, uid="clicked").watermark("at", delay="15s").key_by("ad")
-        joined = left.interval_join(right, on=("ts", "at"), within=("0s", "5s"), how="left", uid="join")
+        if window is None:
+            joined = left.interval_join(right, on=("ts", "at"), within=("0s", "5s"), how="left", uid="join")
+        else:
+            joined = left.window_join(right, window, on=("ts", "at"), how="left", uid="join")
         joined.sink(self.out, uid="out")
         joined.late().sink(self.behind, uid="late")
 
@@ -122,3 +125,23 @@ def test_an_interval_join_through_a_crash_and_rescaling(spark: SparkSession, tmp
     assert (side, left["n"], right) == ("left", 99, None)
     assert watermark > left["ts"]
     assert kept(tmp_path / "ck") == []
+
+
+def test_a_window_join_through_a_crash_and_rescaling(spark: SparkSession, tmp_path: Path) -> None:
+    window = hf.sliding("20s", every="10s")
+    first = Ads([*Ads.shown[:20], hf.CRASH], Ads.clicked[:8], window=window)
+    with pytest.raises(SimulatedCrash):
+        run(first.job, spark, tmp_path / "ck", parallelism=2, max_rows_per_epoch=6)
+    given_out = first.out.rows()
+    assert 0 < len(given_out) < 40, "some windows are open"
+    behind = ("ad0", seconds(0), 99)
+    second = Ads([*Ads.shown, behind], Ads.clicked, sinks=(first.out, first.behind), window=window)
+    run(second.job, spark, tmp_path / "ck", parallelism=3, max_rows_per_epoch=12)
+    found = sorted((row[4], (row[1] - HOUR).total_seconds(), row[6]) for row in second.out.rows())
+    partner = [None if n % 2 else n for n in range(40)]
+    assert found == [(n, 10 * n - back, partner[n]) for n in range(40) for back in (10, 0)]
+    assert {row[2] - row[1] for row in second.out.rows()} == {timedelta(seconds=20)}
+    ((side, left, _, _),) = second.behind.rows()
+    assert (side, left["n"]) == ("left", 99)
+    with pytest.raises(hf.RestoreError, match=r"holds windows of 20s every 10s, and tumbling windows of 10s"):
+        run(Ads(Ads.shown, Ads.clicked, window=hf.tumbling("10s")).job, spark, tmp_path / "ck")

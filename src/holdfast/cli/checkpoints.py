@@ -79,6 +79,7 @@ def _facts(record: CommitRecord) -> dict[str, Any]:
     extents = [delta.extent for delta in record.deltas]
     extents += [file.extent for file in record.staged]
     extents += [held.extent for held in record.lists]
+    extents += [extent for copy in (record.tables or {}).values() for extent in copy.extents]
     return {
         "first_epoch": record.first_epoch,
         "last_epoch": record.last_epoch,
@@ -205,6 +206,7 @@ def copies_of(view: CheckpointView) -> list[Copy]:
     extents = [delta.extent for uid in view.deltas for delta in view.live_deltas(uid)]
     extents += [file.extent for file in view.staged]
     extents += [file.extent for files in view.lists.values() for file in files]
+    extents += [extent for copy in view.tables.values() for extent in copy.extents]
     for extent in extents:
         objects.setdefault(extent.object, []).append(extent)
     return [Copy(name, tuple(stretches)) for name, stretches in sorted(objects.items())]

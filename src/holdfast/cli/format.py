@@ -158,6 +158,12 @@ def source_told(one: dict[str, Any], now_ms: int) -> str:
     return "; ".join(said)
 
 
+def table_told(one: dict[str, Any], now_ms: int) -> str:
+    """The copy of a table that a lookup uses, and why there is no newer one."""
+    said = f"{counted(one['rows'], 'row')}, read {age(one['read_ms'], now_ms)} ago"
+    return f"{said}; no newer copy could be made: {one['error']}" if one["error"] else said
+
+
 def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
     """What a person wants to know of a run, in reading order. Not its error: that is told when it happens."""
     idle = progress.idle_sources
@@ -176,6 +182,7 @@ def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
         *((f"keys of {uid}", saved_keys(numbers)) for uid, numbers in progress.own_keys.items()),
         *((f"watermark of {uid}", behind(at, now_ms)) for uid, at in progress.watermarks.items()),
         *((f"late rows of {uid}", str(rows)) for uid, rows in progress.late_rows.items()),
+        *((f"table of {uid}", table_told(one, now_ms)) for uid, one in progress.tables.items()),
         *([("idle sources", f"{', '.join(idle)}; event time does not wait for them")] if idle else []),
         ("checkpoint age", age(progress.committed_ms, now_ms)),
         ("restarts", str(progress.restarts)),

@@ -15,12 +15,12 @@ from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.broadcast import BroadcastSide
 from holdfast.graph.functions import DeclaringFunction, has_timers, output_schema, side_schemas
-from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
     LATE_ROWS,
     MAIN_OUTPUT,
     ConnectNode,
+    LookupNode,
     Mistake,
     OperatorNode,
     OutputNode,
@@ -32,6 +32,7 @@ from holdfast.graph.job_graph import (
     WatermarkNode,
     describe,
 )
+from holdfast.graph.time_joins import TimeJoin
 from holdfast.graph.two_inputs import connected_schema
 from holdfast.graph.windows import Windowed
 from holdfast.state.cells.declarations import state_fields
@@ -93,7 +94,7 @@ def state_layout(uid: str, function: StatefulFunction, rows: pa.Schema, key: tup
     """The state that a function declares, over rows of this schema."""
     if isinstance(function, Aggregation | Windowed):
         fields = function.state_fields(rows)
-    elif isinstance(function, IntervalJoin):
+    elif isinstance(function, TimeJoin):
         fields = function.state_fields(rows, key)
     elif isinstance(function, BroadcastSide):
         fields = function.state_fields()
@@ -108,7 +109,7 @@ def output_schemas(function: StatefulFunction, rows: pa.Schema, key: tuple[str, 
     """The columns of everything that a function gives out, by output name."""
     if isinstance(function, Aggregation):
         return {MAIN_OUTPUT: function.output_schema(rows, key)}
-    if isinstance(function, Windowed | IntervalJoin):
+    if isinstance(function, Windowed | TimeJoin):
         return {MAIN_OUTPUT: function.output_schema(rows, key), LATE_ROWS: function.late_schema(rows)}
     own = _declaring(function)
     return {MAIN_OUTPUT: output_schema(own), **side_schemas(own), DEAD_LETTERS: DEAD_LETTER_SCHEMA}
@@ -117,7 +118,7 @@ def output_schemas(function: StatefulFunction, rows: pa.Schema, key: tuple[str, 
 def _schema(node: StreamNode) -> pa.Schema | None:
     if isinstance(node, SourceNode):
         return parse_schema(node.source.schema)
-    if isinstance(node, TransformNode):
+    if isinstance(node, TransformNode | LookupNode):
         return None
     if isinstance(node, WatermarkNode):
         return known_schema(node.parent)
@@ -133,14 +134,14 @@ def _schema(node: StreamNode) -> pa.Schema | None:
 
 
 def _output(node: OperatorNode) -> pa.Schema | None:
-    if isinstance(node.function, Aggregation | Windowed | IntervalJoin):
+    if isinstance(node.function, Aggregation | Windowed | TimeJoin):
         return _outputs(node).get(MAIN_OUTPUT)
     return output_schema(_declaring(node.function))
 
 
 def _outputs(node: OperatorNode) -> dict[str, pa.Schema]:
     """All that is known of an operator's outputs; a function says the most without its rows."""
-    if not isinstance(node.function, Aggregation | Windowed | IntervalJoin):
+    if not isinstance(node.function, Aggregation | Windowed | TimeJoin):
         return {**side_schemas(_declaring(node.function)), DEAD_LETTERS: DEAD_LETTER_SCHEMA}
     rows = known_input(node)
     return {} if rows is None else output_schemas(node.function, rows, node.key)

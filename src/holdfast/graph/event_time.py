@@ -16,6 +16,7 @@ from holdfast.errors import DefinitionError
 from holdfast.graph.job_graph import (
     BroadcastConnectNode,
     Graph,
+    LookupNode,
     OperatorNode,
     OutputNode,
     SourceNode,
@@ -76,7 +77,7 @@ def watermark_mistakes(node: WatermarkNode, graph: Graph) -> Iterator[tuple[str,
     if source is None:
         origin = _origin(node)
         after = origin.parent if isinstance(origin, OutputNode) else origin
-        carries = isinstance(after, OperatorNode)
+        carries = isinstance(after, OperatorNode | LookupNode)
         yield (
             f"it is declared after {describe(after) if carries else 'a ' + describe(after)}",
             "declare it on the streams of the sources before: operators carry it on"

@@ -27,6 +27,7 @@ import pyarrow as pa
 from holdfast.graph.job_graph import (
     ConnectNode,
     Graph,
+    LookupNode,
     Node,
     OperatorNode,
     OutputNode,
@@ -91,6 +92,7 @@ def _part_names(graph: Graph) -> dict[Node, str]:
 
 def _own_packages(graph: Graph) -> frozenset[str]:
     roots: list[object] = [node.fn for node in graph.nodes if isinstance(node, TransformNode)]
+    roots += [node.table for node in graph.lookups]
     roots += [type(node.function) for node in graph.operators]
     return frozenset(_package(getattr(root, "__module__", None) or "") for root in roots)
 
@@ -104,6 +106,9 @@ def _settings(node: Node, walk: _Walk) -> list[str]:
         return [str(node.uid), walk.of(node.sink)]
     if isinstance(node, TransformNode):
         return [str(node.materialize), walk.of(node.fn)]
+    if isinstance(node, LookupNode):
+        # How often the table is copied changes no row of an epoch: its plan names the copy.
+        return [walk.of((node.uid, node.on, node.how)), walk.of(node.table)]
     if isinstance(node, WatermarkNode):
         return [walk.of((node.column, node.delay, node.idle_after))]
     if isinstance(node, OperatorNode):

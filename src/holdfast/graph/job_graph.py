@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from holdfast.connectors.contract import Sink, Source
     from holdfast.graph.aggregates import Aggregation
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from holdfast.graph.interval_join import IntervalJoin
     from holdfast.graph.uncoordinated import Uncoordinated
+    from holdfast.graph.window_join import WindowJoin
     from holdfast.graph.windows import Windowed
 
     StatefulFunction: TypeAlias = (
@@ -41,8 +42,10 @@ if TYPE_CHECKING:
         | IntervalJoin
         | BroadcastFunction
         | BroadcastSide
+        | WindowJoin
     )
     Transform = Callable[[DataFrame], DataFrame]
+    Table = Callable[[SparkSession], DataFrame] | str
 
 OnError = Literal["fail", "dead-letter"]
 """What happens to a row that a function fails on, or that a source cannot parse: the epoch fails, or the row
@@ -131,6 +134,20 @@ class WatermarkNode:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class LookupNode:
+    """The rows of a stream, each with the rows of a table that have its key. `on`: the columns that are
+    compared, of the stream and of the table. The table is copied once in `refresh`."""
+
+    uid: str
+    parent: StreamNode
+    table: Table
+    on: tuple[tuple[str, str], ...]
+    how: str
+    refresh: str
+    place: Place
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class UnionNode:
     """The rows of several streams of the same columns."""
 
@@ -204,7 +221,7 @@ class SinkNode:
     place: Place
 
 
-StreamNode = SourceNode | TransformNode | WatermarkNode | UnionNode | OperatorNode | OutputNode
+StreamNode = SourceNode | TransformNode | WatermarkNode | LookupNode | UnionNode | OperatorNode | OutputNode
 Node = StreamNode | SinkNode
 
 
@@ -240,6 +257,10 @@ class Graph:
     @property
     def sources(self) -> tuple[SourceNode, ...]:
         return tuple(node for node in self.nodes if isinstance(node, SourceNode))
+
+    @property
+    def lookups(self) -> tuple[LookupNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, LookupNode))
 
     @property
     def operators(self) -> tuple[OperatorNode, ...]:

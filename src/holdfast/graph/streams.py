@@ -21,6 +21,7 @@ from holdfast.graph.job_graph import (
     BroadcastNode,
     ConnectNode,
     Graph,
+    LookupNode,
     Mistake,
     Node,
     OperatorNode,
@@ -34,7 +35,9 @@ from holdfast.graph.job_graph import (
     UnkeyedNode,
     WatermarkNode,
 )
+from holdfast.graph.lookups import key_pairs
 from holdfast.graph.window_functions import Reduction, WindowProcess
+from holdfast.graph.window_join import WindowJoin
 from holdfast.graph.windows import Windowed
 from holdfast.state.encoding.ttl import Ttl
 
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
         KeyedFunction,
         OperatorFunction,
     )
-    from holdfast.graph.job_graph import OnError, StatefulFunction, Transform
+    from holdfast.graph.job_graph import OnError, StatefulFunction, Table, Transform
     from holdfast.graph.uncoordinated import Uncoordinated
     from holdfast.graph.window_functions import WindowFunction
     from holdfast.graph.windows import Window
@@ -124,9 +127,9 @@ class Stream:
     def transform(self, fn: Transform, materialize: bool = False) -> Stream:
         """Apply `fn(DataFrame) -> DataFrame`: any stateless Spark SQL, one epoch's rows at a time.
 
-        `fn` gives the same rows for the same input, in any order. If it cannot (random numbers, a lookup in a
-        table that changes), say `materialize=True`: its rows are then stored before they are used. `fn` must
-        not run Spark actions.
+        `fn` gives the same rows for the same input, in any order. If it cannot (random numbers, say), say
+        `materialize=True`: its rows are then stored before they are used. For a join with a table that
+        changes there is `lookup`. `fn` must not run Spark actions.
         """
         node = TransformNode(parent=self._node, fn=fn, materialize=materialize, place=Place.of_caller())
         return Stream(self._declaration, self._declaration._add(node))
@@ -141,6 +144,36 @@ class Stream:
         """
         node = WatermarkNode(
             parent=self._node, column=column, delay=delay, idle_after=idle_after, place=Place.of_caller()
+        )
+        return Stream(self._declaration, self._declaration._add(node))
+
+    def lookup(
+        self,
+        table: Table,
+        *,
+        on: str | tuple[str, str] | list[str | tuple[str, str]],
+        how: Literal["inner", "left"] = "inner",
+        refresh: str = "1h",
+        uid: str | None = None,
+    ) -> Stream:
+        """Join each row with the rows of a table that changes slowly.
+
+        `table`: a function that is given the Spark session and gives a DataFrame, or the path of Parquet
+        files. A copy of it is stored in the checkpoint, and every epoch uses the copy that its plan names;
+        when the copy is older than `refresh`, by the time of the plans, the next plan has a new one.
+        `on`: the columns that are compared: 'k', ('column of the stream', 'column of the table'), or a list
+        of these. Rows of the table with the same key all match; with `how="left"` a row that matches none
+        has nulls. The columns are those of the stream, then those of the table but `on`; one whose name is
+        taken gets the suffix `_right`.
+        """
+        node = LookupNode(
+            uid=_given(uid),
+            parent=self._node,
+            table=table,
+            on=key_pairs(on),
+            how=how,
+            refresh=refresh,
+            place=Place.of_caller(),
         )
         return Stream(self._declaration, self._declaration._add(node))
 
@@ -299,6 +332,28 @@ class KeyedStream:
         """
         other = self._of_this_job("interval_join", right)
         join = IntervalJoin((on, on) if isinstance(on, str) else on, within, how, other._key)
+        return ConnectedStreams(self, other)._operator(join, uid, "fail")
+
+    def window_join(
+        self,
+        right: KeyedStream,
+        window: Window,
+        *,
+        on: str | tuple[str, str],
+        how: Literal["inner", "left", "right", "full"] = "inner",
+        uid: str | None = None,
+    ) -> OperatorStream:
+        """Join with the rows of `right` that have the same key and lie in the same window, `hf.tumbling` or
+        `hf.sliding`.
+
+        `on` names the columns of event time, one for both sides or one of each. A window is given out once,
+        when the watermark has passed its end; with `how` other than "inner" also its rows without a partner
+        there. The columns are the key, `window_start`, `window_end`, those of the left side, then those of
+        the right side but its key; one whose name is taken gets the suffix `_right`. Rows that come after
+        all their windows have closed go to `late()`.
+        """
+        other = self._of_this_job("window_join", right)
+        join = WindowJoin((on, on) if isinstance(on, str) else on, window, how, other._key)
         return ConnectedStreams(self, other)._operator(join, uid, "fail")
 
     def _of_this_job(self, call: str, other: object) -> KeyedStream:
@@ -462,7 +517,8 @@ class OperatorStream(Stream):
     def late(self) -> Stream:
         """Of an operator over windows: the rows that came after all their windows had closed, or that have no
         time, with the watermark as a further column. Of a join by time: the rows that came behind the
-        watermark, or that have no time: `side`, `left`, `right`, `watermark`."""
+        watermark (by windows: after all their windows had closed), or that have no time: `side`, `left`,
+        `right`, `watermark`."""
         return self.output(LATE_ROWS)
 
     def output(self, name: str) -> Stream:

@@ -27,7 +27,6 @@ from holdfast.graph.functions import (
     KeyedFunction,
     OperatorFunction,
 )
-from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     DEAD_LETTERS,
     LATE_ROWS,
@@ -35,6 +34,7 @@ from holdfast.graph.job_graph import (
     BroadcastNode,
     ConnectNode,
     Graph,
+    LookupNode,
     Mistake,
     Node,
     OnError,
@@ -50,8 +50,10 @@ from holdfast.graph.job_graph import (
     describe,
     parents_of,
 )
+from holdfast.graph.lookups import key_mistakes, lookup_mistakes
+from holdfast.graph.time_joins import TimeJoin
 from holdfast.graph.ttl_rules import ttl_mistakes
-from holdfast.graph.two_inputs import pair_mistakes
+from holdfast.graph.two_inputs import pair_mistakes, side_schemas_of
 from holdfast.graph.uncoordinated import Uncoordinated
 from holdfast.graph.windows import CountWindow, Window, Windowed
 from holdfast.state.encoding.routing import check_hashable
@@ -109,7 +111,7 @@ def _job(graph: Graph) -> _Found:
 
 
 def _uid(node: Node, graph: Graph) -> _Found:
-    if not isinstance(node, SourceNode | OperatorNode | SinkNode):
+    if not isinstance(node, SourceNode | LookupNode | OperatorNode | SinkNode):
         return
     if isinstance(node, BroadcastNode) and not node.uid:
         return
@@ -137,6 +139,8 @@ def _node(node: Node, graph: Graph) -> _Found:
         schema = known_schema(node.parent)
         if schema is not None and isinstance(node.column, str):
             yield from filter(None, [no_event_time(node, schema)])
+    elif isinstance(node, LookupNode):
+        yield from _lookup(node)
     elif isinstance(node, UnionNode):
         yield from _union(node)
     elif isinstance(node, OperatorNode):
@@ -195,6 +199,14 @@ def _unread_dead_letters(node: SourceNode, graph: Graph) -> _Found:
         )
 
 
+def _lookup(node: LookupNode) -> _Found:
+    wrong = list(lookup_mistakes(node))
+    yield from wrong
+    stream = known_schema(node.parent)
+    if stream is not None and not wrong:
+        yield from key_mistakes(node, stream, None)
+
+
 def _union(node: UnionNode) -> _Found:
     if len(node.parents) < 2:
         yield "it has one stream only", "name at least one other stream"
@@ -237,7 +249,7 @@ _FITTING: dict[type[OperatorNode], tuple[tuple[type, ...], str, str]] = {
         "a stream without keys",
         "derive its class from hf.OperatorFunction, or say key_by(...) first",
     ),
-    ConnectNode: ((CoFunction, IntervalJoin), "two streams", "derive its class from hf.CoFunction"),
+    ConnectNode: ((CoFunction, TimeJoin), "two streams", "derive its class from hf.CoFunction"),
     BroadcastConnectNode: (
         (BroadcastFunction,),
         "a keyed stream and a broadcast one",
@@ -258,11 +270,11 @@ def _right(node: ConnectNode) -> _Found:
     left, right = known_schema(node.parent), known_schema(node.right)
     if left is not None and right is not None:
         yield from pair_mistakes(node, left, right)
-    if isinstance(node.function, IntervalJoin):
+    if isinstance(node.function, TimeJoin):
         yield from _join(node, node.function, left, right)
 
 
-def _join(node: ConnectNode, join: IntervalJoin, left: pa.Schema | None, right: pa.Schema | None) -> _Found:
+def _join(node: ConnectNode, join: TimeJoin, left: pa.Schema | None, right: pa.Schema | None) -> _Found:
     wrong = list(join.mistakes())
     yield from wrong
     for side, parent in (("left", node.parent), ("right", node.right)):
@@ -292,7 +304,7 @@ def _output(node: OutputNode) -> _Found:
             yield f"{describe(operator)} sets no rows aside", "declare it with on_error='dead-letter'"
         return
     if node.name == LATE_ROWS:
-        if not isinstance(operator.function, Windowed | IntervalJoin):
+        if not isinstance(operator.function, Windowed | TimeJoin):
             yield f"{describe(operator)} has no windows, so no row is late", "leave out late()"
         return
     declared = list(getattr(operator.function, "outputs", {}))
@@ -343,7 +355,7 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
     yield from ttl_mistakes(node)
     if isinstance(node.function, DeclaringFunction):
         yield from functions.mistakes(node.function)
-    elif isinstance(node.function, IntervalJoin):
+    elif isinstance(node.function, TimeJoin):
         yield from _join_texts(node.function, rows, node.key)
     elif isinstance(node.function, Aggregation):
         yield from _aggregation_texts(node.function, rows, [key.name for key in keys])
@@ -377,12 +389,13 @@ def _window_texts(node: OperatorNode, function: Windowed, rows: pa.Schema | None
             yield str(error)
 
 
-def _join_texts(join: IntervalJoin, rows: pa.Schema | None, key: tuple[str, ...]) -> Iterator[str]:
-    if rows is not None:
-        try:
-            join.output_schema(rows, key)
-        except DefinitionError as error:
-            yield str(error)
+def _join_texts(join: TimeJoin, rows: pa.Schema | None, key: tuple[str, ...]) -> Iterator[str]:
+    if rows is None or [*join.mistakes()] or [*join.time_mistakes(*side_schemas_of(rows))]:
+        return
+    try:
+        join.output_schema(rows, key)
+    except DefinitionError as error:
+        yield str(error)
 
 
 def _aggregation_texts(aggregation: Aggregation, rows: pa.Schema | None, keys: list[str]) -> Iterator[str]:

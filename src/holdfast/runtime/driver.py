@@ -115,7 +115,7 @@ class Driver:
         """Run until stopped or exhausted. Raises what ended the run otherwise. `controls`: does what others
         ask of the run through storage.
         """
-        self._program = self._program or compile_graph(self._graph, self._spark)
+        self._program = self._program or compile_graph(self._graph, self._spark, self._stored_columns)
         known = self._prepared.view
         if known is None:
             known = self._refuse_misfit(self._program)
@@ -173,6 +173,11 @@ class Driver:
             self._checkpoint, self._spark, url, format=format, stopped_with=stopped_with, run=self._run,
             clock=self._clock,
         )  # fmt: skip
+
+    def _stored_columns(self, lookup: str) -> str | None:
+        """The columns of the copy of a lookup's table in use, if there is one."""
+        copy = stored_view(Chain(self._storage), self._graph.name, self.settings).tables.get(lookup)
+        return copy.columns if copy is not None else None
 
     def _refuse_misfit(self, program: Program) -> CheckpointView:
         """Refuse code that what is stored does not fit, while a leader that it does fit can still go on.
@@ -233,7 +238,7 @@ class Driver:
         """Lead until something ends it in good order; gives the view then."""
         if self._program is None:
             # Here, and not where the session was started, so that a failure is one more to recover from.
-            self._program = compile_graph(self._graph, self._spark)
+            self._program = compile_graph(self._graph, self._spark, self._stored_columns)
             self._context = replace(self._context, spark=self._spark, program=self._program)
         wished = self.wishes.taken_parallelism()
         self._shards = wished or self._shards or view.parallelism or self._cores()

@@ -26,6 +26,7 @@ from holdfast.runtime.epoch.admission import Admission
 from holdfast.runtime.epoch.combining import Combining
 from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.list_state import lists_of
+from holdfast.runtime.epoch.lookups import declared_tables, tables_of
 from holdfast.runtime.epoch.plan_clock import strange_clock
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.publisher import Publishing
@@ -275,6 +276,7 @@ class EpochLoop:
             executors={f"{uid}/{shard}": where for (uid, shard), where in outcome.executors.items()},
             own_keys=self._ledger.shown(),
             watermarks=milliseconds(outcome.plan.watermarks),
+            tables=self._planner.tables.shown(),
         )
         self._tell_of_keys()
         self._health.ran(outcome.plan, outcome.set_aside, self._context.clock.now_ms())
@@ -346,9 +348,11 @@ def _planner_after(
         context.monitor.say(strange)
     graph = context.program.graph
     uids = tuple(node.uid for node in graph.sources)
-    shape = PlanShape(uids, fingerprint(graph), shards, context.settings.max_rows_per_epoch)
+    tables = declared_tables(graph.lookups, context.program.tables)
+    columns = {uid: table.columns for uid, table in tables.items()}
+    shape = PlanShape(uids, fingerprint(graph), shards, context.settings.max_rows_per_epoch, columns)
     recorded = recorded_plans(context.checkpoint.chain, view, shape, shown, context.monitor.say)
-    return Planner(context, view, shape, recorded)
+    return Planner(context, view, shape, recorded, tables_of(context, view))
 
 
 def _refuse_gone_on(context: LeaderContext, view: CheckpointView, shown: Mapping[str, Mark]) -> None:

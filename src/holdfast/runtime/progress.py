@@ -62,6 +62,9 @@ class Progress:
     """Operators that event time reaches -> their watermark in the newest epoch; None: not known yet."""
     late_rows: dict[str, int] = field(default_factory=dict)
     """Operators over windows -> rows that came after their windows were closed, in this run."""
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Lookups -> the copy of their table in use: its `rows`, `read_ms`, and the `error` with which a newer
+    one could not be made (None: none was due, or it could)."""
     idle_sources: tuple[str, ...] = ()
     """Sources that have had no rows for so long that event time does not wait for them."""
     epochs_run: int = 0

@@ -37,8 +37,8 @@ class Inspector:
         return frozenset(name for name, good in self._known.items() if not good)
 
     def restorable(self, view: CheckpointView) -> bool:
-        """Whether every shard's state can be had and every unpublished output can be read, damaged snapshots
-        left out.
+        """Whether every shard's state can be had and everything that waits to be published and
+        every copy of a table can be read, damaged snapshots left out.
         """
         for operator in {*view.snapshots, *view.deltas}:
             for file in view.snapshots.get(operator, ()):
@@ -51,7 +51,8 @@ class Inspector:
         lists = (file for files in view.lists.values() for file in files)
         if not all(self._good_extent(file.extent) for file in lists):
             return False
-        return all(self._good_extent(file.extent) for file in view.staged)
+        tables = (extent for copy in view.tables.values() for extent in copy.extents)
+        return all(map(self._good_extent, (*(file.extent for file in view.staged), *tables)))
 
     def _complete(self, view: CheckpointView, operator: str) -> bool:
         """Whether the deltas reach back to the snapshots that are left, or to the beginning."""

@@ -83,3 +83,12 @@ def test_a_run_tells_event_time_and_sources_that_are_idle() -> None:
     assert ("watermark of op", "1970-01-01 00:00:00 UTC, 5.0 s behind") in told
     assert ("idle sources", "slow; event time does not wait for them") in told
     assert not [name for name, _ in facts(Progress(job="j"), 0) if name.startswith(("watermark", "idle"))]
+
+
+def test_the_copy_of_a_table_is_told_with_what_stands_against_a_newer_one() -> None:
+    copy = {"rows": 3, "read_ms": 1_000, "error": None}
+    told = dict(facts(Progress(job="job", tables={"prices": copy}), 31_000))
+    assert told["table of prices"] == "3 rows, read 30.0 s ago"
+    stale = {**copy, "error": "it is gone"}
+    told = dict(facts(Progress(job="job", tables={"prices": stale}), 31_000))
+    assert told["table of prices"] == "3 rows, read 30.0 s ago; no newer copy could be made: it is gone"

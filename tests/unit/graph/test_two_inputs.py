@@ -193,6 +193,64 @@ def test_a_column_that_would_be_there_twice_is_refused() -> None:
     assert "its output would have the column 'ts_right' twice; rename one" in told(job)
 
 
+def windowed(left: Any, right: Any, window: Any = None, **options: Any) -> Any:
+    return left.key_by("user").window_join(
+        right.key_by("who"), window or hf.tumbling("5m"), **{"on": "ts", "uid": "join", **options}
+    )
+
+
+def test_a_window_join_says_its_columns_without_spark() -> None:
+    job, left, right = streams()
+    made = windowed(left.watermark("ts"), right.watermark("ts"), how="full")
+    made.sink(MemorySink(), uid="out")
+    made.late().sink(MemorySink(), uid="late")
+    assert told(job) == ""
+    names = ["user", "window_start", "window_end", "at", "ts", "amount", "ts_right"]
+    assert known_schema(made._node).names == names
+    assert known_schema(made.late()._node).names == ["side", "left", "right", "watermark"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"window": hf.session("5m")}, "a session has no bounds of its own: which rows of one side lie in"),
+        ({"window": hf.count_window(5)}, "counted windows go by no time, so that rows of two sides do not"),
+        ({"window": "5m"}, "'5m' is not a window; give hf.tumbling('5m') or another one"),
+        ({"window": hf.sliding("5m", every="6m")}, "a window of 5m every 6m would leave rows out; give"),
+        ({"how": "outer"}, "how='outer' is not known; use one of 'inner', 'left', 'right', 'full'"),
+        ({"on": "at"}, "column 'at' of the left stream is long, not timestamp; make one with transform"),
+        ({"on": ("ts", "when")}, "the right stream has no column 'when'; there are who, amount, ts; name"),
+        ({"on": ("ts",)}, "on=('ts',) does not name a column of each side; give 'ts' or ('ts', 'at')"),
+    ],
+)
+def test_what_cannot_be_joined_by_windows_is_refused(options: dict[str, Any], said: str) -> None:
+    job, left, right = streams()
+    windowed(left.watermark("ts"), right.watermark("ts"), **options).sink(MemorySink(), uid="out")
+    assert said in told(job)
+
+
+def test_a_window_join_needs_a_watermark_on_both_sides() -> None:
+    job, left, right = streams()
+    windowed(left, right.watermark("ts")).sink(MemorySink(), uid="out")
+    assert "the left stream has no watermark, so its rows would be kept without end; declare" in told(job)
+
+
+def test_a_column_named_like_those_of_the_window_is_refused_on_the_left() -> None:
+    job, left, right = streams("user string, ts timestamp, window_end long")
+    windowed(left.watermark("ts"), right.watermark("ts")).sink(MemorySink(), uid="out")
+    assert "its output would have the column 'window_end' twice; rename one" in told(job)
+
+
+def test_another_window_counts_for_the_fingerprint() -> None:
+    def graph(window: Any) -> Any:
+        job, left, right = streams()
+        windowed(left.watermark("ts"), right.watermark("ts"), window).sink(MemorySink(), uid="out")
+        return job.graph()
+
+    assert fingerprint(graph(hf.tumbling("5m"))) == fingerprint(graph(hf.tumbling("5m")))
+    assert fingerprint(graph(hf.tumbling("5m"))) != fingerprint(graph(hf.tumbling("6m")))
+
+
 def test_only_what_goes_by_time_has_late_rows() -> None:
     job, left, right = streams()
     both = left.key_by("user").connect(right.key_by("who")).process(Both(), uid="both")

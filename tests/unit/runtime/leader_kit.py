@@ -12,6 +12,7 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.clock import Clock, SystemClock
 from holdfast.graph.job_graph import Place, SourceNode
 from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.epoch.lookups import Tables
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.recorded_plans import PlanShape, Recorded, recorded_plans
 from holdfast.runtime.leader_context import LeaderContext
@@ -78,6 +79,7 @@ def planner_of(
     run: str = "r",
     declared: Any = None,
     shape: PlanShape = SHAPE,
+    tables: Tables | None = None,
 ) -> Planner:
     """A leader's planner over the plans that are there, or over these."""
     context = leader_of(
@@ -85,4 +87,11 @@ def planner_of(
     )
     view = view or CheckpointView()
     found = recorded_plans(context.checkpoint.chain, view, shape, {})
-    return Planner(context, view, shape, found if recorded is None else type(found)(recorded))
+    found = found if recorded is None else type(found)(recorded)
+    return Planner(context, view, shape, found, tables or no_tables())
+
+
+def no_tables() -> Tables:
+    """Of a job without lookups."""
+    unused: Any = None
+    return Tables({}, {}, unused)

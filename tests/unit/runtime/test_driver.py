@@ -67,7 +67,7 @@ class Run:
     def __init__(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acts: list[Any], of: type[Graph] = Graph
     ) -> None:
-        monkeypatch.setattr(module, "compile_graph", lambda graph, spark: Compiled)
+        monkeypatch.setattr(module, "compile_graph", lambda graph, spark, columns: Compiled)
         monkeypatch.setattr(module, "revived", lambda spark, name, own: spark)
         monkeypatch.setattr(module, "EpochLoop", lambda context, view, shards: Played(acts.pop(0), view))
         self.storage = open_storage(str(tmp_path / "ck"))

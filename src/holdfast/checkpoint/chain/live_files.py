@@ -4,6 +4,7 @@
 - deltas: unless every key group of theirs is covered by two kept snapshots, the older at or after the
   delta's epoch, so that a damaged newest snapshot never costs state;
 - staged output: epochs above what every sink named in the record has published;
+- copies of tables: of each lookup the one in use, and those that plans which may be followed name;
 - lists of operators without keys: of each operator, shard and state the newest. All of an operator's are of
   one number of shards: those of another one are replaced as a set.
 """

@@ -62,6 +62,10 @@ class Plans:
         name = names.plan(epoch, attempt)
         return _opened(self._storage.get(name), name, epoch, attempt)
 
+    def named(self, name: str) -> PlanRecord:
+        """The plan under a name that was listed. ObjectMissing, CorruptionError."""
+        return unseal("plan", PlanRecord, self._storage.get(name), name)
+
     def write(self, plan: PlanRecord) -> PlanWritten | PlanTaken:
         """Put the plan under its epoch and attempt, unless one is there or one of a higher term before it.
 
@@ -141,10 +145,14 @@ def may_follow(
 
 
 def input_of(plan: PlanRecord) -> str:
-    """Names what a plan reads: plans with the same slices, and the same event time, have the same name."""
+    """Names what a plan reads: plans with the same slices, the same event time and the same copies of tables
+    have the same name."""
     read: Json = {uid: (part.start, part.end, part.detail, part.skipped) for uid, part in plan.slices.items()}
     if plan.watermarks or plan.closing:
         read = (read, plan.watermarks, plan.closing)
+    if plan.tables:
+        copies = {uid: [each.checksum for each in copy.extents] for uid, copy in plan.tables.items()}
+        read = (read, copies)
     return checksum(msgspec.json.encode(read, order="sorted"))
 
 

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import History, read_floor
 from holdfast.checkpoint.chain.pins import read_pins
+from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.terms import outdated_terms
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
 from holdfast.checkpoint.store.records import CommitRecord, FloorRecord
 from holdfast.checkpoint.store.write_once import write_once
-from holdfast.errors import CorruptionError
+from holdfast.errors import CorruptionError, ObjectMissing
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
 
@@ -77,6 +78,7 @@ def record_objects(record: CommitRecord) -> set[str]:
     named.update(file.extent.object for file in record.deltas)
     named.update(file.extent.object for file in record.staged)
     named.update(file.extent.object for file in record.lists)
+    named.update(name for copy in (record.tables or {}).values() for name in copy.objects)
     return named
 
 
@@ -147,6 +149,7 @@ class Retention:
         later = [self._later(number) for number in range(target + 1, head.number + 1)]
         needed = needed_by(oldest, later)
         doomed = retire(needed, self._given_up(oldest), self._found(needed))
+        doomed = self._not_planned(doomed, needed.through_epoch)
         doomed += [
             entry.name
             for entry in self._storage.list(names.PLANS)
@@ -160,6 +163,23 @@ class Retention:
         self._swept = (oldest, needed)
         self._chain.forget_below(target)
         return Retired(target, new_floor, len(doomed))
+
+    def _not_planned(self, doomed: list[str], through_epoch: int) -> list[str]:
+        """Without the copies of tables that the plans of later epochs name: after a rewind those plans may be
+        followed again, though no retained commit uses the copies any more.
+
+        Only a rewind dooms what a later epoch wrote: otherwise no plan is read.
+        """
+        if all((names.number_of(name) or 0) <= through_epoch for name in doomed):
+            return doomed
+        planned: set[str] = set()
+        plans = Plans(self._storage)
+        for entry in self._storage.list(names.PLANS):
+            if (names.number_of(entry.name) or 0) > through_epoch:
+                # One that is damaged, or was removed meanwhile, is not followed.
+                with contextlib.suppress(CorruptionError, ObjectMissing):
+                    planned.update(*(copy.objects for copy in plans.named(entry.name).tables.values()))
+        return [name for name in doomed if name not in planned]
 
     def _later(self, number: int) -> tuple[CommitRecord, CheckpointView | None]:
         record = self._chain.record(number)

@@ -30,6 +30,7 @@ from holdfast.checkpoint.store.records import (
     PartitionTime,
     SnapshotFile,
     StagedFile,
+    TableCopy,
     UncoordinatedShard,
 )
 from holdfast.errors import CorruptionError
@@ -86,6 +87,8 @@ class CheckpointView:
     event_times: dict[str, dict[str, PartitionTime]] = field(default_factory=dict)
     watermarks: dict[str, int] = field(default_factory=dict)
     closed_through: int = 0
+    tables: dict[str, TableCopy] = field(default_factory=dict)
+    """Lookup uid -> the copy of its table that is in use."""
 
     @property
     def head(self) -> Head:
@@ -110,6 +113,7 @@ class CheckpointView:
         needed = {file.extent.object for file in self.staged}
         needed.update(file.object for files in self.snapshots.values() for file in files)
         needed.update(file.extent.object for files in self.lists.values() for file in files)
+        needed.update(name for copy in self.tables.values() for name in copy.objects)
         for ranges in self.deltas.values():
             for deltas in ranges.values():
                 needed.update(delta.extent.object for delta in deltas)
@@ -157,6 +161,7 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
         event_times={**view.event_times, **record.event_times},
         watermarks={**view.watermarks, **record.watermarks},
         closed_through=max(view.closed_through, record.closed_through),
+        tables=view.tables if record.tables is None else record.tables,
     )
 
 
@@ -232,6 +237,7 @@ def to_manifest(view: CheckpointView) -> Manifest:
         event_times=view.event_times,
         watermarks=view.watermarks,
         closed_through=view.closed_through,
+        tables=view.tables,
     )
 
 
@@ -266,6 +272,7 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         event_times=manifest.event_times,
         watermarks=manifest.watermarks,
         closed_through=manifest.closed_through,
+        tables=manifest.tables,
     )
 
 

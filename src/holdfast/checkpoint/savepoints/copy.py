@@ -29,7 +29,7 @@ COPY_NICENESS = 15
 """The job goes first where both want the same core."""
 
 PACK_BYTES = 64 << 20
-"""Deltas and lists are packed one after another into objects of about this size."""
+"""Deltas, lists and copies of tables are packed one after another into objects of about this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,19 @@ class Copy:
 def repacked(manifest: Manifest, label: str) -> tuple[Manifest, tuple[Copy, ...]]:
     """The same checkpoint in objects that hold nothing else, and how to make these. Pure.
 
-    Snapshots keep their names. Deltas and lists are packed into objects named by `label` and number; applied
-    again with the same label it changes nothing.
+    Snapshots keep their names. Deltas, lists and copies of tables are packed into objects named by `label`
+    and number; applied again with the same label it changes nothing.
     """
     packs = _Packs(f"{names.data_of(manifest.last_epoch)}{label}")
     deltas = tuple(replace(file, extent=packs.add(file.extent)) for file in manifest.deltas)
     lists = tuple(replace(file, extent=packs.add(file.extent)) for file in manifest.lists)
+    tables = {
+        uid: replace(copy, extents=tuple(map(packs.add, copy.extents)))
+        for uid, copy in manifest.tables.items()
+    }
     copies = [Copy(file.object, chunks_of(file)) for file in manifest.snapshots]
-    return replace(manifest, deltas=deltas, lists=lists), (*copies, *packs.copies())
+    packed = replace(manifest, deltas=deltas, lists=lists, tables=tables)
+    return packed, (*copies, *packs.copies())
 
 
 class _Packs:

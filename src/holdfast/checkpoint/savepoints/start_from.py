@@ -146,6 +146,7 @@ def _first_commit(manifest: Manifest, term: int, run: str) -> CommitRecord:
         event_times=manifest.event_times,
         watermarks=manifest.watermarks,
         closed_through=manifest.closed_through,
+        tables=manifest.tables or None,
     )
 
 

@@ -160,6 +160,7 @@ def objects_of(manifest: Manifest) -> dict[str, list[Extent]]:
     """Every object that a savepoint needs, with the stretches of it that have a checksum."""
     objects = {file.object: list(chunks_of(file)) for file in manifest.snapshots}
     packed = [*(file.extent for file in manifest.deltas), *(file.extent for file in manifest.lists)]
+    packed += [extent for copy in manifest.tables.values() for extent in copy.extents]
     for extent in packed:
         objects.setdefault(extent.object, []).append(extent)
     return objects

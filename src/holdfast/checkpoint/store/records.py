@@ -98,6 +98,30 @@ class PartitionTime(Record, frozen=True, kw_only=True):
     seen_ms: int
 
 
+class Extent(Record, frozen=True, kw_only=True):
+    """Some bytes of an object in storage, with their checksum (XXH3, 128 bits, hex)."""
+
+    object: str
+    offset: int
+    length: int
+    checksum: str
+
+
+class TableCopy(Record, frozen=True, kw_only=True):
+    """The rows of a table that a stream is joined with, as they were when the plan of `epoch` was made at
+    `read_ms`. Arrow streams, one after another; `columns` is their schema."""
+
+    epoch: int
+    read_ms: int
+    columns: str
+    rows: int
+    extents: tuple[Extent, ...] = ()
+
+    @property
+    def objects(self) -> set[str]:
+        return {extent.object for extent in self.extents}
+
+
 class PlanRecord(Record, frozen=True, kw_only=True):
     """`plans/N/a`: everything that epoch N depends on. The same plan reads the same rows."""
 
@@ -121,15 +145,8 @@ class PlanRecord(Record, frozen=True, kw_only=True):
     after: str = ""
     """Names the positions of all sources before the epoch, where more than its rows follows from them: its
     event time, or that it has no rows. Empty: nothing does."""
-
-
-class Extent(Record, frozen=True, kw_only=True):
-    """Some bytes of an object in storage, with their checksum (XXH3, 128 bits, hex)."""
-
-    object: str
-    offset: int
-    length: int
-    checksum: str
+    tables: dict[str, TableCopy] = {}
+    """Lookup uid -> the copy of its table that the epoch is joined with."""
 
 
 class DeltaFile(Record, frozen=True, kw_only=True):
@@ -322,6 +339,8 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     """Operator uid -> its watermark in `last_epoch`, in µs since 1970."""
     closed_through: int = 0
     """The newest epoch that closed whatever was open; 0: none of these did."""
+    tables: dict[str, TableCopy] | None = None
+    """Lookup uid -> the copy in use after `last_epoch`, of every lookup of the job. None: as before."""
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -355,6 +374,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     event_times: dict[str, dict[str, PartitionTime]] = {}
     watermarks: dict[str, int] = {}
     closed_through: int = 0
+    tables: dict[str, TableCopy] = {}
 
 
 class FloorRecord(Record, frozen=True, kw_only=True):

@@ -238,4 +238,5 @@ class Committer:
             event_times=outcomes[-1].event_times,
             watermarks={uid: mark.now_us for uid, mark in last.watermarks.items() if mark.now_us is not None},
             closed_through=max(outcome.plan.epoch if outcome.plan.closing else 0 for outcome in outcomes),
+            tables=None if last.tables == self.view.tables else last.tables,
         )

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.plans import PlanTaken, place_of
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord
+from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord, TableCopy
 from holdfast.connectors.contract import EndingReader, SourceReader, TellingReader, Waiting, WaitingReader
 from holdfast.errors import FencedOut
 from holdfast.ids import EpochId
+from holdfast.runtime.epoch.lookups import Tables
 from holdfast.runtime.epoch.plan_clock import PlanClock
 from holdfast.runtime.epoch.recorded_plans import PlanShape, Recorded
 from holdfast.runtime.epoch.watermarks import Watermarks, is_due, to_close
@@ -30,10 +31,12 @@ class Planner:
         view: CheckpointView,
         shape: PlanShape,
         recorded: deque[Recorded],
+        tables: Tables,
     ) -> None:
         self._context, self._plans, self._shape = context, context.checkpoint.plans, shape
         self._time, self._recorded = PlanClock(context.clock, view.clock_ms), recorded
         self.watermarks = Watermarks(context.program.graph, view)
+        self.tables = tables
         self._closed_through = view.closed_through
         self._read_rows = True
         """Whether the newest plan reads any, as far as is known."""
@@ -107,6 +110,7 @@ class Planner:
             self._closed_through = plan.epoch
         self._time.reach(plan.clock_ms)
         self.watermarks.planned(plan)
+        self.tables.planned(plan)
         self.positions.update({uid: part.end for uid, part in plan.slices.items()})
         return plan
 
@@ -187,11 +191,18 @@ class Planner:
         return self._read_rows and self._closed_through != self.epoch and is_due(by_rows, marks, now_ms)
 
     def _drafted_again(self, plan: PlanRecord, parent: int) -> PlanRecord:
-        """Another attempt at a plan: the same slices, judged by the same event time where it says one."""
-        drafted = self._draft(plan.slices, parent, plan.closing)
+        """Another attempt at a plan: the same slices, judged by the same event time where it says one, and
+        joined with the same copies of tables."""
+        drafted = self._draft(plan.slices, parent, plan.closing, plan.tables)
         return replace(drafted, watermarks={**drafted.watermarks, **plan.watermarks})
 
-    def _draft(self, slices: dict[str, PlannedSlice], parent: int, closing: bool = False) -> PlanRecord:
+    def _draft(
+        self,
+        slices: dict[str, PlannedSlice],
+        parent: int,
+        closing: bool = False,
+        tables: Mapping[str, TableCopy] | None = None,
+    ) -> PlanRecord:
         epoch, clock_ms = EpochId(self.epoch + 1), self._time.now_ms()
         watermarks = self.watermarks.next(clock_ms)
         return PlanRecord(
@@ -208,6 +219,7 @@ class Planner:
             closing=closing,
             closed_through=self._closed_through,
             after=place_of(self.positions) if watermarks or not slices else "",
+            tables=self.tables.for_plan(epoch, clock_ms, tables),
         )
 
 

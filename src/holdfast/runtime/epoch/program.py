@@ -7,7 +7,8 @@ ever computed twice across a stateful operator.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,13 +22,13 @@ from holdfast.graph.column_types import (
     state_layout,
 )
 from holdfast.graph.event_time import no_event_time, no_timestamp, watermarks_of
-from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     MAIN_OUTPUT,
     BroadcastConnectNode,
     BroadcastNode,
     ConnectNode,
     Graph,
+    LookupNode,
     Mistake,
     Node,
     OperatorNode,
@@ -42,9 +43,12 @@ from holdfast.graph.job_graph import (
     describe,
     parents_of,
 )
+from holdfast.graph.lookups import key_mistakes
 from holdfast.graph.partials import Partials, partials_of
+from holdfast.graph.time_joins import TimeJoin
 from holdfast.graph.two_inputs import connected_schema, pair_mistakes
 from holdfast.graph.windows import Windowed
+from holdfast.runtime.epoch.looked_up import looked_up, table_frame
 from holdfast.state.encoding.keys import routing_expression
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import frame_ddl, parse_schema, parse_type
@@ -93,6 +97,8 @@ class Program:
     forms: dict[str, OperatorForm]
     schemas: dict[str, pa.Schema]
     """Stream name -> columns of its staged rows."""
+    tables: dict[str, pa.Schema] = field(default_factory=dict)
+    """Lookup uid -> columns of its table."""
 
     def sinks_of(self, stream: str) -> tuple[str, ...]:
         """The uids of the sinks that show a stream."""
@@ -114,9 +120,17 @@ class Program:
         return [uid for uid in self.forms if uid not in self.unkeyed]
 
 
-def compile_graph(graph: Graph, spark: SparkSession) -> Program:
+StoredColumns = Callable[[str], str | None]
+"""Lookup uid -> the columns that the copy of its table in use has; None: there is none."""
+
+
+def compile_graph(
+    graph: Graph, spark: SparkSession, stored_columns: StoredColumns = lambda uid: None
+) -> Program:
     """Decide what is staged, and find every column type by running the transforms over empty frames. Refuses
     sinks that can never show their columns.
+
+    `stored_columns`: asked for a lookup whose table cannot be read now.
     """
     readers = _readers(graph)
     streams = {node: _stream_name(graph, node) for node in graph.nodes if _is_staged(node, readers)}
@@ -128,11 +142,12 @@ def compile_graph(graph: Graph, spark: SparkSession) -> Program:
     # Rows that were set aside come last: the jobs before them have counted whether there are any.
     stages.sort(key=lambda stage: _reads_set_aside(stage.node))
     sinks = {sink.uid: streams[sink.parent] for sink in graph.sinks}
-    forms, schemas = _Typing(graph, spark, streams).run()
+    typing = _Typing(graph, spark, streams, stored_columns)
+    forms, schemas = typing.run()
     refusals = [each for sink in graph.sinks for each in sink_refusals(sink, schemas[sinks[sink.uid]])]
     if refusals:
         raise DefinitionError("\n".join(map(str, refusals)))
-    return Program(graph, tuple(stages), dict(streams), sinks, forms, schemas)
+    return Program(graph, tuple(stages), dict(streams), sinks, forms, schemas, typing.tables)
 
 
 def _readers(graph: Graph) -> dict[Node, list[Node]]:
@@ -197,8 +212,12 @@ def frame_schema(frame: DataFrame) -> pa.Schema:
 class _Typing:
     """Finds the columns of every stream, before a row is read."""
 
-    def __init__(self, graph: Graph, spark: SparkSession, streams: dict[Node, str]) -> None:
+    def __init__(
+        self, graph: Graph, spark: SparkSession, streams: dict[Node, str], stored_columns: StoredColumns
+    ) -> None:
         self._graph, self._spark, self._streams = graph, spark, streams
+        self._stored_columns = stored_columns
+        self.tables: dict[str, pa.Schema] = {}
         self._frames: dict[Node, DataFrame] = {}
         self._forms: dict[str, OperatorForm] = {}
         self.naive: set[WatermarkNode] = set()
@@ -222,6 +241,8 @@ class _Typing:
             return apply_transform(node, self._frames[node.parent])
         if isinstance(node, WatermarkNode):
             return self._watermarked(node)
+        if isinstance(node, LookupNode):
+            return self._looked_up(node)
         if isinstance(node, UnionNode):
             return union_frames([self._frames[parent] for parent in node.parents])
         operator = node.parent if isinstance(node, OutputNode) else node
@@ -229,6 +250,21 @@ class _Typing:
             return self._empty(SOURCE_DEAD_LETTER_SCHEMA)
         schemas = output_schemas(operator.function, self._form(operator).input, operator.key)
         return self._empty(schemas[node.name if isinstance(node, OutputNode) else MAIN_OUTPUT])
+
+    def _looked_up(self, node: LookupNode) -> DataFrame:
+        try:
+            table = frame_schema(table_frame(node, self._spark))
+        except DefinitionError:
+            # With a copy in use the job goes on; a new one is tried when that is due.
+            if (columns := self._stored_columns(node.uid)) is None:
+                raise
+            table = parse_schema(columns)
+        stream = frame_schema(self._frames[node.parent])
+        wrong = [Mistake(node.place, describe(node), *each) for each in key_mistakes(node, stream, table)]
+        if wrong:
+            raise DefinitionError("\n".join(map(str, wrong)))
+        self.tables[node.uid] = table
+        return looked_up(node, self._frames[node.parent], self._empty(table))
 
     def _watermarked(self, node: WatermarkNode) -> DataFrame:
         given = frame_schema(self._frames[node.parent])
@@ -259,7 +295,7 @@ class _Typing:
             return given
         right = self._side(node, node.right, (*node.right_key, *node.right_order_by))
         found = [*pair_mistakes(node, given, right)]
-        if isinstance(node.function, IntervalJoin):
+        if isinstance(node.function, TimeJoin):
             found += node.function.time_mistakes(given, right)
         if wrong := [Mistake(node.place, describe(node), *each) for each in found]:
             raise DefinitionError("\n".join(map(str, wrong)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.plans import (
@@ -40,6 +40,8 @@ class PlanShape:
     fingerprint: str
     parallelism: int
     max_rows: int | None = None
+    tables: Mapping[str, str] = field(default_factory=dict)
+    """Lookup uid -> the columns of its table."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,10 @@ def recorded_plans(
             fingerprint=shape.fingerprint,
             parallelism=shape.parallelism,
         )
+        other_tables = _other_tables(plan, shape.tables)
+        if other_tables and epoch <= replayed.through:
+            raise replayed.refusal(epoch, other_tables)
+        obstacle = obstacle or other_tables
         if epoch > replayed.through:
             late = plan.clock_ms < clock_ms
             # Its event time may follow from rows that the plans before it do not read.
@@ -173,6 +179,17 @@ class _Replayed:
 
 def _too_large(plan: PlanRecord, max_rows: int | None) -> bool:
     return max_rows is not None and sum(part.rows or 0 for part in plan.slices.values()) > max_rows
+
+
+def _other_tables(plan: PlanRecord, tables: Mapping[str, str]) -> str | None:
+    """Why the copies of tables that a plan names cannot be used by this job; None: they can."""
+    for uid, copy in plan.tables.items():
+        if tables.get(uid, copy.columns) != copy.columns:
+            return (
+                f"the table of lookup {uid!r} had the columns '{copy.columns}' then, and has '{tables[uid]}' "
+                "now: give it those until the job is past that epoch"
+            )
+    return None
 
 
 def _leads_elsewhere(plan: PlanRecord, positions: dict[str, Json]) -> bool:

@@ -44,6 +44,7 @@ from holdfast.graph.job_graph import (
     BroadcastConnectNode,
     BroadcastNode,
     ConnectNode,
+    LookupNode,
     OperatorNode,
     OutputNode,
     SourceNode,
@@ -56,6 +57,7 @@ from holdfast.graph.job_graph import (
 )
 from holdfast.runtime.epoch.combining import ShardLoad, combined
 from holdfast.runtime.epoch.list_state import Lists, ShardLists, TakenLists, broadcast_lists, take_lists
+from holdfast.runtime.epoch.looked_up import looked_up
 from holdfast.runtime.epoch.observed_times import NewestTimes, ObservedTimes
 from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import Program, Stage, apply_transform, union_frames
@@ -92,6 +94,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SHARD_COLUMN = "__hf_shard"
+BROADCAST_BYTES = 8 << 20
+"""Copies of tables up to this size (compressed) are handed whole to every task that joins with them."""
 
 
 @dataclass
@@ -228,7 +232,7 @@ class EpochRunner:
             return []
         if not isinstance(node, OperatorNode):
             body = partial(run_stage, StageTask(self._work(plan), stage.stream))
-            return _chosen(lambda: frames.computed(node).mapInArrow(body, RESULT_SCHEMA), what)
+            return chosen_results(lambda: frames.computed(node).mapInArrow(body, RESULT_SCHEMA), what)
         shards = plan.parallelism
         if isinstance(node, BroadcastNode):
             if frames.surely_empty(node.parent):
@@ -275,11 +279,11 @@ class EpochRunner:
         they are missing proves nothing: the job runs again over a frame that Spark can prove nothing of.
         """
         if stage.stream not in self._proved_empty:
-            results = _chosen(lambda: job(frame()), what)
+            results = chosen_results(lambda: job(frame()), what)
             if not results:
                 self._proved_empty.add(stage.stream)
         if stage.stream in self._proved_empty:
-            results = _chosen(lambda: job(_unprovable(frame())), what)
+            results = chosen_results(lambda: job(_unprovable(frame())), what)
         if len(results) != shards:
             raise EpochFailed(f"{what} gave {len(results)} results for {shards} shards; try again")
         return results
@@ -451,7 +455,7 @@ def _grouped(task: KeyedTask) -> Callable[..., pa.Table]:
     return body
 
 
-def _chosen(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
+def chosen_results(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
     """The results of a job that Spark reported successful: of each shard exactly the one that Spark kept."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -521,6 +525,8 @@ class _EpochFrames:
             return apply_transform(node, self.frame(node.parent))
         if isinstance(node, WatermarkNode):
             return self._watermarked(node)
+        if isinstance(node, LookupNode):
+            return looked_up(node, self.frame(node.parent), self._table(node.uid))
         if isinstance(node, OutputNode) and isinstance(node.parent, SourceNode):
             return self._malformed(node.parent)
         assert isinstance(node, UnionNode), f"{node} is computed by its operator"
@@ -587,9 +593,23 @@ class _EpochFrames:
         found = reader.malformed(self._runner.spark, _slice_of(self._plan.slices[node.uid]))
         return found.withColumn("epoch", lit(self._plan.epoch).cast("long"))
 
+    def _table(self, uid: str) -> DataFrame:
+        """The copy of a lookup's table that the plan names."""
+        from pyspark.sql.functions import broadcast
+
+        extents = self._plan.tables[uid].extents
+        payloads = tuple(
+            Payload(checksum=extent.checksum, length=extent.length, extent=extent) for extent in extents
+        )
+        frame = self._stored_frame(payloads, self._runner.program.tables[uid])
+        # Spark does not know how small it is, and would sort both sides.
+        return broadcast(frame) if sum(each.length for each in extents) <= BROADCAST_BYTES else frame
+
     def _staged_frame(self, stream: str) -> DataFrame:
         schema = self._runner.program.schemas[stream]
-        payloads = tuple(self._staged.get(stream, ()))
+        return self._stored_frame(tuple(self._staged.get(stream, ())), schema)
+
+    def _stored_frame(self, payloads: tuple[Payload, ...], schema: pa.Schema) -> DataFrame:
         ddl = frame_ddl(schema)
         if not payloads:
             return self._runner.spark.createDataFrame([], ddl)

@@ -17,6 +17,7 @@ from holdfast.graph.aggregates import ACCUMULATOR, Aggregation
 from holdfast.graph.broadcast import BroadcastSide
 from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.job_graph import OperatorNode
+from holdfast.graph.time_joins import TimeJoin
 from holdfast.graph.windows import Windowed
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.settings import RunSettings
@@ -125,6 +126,8 @@ def declaration(node: OperatorNode, layout: StateLayout) -> Declared:
     if isinstance(node.function, BroadcastSide):
         shared = node.function.states().items()
         return Declared(layout, was={name: state.was for name, state in shared if state.was})
+    if isinstance(node.function, TimeJoin):
+        return Declared(layout, aggregates=node.function.kept_of)
     states = declared_states(type(node.function))
     return Declared(
         layout,

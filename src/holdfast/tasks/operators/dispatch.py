@@ -8,6 +8,7 @@ from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import BatchFunction, BroadcastFunction, CoFunction, KeyedFunction
 from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.partials import Partials
+from holdfast.graph.window_join import WindowJoin
 from holdfast.graph.windows import (
     CLOSINGS,
     EMISSIONS,
@@ -30,12 +31,20 @@ from holdfast.tasks.operators.result import EpochContext, EventTime, OperatorRes
 from holdfast.tasks.operators.row_function import run_rows
 from holdfast.tasks.operators.shard_rows import KeyedSlice
 from holdfast.tasks.operators.two_inputs import run_sides
+from holdfast.tasks.operators.window_join import next_window_close, run_window_join
 from holdfast.tasks.operators.windows.count_windows import run_count_windows
 from holdfast.tasks.operators.windows.session_windows import run_session_windows
 from holdfast.tasks.operators.windows.time_windows import next_close, run_time_windows
 
 KeyedOperator = (
-    KeyedFunction | BatchFunction | Aggregation | Windowed | CoFunction | IntervalJoin | BroadcastFunction
+    KeyedFunction
+    | BatchFunction
+    | Aggregation
+    | Windowed
+    | CoFunction
+    | IntervalJoin
+    | WindowJoin
+    | BroadcastFunction
 )
 """The functions of operators with keys."""
 
@@ -51,10 +60,7 @@ def run_function(
 ) -> OperatorResult:
     """Run a function over a shard's rows, and over what has become due there; then remove what has
     expired. `broadcast`: the broadcast states that a BroadcastFunction reads."""
-    if isinstance(function, BroadcastFunction):
-        done = run_with_broadcast(function, layout, keyed, state, ctx, broadcast or {})
-    else:
-        done = _run(function, layout, keyed, state, ctx, partials)
+    done = _run(function, layout, keyed, state, ctx, partials, broadcast or {})
     if not layout.expiring:
         return done
     stamp(layout, done.changes, ctx.instants)
@@ -63,12 +69,13 @@ def run_function(
 
 
 def _run(
-    function: KeyedFunction | BatchFunction | Aggregation | Windowed | CoFunction | IntervalJoin,
+    function: KeyedOperator,
     layout: StateLayout,
     keyed: KeyedSlice,
     state: ShardState,
     ctx: EpochContext,
     partials: Partials | None,
+    broadcast: BroadcastEntries,
 ) -> OperatorResult:
     if isinstance(function, Aggregation):
         return run_aggregate(function, layout, keyed, state, ctx, partials)
@@ -79,6 +86,10 @@ def _run(
         return run(function, layout, keyed, state, ctx)
     if isinstance(function, IntervalJoin):
         return run_interval_join(function, layout, keyed, state, ctx)
+    if isinstance(function, WindowJoin):
+        return run_window_join(function, layout, keyed, state, ctx)
+    if isinstance(function, BroadcastFunction):
+        return run_with_broadcast(function, layout, keyed, state, ctx, broadcast)
     if isinstance(function, CoFunction):
         return run_sides(function, layout, keyed, state, ctx)
     if isinstance(function, BatchFunction):
@@ -111,8 +122,8 @@ def next_due(
         all_due = (*due, *(earliest_expiry(each, groups, state) for each in expiring))
         return min((at_us for at_us in all_due if at_us is not None), default=None)
 
+    now_us = time.now_us if time is not None else None
     if isinstance(function, Windowed) and isinstance(function.window, TimeWindow):
-        now_us = time.now_us if time is not None else None
         return NextDue(
             event_us=next_close(function, layout, groups, state, now_us), processing_us=first(EMISSIONS)
         )
@@ -120,6 +131,8 @@ def next_due(
         return NextDue(event_us=first(CLOSINGS))
     if isinstance(function, IntervalJoin):
         return NextDue(event_us=first_given_up(function, layout, groups, state))
+    if isinstance(function, WindowJoin):
+        return NextDue(event_us=next_window_close(function, layout, groups, state, now_us))
     return NextDue(
         event_us=soonest("event", first(EVENT_TIMERS)),
         processing_us=soonest("processing", first(PROCESSING_TIMERS)),

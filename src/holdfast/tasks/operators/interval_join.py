@@ -12,34 +12,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.graph.interval_join import LEFT_ROWS, RIGHT_ROWS, IntervalJoin
+from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import LATE_ROWS, MAIN_OUTPUT
-from holdfast.graph.two_inputs import LEFT_COLUMN, RIGHT_COLUMN
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import ShardState
-from holdfast.state.encoding.layout import (
-    TIME_AND_NUMBER,
-    TIME_TYPE,
-    StateField,
-    StateLayout,
-    time_tail,
-    times_and_numbers,
-)
+from holdfast.state.encoding.layout import StateLayout, time_tail, times_and_numbers
 from holdfast.state.files.delta import Changes, EntryChange
 from holdfast.tasks.operators.due import due_entries, earliest, with_keys
+from holdfast.tasks.operators.kept_rows import (
+    Arrived,
+    Flags,
+    JoinOutput,
+    Rows,
+    Side,
+    late_rows,
+    map_keys,
+    sides_of,
+    whole_keys,
+)
 from holdfast.tasks.operators.result import FOREVER_US, EpochContext, EventTime, OperatorResult
 from holdfast.tasks.operators.shard_rows import KeyedSlice
 from holdfast.tasks.operators.time_pairs import Longs, pairs, plus
-
-Flags = npt.NDArray[np.bool_]
-NUMBER_BITS = 32
-"""A kept row has a number beside its time: that of its epoch, and in these bits its place in the slice."""
 
 
 def run_interval_join(
@@ -47,32 +44,34 @@ def run_interval_join(
 ) -> OperatorResult:
     """Join the rows of a shard."""
     time = ctx.time or EventTime()
-    left, right = sides = _sides(join, layout)
+    left, right = sides = _bounded_sides(join, layout)
     due = {
-        side.name: [] if (until := side.until(time.due_us)) is None
-        else due_entries(side.field, ctx.groups, state, until)
-        for side in sides
+        each.side.name: [] if (until := each.until(time.due_us)) is None
+        else due_entries(each.side.field, ctx.groups, state, until)
+        for each in sides
     }  # fmt: skip
     keyed, numbers = with_keys(keyed, layout, state, [base for found in due.values() for base, _ in found])
-    arrived = [side.arrived(keyed, time.before_us) for side in sides]
-    fresh = [each.fresh for each in arrived]
+    behind = -FOREVER_US - 1 if time.before_us is None else time.before_us
+    arrived = [each.side.arrived(keyed, lambda at_us: at_us <= behind) for each in sides]
+    whole = whole_keys(keyed)
+    fresh = [each.of(np.flatnonzero(whole[each.rows.key])) for each in arrived]
     kept = [
-        _read(side, partner, rows, keyed.bases, state)
-        for side, partner, rows in zip(sides, (right, left), reversed(fresh), strict=True)
+        _read(bounded.side, partner, now.rows, keyed.bases, state)
+        for bounded, partner, now in zip(sides, (right, left), reversed(fresh), strict=True)
     ]
-    every = [before.rows.followed_by(now) for before, now in zip(kept, fresh, strict=True)]
-    out = _Output(join, layout, keyed)
+    every = [before.rows.followed_by(now.rows) for before, now in zip(kept, fresh, strict=True)]
+    out = JoinOutput(join, layout, keyed)
     matched = _pair(join, out, every, [len(before.rows) for before in kept])
 
     changes = keyed.no_changes()
-    for side, before, now, flags, aside in zip(sides, kept, fresh, matched, arrived, strict=True):
-        number = (ctx.epoch << NUMBER_BITS) + aside.places
+    for bounded, before, now, flags, all_rows in zip(sides, kept, fresh, matched, arrived, strict=True):
         parted = np.split(flags, [len(before.rows)])
-        leaving = _Leaving(side, due[side.name], numbers, time.due_us)
-        leaving.give_out(out, before, parted[0], now, parted[1], state)
-        out.add(side, aside.alone if side.keeps else aside.alone.of([]))
-        leaving.put_into(changes, before, parted[0], now, parted[1], number)
-    late = _late(join, keyed.rows, np.sort(np.concatenate([each.late for each in arrived])), time)
+        leaving = _Leaving(bounded, due[bounded.side.name], numbers, time.due_us)
+        leaving.give_out(out, before, parted[0], now.rows, parted[1], state)
+        if bounded.side.keeps:
+            out.add(bounded.side, all_rows.rows.of(np.flatnonzero(~whole[all_rows.rows.key])))
+        leaving.put_into(changes, before, parted[0], now, parted[1], ctx)
+    late = late_rows(join, keyed.rows, arrived, time)
     return OperatorResult({MAIN_OUTPUT: out.table(), LATE_ROWS: late}, changes)
 
 
@@ -81,73 +80,28 @@ def first_given_up(
 ) -> int | None:
     """When the watermark passes the first of the rows that are kept; None: none are."""
     firsts = [
-        at_us + side.partners_us[1]
-        for side in _sides(join, layout)
-        if (at_us := earliest(side.field, groups, state)) is not None
+        at_us + bounded.partners_us[1]
+        for bounded in _bounded_sides(join, layout)
+        if (at_us := earliest(bounded.side.field, groups, state)) is not None
     ]
     return min(firsts, default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rows of one side: their columns but the key's, the number of each row's key, and its time."""
-
-    columns: list[pa.Array]
-    key: Longs
-    at_us: Longs
-
-    def __len__(self) -> int:
-        return len(self.key)
-
-    def of(self, numbers: Any) -> _Rows:
-        """Some of the rows."""
-        picked = np.asarray(numbers, dtype=np.int64)
-        take = pa.array(picked)
-        return _Rows([column.take(take) for column in self.columns], self.key[picked], self.at_us[picked])
-
-    def followed_by(self, other: _Rows) -> _Rows:
-        return _Rows(
-            [pa.concat_arrays(both) for both in zip(self.columns, other.columns, strict=True)],
-            np.concatenate([self.key, other.key]),
-            np.concatenate([self.at_us, other.at_us]),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrived:
-    """The rows of an epoch: those that are joined, with their places in the slice; those that match nothing
-    because their key is null; and the places of those that are late."""
-
-    fresh: _Rows
-    places: Longs
-    alone: _Rows
-    late: Longs
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     """Rows that state holds, with their map keys and whether they had a partner (null: not asked)."""
 
-    rows: _Rows
+    rows: Rows
     tails: list[bytes]
     matched: pa.Array
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
-    """One of the two streams. `partners_us`: how much later than a row its partners are; `keeps`: whether
-    its rows are given out without one."""
+class _Bounded:
+    """One of the two streams. `partners_us`: how much later than a row its partners are."""
 
-    name: str
-    column: str
-    on: str
-    field: StateField
+    side: Side
     partners_us: tuple[int, int]
-    keeps: bool
-
-    @property
-    def row_type(self) -> list[pa.Field]:
-        return list(self.field.value_type)[:-1]
 
     def until(self, due_us: int | None) -> int | None:
         """Rows up to this time have had all of their partners that are not late."""
@@ -155,45 +109,14 @@ class _Side:
             return due_us
         return max(due_us - self.partners_us[1], -FOREVER_US)
 
-    def arrived(self, keyed: KeyedSlice, before_us: int | None) -> _Arrived:
-        """This side's rows of a slice."""
-        given = keyed.rows[self.column].combine_chunks()
-        places = np.flatnonzero(given.is_valid().to_numpy(zero_copy_only=False))
-        own = given.take(pa.array(places))
-        by_name = dict(zip((each.name for each in own.type), own.flatten(), strict=True))
-        times = by_name[self.on].cast(pa.timestamp("us", by_name[self.on].type.tz)).cast(pa.int64())
-        at_us = times.fill_null(0).to_numpy(zero_copy_only=False)
-        columns = [by_name[each.name].cast(each.type) for each in self.row_type]
-        whole_key = np.ones(keyed.key_count, np.bool_)
-        for column in keyed.keys:
-            whole_key &= column.is_valid().to_numpy(zero_copy_only=False)
-        rows = _Rows(columns, keyed.index[places].astype(np.int64), at_us)
-        late = times.is_null().to_numpy(zero_copy_only=False)
-        if before_us is not None:
-            late = late | (at_us <= before_us)
-        alone = ~late & ~whole_key[rows.key]
-        fresh = np.flatnonzero(~alone & ~late)
-        return _Arrived(rows.of(fresh), places[fresh], rows.of(np.flatnonzero(alone)), places[late])
 
-
-def _sides(join: IntervalJoin, layout: StateLayout) -> tuple[_Side, _Side]:
+def _bounded_sides(join: IntervalJoin, layout: StateLayout) -> tuple[_Bounded, _Bounded]:
     lower, upper = join.bounds_us
-    left, right = (
-        _Side(*each)
-        for each in zip(
-            ("left", "right"),
-            (LEFT_COLUMN, RIGHT_COLUMN),
-            join.on,
-            (layout.field(LEFT_ROWS), layout.field(RIGHT_ROWS)),
-            ((lower, upper), (-upper, -lower)),
-            join.keeps,
-            strict=True,
-        )
-    )
-    return left, right
+    left, right = sides_of(join, layout)
+    return _Bounded(left, (lower, upper)), _Bounded(right, (-upper, -lower))
 
 
-def _read(side: _Side, partner: _Side, fresh: _Rows, bases: Sequence[bytes], state: ShardState) -> _Kept:
+def _read(side: Side, partner: _Bounded, fresh: Rows, bases: Sequence[bytes], state: ShardState) -> _Kept:
     """The rows that state holds of the keys that the partners' fresh rows have, from the earliest to the
     latest time that these can match."""
     earliest_us, latest_us = np.full(len(bases), FOREVER_US), np.full(len(bases), -FOREVER_US - 1)
@@ -214,13 +137,12 @@ def _read(side: _Side, partner: _Side, fresh: _Rows, bases: Sequence[bytes], sta
     return _decoded(side, np.array(keys, np.int64), tails, values)
 
 
-def _decoded(side: _Side, keys: Longs, tails: list[bytes], values: Sequence[bytes | None]) -> _Kept:
-    at_us = times_and_numbers(tails).field(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
-    *columns, matched = side.field.codec.decode(values).flatten()
-    return _Kept(_Rows(columns, keys, at_us), tails, matched)
+def _decoded(side: Side, keys: Longs, tails: list[bytes], values: Sequence[bytes | None]) -> _Kept:
+    rows, (matched,) = side.decoded(keys, tails, values)
+    return _Kept(rows, tails, matched)
 
 
-def _pair(join: IntervalJoin, out: _Output, every: list[_Rows], kept: list[int]) -> list[Flags]:
+def _pair(join: IntervalJoin, out: JoinOutput, every: list[Rows], kept: list[int]) -> list[Flags]:
     """Give out all pairs but those of two kept rows; says which rows of either side are part of one."""
     left, right = every
     flags = [np.zeros(len(rows), np.bool_) for rows in every]
@@ -243,22 +165,22 @@ class _Leaving:
 
     def __init__(
         self,
-        side: _Side,
+        bounded: _Bounded,
         due: list[tuple[bytes, bytes]],
         numbers: Mapping[bytes, int],
         due_us: int | None,
     ) -> None:
-        self.side, self.until = side, side.until(due_us)
+        self.side, self.until = bounded.side, bounded.until(due_us)
         self.due = due
         self.due_keys = np.array([numbers[base] for base, _ in due], np.int64)
 
-    def _stays(self, rows: _Rows) -> Flags:
+    def _stays(self, rows: Rows) -> Flags:
         if self.until is None:
             return np.ones(len(rows), np.bool_)
         return rows.at_us > self.until
 
     def give_out(
-        self, out: _Output, kept: _Kept, now: Flags, fresh: _Rows, fresh_matched: Flags, state: ShardState
+        self, out: JoinOutput, kept: _Kept, now: Flags, fresh: Rows, fresh_matched: Flags, state: ShardState
     ) -> None:
         """Rows that are given up and never had a partner. `now`: which of the kept ones have one now."""
         if not self.side.keeps:
@@ -280,13 +202,14 @@ class _Leaving:
         changes: Changes,
         kept: _Kept,
         now: Flags,
-        fresh: _Rows,
+        fresh: Arrived,
         fresh_matched: Flags,
-        number: Longs,
+        ctx: EpochContext,
     ) -> None:
         """What is given up, what is kept from now on, and what has its first partner."""
-        stays = np.flatnonzero(self._stays(fresh))
-        added = fresh.of(stays)
+        stays = np.flatnonzero(self._stays(fresh.rows))
+        arrived = fresh.of(stays)
+        added = arrived.rows
         flags = pa.array(fresh_matched[stays] if self.side.keeps else [None] * len(stays), pa.bool_())
         first = np.zeros(0, np.int64)
         if self.side.keeps:
@@ -298,78 +221,17 @@ class _Leaving:
             return
         entry = pa.concat_arrays(
             [
-                _map_keys(added.at_us, number[stays]),
+                map_keys(arrived, ctx),
                 times_and_numbers([kept.tails[place] for place in first.tolist()]),
                 times_and_numbers([tail for _, tail in self.due]),
             ]
         )
         values = pa.concat_arrays(
             [
-                self._values(added, flags),
-                self._values(told, pa.array(np.ones(len(told), np.bool_))),
+                self.side.values(added, flags),
+                self.side.values(told, pa.array(np.ones(len(told), np.bool_))),
                 pa.nulls(len(self.due), self.side.field.value_type),
             ]
         )
         deleted = np.arange(len(rows)) >= len(added) + len(told)
         changes.entries[self.side.field.name] = EntryChange(rows, entry, values, deleted)
-
-    def _values(self, rows: _Rows, matched: pa.Array) -> pa.Array:
-        return pa.StructArray.from_arrays([*rows.columns, matched], fields=list(self.side.field.value_type))
-
-
-class _Output:
-    """The rows that a join gives out."""
-
-    def __init__(self, join: IntervalJoin, layout: StateLayout, keyed: KeyedSlice) -> None:
-        key, input = layout.key.names, keyed.rows.schema
-        self._keyed, self._key, self._kept = keyed, key, join.kept_columns(input, key)
-        self._left = [each.name for each in input.field(LEFT_COLUMN).type]
-        self.schema = join.output_schema(input, key)
-        self._parts = [self.schema.empty_table()]
-
-    def add_pairs(self, left: _Rows, right: _Rows) -> None:
-        """Rows of both sides, aligned."""
-        self._add(left.key, left.columns, right.columns)
-
-    def add(self, side: _Side, rows: _Rows) -> None:
-        """Rows of one side, without a partner."""
-        if not len(rows):
-            return
-        other = self._kept[1 if side.name == "left" else 0]
-        nulls = [pa.nulls(len(rows)) for _ in other]
-        self._add(rows.key, *((rows.columns, nulls) if side.name == "left" else (nulls, rows.columns)))
-
-    def _add(self, keys: Longs, left: list[pa.Array], right: list[pa.Array]) -> None:
-        take = pa.array(keys)
-        by_name = dict(zip(self._kept[0], left, strict=True))
-        by_name |= {name: column.take(take) for name, column in zip(self._key, self._keyed.keys, strict=True)}
-        columns = [*(by_name[name] for name in self._left), *right]
-        self._parts.append(
-            pa.Table.from_arrays(
-                [column.cast(field.type) for column, field in zip(columns, self.schema, strict=True)],
-                schema=self.schema,
-            )
-        )
-
-    def table(self) -> pa.Table:
-        return pa.concat_tables(self._parts).combine_chunks()
-
-
-def _map_keys(at_us: Longs, number: Longs) -> pa.Array:
-    return pa.StructArray.from_arrays(
-        [pa.array(at_us).cast(TIME_TYPE), pa.array(number)], fields=list(TIME_AND_NUMBER)
-    )
-
-
-def _late(join: IntervalJoin, rows: pa.Table, places: Longs, time: EventTime) -> pa.Table:
-    schema = join.late_schema(rows.schema)
-    late = rows.take(pa.array(places))
-    is_left = late[LEFT_COLUMN].is_valid().to_numpy()
-    watermark = pa.array([time.before_us] * len(places), pa.int64()).cast(schema.field("watermark").type)
-    columns = [
-        pa.array(np.where(is_left, "left", "right"), pa.string()),
-        late[LEFT_COLUMN].combine_chunks().cast(schema.field("left").type),
-        late[RIGHT_COLUMN].combine_chunks().cast(schema.field("right").type),
-        watermark,
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)

@@ -31,7 +31,10 @@ from holdfast.tasks.operators.windows.window_rows import (
     Flags,
     Numbers,
     Times,
+    last_ends,
     micros_of,
+    next_end,
+    next_ends,
     of_pairs,
     paired,
     read_timed,
@@ -66,14 +69,14 @@ def next_close(
     """When a pane has something to be done for it next: a window of it closes, or it is let go of. `now_us`:
     up to where that is done."""
     window, panes = _time_window(function), layout.field(PANES)
-    open_from = NEVER_US if now_us is None else _next_end(window, now_us) - window.size_us
+    open_from = NEVER_US if now_us is None else next_end(window, now_us) - window.size_us
     due = []
     if (is_open := earliest(panes, groups, state, open_from)) is not None:
-        first_end = int(_next_ends(window, np.array([is_open], np.int64))[0])
-        due.append((first_end if now_us is None else max(first_end, _next_end(window, now_us))) - 1)
+        first_end = int(next_ends(window, np.array([is_open], np.int64))[0])
+        due.append((first_end if now_us is None else max(first_end, next_end(window, now_us))) - 1)
     first = earliest(panes, groups, state)
     if first is not None and first < open_from:
-        due.append(int(_last_ends(window, np.array([first], np.int64))[0]) - 1 + function.lateness_us)
+        due.append(int(last_ends(window, np.array([first], np.int64))[0]) - 1 + function.lateness_us)
     return min(due, default=None)
 
 
@@ -136,7 +139,7 @@ class _WindowRun:
         times = self.keyed.rows.column(PANE_COLUMN if combined else on).combine_chunks()
         known = np.asarray(times.is_valid())
         starts = np.asarray(times.fill_null(0)) if combined else _pane_starts(self.window, micros_of(times))
-        last = _last_ends(self.window, starts) - 1 + self.function.lateness_us
+        last = last_ends(self.window, starts) - 1 + self.function.lateness_us
         late = (last <= self.before_us) | ~known
         if self.partials is None:
             self.keyed, rows = without_late(self.keyed, on, late, self.before_us)
@@ -164,8 +167,8 @@ class _WindowRun:
         window is emitted these are no more than the changed ones."""
         bases: list[bytes] = []
         starts = np.zeros(0, np.int64)
-        closes = _next_end(self.window, self.before_us) - 1 <= self.now_us
-        reopened = (_next_ends(self.window, changed.starts) - 1 <= self.before_us).any()
+        closes = next_end(self.window, self.before_us) - 1 <= self.now_us
+        reopened = (next_ends(self.window, changed.starts) - 1 <= self.before_us).any()
         if closes or reopened or self.time.closing:
             until = FOREVER_US if self.time.closing else self.now_us
             starts, bases = due_pairs(self.field, self.ctx.groups, self.state, until)
@@ -210,7 +213,7 @@ class _WindowRun:
     def _in_windows(self, panes: _Panes) -> tuple[_Panes, Times]:
         """Every pane once for each window that it is in, and the ends of these windows; without those that
         are not emitted whatever their panes hold."""
-        last, every = _last_ends(self.window, panes.starts), self.window.every_us
+        last, every = last_ends(self.window, panes.starts), self.window.every_us
         open_too = self.time.closing or bool(self.early.due)
         until = FOREVER_US if open_too else self.now_us
         after = max(self.before_us - self.function.lateness_us, NEVER_US)
@@ -256,7 +259,7 @@ class _WindowRun:
         )
 
     def _can_change(self, starts: Times) -> Flags:
-        last = _last_ends(self.window, starts) - 1 + self.function.lateness_us
+        last = last_ends(self.window, starts) - 1 + self.function.lateness_us
         still: Flags = last > self.now_us
         return still
 
@@ -319,22 +322,3 @@ def _time_window(function: Windowed) -> TimeWindow:
 def _pane_starts(window: TimeWindow, times: Times) -> Times:
     """Where the panes of some times begin."""
     return (times - window.offset_us) // window.pane_us * window.pane_us + window.offset_us
-
-
-def _last_ends(window: TimeWindow, starts: Times) -> Times:
-    """Where the last windows end that panes are in."""
-    last_begins = (starts - window.offset_us) // window.every_us * window.every_us + window.offset_us
-    return last_begins + window.size_us
-
-
-def _next_ends(window: TimeWindow, times: Times) -> Times:
-    """The first ends of windows after some times; where panes begin there, of those that they are in."""
-    ends_from = window.offset_us + window.size_us
-    return (times - ends_from) // window.every_us * window.every_us + window.every_us + ends_from
-
-
-def _next_end(window: TimeWindow, after_us: int) -> int:
-    """The first end of a window of which not all was complete at `after_us`: its last µs is later."""
-    if after_us == NEVER_US:
-        return NEVER_US
-    return int(_next_ends(window, np.array([after_us + 1], np.int64))[0])

@@ -1,4 +1,4 @@
-"""What operators over windows share: times as numbers, rows that are late, entries by time."""
+"""What operators over windows share: times as numbers, ends of windows, late rows, entries by time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.graph.windows import LATE_WATERMARK
+from holdfast.graph.windows import LATE_WATERMARK, TimeWindow
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import TIME_TYPE, StateField, map_tails
 from holdfast.tasks.operators.result import FOREVER_US, EventTime
@@ -79,3 +79,22 @@ def read_timed(field: StateField, state: ShardState, bases: list[bytes], times: 
     tails, _ = map_tails(field, timestamps(times))
     keys = [base + field.suffix + tail for base, tail in zip(bases, tails, strict=True)]
     return field.codec.decode(state.get_many(keys))
+
+
+def last_ends(window: TimeWindow, starts: Times) -> Times:
+    """Where the last windows end that panes are in."""
+    last_begins = (starts - window.offset_us) // window.every_us * window.every_us + window.offset_us
+    return last_begins + window.size_us
+
+
+def next_ends(window: TimeWindow, times: Times) -> Times:
+    """The first ends of windows after some times; where panes begin there, of those that they are in."""
+    ends_from = window.offset_us + window.size_us
+    return (times - ends_from) // window.every_us * window.every_us + window.every_us + ends_from
+
+
+def next_end(window: TimeWindow, after_us: int) -> int:
+    """The first end of a window of which not all was complete at `after_us`: its last µs is later."""
+    if after_us == NEVER_US:
+        return NEVER_US
+    return int(next_ends(window, np.array([after_us + 1], np.int64))[0])
