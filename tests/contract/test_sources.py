@@ -55,7 +55,7 @@ def test_a_source_keeps_what_is_promised_about_planning(
     make: Callable[[Path], Source], tmp_path: Path
 ) -> None:
     report = conformance.check_source(lambda: make(tmp_path), **HOW[make])
-    asked_for_by_name = {"check", "end-at", "waiting-and-news"}  # of those that have them
+    asked_for_by_name = {"check", "end-at", "waiting-and-news", "partitions"}  # of those that have them
     assert set(report.not_asked) - asked_for_by_name == NEED_SPARK
 
 
