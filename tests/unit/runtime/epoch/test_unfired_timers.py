@@ -48,9 +48,7 @@ def graph(*watermarks: bool, function: type[hf.KeyedFunction] = Timed) -> Any:
 
 def view(*due: NextDue | None, watermarks: dict[str, int] | None = None, **more: Any) -> CheckpointView:
     """A checkpoint after some epochs of all key groups, each with what was due next."""
-    deltas = [
-        replace(delta(epoch, operator="op"), next_due=each) for epoch, each in enumerate(due, start=1)
-    ]
+    deltas = [replace(delta(epoch, operator="op"), next_due=each) for epoch, each in enumerate(due, start=1)]
     return CheckpointView(
         deltas=with_deltas({}, deltas), watermarks={"op": 7} if watermarks is None else watermarks, **more
     )
