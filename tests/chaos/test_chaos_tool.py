@@ -106,7 +106,7 @@ def test_windows_that_are_told_twice_are_found_out(tmp_path: Path) -> None:
 
 
 def test_a_leader_that_forgets_event_time_is_found_out(tmp_path: Path) -> None:
-    report = chaos("forgotten_time", tmp_path / "out", *KILLS, "--faults", "3")
+    report = chaos("forgotten_time", tmp_path / "out", *KILLS, "--faults", "5")
     assert report["verdict"] == "false", report
 
 

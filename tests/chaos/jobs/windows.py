@@ -13,7 +13,7 @@ import holdfast as hf
 
 ROWS = int(os.environ.get("CHAOS_ROWS", "30000"))
 BEGIN_MS = 1_767_268_800_000
-STRAY_FROM = 1_000
+STRAY_FROM = 400
 """Before that, event time has not come far enough for a row of hours ago to be late in every run."""
 
 
