@@ -55,11 +55,16 @@ CELLS = (
     Cell("at least once", "plain", 20, (*EPOCHS, "--guarantee", "at-least-once")),
     Cell("at most once", "plain", 14, (*EPOCHS, "--guarantee", "at-most-once")),
     Cell("a cluster", "ledger", 24, (*EPOCHS, "--cluster", "2", "--parallelism", "4")),
+    Cell("windows, event timers", "windows", 30, EPOCHS),
+    Cell("a ttl, a join by time", "expiring", 30, EPOCHS),
+    Cell("windows in RocksDB", "windows", 16, (*EPOCHS, "--backend", "rocksdb"), 8_000),
+    Cell("time, damaged files", "windows", 6, (*EPOCHS, "--kinds", "damage-file,kill-driver"), 8_000),
     Cell("damaged files", "ledger", 6, (*EPOCHS, "--kinds", "damage-file,kill-driver"), 8_000),
 )
 QUICK = (
     Cell("two operators", "ledger", 10, EPOCHS, 8_000),
     Cell("random marks", "marked", 6, (*EPOCHS, *MARKS_AGREE), 8_000),
+    Cell("windows, event timers", "windows", 4, EPOCHS, 4_000),
 )
 
 

@@ -89,3 +89,28 @@ def test_a_job_with_other_results_each_time_is_judged_by_its_own_check_alone(tmp
     check = ("--check", "tests.chaos.matrix:marks_agree")
     report = chaos("marked", tmp_path / "checked", *KILLS, "--faults", "1", *check)
     assert report["verdict"] == "true", report
+
+
+def test_windows_and_timers_are_judged_by_what_they_show_last(tmp_path: Path) -> None:
+    kinds = ("--kinds", "kill-driver-at-step,rescale,kill-worker-at-step")
+    report = chaos("windows", tmp_path / "out", *kinds, "--faults", "3")
+    assert report["verdict"] == "true", report
+    assert report["tally"]["rows"] > 0
+
+
+def test_windows_that_are_told_twice_are_found_out(tmp_path: Path) -> None:
+    report = chaos("doubled_windows", tmp_path / "out", *KILLS, "--faults", "1", rows=3_000)
+    assert report["verdict"] == "false", report
+    assert report["tally"]["doubled"] > 0
+    assert "rows too often" in str(report["reasons"])
+
+
+def test_a_leader_that_forgets_event_time_is_found_out(tmp_path: Path) -> None:
+    report = chaos("forgotten_time", tmp_path / "out", *KILLS, "--faults", "5")
+    assert report["verdict"] == "false", report
+
+
+def test_what_follows_from_the_clock_is_not_held_against_the_job(tmp_path: Path) -> None:
+    report = chaos("clocked", tmp_path / "out", "--kinds", "clock-jump", "--faults", "2")
+    assert report["verdict"] == "unknown", report
+    assert "two runs without faults differ" in str(report["reasons"])

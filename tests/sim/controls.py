@@ -6,7 +6,7 @@ A simulation that stays green without a safeguard does not test it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,19 +19,28 @@ from holdfast.checkpoint.chain import view as view_module
 from holdfast.checkpoint.chain.commits import Adopted, Chain, Committed
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.retention import Retention, Retired
+from holdfast.checkpoint.chain.shard_lines import Line
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, Head, fold
 from holdfast.checkpoint.store import names, write_once
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import CommitRecord, Parent, PinRecord
+from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Parent, PinRecord, PlanRecord
 from holdfast.connectors.contract import Mark
 from holdfast.errors import FencedOut, UnknownOutcome
 from holdfast.ids import CommitNumber
+from holdfast.runtime.epoch import planner
+from holdfast.runtime.epoch import recorded_plans as recorded
 from holdfast.runtime.epoch.committer import Committer
+from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.recorded_plans import recorded_plans
+from holdfast.runtime.epoch.runner import EpochOutcome
+from holdfast.runtime.epoch.watermarks import Watermarks, is_due, to_close
+from holdfast.state.contract import NextDue
 from holdfast.storage.contract import Put, Storage
+from holdfast.tasks.operators.result import FOREVER_US
 from tests.sim import leaders
+from tests.sim.event_time import Shown, Violation
 from tests.sim.leaders import Parts
-from tests.sim.world import Violation, World
+from tests.sim.world import World
 
 
 @dataclass(frozen=True)
@@ -102,6 +111,48 @@ class _LastEpochOnly(Committer):
         super().publish_recovered()
 
 
+class _Timeless(Committer):
+    def _record(self, outcomes: list[EpochOutcome]) -> CommitRecord:
+        return msgspec.structs.replace(super()._record(outcomes), event_times={})
+
+
+class _Unmarked(Committer):
+    def _record(self, outcomes: list[EpochOutcome]) -> CommitRecord:
+        return msgspec.structs.replace(super()._record(outcomes), watermarks={})
+
+
+class _Unclosed(Committer):
+    def _record(self, outcomes: list[EpochOutcome]) -> CommitRecord:
+        return msgspec.structs.replace(super()._record(outcomes), closed_through=0)
+
+
+def _judged_anew(self: Planner, plan: PlanRecord, parent: int) -> PlanRecord:
+    return self._draft(plan.slices, parent, plan.closing)
+
+
+def _closing_for_good(self: Planner, slices: Any, parent: int, closing: bool = False) -> PlanRecord:
+    plan = _draft(self, slices, parent, closing)
+    marks = {uid: msgspec.structs.replace(mark, now_us=FOREVER_US) for uid, mark in plan.watermarks.items()}
+    return msgspec.structs.replace(plan, watermarks=marks) if closing else plan
+
+
+_draft = Planner._draft
+_extended = Line.extended
+_init = Watermarks.__init__
+
+
+def _nothing_due(self: Line, delta: DeltaFile) -> Line:
+    return replace(_extended(self, delta), next_due=NextDue())
+
+
+def _from_rows_alone(self: Watermarks, graph: Any, view: CheckpointView) -> None:
+    _init(self, graph, replace(view, watermarks={}))
+
+
+def _known(open_times: Mapping[str, NextDue | None]) -> dict[str, NextDue | None]:
+    return {uid: due or NextDue() for uid, due in open_times.items()}
+
+
 def _pinned_unseen(history: History, name: str, commit: int, holder: str, now_ms: int) -> PinRecord:
     record = PinRecord(name=name, commit=commit, holder=holder, pinned_ms=now_ms)
     write_once.write_once(history.storage, names.pin(name), seal("pin", record))
@@ -170,7 +221,7 @@ class EpochsOnce(World):
 
     def check_whole(self) -> None: ...
 
-    def show(self, epoch: int, rows: tuple[int, int], input: str) -> None:
+    def show(self, epoch: int, given: Shown, input: str) -> None:
         self.mark = Mark(max(epoch, self.mark.epoch))
 
     def lose_newest(self) -> None: ...
@@ -209,6 +260,25 @@ CONTROLS: dict[str, Control] = {
     "pin-without-a-second-look": Control("pinned", instead=((pins, "pin", _pinned_unseen),)),
     "recorded-plans-ignored": Control(
         "the sink", instead=((leaders, "recorded_plans", lambda *given: deque()),)
+    ),
+    "event-times-not-committed": Control("the times reported make it", Parts(committer=_Timeless)),
+    "watermarks-not-committed": Control("the epoch before it was at", Parts(committer=_Unmarked)),
+    "watermarks-not-restored": Control(
+        "the epoch before it was at", instead=((Watermarks, "__init__", _from_rows_alone),)
+    ),
+    "closed-through-not-committed": Control("for the last that closed", Parts(committer=_Unclosed)),
+    "closing-without-end": Control("is ahead of the rows", instead=((Planner, "_draft", _closing_for_good),)),
+    "judged-anew-when-planned-again": Control("", instead=((Planner, "_drafted_again", _judged_anew),)),
+    "next-due-forgotten": Control("timer", instead=((Line, "extended", _nothing_due),)),
+    "not-known-taken-for-none": Control(
+        "is still open",
+        instead=(
+            (planner, "is_due", lambda open_times, *given: is_due(_known(open_times), *given)),
+            (planner, "to_close", lambda open_times, marks: to_close(_known(open_times), marks)),
+        ),
+    ),
+    "plans-followed-with-another-event-time": Control(
+        "the epoch before it was at", instead=((recorded._EventTime, "leads_to", lambda *given: True),)
     ),
     "sinks-not-asked": Control(
         "the sink", instead=((leaders, "recorded_plans", lambda *given: recorded_plans(*given[:-1], {})),)

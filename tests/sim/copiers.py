@@ -5,9 +5,10 @@ from __future__ import annotations
 from holdfast.checkpoint.chain import pins
 from holdfast.checkpoint.chain.history import History
 from holdfast.errors import CorruptionError, ObjectMissing, RestoreError, RetryableError
+from tests.sim.event_time import Violation
 from tests.sim.scheduler import Crashed, Process
 from tests.sim.storage import SimStorage
-from tests.sim.world import Violation, World
+from tests.sim.world import World
 
 
 class Copier:

@@ -2,7 +2,9 @@
 
 It does what `runtime.driver.Driver` does: claim, load, publish what was committed and not shown, then plan,
 run, commit, publish and retire, the next epoch running while the last is committed. An epoch's rows are
-numbers of a range, its state the last number; a snapshot is written beside the epochs.
+numbers of a range, each of which sets a timer; its state is the last number and the timers that are open, in
+one shard or in two. A snapshot is written beside the epochs. The source has an end, which moves: a leader
+that comes to it closes what is open, or waits no longer.
 """
 
 from __future__ import annotations
@@ -15,20 +17,15 @@ from typing import Any
 from holdfast.checkpoint.chain.checkpoint import Checkpoint
 from holdfast.checkpoint.chain.commits import Adopted, Chain
 from holdfast.checkpoint.chain.history import DamagedChain
-from holdfast.checkpoint.chain.plans import Plans, input_of
+from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.retention import Retention
-from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.terms import claim, newest_term
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
-from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import (
-    DeltaFile,
     Extent,
     JobRecord,
     OperatorSchema,
     PlanRecord,
-    SnapshotFile,
-    StagedFile,
 )
 from holdfast.connectors.contract import Mark, Slice, StagedPart
 from holdfast.errors import (
@@ -41,7 +38,8 @@ from holdfast.errors import (
     UnknownOutcome,
 )
 from holdfast.graph.guarantees import Guarantee
-from holdfast.ids import CommitNumber, shard_ranges
+from holdfast.graph.job_graph import OperatorNode, Place, SourceNode, WatermarkNode
+from holdfast.ids import CommitNumber
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.planner import Planner
@@ -49,15 +47,25 @@ from holdfast.runtime.epoch.publisher import Publishing
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
 from holdfast.runtime.epoch.runner import EpochOutcome
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
-from holdfast.state.contract import Version
-from holdfast.storage.checksums import checksum, read_extent
-from tests.sim.scheduler import Crashed, Executor, Process
+from holdfast.storage.checksums import read_extent
+from tests.sim.event_time import (
+    DELAY_US,
+    GROUP_COUNT,
+    OPERATOR,
+    SINK,
+    SOURCE,
+    Content,
+    Violation,
+)
+from tests.sim.habits import Habits
+from tests.sim.operator import Operator
+from tests.sim.scheduler import Crashed, Process
 from tests.sim.storage import SimStorage
-from tests.sim.world import OPERATOR, SINK, SOURCE, Rows, Violation, World, content_of, rows_of
+from tests.sim.world import World
 from tests.unit.runtime.leader_kit import no_tables
 
-GROUPS = shard_ranges(1, 1)[0]
-JOB = JobRecord(job="sim", identity="sim", key_groups=1, created_ms=0, written_by="sim")
+JOB = JobRecord(job="sim", identity="sim", key_groups=GROUP_COUNT, created_ms=0, written_by="sim")
+HERE = Place("sim", 0)
 SCHEMAS = (OperatorSchema(uid=OPERATOR, key=(), states=()),)
 
 
@@ -70,26 +78,6 @@ class Parts:
     committer: type[Committer] = Committer
 
 
-@dataclass(frozen=True)
-class Habits:
-    """How the leaders of one simulation are set up."""
-
-    retain: int = 2
-    manifest_every: int = 2
-    sweep_every: int = 1
-    lives: int = 2
-    epochs: int = 6
-    barrier_chance: float = 0.7
-    """Of a commit after an epoch."""
-    rewind_chance: float = 0.0
-    recode_chance: float = 0.0
-    snapshot_chance: float = 0.3
-    lose_chance: float = 0.0
-    """Of the newest commit record being gone when a life begins. For a leader that is alone."""
-    sink_knows: bool = True
-    """Whether the sink can say how far it was published; if not, it only recognises an epoch it shows."""
-
-
 class Leader:
     """One machine: runs the job as a new process when it ends, until its lives are used up."""
 
@@ -97,6 +85,7 @@ class Leader:
         self.world, self.name, self.parts, self.habits = world, name, parts, habits
         self.skew = world.chance.choice((0, 0, 50, 1_000))
         self.code = "f"
+        self.shards = 1
 
     def __call__(self) -> None:
         scheduler = self.world.scheduler
@@ -106,6 +95,9 @@ class Leader:
             scheduler.reborn(Process(f"{self.name}{life}"))
             if self.world.chance.random() < self.habits.recode_chance:
                 self.code += "'"
+            if self.world.chance.random() < self.habits.rescale_chance:
+                self.shards = 3 - self.shards
+            self.world.available += self.world.chance.randint(0, self.habits.rows)
             try:
                 self._live(f"{self.name}{life}")
             except Crashed:
@@ -185,24 +177,33 @@ class Lead:
     ) -> None:
         self.leader, self.world, self.habits = leader, leader.world, leader.habits
         self.storage, self.checkpoint, self.term, self.run_name = checkpoint.storage, checkpoint, term, run
-        self.files = 0
         context = self._context()
         self.publishing = Publishing(context, view)
-        shape = PlanShape((SOURCE,), leader.code, 1)
+        shape = PlanShape((SOURCE,), leader.code, leader.shards)
         recorded = recorded_plans(checkpoint.chain, view, shape, self.publishing.shown)
         self.world.seen["plan of another followed"] += len(recorded)
         self.planner = Planner(context, view, shape, recorded, no_tables())
-        self.line = line_of(view, OPERATOR, GROUPS)
-        self.through = self._restored()
+        self.operator = Operator(self.world, self.habits, self.storage, view, leader.shards, run)
+        self.closes = self.world.chance.random() < self.habits.close_chance
         self.committer = leader.parts.committer(context, self.publishing, view, SCHEMAS)
-        self.snapshots = Executor(self.world.scheduler, 1)
-        self.snapshot: Any = None
 
     def _context(self) -> LeaderContext:
         """What a leader leads with, as far as the parts under test look at it."""
-        source, sink = SimpleNamespace(uid=SOURCE, source=self), SimpleNamespace(uid=SINK, sink=self)
-        graph = SimpleNamespace(name="sim", nodes=(), operators=(), sources=(source,), sinks=(sink,))
+        here: Any = self
         unused: Any = None
+        source = SourceNode(uid=SOURCE, source=here, place=HERE)
+        timed = WatermarkNode(
+            parent=source, column="ts", delay=f"{DELAY_US // 1_000}ms", idle_after=None, place=HERE
+        )
+        operator = OperatorNode(
+            uid=OPERATOR, parent=timed, key=("key",), order_by=(), function=unused, on_error="fail",
+            place=HERE,
+        )  # fmt: skip
+        sink = SimpleNamespace(uid=SINK, sink=self)
+        graph = SimpleNamespace(
+            name="sim", nodes=(source, timed, operator), operators=(operator,), sources=(source,),
+            sinks=(sink,),
+        )  # fmt: skip
         told: Any = SimpleNamespace(say=lambda text: None, update=self._committed)
         program: Any = SimpleNamespace(sinks={SINK: SINK}, graph=graph)
         settings: Any = SimpleNamespace(guarantee=Guarantee.EXACTLY_ONCE)
@@ -217,109 +218,70 @@ class Lead:
         self.world.believed(self.committer.view, self.run_name)
 
     def run(self) -> None:
-        clean = False
+        clean = ended = False
         try:
             self.committer.publish_recovered()
-            self._loop()
+            ended = self._loop()
             self.committer.record_published()
             clean = True
         finally:
-            self.snapshots.shutdown(wait=True, cancel_futures=True)
+            self.operator.close()
             self.committer.close(wait=clean)
+        if ended:
+            self.world.ended(self.committer.view)
 
-    def _loop(self) -> None:
+    def _loop(self) -> bool:
+        """Whether it came to the end of the input, and closed what was open."""
         chance = self.world.chance
         pending: list[EpochOutcome] = []
+        ended = False
         for _ in range(self.habits.epochs):
             self.committer.check(allowed=1_000)
             if chance.random() < 0.1:
                 self._check_term()
-            plan = self.planner.next(5, self.committer.view.number)
-            assert plan is not None
-            pending.append(self._run_epoch(plan))
-            self._take_snapshots(plan.epoch)
+            parent, open_times = self.committer.view.number, {OPERATOR: self.operator.open_times()}
+            fresh = not recorded_left(self.planner)
+            plan = self.planner.next(5, parent, open_times, ended=self._ended)
+            if plan is None and self._ended():
+                plan = self.planner.close(parent, open_times)
+            if plan is None:
+                ended = self._ended()
+                break
+            pending.append(self._run_epoch(plan, fresh))
+            self.committer.add_snapshots(self.operator.take_snapshots(plan.epoch))
             if chance.random() < self.habits.barrier_chance:
                 self.committer.submit(pending)
                 pending = []
         if pending:
             self.committer.submit(pending)
+        return ended
+
+    def _ended(self) -> bool:
+        return self.closes and self.planner.exhausted()
+
+    def _run_epoch(self, plan: PlanRecord, fresh: bool) -> EpochOutcome:
+        outcome = self.operator.run(plan, fresh)
+        self.planner.watermarks.observed(outcome.times, plan)
+        outcome.event_times = self.planner.watermarks.standing()
+        return outcome
 
     def _check_term(self) -> None:
         newest = newest_term(self.storage)
         if newest is not None and newest.term > self.term:
             raise FencedOut(self.term, newest.term, "it claimed the seat")
 
-    # An epoch: what Spark would do.
-
-    def _restored(self) -> int:
-        """The state that the checkpoint names, read as a task would."""
-        through = 0
-        for snapshot in self.line.snapshots:
-            through = rows_of(self.storage.get(snapshot.object))[1]
-        for delta in self.line.deltas:
-            first, last = rows_of(read_extent(self.storage, delta.extent))
-            if first != through:
-                raise Violation(f"restored state is at row {through}, the next delta begins at {first}")
-            through = last
-        return through
-
-    def _run_epoch(self, plan: PlanRecord) -> EpochOutcome:
-        part = plan.slices[SOURCE]
-        if (part.start or 0) != self.through:
-            raise Violation(f"{self.run_name} is at row {self.through}, its plan reads on from {part.start}")
-        content = content_of((self.through, part.end))
-        self.through = part.end
-        name = self._name(names.data_of(plan.epoch))
-        self.storage.put(name, content)
-        extent = Extent(object=name, offset=0, length=len(content), checksum=checksum(content))
-        delta = DeltaFile(
-            operator=OPERATOR, first_group=GROUPS.first, end_group=GROUPS.end,
-            version=Version(epoch=plan.epoch, attempt=plan.attempt, result=name),
-            parent=self.line.version, extent=extent, entries=1,
-        )  # fmt: skip
-        self.line = self.line.extended(delta)
-        staged = StagedFile(
-            stream=SINK, epoch=plan.epoch, part=0, extent=extent, rows=1, sinks=(SINK,), input=input_of(plan)
-        )
-        return EpochOutcome(plan, deltas=[delta], staged=[staged])
-
-    def _take_snapshots(self, epoch: int) -> None:
-        chance = self.world.chance
-        if self.snapshot is None and chance.random() < self.habits.snapshot_chance:
-            self.snapshot = self.snapshots.submit(
-                self._write_snapshot, epoch, self.line.version, self.through
-            )
-        elif self.snapshot is not None and self.snapshot.done() and chance.random() < 0.5:
-            done, self.snapshot = self.snapshot, None
-            try:
-                file = done.result()
-            except RetryableError:
-                return
-            if file.version in {delta.version for delta in self.line.deltas}:
-                self.line = self.line.rebased(file)
-                self.committer.add_snapshots([file])
-
-    def _write_snapshot(self, epoch: int, version: Version, through: int) -> SnapshotFile:
-        name = self._name(names.snapshots_of(epoch))
-        content = content_of((0, through))
-        self.storage.put(name, content)
-        return SnapshotFile(
-            operator=OPERATOR, first_group=GROUPS.first, end_group=GROUPS.end, version=version, object=name,
-            length=len(content), chunk_bytes=len(content), chunks=(checksum(content),), backend="sim",
-        )  # fmt: skip
-
-    def _name(self, directory: str) -> str:
-        self.files += 1
-        return f"{directory}{self.run_name}-{self.world.scheduler.steps}-{self.files}"
-
     # The source and its reader.
 
     def reader(self, notes: Sequence[Any]) -> Lead:
         return self
 
-    def next(self, after: int | None, max_rows: int | None, now_ms: int) -> Slice:
+    def next(self, after: int | None, max_rows: int | None, now_ms: int) -> Slice | None:
         """One to three rows: each leader cuts its epochs elsewhere."""
-        return Slice(after, (after or 0) + self.world.chance.randint(1, 3))
+        last = min((after or 0) + self.world.chance.randint(1, 3), self.world.available)
+        return Slice(after, last) if last > (after or 0) else None
+
+    def exhausted(self, position: int | None) -> bool:
+        return (position or 0) >= self.world.available
 
     # The sink and its publisher.
 
@@ -340,27 +302,33 @@ class Lead:
         return self.mark().epoch
 
     def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
-        rows: Rows = parts[0].load()
+        loaded: list[Content] = [part.load() for part in parts]
+        given = loaded[0].rows, tuple(sorted(row for each in loaded for row in each.fired))
         world = self.world
         world.scheduler.step()
         world.tell(f"shows epoch {epoch}")
         if world.chance.random() >= world.fault_chance:
-            world.show(epoch, rows, parts[0].input)
+            world.show(epoch, given, parts[0].input)
         elif world.chance.random() < 0.5:
             raise StorageError("injected: the sink took nothing")
         else:
             if world.chance.random() < 0.5:
-                world.show(epoch, rows, parts[0].input)
+                world.show(epoch, given, parts[0].input)
             raise UnknownOutcome("injected: the sink did not answer")
 
     def close(self) -> None:
         """Nothing is held."""
 
 
+def recorded_left(planner: Planner) -> int:
+    """How many plans of earlier leaders are still to be followed."""
+    return len(planner._recorded)
+
+
 def loader(world: World) -> Any:
     """Stands in for `tasks.task_output.load_extent`."""
 
-    def load(url: str, extent: Extent) -> Rows:
-        return rows_of(read_extent(SimStorage(world, url), extent))
+    def load(url: str, extent: Extent) -> Content:
+        return Content.of(read_extent(SimStorage(world, url), extent))
 
     return load

@@ -1,7 +1,8 @@
 """One simulation from a seed, and many of them.
 
 First a storm: leaders and copiers are paused and crash, storage fails. Then some simulations are taken to a
-quiet end: every lost write has landed, nothing fails any more, and a new leader must be able to go on.
+quiet end: every lost write has landed, nothing fails any more, and a new leader must be able to go on, to the
+end of the input.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.epoch import committer, publisher
 from tests.sim.controls import CONTROLS, SOUND, Control
 from tests.sim.copiers import Copier
-from tests.sim.leaders import Habits, Leader, loader
+from tests.sim.event_time import Violation
+from tests.sim.habits import Habits
+from tests.sim.leaders import Leader, loader
 from tests.sim.scheduler import Executor, Process, Scheduler
 from tests.sim.storage import SimStorage
 from tests.sim.weather import Weather, drawn, plain, stretched
-from tests.sim.world import Violation, World
+from tests.sim.world import World
 
 
 class Found(AssertionError):
@@ -124,7 +127,9 @@ def _calm(world: World, setup: Control) -> None:
         world.create(name, data)
     world.late = []
     with _standing_in(world):
-        world.scheduler.spawn(Process("z"), Leader(world, "z", setup.parts, Habits(lives=1, epochs=1)))
+        world.available += 1
+        to_the_end = Habits(lives=1, epochs=1_000, close_chance=1.0)
+        world.scheduler.spawn(Process("z"), Leader(world, "z", setup.parts, to_the_end))
         world.scheduler.run()
         if len(world.chain) == before:
             raise Violation("nothing fails any more, but the last leader has committed nothing")

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tests.sim.leaders import Habits
+from tests.sim.habits import Habits
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,9 @@ def _mixed(chance: random.Random) -> Weather:
             rewind_chance=chance.choice((0.0, 0.3)),
             recode_chance=chance.choice((0.0, 0.5)),
             snapshot_chance=chance.choice((0.0, 0.5)),
+            rescale_chance=chance.choice((0.0, 0.5)),
+            unreported_chance=chance.choice((0.0, 0.2)),
+            rows=chance.choice((4, 12)),
             sink_knows=chance.random() < 0.5,
         ),
     )
@@ -77,7 +80,7 @@ def _sleepers(chance: random.Random) -> Weather:
         linger_chance=chance.choice((0.2, 0.5)),
         fault_chance=chance.choice((0.0, 0.005)),
         habits=Habits(
-            retain=1, manifest_every=chance.choice((1, 2)), epochs=20, lives=2, snapshot_chance=0.3
+            retain=1, manifest_every=chance.choice((1, 2)), epochs=20, lives=2, snapshot_chance=0.3, rows=40
         ),
     )
 
@@ -90,13 +93,14 @@ def _copies(chance: random.Random) -> Weather:
         steps_max=160,
         stay_chance=0.5,
         crash_chance=chance.choice((0.0, 0.003)),
-        habits=Habits(retain=chance.choice((1, 2)), manifest_every=1, epochs=20, lives=2),
+        habits=Habits(retain=chance.choice((1, 2)), manifest_every=1, epochs=20, lives=2, rows=40),
     )
 
 
 def _rewinds(chance: random.Random) -> Weather:
     """History goes back again and again, under changing code, and is retired before it is replayed."""
     return Weather(
+        leaders=chance.choice((1, 2)),
         steps_max=180,
         crash_chance=chance.choice((0.0, 0.01)),
         pause_chance=chance.choice((0.005, 0.02)),
@@ -109,6 +113,9 @@ def _rewinds(chance: random.Random) -> Weather:
             barrier_chance=chance.choice((0.3, 0.8)),
             rewind_chance=chance.choice((0.3, 0.6)),
             recode_chance=chance.choice((0.0, 0.5)),
+            rescale_chance=chance.choice((0.0, 0.5)),
+            unreported_chance=chance.choice((0.0, 0.5)),
+            rows=8,
             sink_knows=chance.random() < 0.5,
         ),
     )
@@ -136,7 +143,55 @@ def _losses(chance: random.Random) -> Weather:
             epochs=chance.choice((2, 5)),
             barrier_chance=chance.choice((0.3, 0.8)),
             recode_chance=chance.choice((0.0, 0.5)),
+            rescale_chance=chance.choice((0.0, 0.3)),
+            unreported_chance=chance.choice((0.0, 0.3)),
+            rows=6,
             lose_chance=0.7,
+        ),
+    )
+
+
+def _replays(chance: random.Random) -> Weather:
+    """Other code plans again what sinks show, and other times are reported of the same rows."""
+    return Weather(
+        leaders=1,
+        steps_max=240,
+        crash_chance=chance.choice((0.0, 0.003)),
+        habits=Habits(
+            retain=4,
+            manifest_every=4,
+            lives=8,
+            epochs=4,
+            barrier_chance=chance.choice((0.3, 0.8)),
+            rewind_chance=0.7,
+            recode_chance=0.7,
+            rescale_chance=chance.choice((0.0, 0.5)),
+            unreported_chance=0.5,
+            rows=10,
+        ),
+    )
+
+
+def _ends(chance: random.Random) -> Weather:
+    """The input ends again and again, more of it comes, and timers are all that there is to do."""
+    return Weather(
+        leaders=chance.choice((1, 2, 3)),
+        steps_max=160,
+        crash_chance=chance.choice((0.003, 0.02)),
+        pause_chance=chance.choice((0.01, 0.05)),
+        linger_chance=chance.choice((0.0, 0.3)),
+        habits=Habits(
+            manifest_every=chance.choice((1, 2, 4)),
+            lives=8,
+            epochs=8,
+            barrier_chance=chance.choice((0.3, 0.8)),
+            recode_chance=chance.choice((0.0, 0.3)),
+            rescale_chance=chance.choice((0.0, 0.5)),
+            snapshot_chance=0.5,
+            unreported_chance=chance.choice((0.0, 0.4)),
+            close_chance=chance.choice((0.3, 0.8)),
+            rows=chance.choice((3, 6)),
+            sink_knows=chance.random() < 0.5,
         ),
     )
 
@@ -148,4 +203,6 @@ _SEASONS: tuple[Callable[[random.Random], Weather], ...] = (
     _rewinds,
     _faults,
     _losses,
+    _replays,
+    _ends,
 )

@@ -7,6 +7,7 @@ storage tells them. What must hold:
   and epochs; no two runs hold one term;
 - no row lost or doubled: the rows of an epoch are those of its plan, the state of every commit is made of
   all rows up to its position, each once, and of nobody else's results;
+- event time: see event_time; when a leader has come to the end of the input, no timer is open;
 - the sink shows a prefix of the committed epochs, each once, with no row lost or doubled between them;
 - nothing that a retained or pinned commit needs is deleted, and no record above the floor; the floor never
   falls and stays below every retained and pinned commit;
@@ -23,30 +24,29 @@ from holdfast.checkpoint.chain.retention import record_objects
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, fold, rewound
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import unseal
-from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, PlanRecord
+from holdfast.checkpoint.store.records import (
+    CommitRecord,
+    DeltaFile,
+    PlannedWatermark,
+    PlanRecord,
+    SnapshotFile,
+)
 from holdfast.connectors.contract import Mark
 from holdfast.errors import HoldfastError
-from holdfast.state.contract import EMPTY_VERSION, Version
 from holdfast.storage.checksums import checksum
 from holdfast.storage.contract import Put
+from tests.sim.event_time import (
+    GROUP_COUNT,
+    SOURCE,
+    Content,
+    Shown,
+    State,
+    Violation,
+    check_time,
+    mark_of,
+    read,
+)
 from tests.sim.scheduler import Scheduler
-
-SOURCE, OPERATOR, SINK = "in", "totals", "out"
-
-Rows = tuple[int, int]
-"""Half-open the other way round: the first is out, the last is in. As positions of a source are."""
-
-
-class Violation(AssertionError):
-    """A checker found that an invariant does not hold."""
-
-
-@dataclass(frozen=True)
-class State:
-    """The operator's state after a commit: `through` is the last row in it."""
-
-    version: Version = EMPTY_VERSION
-    through: int = 0
 
 
 @dataclass
@@ -67,8 +67,12 @@ class World:
     """By epoch: the history that holds now."""
     lines: dict[int, tuple[State, ...]] = field(default_factory=lambda: {0: (State(),)})
     """By commit: the history that held then."""
-    committed: dict[int, Rows] = field(default_factory=dict)
-    shown: list[Rows] = field(default_factory=list)
+    committed: dict[int, Shown] = field(default_factory=dict)
+    judged: dict[int, PlannedWatermark] = field(default_factory=dict)
+    """Epoch -> its event time when it was last committed, in a record that is not lost."""
+    shown: list[Shown] = field(default_factory=list)
+    available: int = 0
+    """How many rows the source has."""
     mark: Mark = field(default_factory=lambda: Mark(0))
     """What the sink remembers."""
     floor: int = 0
@@ -156,26 +160,36 @@ class World:
         for known in (self.views, self.needs, self.lines):
             del known[lost]  # type: ignore[attr-defined]
         self.line = list(self.lines[lost - 1])
+        for epoch in range(max(len(self.line), len(self.shown) + 1), max(self.judged, default=0) + 1):
+            del self.judged[epoch]
         self.seen["newest commit lost"] += 1
         self.seen["sink ahead of the chain"] += len(self.shown) > self.views[lost - 1].last_epoch
         self.tell(f"finds commit {lost} lost")
 
-    def show(self, epoch: int, rows: Rows, input: str) -> None:
+    def show(self, epoch: int, given: Shown, input: str) -> None:
         """The sink's one atomic step: an epoch already shown is left alone."""
         if epoch <= len(self.shown):
             self.seen["epoch offered to the sink again"] += 1
-            if self.shown[epoch - 1] != rows:
+            if self.shown[epoch - 1] != given:
                 shown = self.shown[epoch - 1]
-                raise Violation(f"the sink shows rows {shown} for epoch {epoch} and was given {rows}")
+                raise Violation(f"the sink shows rows {shown} for epoch {epoch} and was given {given}")
             return
         if epoch != len(self.shown) + 1:
             raise Violation(f"the sink shows {len(self.shown)} epochs and was given epoch {epoch}")
-        if self.committed.get(epoch) != rows:
-            raise Violation(f"the sink was given rows {rows} of epoch {epoch}, which was never committed so")
-        if rows[0] != (self.shown[-1][1] if self.shown else 0):
-            raise Violation(f"the sink shows rows up to {self.shown[-1:]} and was given {rows}")
-        self.shown.append(rows)
+        if self.committed.get(epoch) != given:
+            raise Violation(f"the sink was given rows {given} of epoch {epoch}, which was never committed so")
+        if given[0][0] != (self.shown[-1][0][1] if self.shown else 0):
+            raise Violation(f"the sink shows rows up to {self.shown[-1:]} and was given {given}")
+        self.shown.append(given)
         self.mark = Mark(epoch, input)
+
+    def ended(self, view: CheckpointView) -> None:
+        """A leader has come to the end of the input, with this commit as its last."""
+        if view.number != len(self.chain) or self.line[-1].through != self.available:
+            return  # others have gone on, or there is more by now
+        self.seen["end of the input"] += 1
+        if left := sorted(self.line[-1].open):
+            raise Violation(f"the input has ended, and the timer of row {left[0]} is still open")
 
     def pin(self, name: str, commit: int) -> None:
         """Somebody was promised this commit."""
@@ -230,14 +244,14 @@ class World:
         missing = sorted(o for o in record_objects(record) if o not in self.objects_in(o))
         if missing:
             raise Violation(f"commit {record.number} names {missing[0]}, which is not there")
-        for delta in record.deltas:
-            self._extend(record, delta)
+        for epoch in range(record.first_epoch, record.last_epoch + 1):
+            self._extend(record, epoch, [delta for delta in record.deltas if delta.version.epoch == epoch])
         at = record.positions.get(SOURCE, 0)
         if len(self.line) != record.last_epoch + 1 or at != self.line[-1].through:
             raise Violation(f"commit {record.number} is at {record.positions}, its state at {self.line[-1]}")
         self._check_snapshots(record)
         self.seen["commit"] += 1
-        self.seen["commit of several epochs"] += len(record.deltas) > 1
+        self.seen["commit of several epochs"] += record.last_epoch > record.first_epoch
         self.seen["commit by a superseded leader"] += record.term < max(self.terms, default=0)
         self.seen["plan attempt after the first"] += any(a > 1 for a in record.attempts.values())
         self.chain.append(record)
@@ -245,36 +259,74 @@ class World:
         self.needs[record.number] = frozenset(view.objects())
         self.lines[record.number] = tuple(self.line)
 
-    def _extend(self, record: CommitRecord, delta: DeltaFile) -> None:
+    def _extend(self, record: CommitRecord, epoch: int, deltas: list[DeltaFile]) -> None:
         """An epoch of a commit: by its plan, from the state before."""
-        epoch, before = delta.version.epoch, self.line[-1]
-        if delta.parent != before.version:
-            raise Violation(f"epoch {epoch} was made from {delta.parent}, the state is {before.version}")
-        attempt = record.attempts[str(epoch)]
-        name = names.plan(epoch, attempt)
+        before, name = self.line[-1], names.plan(epoch, record.attempts[str(epoch)])
         plan = unseal("plan", PlanRecord, self.objects_in(name).get(name, b""), name)
-        rows = rows_of(self.objects_in(delta.extent.object)[delta.extent.object])
-        if rows != (plan.slices[SOURCE].start or 0, plan.slices[SOURCE].end):
-            raise Violation(f"epoch {epoch} has rows {rows}, its plan is another")
+        part = plan.slices.get(SOURCE)
+        rows = (part.start or 0, part.end) if part is not None else (before.through, before.through)
+        versions, fired, newest = dict(before.versions), set[int](), before.newest_us
+        fresh = False
+        for delta in deltas:
+            content = Content.of(self.objects_in(delta.extent.object)[delta.extent.object])
+            if content.rows != rows:
+                raise Violation(f"epoch {epoch} has rows {content.rows}, its plan is another")
+            self._check_parent(before, delta)
+            groups = range(delta.first_group, delta.end_group)
+            versions.update(dict.fromkeys(groups, (delta.version, (delta.first_group, delta.end_group))))
+            fired, fresh = fired | set(content.fired), content.fresh
+            newest = max((at for at in (newest, content.newest_us) if at is not None), default=None)
+        covered = sorted(g for delta in deltas for g in range(delta.first_group, delta.end_group))
+        if part is not None and covered != list(range(GROUP_COUNT)):
+            raise Violation(f"epoch {epoch} has rows, and results of the key groups {covered} alone")
         if rows[0] != before.through:
             raise Violation(f"commit {record.number} loses or doubles rows: {rows} after {before.through}")
-        if epoch <= len(self.shown) and self.shown[epoch - 1] != rows:
-            raise Violation(f"epoch {epoch} has rows {rows}, the sink shows {self.shown[epoch - 1]} for it")
-        self.line.append(State(delta.version, rows[1]))
-        self.committed[epoch] = rows
+        given = rows, tuple(sorted(fired))
+        if epoch <= len(self.shown) and self.shown[epoch - 1] != given:
+            raise Violation(f"epoch {epoch} has rows {given}, the sink shows {self.shown[epoch - 1]} for it")
+        check_time(before, plan, rows, fired, self.judged.get(epoch), fresh)
+        self._count(plan, before, rows)
+        self.line.append(
+            State(
+                through=rows[1],
+                open=(before.open | set(read(rows))) - fired,
+                watermark_us=mark_of(plan).now_us,
+                newest_us=newest,
+                closed_through=epoch if plan.closing else before.closed_through,
+                closed_at=rows[1] if plan.closing else before.closed_at,
+                versions=versions,
+            )
+        )
+        self.committed[epoch], self.judged[epoch] = given, mark_of(plan)
+
+    def _check_parent(self, before: State, delta: DeltaFile) -> None:
+        """A result follows the state before it. Across a rescaling only the epochs can tell."""
+        for group in range(delta.first_group, delta.end_group):
+            version, of = before.versions[group]
+            same = of == (delta.first_group, delta.end_group)
+            if delta.parent != version if same else delta.parent.epoch < version.epoch:
+                raise Violation(
+                    f"epoch {delta.version.epoch} was made from {delta.parent}, the state is {version}"
+                )
+            self.seen["state of another parallelism"] += not same
+
+    def _count(self, plan: PlanRecord, before: State, rows: tuple[int, int]) -> None:
+        self.seen["epoch without rows"] += not plan.slices
+        self.seen["epoch that closes"] += plan.closing
+        self.seen["rows after the input had ended"] += before.closed_at >= 0 and rows[1] > before.through
+        self.seen["epoch judged as before"] += plan.epoch in self.judged and plan.attempt > 1
 
     def _check_snapshots(self, record: CommitRecord) -> None:
         for file in record.snapshots:
             self.seen["snapshot"] += 1
-            held = State(file.version, rows_of(self.objects_in(file.object)[file.object])[1])
-            if self.line[file.version.epoch] != held:
+            content = Content.of(self.objects_in(file.object)[file.object])
+            if not self._fits(file, content):
                 raise Violation(f"commit {record.number} names {file.object}, a snapshot of another state")
 
-
-def content_of(rows: Rows) -> bytes:
-    return b"%d %d" % rows
-
-
-def rows_of(content: bytes) -> Rows:
-    first, last = content.split()
-    return int(first), int(last)
+    def _fits(self, file: SnapshotFile, content: Content) -> bool:
+        held, groups = self.line[file.version.epoch], range(file.first_group, file.end_group)
+        if (content.rows[1], content.open) != (held.through, held.open_in(groups)):
+            return False
+        # State that was put together from files of another parallelism has a name of its own.
+        named = file.version.result.startswith("commit-")
+        return named or all(held.versions[group][0] == file.version for group in groups)

@@ -176,6 +176,7 @@ def test_what_is_drained_is_closed_and_operators_in_a_row_have_all_of_it(
     for user, end, n in expected(rows):
         wanted[user, end.replace(second=0) + timedelta(minutes=1)] += n
     assert Counter(out.rows()) == Counter({(user, end, n): 1 for (user, end), n in wanted.items()})
+    assert handle.status().rows == len(rows), "what timers give out is not read"
 
 
 class Reminders(hf.KeyedFunction):

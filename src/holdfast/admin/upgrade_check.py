@@ -29,6 +29,7 @@ from holdfast.runtime.epoch.program import compile_graph
 from holdfast.runtime.epoch.publisher import left_behind
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
 from holdfast.runtime.epoch.schemas_in_force import declaration, examine
+from holdfast.runtime.epoch.unfired_timers import unfired_timers
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import relaxed
 from holdfast.storage.contract import Storage
@@ -94,6 +95,7 @@ def rehearse(
                 for uid, changes in in_force.changes.items() for each in changes]  # fmt: skip
     stored = {schema.uid for schema in view.operators}
     operators = [Finding("operator", uid, _of(uid in stored, uid in declared)) for uid in in_force.changes]
+    problems += unfired_timers(graph, view, allow_dropped_state)
     settings, more = _settings(graph, origin, guarantee, parallelism)
     return Rehearsal(
         place=storage.url,

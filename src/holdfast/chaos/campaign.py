@@ -1,7 +1,8 @@
 """A campaign: the job once in peace, then round after round under the nemesis, and the verdict on them.
 
     DIRECTORY/reference/        the run without faults: checkpoint, recorded sinks, logs
-    DIRECTORY/reference-again/  a second one, with epochs cut elsewhere; made only if something differs
+    DIRECTORY/reference-again/  a second one, with epochs cut elsewhere and, where clocks jump, with a clock
+                                that does; made only if something differs
     DIRECTORY/round-1/ ...      the runs under faults
     DIRECTORY/history.jsonl     what happened, DIRECTORY/timeline.svg as a picture
     DIRECTORY/report.json       verdict and figures
@@ -19,12 +20,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.chaos.checker import Finding, Left, Part, SinkShape, Tally, Verdict, compare, doubted, worst
+from holdfast.chaos.checker import Finding, Left, Part, Verdict, compare, doubted, worst
 from holdfast.chaos.evidence import read_left, rows_read
-from holdfast.chaos.faults import DRIVER_STEPS, Kind, schedule
+from holdfast.chaos.faults import CLOCK_JUMP_MAX_MS, DRIVER_STEPS, Kind, schedule
 from holdfast.chaos.history import Event, Figures, History, bound, figures_of
 from holdfast.chaos.nemesis import Nemesis
 from holdfast.chaos.round import Round, Stage
+from holdfast.chaos.shown_rows import SinkShape, Tally
 from holdfast.chaos.spark_cluster import Cluster
 from holdfast.chaos.timeline import timeline
 from holdfast.errors import DefinitionError
@@ -132,11 +134,15 @@ class Campaign:
         self._write(report)
         return report
 
-    def _reference(self, name: str, stage: Stage, number: int) -> Left:
-        """A run without faults. Rounds that are none have numbers below 1."""
+    def _reference(self, name: str, stage: Stage, number: int, jump_after: int | None = None) -> Left:
+        """A run without faults. Rounds that are none have numbers below 1. `jump_after`: after so many
+        commits its clock is ahead by as much as clocks ever jump."""
         directory, began = self._directory / name, time.monotonic()
+        seconds = max(REFERENCE_SECONDS_MIN, self._wish.seconds)
         with Round(stage, directory, self._wish.seed, number, self._history) as round:
-            round.wait(lambda: round.over, max(REFERENCE_SECONDS_MIN, self._wish.seconds))
+            if jump_after is not None and round.wait(lambda: round.newest >= jump_after, seconds):
+                round.orders.shift_clock("ahead", CLOCK_JUMP_MAX_MS)
+            round.wait(lambda: round.over, seconds)
         self._reference_seconds = time.monotonic() - began
         if round.failed and not round.stalled:
             raise DefinitionError(f"the job fails without any fault: {round.failed}; mend it first")
@@ -163,7 +169,9 @@ class Campaign:
         finding = compare(self._sinks, self._wish.guarantee, reference, left)
         if any(part.verdict is Verdict.FALSE and not part.certain for part in finding.parts):
             if self._again is None:
-                self._again = self._reference("reference-again", _cut_elsewhere(self._stage), -1)
+                # Halfway, so that what is kept for an hour is there before it and is gone after it.
+                jumps = reference.last_epoch // 2 if Kind.CLOCK_JUMP in self._wish.kinds else None
+                self._again = self._reference("reference-again", _cut_elsewhere(self._stage), -1, jumps)
             again = compare(self._sinks, self._wish.guarantee, reference, self._again)
             finding = doubted(finding, again)
         if self._check is None:

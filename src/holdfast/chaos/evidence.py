@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.chaos.checker import Left, Row, SinkLeft, SinkShape
+from holdfast.chaos.checker import Left
+from holdfast.chaos.comparable_state import comparable
 from holdfast.chaos.independent_reader import State, operator_state
 from holdfast.chaos.inside.disturbances import CHECKPOINT
 from holdfast.chaos.inside.recording_sinks import FILES, SINKS, read_calls, read_shown
+from holdfast.chaos.shown_rows import Row, SinkLeft, SinkShape
 from holdfast.checkpoint.chain.history import History
 from holdfast.errors import HoldfastError
 from holdfast.graph.aggregates import Aggregation
-from holdfast.graph.job_graph import Graph, Node, OperatorNode, SinkNode, parents_of
+from holdfast.graph.job_graph import LATE_ROWS, Graph, Node, OperatorNode, OutputNode, SinkNode, parents_of
+from holdfast.graph.window_functions import WindowProcess
+from holdfast.graph.windows import (
+    LATE_WATERMARK,
+    REVISION,
+    WINDOW_COLUMNS,
+    WINDOW_NUMBER,
+    CountWindow,
+    Windowed,
+)
 from holdfast.storage.urls import open_storage
 
 
@@ -28,13 +40,25 @@ def sink_shapes(graph: Graph) -> list[SinkShape]:
 
 def _shape(node: SinkNode) -> SinkShape:
     parent = node.parent
-    is_aggregation = isinstance(parent, OperatorNode) and isinstance(parent.function, Aggregation)
-    return SinkShape(
-        uid=node.uid,
-        dedupes=node.sink.exactly_once,
-        key=parent.key if is_aggregation and isinstance(parent, OperatorNode) else None,
-        stateless=not _has_operator(parent),
-    )
+    shape = SinkShape(uid=node.uid, dedupes=node.sink.exactly_once, stateless=not _has_operator(parent))
+    if isinstance(parent, OutputNode) and parent.name == LATE_ROWS:
+        return replace(shape, passing=(LATE_WATERMARK,))
+    if not isinstance(parent, OperatorNode):
+        return shape
+    function = parent.function
+    if isinstance(function, Aggregation):
+        return replace(shape, key=parent.key)
+    if isinstance(function, Windowed):
+        counted = isinstance(function.window, CountWindow)
+        return replace(
+            shape,
+            key=(*parent.key, *((WINDOW_NUMBER,) if counted else WINDOW_COLUMNS)),
+            windows=True,
+            once=not function.lateness_us and function.emit_every is None,
+            several=isinstance(function.computation, WindowProcess),
+            passing=(REVISION,),
+        )
+    return shape
 
 
 def _has_operator(node: Node) -> bool:
@@ -72,10 +96,13 @@ def rows_read(directory: Path) -> int:
 
 
 def checkpoint_left(checkpoint: Path) -> tuple[int, dict[str, State]]:
-    """The last committed epoch, and the state of each operator then."""
+    """The last committed epoch, and the state of each operator then, as it can be compared."""
     storage = open_storage(str(checkpoint))
     view = History(storage).load()
-    states = {operator.uid: operator_state(storage, view, operator.uid) for operator in view.operators}
+    states = {
+        operator.uid: comparable(operator_state(storage, view, operator.uid), operator)
+        for operator in view.operators
+    }
     return view.last_epoch, states
 
 

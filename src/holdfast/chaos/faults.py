@@ -93,6 +93,8 @@ STORAGE_CALLS: dict[str, tuple[tuple[str, str], ...]] = {
     "task": (("put*", "*"), ("*", "*")),
 }
 """Operation and name, as in a shell, of calls that the driver and the tasks make."""
+CLOCK_JUMP_MAX_MS = 12 * 3_600_000
+"""No clock is off by more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +180,7 @@ def _drawn(chance: random.Random, number: int, kind: Kind, steps: Sequence[Step]
         operation=operation,
         name=name,
         answer_lost=chance.random() < 0.5,
-        shift_ms=chance.choice((-1, 1)) * chance.randrange(60_000, 12 * 3_600_000),
+        shift_ms=chance.choice((-1, 1)) * chance.randrange(60_000, CLOCK_JUMP_MAX_MS),
         parallelism=chance.choice((1, 2, 3, 4)),
         draw=chance.randrange(1 << 30),
     )

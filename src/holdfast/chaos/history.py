@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from holdfast.chaos.checker import Tally, Verdict
+from holdfast.chaos.checker import Verdict
 from holdfast.chaos.faults import ENDS_DRIVER
+from holdfast.chaos.shown_rows import Tally
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from holdfast.checkpoint.store.schemas import state_row
 from holdfast.errors import HoldfastError, ObjectMissing
 from holdfast.state.contract import EMPTY_VERSION, SnapshotSource, Version
 from holdfast.state.encoding.layout import (
+    TIME_AND_NUMBER,
     StateField,
     StateKind,
     StateLayout,
@@ -23,7 +24,7 @@ from holdfast.state.encoding.layout import (
     is_shortened,
     map_entries,
 )
-from holdfast.state.encoding.ttl import TIME_BYTES
+from holdfast.state.encoding.ttl import TIME_BYTES, Instants, time_of
 from holdfast.state.files.delta import read_delta, to_entries
 from holdfast.state.local.snapshot_reader import read_snapshot
 from holdfast.storage.checksums import checksum, read_extent
@@ -31,7 +32,8 @@ from holdfast.storage.contract import Storage
 
 Values = dict[str, Any]
 State = dict[tuple[Any, ...], Values]
-"""Key columns -> state name -> value: the value, a list of items, or a dict of a map's entries."""
+"""Key columns -> state name -> value: the value, a list of items, or a dict of a map's entries. Of rows that
+are kept by time and number, a list for each time."""
 Range = tuple[int, int]
 
 
@@ -43,7 +45,8 @@ class Stand(NamedTuple):
 
 
 def operator_state(storage: Storage, view: CheckpointView, uid: str) -> State:
-    """The state of one operator at one commit. HoldfastError: it cannot be had from what is stored."""
+    """The state of one operator at one commit, without what has expired by then. HoldfastError: it cannot be
+    had from what is stored."""
     schema = next((operator for operator in view.operators if operator.uid == uid), None)
     if schema is None:
         return {}
@@ -63,7 +66,7 @@ def operator_state(storage: Storage, view: CheckpointView, uid: str) -> State:
             _refuse_hole(uid, delta, [at[group] for group in behind if group in at])
             _apply(storage, layout, delta, behind, entries)
             at.update(dict.fromkeys(behind, Stand(delta.version, (delta.first_group, delta.end_group))))
-    return _decoded(layout, entries)
+    return _decoded(layout, entries, Instants(view.clock_ms * 1_000, view.watermarks.get(uid)))
 
 
 def _refuse_hole(uid: str, delta: DeltaFile, stands: list[Stand]) -> None:
@@ -121,7 +124,7 @@ def _apply(
             entries[key] = value
 
 
-def _decoded(layout: StateLayout, entries: dict[bytes, bytes]) -> State:
+def _decoded(layout: StateLayout, entries: dict[bytes, bytes], now: Instants) -> State:
     state: State = {}
     keys: dict[bytes, tuple[Any, ...]] = {}
     fields = {field.id: field for field in layout.fields}
@@ -132,9 +135,16 @@ def _decoded(layout: StateLayout, entries: dict[bytes, bytes]) -> State:
         base, field = entry[:length], fields.get(entry[length])
         if field is None:
             continue  # the whole of a key that was too long for the entry
+        tail = entry[length + 1 :]
+        if field.ttl is not None:
+            if field.kind is StateKind.LIST and not tail:
+                continue  # the header of a list, whose items may all have expired
+            if field.ttl.is_expired(time_of(stored), now.now(field.ttl)):
+                continue
+            stored = stored[TIME_BYTES:]
         if base not in keys:
             keys[base] = _key(layout, base)
-        _put(state.setdefault(keys[base], {}), field, entry[length + 1 :], stored)
+        _put(state.setdefault(keys[base], {}), field, tail, stored)
     return state
 
 
@@ -145,8 +155,6 @@ def _key(layout: StateLayout, base: bytes) -> tuple[Any, ...]:
 
 
 def _put(values: Values, field: StateField, tail: bytes, stored: bytes) -> None:
-    if field.ttl is not None and (tail or field.kind is not StateKind.LIST):
-        stored = stored[TIME_BYTES:]
     if field.kind is StateKind.VALUE:
         values[field.name] = field.codec.decode_one(stored)
     elif field.kind is StateKind.LIST:
@@ -155,7 +163,16 @@ def _put(values: Values, field: StateField, tail: bytes, stored: bytes) -> None:
             items.append(field.codec.decode_one(stored))
     else:
         entry, found = map_entries(field, [(tail, stored)])
-        values.setdefault(field.name, {})[repr(entry[0].as_py())] = field.codec.decode_one(found[0])
+        name, value = entry[0].as_py(), field.codec.decode_one(found[0])
+        if is_numbered(field):
+            values.setdefault(field.name, {}).setdefault(repr(name["at"]), []).append(value)
+        else:
+            values.setdefault(field.name, {})[repr(name)] = value
+
+
+def is_numbered(field: StateField) -> bool:
+    """Whether a state may hold several rows of the same time of a key."""
+    return field.kind is StateKind.TIMED and field.type.key_type == TIME_AND_NUMBER
 
 
 def _layout(schema: OperatorSchema) -> StateLayout:

@@ -43,6 +43,7 @@ from holdfast.runtime.control.verbs import Controls
 from holdfast.runtime.epoch.program import Program, compile_graph
 from holdfast.runtime.epoch.publisher import left_behind
 from holdfast.runtime.epoch.schemas_in_force import operator_schemas, refuse_unsaved
+from holdfast.runtime.epoch.unfired_timers import refuse_unfired
 from holdfast.runtime.epoch_loop import Ending, EpochLoop
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.progress import Monitor
@@ -185,6 +186,7 @@ class Driver:
         chain = Chain(self._storage)
         stored = stored_view(chain, self._graph.name, self.settings)
         operator_schemas(program, stored.operators, self.settings.allow_dropped_state)
+        refuse_unfired(program.graph, stored, self.settings.allow_dropped_state)
         for refusal in left_behind(stored, program.sinks, self._storage.url):
             raise RestoreError(refusal)
         refuse_unsaved(stored, self.settings)

@@ -36,6 +36,7 @@ from holdfast.runtime.epoch.schemas_in_force import InForce, operator_schemas
 from holdfast.runtime.epoch.snapshotter import Snapshotter
 from holdfast.runtime.epoch.source_health import SourceHealth
 from holdfast.runtime.epoch.uncoordinated import Ledger, SavingPasses, saved_operators
+from holdfast.runtime.epoch.unfired_timers import refuse_unfired
 from holdfast.runtime.epoch.watermarks import milliseconds
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.placement import Placement, workspace_of
@@ -62,6 +63,7 @@ class EpochLoop:
         # The driver has compared schemas before it claimed the term, to leave a fitting leader alone. Again:
         # until the claim that leader may have committed others, and after a rewind older ones hold.
         in_force = operator_schemas(context.program, view.operators, settings.allow_dropped_state)
+        refuse_unfired(context.program.graph, view, settings.allow_dropped_state)
         for text in in_force.news:
             context.monitor.say(f"UPGRADE: {text}")
         context = replace(context, program=in_force.applied_to(context.program))

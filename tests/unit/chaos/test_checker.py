@@ -9,18 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.chaos.checker import (
-    Finding,
-    Left,
-    SinkLeft,
-    SinkShape,
-    Tally,
-    Verdict,
-    compare,
-    doubted,
-    plain,
-    worst,
-)
+from holdfast.chaos.checker import Finding, Left, Verdict, compare, doubted, worst
+from holdfast.chaos.shown_rows import SinkLeft, SinkShape, Tally, plain
 
 ROWS, SUMS = SinkShape(uid="rows"), SinkShape(uid="sums", key=("key",))
 SHAPES = [ROWS, SUMS]

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
-from holdfast.chaos.checker import Tally, Verdict
+from holdfast.chaos.checker import Verdict
 from holdfast.chaos.history import Event, History, Recoveries, bound, figures_of
+from holdfast.chaos.shown_rows import Tally
 from holdfast.chaos.timeline import lives, timeline
 
 

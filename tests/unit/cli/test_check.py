@@ -10,16 +10,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner, Result
 
 from holdfast.admin import upgrade_check
 from holdfast.admin.upgrade_check import rehearse
 from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.live_files import with_deltas
 from holdfast.checkpoint.chain.view import from_manifest, to_manifest
 from holdfast.checkpoint.store.schemas import file_schema, lineage_of, record_of
 from holdfast.cli.main import app
 from holdfast.connectors.memory import MemorySink
 from holdfast.state.cells.timers import timer_fields
+from holdfast.state.contract import NextDue
 from holdfast.state.encoding.layout import StateKind, StateLayout
 from holdfast.state.files.evolution import Declared, evolve
 from holdfast.state.files.schema_conversion import Lineage
@@ -296,6 +299,29 @@ def test_a_function_that_gains_timers_goes_on_and_one_that_loses_them_is_refused
     assert not dropped.problems
     again = evolve(dropped.lineage, Declared(layout), allow_dropped_state=False)
     assert {field.name: field.id for field in again.lineage.layout.fields}["event_timers"] == 102, "a new id"
+
+
+def test_a_watermark_that_is_gone_while_event_timers_wait_is_told(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check(tmp_path, TIMED).exit_code == 0
+    origin = upgrade_check._origin
+
+    def waiting(storage: Any) -> Any:
+        found = origin(storage)
+        due = [
+            replace(each, next_due=NextDue(event_us=1_767_268_800_000_000))
+            for each in found.view.live_deltas("everything")
+        ]
+        deltas = {**found.view.deltas, **with_deltas({}, due)}
+        return dataclasses.replace(found, view=dataclasses.replace(found.view, deltas=deltas))
+
+    monkeypatch.setattr(upgrade_check, "_origin", waiting)
+    result = check(tmp_path, TIMED, "--json")
+    assert result.exit_code == 4
+    (problem,) = said(result)[1]["problems"]
+    assert "operator 'everything': the checkpoint holds event timers, the first for 2026-01-01" in problem
+    assert check(tmp_path, TIMED, "--allow-dropped-state").exit_code == 0
 
 
 def test_a_map_of_times_does_not_become_timers() -> None:

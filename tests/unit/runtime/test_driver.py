@@ -7,8 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
+import holdfast as hf
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.terms import claim, newest_ending, newest_term
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
@@ -33,8 +35,10 @@ from holdfast.runtime.progress import Monitor
 from holdfast.runtime.recovery import Recovery
 from holdfast.runtime.restart_strategy import ExponentialDelay
 from holdfast.runtime.settings import check_settings
+from holdfast.state.contract import NextDue
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.storage.urls import open_storage
+from tests.unit.checkpoint.kept import delta
 
 
 class Graph:
@@ -288,6 +292,35 @@ def test_an_upgrade_that_would_leave_rows_behind_does_not_depose_the_running_lea
     waiting = StagedFile(stream="s", epoch=2, part=0, extent=extent, rows=3, sinks=("gone",))
     commit(beside, epoch(1, published_through={"gone": 1}), epoch(2, staged=(waiting,)))
     with pytest.raises(RestoreError, match=r"3 rows of epochs 2 to 2 .* sink 'gone'"):
+        beside.run()
+    leader = newest_term(beside.storage)
+    assert leader is not None
+    assert leader.term == 1
+
+
+class Timed(hf.KeyedFunction):
+    output = "user string"
+
+    def process(self, row: Any, ctx: Any) -> Any:
+        return None
+
+    def on_timer(self, at: Any, ctx: Any) -> Any:
+        return None
+
+
+def test_a_job_whose_event_timers_would_never_fire_is_refused_before_it_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Run(tmp_path, monkeypatch, [stop]).run()
+    beside = Run(tmp_path, monkeypatch, [stop])
+    kept = OperatorSchema(uid="op", key=(("user", "string"),), states=())
+    open_timer = msgspec.structs.replace(delta(1, operator="op"), next_due=NextDue(event_us=7))
+    commit(beside, epoch(1, deltas=(open_timer,), operators=(kept,)))
+    job = hf.Job("job")
+    job.source(hf.MemorySource([], schema="user string"), uid="s").key_by("user").process(Timed(), uid="op")
+    monkeypatch.setattr(Compiled, "graph", job.graph())
+    monkeypatch.setattr(module, "operator_schemas", lambda *given: None)
+    with pytest.raises(RestoreError, match=r"operator 'op': .* event timers would never fire; declare"):
         beside.run()
     leader = newest_term(beside.storage)
     assert leader is not None

@@ -70,6 +70,7 @@ def recorded_plans(
     positions: dict[str, Json] = {uid: view.positions.get(uid) for uid in shape.sources}
     plans, clock_ms = Plans(chain.storage), view.clock_ms
     found: deque[Recorded] = deque()
+    stand = _EventTime(dict(view.watermarks), view.closed_through)
     replayed = _Replayed(plans, chain, view, shown, say)
     if replayed.through > view.last_epoch:
         say(
@@ -94,8 +95,9 @@ def recorded_plans(
         obstacle = obstacle or other_tables
         if epoch > replayed.through:
             late = plan.clock_ms < clock_ms
-            # Its event time may follow from rows that the plans before it do not read.
-            strayed = plan.after not in ("", place_of(positions))
+            # Its event time may follow from rows that the plans before it do not read, or from what a leader
+            # observed of them whose epoch was not committed.
+            strayed = plan.after not in ("", place_of(positions)) or not stand.leads_to(plan)
             if not gives_up(plan) and (obstacle or _too_large(plan, shape.max_rows) or late or strayed):
                 break
             # Planned from the sources, it would read again what a user has given up.
@@ -103,8 +105,34 @@ def recorded_plans(
         found.append(Recorded(plan, obstacle))
         # Plans of several leaders may lie here: what one planned follows what another did, but not its clock.
         clock_ms = max(clock_ms, plan.clock_ms)
+        stand = stand.after(plan)
         positions.update({uid: part.end for uid, part in plan.slices.items()})
     return found
+
+
+@dataclass(frozen=True)
+class _EventTime:
+    """How far event time is after an epoch: the watermark of each operator, and the newest epoch that closed
+    what was open.
+
+    Two leaders may have planned one epoch with the same rows and other times. The next plan of the one does
+    not follow the epoch of the other: rows would be late that nothing has fired for, and windows taken for
+    shown that are not.
+    """
+
+    watermarks: dict[str, int]
+    closed_through: int
+
+    def leads_to(self, plan: PlanRecord) -> bool:
+        marks = plan.watermarks.items()
+        return plan.closed_through == self.closed_through and all(
+            mark.before_us == self.watermarks.get(uid) for uid, mark in marks
+        )
+
+    def after(self, plan: PlanRecord) -> _EventTime:
+        reached = {uid: mark.now_us for uid, mark in plan.watermarks.items() if mark.now_us is not None}
+        closed = plan.epoch if plan.closing else self.closed_through
+        return _EventTime({**self.watermarks, **reached}, closed)
 
 
 class _Replayed:

@@ -195,7 +195,9 @@ class EpochRunner:
                 if isinstance(stage.node, OperatorNode):
                     _take_state(outcome, stage, result, start.lines, bundle)
                 self._take_outputs(outcome, stage, result, frames, bundle)
-            if not isinstance(stage.node, BroadcastNode):
+            if plan.slices and not isinstance(stage.node, BroadcastNode):
+                # Of sources that do not say how many: what the first stage was given. Without any slice, it
+                # is given what timers and windows gave out.
                 outcome.rows = outcome.rows or sum(result.rows for result in results)
             frames.observed.ran(gave_results=bool(results))
         reached(Step.RESULTS_CHOSEN)

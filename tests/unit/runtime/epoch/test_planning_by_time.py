@@ -239,3 +239,40 @@ def test_a_plan_is_not_followed_whose_event_time_comes_from_rows_of_another_sour
     assert [each and list(each.slices) for each in made] == [["s0"], [], ["s1"]]
     assert made[2] is not None
     assert made[2].watermarks["op"].now_us is None
+
+
+def test_a_plan_is_not_followed_whose_leader_had_come_to_another_event_time(tmp_path: Path) -> None:
+    """Two leaders planned epoch 2 with the same rows, and it was the one that was committed of which less was
+    known. What the other planned next takes rows for late that nothing has fired for."""
+    first = planner(tmp_path, rows=3)
+    for newest_us in (60_000_000, 90_000_000):
+        seen(first, first.next(1, 0), newest_us)
+    third = first.next(1, 0)
+    assert third is not None
+    assert third.watermarks["op"].before_us == 49_999_999
+    plans = Plans(LocalStorage(tmp_path))
+    two = plans.read(EpochId(2), PlanAttempt(1))
+    behind = {"op": PlannedWatermark(before_us=None, now_us=20_000_000)}
+    plans.write(replace(two, attempt=2, term=2, run="s", watermarks=behind))
+    again = planner(tmp_path, rows=3, term=3, run="t")
+    seen(again, again.next(1, 0), 30_000_001)
+    assert again.next(1, 0) == plans.read(EpochId(2), PlanAttempt(2))
+    made = again.next(1, 0)
+    assert made is not None
+    assert (made.run, made.slices.keys()) == ("t", third.slices.keys())
+    assert made.watermarks["op"] == PlannedWatermark(before_us=20_000_000, now_us=20_000_000)
+
+
+def test_a_plan_is_not_followed_that_takes_another_epoch_for_the_last_that_closed(tmp_path: Path) -> None:
+    """Its windows would be taken for shown."""
+    first = planner(tmp_path, rows=2)
+    seen(first, first.next(1, 0), 60_000_000)
+    plan = first.next(1, 0)
+    assert plan is not None
+    plans = Plans(LocalStorage(tmp_path))
+    plans.write(replace(plan, attempt=2, term=2, run="s", closed_through=1))
+    again = planner(tmp_path, rows=2, term=3, run="t")
+    assert again.next(1, 0) is not None
+    made = again.next(1, 0)
+    assert made is not None
+    assert (made.run, made.closed_through) == ("t", 0)

@@ -1,0 +1,33 @@
+"""How the leaders of one simulation are set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How the leaders of one simulation are set up."""
+
+    retain: int = 2
+    manifest_every: int = 2
+    sweep_every: int = 1
+    lives: int = 2
+    epochs: int = 6
+    barrier_chance: float = 0.7
+    """Of a commit after an epoch."""
+    rewind_chance: float = 0.0
+    recode_chance: float = 0.0
+    snapshot_chance: float = 0.3
+    rescale_chance: float = 0.0
+    """Of another number of shards in a life."""
+    unreported_chance: float = 0.0
+    """Of an epoch whose newest event time does not become known."""
+    close_chance: float = 0.5
+    """Of a life that closes what is open when the input ends."""
+    rows: int = 12
+    """About how many rows come between two lives."""
+    lose_chance: float = 0.0
+    """Of the newest commit record being gone when a life begins. For a leader that is alone."""
+    sink_knows: bool = True
+    """Whether the sink can say how far it was published; if not, it only recognises an epoch it shows."""
