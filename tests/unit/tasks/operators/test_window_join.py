@@ -212,3 +212,11 @@ def test_the_rows_of_an_interval_join_are_not_taken_for_those_of_windows() -> No
     found = evolve(Declared(other).begun, declared(joining()), allow_dropped_state=False)
     assert len(found.problems) == 2
     assert "state 'left_rows'" in found.problems[0]
+
+
+def test_a_watermark_before_all_times_closes_nothing() -> None:
+    run = joining("full")
+    before_all = -(1 << 63)
+    result = run.epoch_of([shown(5, "p"), clicked(6, 1)], EventTime(before_all, before_all))
+    assert (result.outputs[""].num_rows, result.outputs["!late"].num_rows) == (0, 0)
+    assert given(run, [], None, 10) == [(0, "p", 1)]

@@ -26,7 +26,7 @@ NEVER_US = -FOREVER_US
 def watermarks(time: EventTime | None) -> tuple[int, int]:
     """Up to where windows were closed before the epoch, and are after it."""
     time = time or EventTime()
-    before, now = (NEVER_US if at is None else at for at in (time.before_us, time.now_us))
+    before, now = (NEVER_US if at is None else max(at, NEVER_US) for at in (time.before_us, time.now_us))
     return before, now
 
 
