@@ -29,8 +29,8 @@ from holdfast.checkpoint.store.records import CommitRecord, ListFile, OperatorSc
 from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.graph.column_types import state_layout
 from holdfast.ids import shard_ranges
+from holdfast.runtime.epoch.outcome import EpochOutcome, take_state
 from holdfast.runtime.epoch.payload_bundle import Bundle
-from holdfast.runtime.epoch.runner import EpochOutcome, _take_state
 from holdfast.state.encoding.keys import GROUP_COLUMN, key_groups_of, routing_hash
 from holdfast.state.files.schema_conversion import Lineage
 from holdfast.storage.checksums import read_extent
@@ -203,7 +203,7 @@ class World:
         bundle = Bundle(self._storage, f"data/{epoch:012d}/bundle-{uuid.uuid4().hex}")
         outcome = EpochOutcome(_plan(epoch, shards))
         for result in results:
-            _take_state(outcome, "op", result, lines, bundle)
+            take_state(outcome, "op", result, lines, bundle)
             for output in result.outputs:
                 data = output.payload.inline or read_extent(self._storage, output.payload.extent)
                 self.shown += unpack_rows(data, "output").to_pylist()

@@ -25,10 +25,10 @@ from holdfast.checkpoint.chain.shard_lines import Line, line_of
 from holdfast.checkpoint.store.records import CommitRecord, PlanRecord
 from holdfast.graph.column_types import state_layout
 from holdfast.ids import shard_ranges
+from holdfast.runtime.epoch.outcome import EpochOutcome, take_state
 from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
-from holdfast.runtime.epoch.runner import EpochOutcome, _take_state
 from holdfast.state.contract import NextDue
 from holdfast.storage.checksums import read_extent
 from holdfast.tasks.keyed import operator_result
@@ -172,7 +172,7 @@ class TimedWorld(World):
         outcome = EpochOutcome(plan)
         bundle = Bundle(self._storage, f"data/{plan.epoch:012d}/bundle-{uuid.uuid4().hex}")
         for result in results:
-            _take_state(outcome, "op", result, lines, bundle)
+            take_state(outcome, "op", result, lines, bundle)
             outcome.staged += [output.payload for output in result.outputs]  # type: ignore[misc]
         bundle.write()
         for delta in outcome.deltas:

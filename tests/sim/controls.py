@@ -30,9 +30,9 @@ from holdfast.ids import CommitNumber
 from holdfast.runtime.epoch import planner
 from holdfast.runtime.epoch import recorded_plans as recorded
 from holdfast.runtime.epoch.committer import Committer
+from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.recorded_plans import recorded_plans
-from holdfast.runtime.epoch.runner import EpochOutcome
 from holdfast.runtime.epoch.watermarks import Watermarks, is_due, to_close
 from holdfast.state.contract import NextDue
 from holdfast.storage.contract import Put, Storage

@@ -42,10 +42,10 @@ from holdfast.graph.job_graph import OperatorNode, Place, SourceNode, WatermarkN
 from holdfast.ids import CommitNumber
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.epoch.committer import Committer
+from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.publisher import Publishing
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
-from holdfast.runtime.epoch.runner import EpochOutcome
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.storage.checksums import read_extent
 from tests.sim.event_time import (

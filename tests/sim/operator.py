@@ -17,7 +17,7 @@ from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import DeltaFile, Extent, PlanRecord, SnapshotFile, StagedFile
 from holdfast.errors import RetryableError
 from holdfast.ids import shard_ranges
-from holdfast.runtime.epoch.runner import EpochOutcome
+from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.state.contract import NextDue, Version
 from holdfast.storage.checksums import checksum, read_extent
 from holdfast.storage.contract import Storage

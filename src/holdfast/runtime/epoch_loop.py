@@ -27,11 +27,12 @@ from holdfast.runtime.epoch.combining import Combining
 from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.list_state import lists_of
 from holdfast.runtime.epoch.lookups import declared_tables, tables_of
+from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.plan_clock import strange_clock
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.publisher import Publishing
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
-from holdfast.runtime.epoch.runner import EpochOutcome, EpochRunner, EpochStart
+from holdfast.runtime.epoch.runner import EpochRunner, EpochStart
 from holdfast.runtime.epoch.schemas_in_force import InForce, operator_schemas
 from holdfast.runtime.epoch.snapshotter import Snapshotter
 from holdfast.runtime.epoch.source_health import SourceHealth

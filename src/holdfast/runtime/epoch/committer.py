@@ -18,8 +18,8 @@ from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import CommitRecord, OperatorSchema, SnapshotFile, UncoordinatedShard
 from holdfast.errors import HoldfastError
 from holdfast.graph.guarantees import Guarantee
+from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.publisher import Publishing, Recipients
-from holdfast.runtime.epoch.runner import EpochOutcome
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 
 COMMITS_IN_FLIGHT = 2

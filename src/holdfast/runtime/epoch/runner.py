@@ -10,65 +10,45 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from holdfast import errors
-from holdfast.checkpoint.chain.plans import input_of
 from holdfast.checkpoint.chain.shard_lines import Lines
 from holdfast.checkpoint.store.records import (
-    DeltaFile,
-    PartitionTime,
-    PlannedSlice,
     PlannedWatermark,
     PlanRecord,
     StagedFile,
-    UncoordinatedShard,
 )
 from holdfast.connectors.contract import (
     MALFORMED,
-    PartitionedReader,
-    PartitionedSource,
-    SiftingReader,
-    Slice,
     SourceReader,
     VerifyingReader,
 )
 from holdfast.errors import EpochFailed, EpochInterrupted, MalformedInput
-from holdfast.graph.event_time import source_of, watermark_nodes
 from holdfast.graph.functions import CoFunction
 from holdfast.graph.job_graph import (
     LATE_ROWS,
     BroadcastConnectNode,
     BroadcastNode,
     ConnectNode,
-    LookupNode,
     OperatorNode,
     OutputNode,
-    SourceNode,
-    StreamNode,
-    TransformNode,
-    UnionNode,
     UnkeyedNode,
-    WatermarkNode,
-    parents_of,
 )
-from holdfast.runtime.epoch.combining import ShardLoad, combined
-from holdfast.runtime.epoch.list_state import Lists, ShardLists, TakenLists, broadcast_lists, take_lists
-from holdfast.runtime.epoch.looked_up import looked_up
-from holdfast.runtime.epoch.observed_times import NewestTimes, ObservedTimes
+from holdfast.runtime.epoch.combining import combined
+from holdfast.runtime.epoch.epoch_frames import EpochFrames, Untold, slice_of
+from holdfast.runtime.epoch.list_state import Lists, broadcast_lists, take_lists
+from holdfast.runtime.epoch.outcome import EpochOutcome, take_state
 from holdfast.runtime.epoch.payload_bundle import Bundle
-from holdfast.runtime.epoch.program import Program, Stage, apply_transform, union_frames
-from holdfast.runtime.epoch.set_aside import Counts, RowsAside, malformed_input, rows_aside
-from holdfast.runtime.epoch.two_inputs import connected_frame
+from holdfast.runtime.epoch.program import Program, Stage
+from holdfast.runtime.epoch.set_aside import malformed_input, rows_aside
 from holdfast.runtime.placement import Placement, shard_expression
 from holdfast.runtime.spark_failures import explained
 from holdfast.runtime.spark_session import describe_jobs
-from holdfast.state.contract import NextDue, Version
 from holdfast.state.encoding.keys import GROUP_COLUMN
-from holdfast.state.encoding.types import frame_ddl
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
 from holdfast.tasks.keyed import run_operator, run_operator_grouped, run_stage
@@ -77,63 +57,20 @@ from holdfast.tasks.messages import (
     BroadcastLists,
     EpochWork,
     KeyedTask,
-    Payload,
     StageTask,
     TaskResult,
-    UncoordinatedResult,
     UnkeyedTask,
     Workspace,
     decode_result,
 )
 from holdfast.tasks.operators.result import EventTime
 from holdfast.tasks.operators.two_inputs import SideOrder
-from holdfast.tasks.task_output import StagedReader
 from holdfast.tasks.unkeyed import run_unkeyed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SHARD_COLUMN = "__hf_shard"
-BROADCAST_BYTES = 8 << 20
-"""Copies of tables up to this size (compressed) are handed whole to every task that joins with them."""
-
-
-@dataclass
-class EpochOutcome:
-    """What an epoch did. Durable, and not yet committed."""
-
-    plan: PlanRecord
-    rows: int = 0
-    seconds: float = 0.0
-    deltas: list[DeltaFile] = field(default_factory=list)
-    staged: list[StagedFile] = field(default_factory=list)
-    versions: dict[tuple[str, int], Version] = field(default_factory=dict)
-    state_bytes: dict[tuple[str, int], int] = field(default_factory=dict)
-    executors: dict[tuple[str, int], str] = field(default_factory=dict)
-    timings_ms: dict[str, float] = field(default_factory=dict)
-    arrivals: dict[str, int] = field(default_factory=dict)
-    loads: dict[str, list[ShardLoad]] = field(default_factory=dict)
-    """Operator -> what its shards had, those that had rows."""
-    lists: TakenLists = field(default_factory=TakenLists)
-    uncoordinated: dict[tuple[str, int], UncoordinatedResult] = field(default_factory=dict)
-    uncoordinated_shards: list[UncoordinatedShard] = field(default_factory=list)
-    """How shards stand whose keys are saved on their own, for the commit."""
-    next_due: dict[tuple[str, int], NextDue | None] = field(default_factory=dict)
-    late: dict[str, int] = field(default_factory=dict)
-    """Operator uid -> rows whose windows were closed."""
-    times: dict[str, dict[str, int | None]] = field(default_factory=dict)
-    """Source uid -> partition -> the newest event time that was read."""
-    silent: dict[str, list[str]] = field(default_factory=dict)
-    """Source uid -> its partitions of which no rows were read."""
-    event_times: dict[str, dict[str, PartitionTime]] = field(default_factory=dict)
-    """How far the event time of every source is after the epoch, for the commit."""
-    set_aside: dict[str, RowsAside] = field(default_factory=dict)
-    """Source uid -> rows of the epoch that it could not parse."""
-
-    @cached_property
-    def input(self) -> str:
-        """Names the rows that the epoch read."""
-        return input_of(self.plan)
 
 
 @dataclass(frozen=True)
@@ -163,10 +100,7 @@ class EpochRunner:
     term: int = 0
     _proved_empty: set[str] = field(default_factory=set, init=False)
     """Streams whose input Spark once proved empty: its tasks are kept from then on."""
-    _uncounted: set[str] = field(default_factory=set, init=False)
-    """Sources of which Spark does not count the rows: malformed ones are looked for in every epoch."""
-    _unobserved: set[str] = field(default_factory=set, init=False)
-    """Sources whose newest event time Spark once left out: a job of its own finds it from then on."""
+    _untold: Untold = field(default_factory=Untold, init=False)
 
     def run(self, start: EpochStart) -> EpochOutcome:
         """Run the epoch. EpochFailed: Spark gave up. UserCodeError: the user's function did. InputVanished:
@@ -174,7 +108,9 @@ class EpochRunner:
         """
         began, plan = time.perf_counter(), start.plan
         outcome = EpochOutcome(plan, rows=sum(part.rows or 0 for part in plan.slices.values()))
-        frames = _EpochFrames(self, plan)
+        frames = EpochFrames(
+            self.spark, self.program, self.readers, self.workspace.storage_url, plan, self._untold
+        )
         # Unique: after a rewind this very run may run a plan again, while older commits name the first.
         name = f"data/{plan.epoch:012d}/{self.run_name}-{plan.attempt}-bundle-{uuid.uuid4().hex}"
         bundle = Bundle(self.storage, name)
@@ -193,7 +129,8 @@ class EpochRunner:
                 frames.broadcast[stage.node] = broadcast_lists(start.lists[stage.node.uid], results)
             for result in sorted(results, key=lambda result: result.shard):
                 if isinstance(stage.node, OperatorNode):
-                    _take_state(outcome, stage, result, start.lines, bundle)
+                    late_is_read = LATE_ROWS in stage.outputs
+                    take_state(outcome, stage.node.uid, result, start.lines, bundle, late_is_read)
                 self._take_outputs(outcome, stage, result, frames, bundle)
             if plan.slices and not isinstance(stage.node, BroadcastNode):
                 # Of sources that do not say how many: what the first stage was given. Without any slice, it
@@ -215,7 +152,7 @@ class EpochRunner:
     def _malformed(self, plan: PlanRecord, failure: EpochFailed) -> MalformedInput | None:
         if MALFORMED not in str(failure):
             return None
-        slices = {uid: _slice_of(part) for uid, part in plan.slices.items() if not part.skipped}
+        slices = {uid: slice_of(part) for uid, part in plan.slices.items() if not part.skipped}
         return malformed_input(self.spark, plan.epoch, slices, self.readers)
 
     def verify(self, plan: PlanRecord) -> None:
@@ -223,9 +160,9 @@ class EpochRunner:
         for uid, part in plan.slices.items():
             reader = self.readers[uid]
             if not part.skipped and isinstance(reader, VerifyingReader):
-                reader.verify(_slice_of(part))
+                reader.verify(slice_of(part))
 
-    def _run_stage(self, stage: Stage, frames: _EpochFrames, start: EpochStart) -> list[TaskResult]:
+    def _run_stage(self, stage: Stage, frames: EpochFrames, start: EpochStart) -> list[TaskResult]:
         plan = start.plan
         what = f"epoch {plan.epoch} of {self.program.graph.name}: {stage.stream}"
         describe_jobs(self.spark, f"holdfast {what}")
@@ -254,7 +191,7 @@ class EpochRunner:
         return self._one_per_shard(stage, job, lambda: frames.input(node), shards, what)
 
     def _combined(
-        self, stage: Stage, node: OperatorNode, task: KeyedTask, frames: _EpochFrames, what: str
+        self, stage: Stage, node: OperatorNode, task: KeyedTask, frames: EpochFrames, what: str
     ) -> list[TaskResult] | None:
         """The results of an operator's job over combined rows. None: some are late and wanted as they are, so
         that nothing of the job counts."""
@@ -307,7 +244,7 @@ class EpochRunner:
         )
 
     def _keyed_task(
-        self, stage: Stage, node: OperatorNode, start: EpochStart, frames: _EpochFrames
+        self, stage: Stage, node: OperatorNode, start: EpochStart, frames: EpochFrames
     ) -> KeyedTask:
         form = self.program.forms[node.uid]
         return KeyedTask(
@@ -331,7 +268,7 @@ class EpochRunner:
             broadcast=self._broadcast(node, frames),
         )
 
-    def _broadcast(self, node: OperatorNode, frames: _EpochFrames) -> BroadcastLists | None:
+    def _broadcast(self, node: OperatorNode, frames: EpochFrames) -> BroadcastLists | None:
         if not isinstance(node, BroadcastConnectNode):
             return None
         layout = self.program.forms[node.broadcast.uid].layout
@@ -361,7 +298,7 @@ class EpochRunner:
         return self.placement.run(placed, SHARD_COLUMN, shards, _grouped(task), RESULT_SCHEMA)
 
     def _take_outputs(
-        self, outcome: EpochOutcome, stage: Stage, result: TaskResult, frames: _EpochFrames, bundle: Bundle
+        self, outcome: EpochOutcome, stage: Stage, result: TaskResult, frames: EpochFrames, bundle: Bundle
     ) -> None:
         """Take a chosen result's rows: for the stages that read them, and for the sinks."""
         # Sinks tell the parts of an epoch apart by their numbers: those of a broadcast half come last.
@@ -382,45 +319,6 @@ class EpochRunner:
                         input=outcome.input,
                     )
                 )
-
-
-def _take_state(
-    outcome: EpochOutcome, stage: Stage, result: TaskResult, lines: Lines, bundle: Bundle
-) -> None:
-    """Take a chosen result's state changes, and what it says of itself."""
-    assert isinstance(stage.node, OperatorNode)
-    uid = stage.node.uid
-    key = (uid, result.shard)
-    outcome.executors[key] = f"{result.host}:{result.executor}"
-    for name, spent in result.timings_ms.items():
-        outcome.timings_ms[name] = max(outcome.timings_ms.get(name, 0.0), spent)
-    if result.arrival:
-        outcome.arrivals[result.arrival] = outcome.arrivals.get(result.arrival, 0) + 1
-    if result.version is None:
-        return
-    late = result.late if LATE_ROWS in stage.outputs else 0
-    outcome.loads.setdefault(uid, []).append(ShardLoad(result.rows, result.partial_rows, late))
-    outcome.versions[key] = result.version
-    outcome.next_due[key] = result.next_due
-    if result.late:
-        outcome.late[uid] = outcome.late.get(uid, 0) + result.late
-    outcome.state_bytes[key] = result.state_bytes
-    if result.uncoordinated is not None:
-        outcome.uncoordinated[key] = result.uncoordinated
-    if result.delta is not None:
-        line = lines[key]
-        outcome.deltas.append(
-            DeltaFile(
-                operator=uid,
-                first_group=line.groups.first,
-                end_group=line.groups.end,
-                version=result.version,
-                parent=line.version,
-                extent=bundle.place(result.delta),
-                entries=result.entries,
-                next_due=result.next_due,
-            )
-        )
 
 
 def _unkeyed_job(
@@ -478,149 +376,3 @@ def chosen_results(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
             f"{what} gave two results for one shard ({sorted(shards)}); nothing of it became visible"
         )
     return results
-
-
-class _EpochFrames:
-    """The DataFrames of one epoch: sources read by plan, transforms on top, staged rows where they have been
-    computed. Spark computes them when a stage's job runs.
-    """
-
-    def __init__(self, runner: EpochRunner, plan: PlanRecord) -> None:
-        self._runner, self._plan = runner, plan
-        self._staged: dict[str, list[Payload]] = {}
-        self._sources: dict[str, DataFrame] = {}
-        self.observed = ObservedTimes(runner._unobserved)
-        self.counts = Counts(runner._uncounted)
-        self.broadcast: dict[BroadcastNode, ShardLists] = {}
-        """What the chosen results of this epoch have made of broadcast states."""
-
-    def add(self, stream: str, payload: Payload) -> None:
-        """Take staged rows of a stream, to be read by later stages of this epoch."""
-        self._staged.setdefault(stream, []).append(payload)
-
-    def input(self, node: OperatorNode) -> DataFrame:
-        """The rows that an operator reads."""
-        if isinstance(node, ConnectNode):
-            return connected_frame(node, self.frame(node.parent), self.frame(node.right))
-        return self.frame(node.parent)
-
-    def frame(self, node: StreamNode) -> DataFrame:
-        """The rows of a stream: staged ones if the stream is staged."""
-        if node in self._runner.program.streams:
-            return self._staged_frame(self._runner.program.streams[node])
-        return self.computed(node)
-
-    def surely_empty(self, node: StreamNode) -> bool:
-        """Whether a stream is known to have no rows in this epoch. A transform may make some of none."""
-        if node in self._runner.program.streams:
-            return not self._staged.get(self._runner.program.streams[node])
-        if isinstance(node, SourceNode):
-            planned = self._plan.slices.get(node.uid)
-            return planned is None or planned.skipped
-        return not isinstance(node, TransformNode) and all(map(self.surely_empty, parents_of(node)))
-
-    def computed(self, node: StreamNode) -> DataFrame:
-        """The rows of a stream, computed from what it reads."""
-        if isinstance(node, SourceNode):
-            return self._source(node)
-        if isinstance(node, TransformNode):
-            return apply_transform(node, self.frame(node.parent))
-        if isinstance(node, WatermarkNode):
-            return self._watermarked(node)
-        if isinstance(node, LookupNode):
-            return looked_up(node, self.frame(node.parent), self._table(node.uid))
-        if isinstance(node, OutputNode) and isinstance(node.parent, SourceNode):
-            return self._malformed(node.parent)
-        assert isinstance(node, UnionNode), f"{node} is computed by its operator"
-        return union_frames([self.frame(parent) for parent in node.parents])
-
-    def _source(self, node: SourceNode) -> DataFrame:
-        if node.uid not in self._sources:
-            planned = self._plan.slices.get(node.uid)
-            if planned is None or planned.skipped:
-                frame = self._runner.spark.createDataFrame([], node.source.schema)
-            else:
-                frame = self._read(node, _slice_of(planned))
-            self._sources[node.uid] = frame
-        return self._sources[node.uid]
-
-    def _watermarked(self, node: WatermarkNode) -> DataFrame:
-        frame, source = self.frame(node.parent), source_of(node)
-        assert source is not None
-        part = self._plan.slices.get(source.uid)
-        if part is None or part.skipped:
-            return frame
-        return self.observed.watch(source.uid, frame, self._times(source, node.column)[0])
-
-    def newest_times(self) -> tuple[dict[str, dict[str, int | None]], dict[str, list[str]]]:
-        """Source uid -> partition -> the newest event time in its slice; and the partitions without rows."""
-        found: dict[str, dict[str, int | None]] = {}
-        without: dict[str, list[str]] = {}
-        for uid, node in watermark_nodes(self._runner.program.graph).items():
-            part, source = self._plan.slices.get(uid), source_of(node)
-            if part is not None and not part.skipped and source is not None:
-                times, without[uid] = self._times(source, node.column)
-                newest = self.observed.newest(uid)
-                found[uid] = times.now(self.frame(node.parent)) if newest is None else newest
-        return found, without
-
-    def _times(self, source: SourceNode, column: str) -> tuple[NewestTimes, list[str]]:
-        """What to find of a source's slice; and its partitions that have no rows in it."""
-        reader = self._runner.readers[source.uid]
-        if not isinstance(source.source, PartitionedSource):
-            return NewestTimes(column), []
-        assert isinstance(reader, PartitionedReader)
-        partitions = reader.partitions(_slice_of(self._plan.slices[source.uid]))
-        with_rows = tuple(name for name, has_rows in partitions.items() if has_rows)
-        without = [name for name, has_rows in partitions.items() if not has_rows]
-        return NewestTimes(column, source.source.partition_column, with_rows), without
-
-    def _read(self, node: SourceNode, slice: Slice) -> DataFrame:
-        reader, spark = self._runner.readers[node.uid], self._runner.spark
-        if node.on_error == "fail":
-            return reader.frame(spark, slice)
-        assert isinstance(reader, SiftingReader)
-        return self.counts.watch(node.uid, reader.sifted(spark, slice))
-
-    def all_fit(self, uid: str) -> bool:
-        """Whether it is certain that the epoch sets no row of a source aside."""
-        planned = self._plan.slices.get(uid)
-        return planned is None or planned.skipped or self.counts.all_fit(uid)
-
-    def _malformed(self, node: SourceNode) -> DataFrame:
-        from pyspark.sql.functions import lit
-
-        reader = self._runner.readers[node.uid]
-        assert isinstance(reader, SiftingReader)
-        found = reader.malformed(self._runner.spark, _slice_of(self._plan.slices[node.uid]))
-        return found.withColumn("epoch", lit(self._plan.epoch).cast("long"))
-
-    def _table(self, uid: str) -> DataFrame:
-        """The copy of a lookup's table that the plan names."""
-        from pyspark.sql.functions import broadcast
-
-        extents = self._plan.tables[uid].extents
-        payloads = tuple(
-            Payload(checksum=extent.checksum, length=extent.length, extent=extent) for extent in extents
-        )
-        frame = self._stored_frame(payloads, self._runner.program.tables[uid])
-        # Spark does not know how small it is, and would sort both sides.
-        return broadcast(frame) if sum(each.length for each in extents) <= BROADCAST_BYTES else frame
-
-    def _staged_frame(self, stream: str) -> DataFrame:
-        schema = self._runner.program.schemas[stream]
-        return self._stored_frame(tuple(self._staged.get(stream, ())), schema)
-
-    def _stored_frame(self, payloads: tuple[Payload, ...], schema: pa.Schema) -> DataFrame:
-        ddl = frame_ddl(schema)
-        if not payloads:
-            return self._runner.spark.createDataFrame([], ddl)
-        reader = StagedReader(self._runner.workspace.storage_url, payloads, schema)
-        return self._runner.spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(reader, ddl)
-
-
-def _slice_of(planned: PlannedSlice) -> Slice:
-    """A recorded slice, as its source takes it."""
-    return Slice(
-        planned.start, planned.end, planned.rows, planned.detail, planned.notes, planned.replaces_notes
-    )

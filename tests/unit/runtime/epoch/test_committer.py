@@ -25,8 +25,8 @@ from holdfast.errors import SeatLost, StorageError
 from holdfast.runtime.control.commit_permit import Permit
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.epoch.committer import Committer
+from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.publisher import Publishing, Recipients
-from holdfast.runtime.epoch.runner import EpochOutcome
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.progress import Listener, Progress
 from holdfast.state.contract import Version

@@ -1,0 +1,216 @@
+"""The DataFrames of one epoch, as far as Spark has to compute them.
+
+Always true: what a stage reads is what its plan names: slices of sources, rows that stages before it staged,
+copies of tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from holdfast.checkpoint.store.records import PlannedSlice, PlanRecord
+from holdfast.connectors.contract import (
+    PartitionedReader,
+    PartitionedSource,
+    SiftingReader,
+    Slice,
+    SourceReader,
+)
+from holdfast.graph.event_time import source_of, watermark_nodes
+from holdfast.graph.job_graph import (
+    BroadcastNode,
+    ConnectNode,
+    LookupNode,
+    OperatorNode,
+    OutputNode,
+    SourceNode,
+    StreamNode,
+    TransformNode,
+    UnionNode,
+    WatermarkNode,
+    parents_of,
+)
+from holdfast.runtime.epoch.list_state import ShardLists
+from holdfast.runtime.epoch.looked_up import looked_up
+from holdfast.runtime.epoch.observed_times import NewestTimes, ObservedTimes
+from holdfast.runtime.epoch.program import Program, apply_transform, union_frames
+from holdfast.runtime.epoch.set_aside import Counts
+from holdfast.runtime.epoch.two_inputs import connected_frame
+from holdfast.state.encoding.types import frame_ddl
+from holdfast.tasks.messages import Payload
+from holdfast.tasks.task_output import StagedReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BROADCAST_BYTES = 8 << 20
+"""Copies of tables up to this size (compressed) are handed whole to every task that joins with them."""
+
+
+@dataclass(frozen=True)
+class Untold:
+    """Sources of which Spark once left out what it was to observe: other ways are used from then on."""
+
+    counts: set[str] = field(default_factory=set)
+    """How many rows are malformed: these are looked for in every epoch."""
+    times: set[str] = field(default_factory=set)
+    """The newest event time: a job of its own finds it."""
+
+
+class EpochFrames:
+    """The DataFrames of one epoch: sources read by plan, transforms on top, staged rows where they have been
+    computed. Spark computes them when a stage's job runs.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        program: Program,
+        readers: Mapping[str, SourceReader],
+        storage_url: str,
+        plan: PlanRecord,
+        untold: Untold,
+    ) -> None:
+        self._spark, self._program, self._readers = spark, program, readers
+        self._storage_url, self._plan = storage_url, plan
+        self._staged: dict[str, list[Payload]] = {}
+        self._sources: dict[str, DataFrame] = {}
+        self.observed = ObservedTimes(untold.times)
+        self.counts = Counts(untold.counts)
+        self.broadcast: dict[BroadcastNode, ShardLists] = {}
+        """What the chosen results of this epoch have made of broadcast states."""
+
+    def add(self, stream: str, payload: Payload) -> None:
+        """Take staged rows of a stream, to be read by later stages of this epoch."""
+        self._staged.setdefault(stream, []).append(payload)
+
+    def input(self, node: OperatorNode) -> DataFrame:
+        """The rows that an operator reads."""
+        if isinstance(node, ConnectNode):
+            return connected_frame(node, self.frame(node.parent), self.frame(node.right))
+        return self.frame(node.parent)
+
+    def frame(self, node: StreamNode) -> DataFrame:
+        """The rows of a stream: staged ones if the stream is staged."""
+        if node in self._program.streams:
+            return self._staged_frame(self._program.streams[node])
+        return self.computed(node)
+
+    def surely_empty(self, node: StreamNode) -> bool:
+        """Whether a stream is known to have no rows in this epoch. A transform may make some of none."""
+        if node in self._program.streams:
+            return not self._staged.get(self._program.streams[node])
+        if isinstance(node, SourceNode):
+            planned = self._plan.slices.get(node.uid)
+            return planned is None or planned.skipped
+        return not isinstance(node, TransformNode) and all(map(self.surely_empty, parents_of(node)))
+
+    def computed(self, node: StreamNode) -> DataFrame:
+        """The rows of a stream, computed from what it reads."""
+        if isinstance(node, SourceNode):
+            return self._source(node)
+        if isinstance(node, TransformNode):
+            return apply_transform(node, self.frame(node.parent))
+        if isinstance(node, WatermarkNode):
+            return self._watermarked(node)
+        if isinstance(node, LookupNode):
+            return looked_up(node, self.frame(node.parent), self._table(node.uid))
+        if isinstance(node, OutputNode) and isinstance(node.parent, SourceNode):
+            return self._malformed(node.parent)
+        assert isinstance(node, UnionNode), f"{node} is computed by its operator"
+        return union_frames([self.frame(parent) for parent in node.parents])
+
+    def _source(self, node: SourceNode) -> DataFrame:
+        if node.uid not in self._sources:
+            planned = self._plan.slices.get(node.uid)
+            if planned is None or planned.skipped:
+                frame = self._spark.createDataFrame([], node.source.schema)
+            else:
+                frame = self._read(node, slice_of(planned))
+            self._sources[node.uid] = frame
+        return self._sources[node.uid]
+
+    def _watermarked(self, node: WatermarkNode) -> DataFrame:
+        frame, source = self.frame(node.parent), source_of(node)
+        assert source is not None
+        part = self._plan.slices.get(source.uid)
+        if part is None or part.skipped:
+            return frame
+        return self.observed.watch(source.uid, frame, self._times(source, node.column)[0])
+
+    def newest_times(self) -> tuple[dict[str, dict[str, int | None]], dict[str, list[str]]]:
+        """Source uid -> partition -> the newest event time in its slice; and the partitions without rows."""
+        found: dict[str, dict[str, int | None]] = {}
+        without: dict[str, list[str]] = {}
+        for uid, node in watermark_nodes(self._program.graph).items():
+            part, source = self._plan.slices.get(uid), source_of(node)
+            if part is not None and not part.skipped and source is not None:
+                times, without[uid] = self._times(source, node.column)
+                newest = self.observed.newest(uid)
+                found[uid] = times.now(self.frame(node.parent)) if newest is None else newest
+        return found, without
+
+    def _times(self, source: SourceNode, column: str) -> tuple[NewestTimes, list[str]]:
+        """What to find of a source's slice; and its partitions that have no rows in it."""
+        reader = self._readers[source.uid]
+        if not isinstance(source.source, PartitionedSource):
+            return NewestTimes(column), []
+        assert isinstance(reader, PartitionedReader)
+        partitions = reader.partitions(slice_of(self._plan.slices[source.uid]))
+        with_rows = tuple(name for name, has_rows in partitions.items() if has_rows)
+        without = [name for name, has_rows in partitions.items() if not has_rows]
+        return NewestTimes(column, source.source.partition_column, with_rows), without
+
+    def _read(self, node: SourceNode, slice: Slice) -> DataFrame:
+        reader, spark = self._readers[node.uid], self._spark
+        if node.on_error == "fail":
+            return reader.frame(spark, slice)
+        assert isinstance(reader, SiftingReader)
+        return self.counts.watch(node.uid, reader.sifted(spark, slice))
+
+    def all_fit(self, uid: str) -> bool:
+        """Whether it is certain that the epoch sets no row of a source aside."""
+        planned = self._plan.slices.get(uid)
+        return planned is None or planned.skipped or self.counts.all_fit(uid)
+
+    def _malformed(self, node: SourceNode) -> DataFrame:
+        from pyspark.sql.functions import lit
+
+        reader = self._readers[node.uid]
+        assert isinstance(reader, SiftingReader)
+        found = reader.malformed(self._spark, slice_of(self._plan.slices[node.uid]))
+        return found.withColumn("epoch", lit(self._plan.epoch).cast("long"))
+
+    def _table(self, uid: str) -> DataFrame:
+        """The copy of a lookup's table that the plan names."""
+        from pyspark.sql.functions import broadcast
+
+        extents = self._plan.tables[uid].extents
+        payloads = tuple(
+            Payload(checksum=extent.checksum, length=extent.length, extent=extent) for extent in extents
+        )
+        frame = self._stored_frame(payloads, self._program.tables[uid])
+        # Spark does not know how small it is, and would sort both sides.
+        return broadcast(frame) if sum(each.length for each in extents) <= BROADCAST_BYTES else frame
+
+    def _staged_frame(self, stream: str) -> DataFrame:
+        schema = self._program.schemas[stream]
+        return self._stored_frame(tuple(self._staged.get(stream, ())), schema)
+
+    def _stored_frame(self, payloads: tuple[Payload, ...], schema: pa.Schema) -> DataFrame:
+        ddl = frame_ddl(schema)
+        if not payloads:
+            return self._spark.createDataFrame([], ddl)
+        reader = StagedReader(self._storage_url, payloads, schema)
+        return self._spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(reader, ddl)
+
+
+def slice_of(planned: PlannedSlice) -> Slice:
+    """A recorded slice, as its source takes it."""
+    return Slice(
+        planned.start, planned.end, planned.rows, planned.detail, planned.notes, planned.replaces_notes
+    )
