@@ -180,6 +180,8 @@ def main() -> None:
     if given.slices <= WARM_UP:
         parser.error(f"{given.slices} slices leave nothing to measure; give {WARM_UP + 1} or more")
     started, load = time.monotonic(), round(os.getloadavg()[0], 1)
+    about: dict[str, Any] = {"slice": given.slice, "rate": given.rate, "cores": CORES, "load_before": load}
+    about["started"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     if load > CORES / 4:
         print(f"the machine is busy (load {load}): these numbers will be too low", file=sys.stderr)
     spark = session()
@@ -189,8 +191,6 @@ def main() -> None:
     spark.stop()
     for told in summary(results):
         print(told)
-    about = {"slice": given.slice, "rate": given.rate, "cores": CORES, "load_before": load}
-    about["started"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     about["seconds"] = round(time.monotonic() - started)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps({"about": about, "results": results}, indent=2))
