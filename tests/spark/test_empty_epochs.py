@@ -106,19 +106,19 @@ def test_results_that_are_lost_on_the_way_are_no_empty_epoch(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job whose results did not all arrive is never taken for one without rows."""
-    chosen, lost = runner._chosen, [0]
+    chosen, lost = runner.chosen_results, [0]
 
     def losing(job: Any, what: str) -> Any:
         results = chosen(job, what)
         lost[0] += 1
         return [] if lost[0] == 1 else results
 
-    monkeypatch.setattr(runner, "_chosen", losing)
+    monkeypatch.setattr(runner, "chosen_results", losing)
     keyed, unkeyed = hf.MemorySink(), hf.MemorySink()
     job = both_kinds(lambda frame: frame, keyed, unkeyed)
     run(job, spark, tmp_path / "ck", max_rows_per_epoch=EPOCH_ROWS)
     assert len(keyed.rows()) == len(unkeyed.rows()) == len(ROWS)
 
-    monkeypatch.setattr(runner, "_chosen", lambda job, what: chosen(job, what)[:1])
+    monkeypatch.setattr(runner, "chosen_results", lambda job, what: chosen(job, what)[:1])
     with pytest.raises(hf.EpochFailed, match="gave 1 results for 2 shards"):
         run(both_kinds(lambda frame: frame, keyed, unkeyed), spark, tmp_path / "ck2")

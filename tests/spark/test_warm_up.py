@@ -51,6 +51,10 @@ def test_every_kind_of_stage_is_warmed_up_and_nothing_is_opened_or_written(
     rows = job.source(Unopened([("u", 1)], schema=SCHEMA), uid="rows").transform(doubled, materialize=True)
     keyed = rows.key_by("user").process(Sequence(), uid="sequence")
     keyed.sink(Unshown(), uid="numbered")
+    known = rows.lookup(
+        lambda spark: spark.range(3).selectExpr("string(id) as user", "id"), on="user", uid="users"
+    )
+    known.sink(Unshown(), uid="known")
     rows.process(Latest(), uid="latest").sink(Unshown(), uid="shown")
     program = compile_graph(job.graph(), spark)
     compiled = len(planned)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.chain.shard_lines import Line, Lines
-from holdfast.checkpoint.store.records import PlannedSlice, PlanRecord
+from holdfast.checkpoint.store.records import PlannedSlice, PlanRecord, TableCopy
 from holdfast.connectors.contract import Json, Slice
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.list_state import OperatorLists, shards_of
@@ -24,7 +24,7 @@ from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import default_parallelism
 from holdfast.state.contract import EMPTY_VERSION, NextDue
-from holdfast.state.encoding.types import frame_ddl, parse_schema
+from holdfast.state.encoding.types import frame_ddl, parse_schema, schema_ddl
 from holdfast.state.local.backends import backend_named
 from holdfast.storage.urls import open_storage
 
@@ -66,6 +66,10 @@ def _empty_plan(program: Program, shards: int) -> PlanRecord:
     return PlanRecord(
         epoch=0, attempt=0, term=0, run=WARM_UP, parent=0, fingerprint="", parallelism=shards, clock_ms=0,
         slices={node.uid: nothing for node in program.graph.sources},
+        tables={
+            uid: TableCopy(epoch=0, read_ms=0, columns=schema_ddl(columns), rows=0)
+            for uid, columns in program.tables.items()
+        },
     )  # fmt: skip
 
 
