@@ -155,6 +155,8 @@ class World:
         """The newest commit record is gone, as after damage or from an older copy. What sinks show stays."""
         if len(self.chain) < 2 or self.chain[-1].rewind_to is not None:
             return
+        if self._would_be_in_doubt(len(self.chain)):
+            return
         lost = self.chain.pop().number
         del self.objects_in(names.COMMITS)[names.commit(lost)]
         for known in (self.views, self.needs, self.lines):
@@ -165,6 +167,13 @@ class World:
         self.seen["newest commit lost"] += 1
         self.seen["sink ahead of the chain"] += len(self.shown) > self.views[lost - 1].last_epoch
         self.tell(f"finds commit {lost} lost")
+
+    def _would_be_in_doubt(self, lost: int) -> bool:
+        """Whether the sink shows epochs of a commit that have several plans, and it does not name the one:
+        it does of the last that it shows. Such a replay is refused, and a person has to decide."""
+        told = range(self.views[lost - 1].last_epoch + 1, len(self.shown))
+        plans = self.objects_in(names.PLANS)
+        return any(sum(name.startswith(names.plans_of(epoch)) for name in plans) > 1 for epoch in told)
 
     def show(self, epoch: int, given: Shown, input: str) -> None:
         """The sink's one atomic step: an epoch already shown is left alone."""
