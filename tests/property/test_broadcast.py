@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.checkpoint.store.records import ListFile
+from holdfast.checkpoint.store.records import ListFile, OperatorSchema
 from holdfast.checkpoint.store.schemas import record_of
 from holdfast.graph.broadcast import BroadcastSide
 from holdfast.graph.column_types import state_layout
@@ -85,7 +85,6 @@ class BroadcastWorld(World):
     def __init__(self, root: Path) -> None:
         super().__init__(root, Judge(), ("at",))
         self._half = Lineage.begin(state_layout(HALF, BroadcastSide(Judge()), RULES, ()))
-        self.schemas = (*self.schemas, record_of(self._half))
         self.epochs: list[list[Event]] = []
         self._results: list[TaskResult] = []
 
@@ -98,6 +97,9 @@ class BroadcastWorld(World):
     def held(self) -> OperatorLists:
         """The lists as the newest commit has them."""
         return OperatorLists((_of_shard(self.view.lists.get(HALF, ()), 0),))
+
+    def schemas(self) -> tuple[OperatorSchema, ...]:
+        return *super().schemas(), record_of(self._half)
 
     def broadcast(self, work: EpochWork, rows: list[Any]) -> BroadcastLists:
         rules = [dict(zip(RULES.names, event[1:], strict=True)) for event in rows if event[0] == "rule"]

@@ -103,7 +103,6 @@ class World:
         self._root, self._function, self._order_by, self._input = root, function, order_by, input
         self._lineage = Lineage.begin(state_layout("op", function, input, ("key",)))
         self._schema = record_of(self._lineage)
-        self.schemas: tuple[OperatorSchema, ...] = (self._schema,)
         self._storage = open_storage(str(root / "ck"))
         self._chain = Chain(self._storage, retain=4, manifest_every=3)
         self.view = EMPTY
@@ -138,6 +137,10 @@ class World:
     def time(self) -> EventTime | None:
         """How far event time is in the next epoch."""
         return None
+
+    def schemas(self) -> tuple[OperatorSchema, ...]:
+        """The schemas that the commit of an epoch names."""
+        return (self._schema,)
 
     def broadcast(self, work: EpochWork, rows: list[Any]) -> BroadcastLists | None:
         """What the broadcast rows of an epoch make of broadcast states."""
@@ -216,7 +219,7 @@ class World:
             term=1, run="r", first_epoch=epoch, last_epoch=epoch, attempts={str(epoch): 1},
             clock_ms=self.clock_ms, parallelism=shards, fingerprint="", positions={},
             deltas=tuple(outcome.deltas), snapshots=tuple(snapshots), lists=lists,
-            operators=None if self.view.operators == self.schemas else self.schemas,
+            operators=None if self.view.operators == self.schemas() else self.schemas(),
         )  # fmt: skip
         done = self._chain.commit(self.view, record)
         assert isinstance(done, Committed)

@@ -17,7 +17,7 @@ from holdfast.clock import duration_ms
 from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.window_functions import Reduction, WindowProcess
-from holdfast.state.encoding.layout import TIME_TYPE, StateField, StateKind
+from holdfast.state.encoding.layout import TIME_AND_NUMBER, TIME_TYPE, StateField, StateKind
 from holdfast.state.files.evolution import WINDOW_KEPT
 
 PANES, EMISSIONS, SESSIONS, CLOSINGS, COUNTED = "panes", "emissions", "sessions", "closings", "counted"
@@ -194,10 +194,20 @@ class Windowed:
         if isinstance(self.window, SessionWindow):
             closings = StateField(2, CLOSINGS, StateKind.TIMED, pa.map_(TIME_TYPE, pa.bool_()))
             return StateField(1, SESSIONS, StateKind.VALUE, pa.list_(kept)), closings
-        panes = StateField(1, PANES, StateKind.TIMED, pa.map_(TIME_TYPE, kept))
+        panes = StateField(1, PANES, StateKind.TIMED, pa.map_(self._pane_key, kept))
         if self.emit_every is None:
             return (panes,)
         return panes, StateField(2, EMISSIONS, StateKind.TIMED, pa.map_(TIME_TYPE, pa.int64()))
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether all rows are kept until their windows close."""
+        return isinstance(self.computation, WindowProcess)
+
+    @property
+    def _pane_key(self) -> pa.DataType:
+        # Rows that are kept are written once: every epoch that adds some has an entry of its own.
+        return TIME_AND_NUMBER if self.keeps_rows else TIME_TYPE
 
     def output_schema(self, rows: pa.Schema, key_columns: Sequence[str]) -> pa.Schema:
         """Key columns, the window (its start and end; of a count its number), the results, revision; for

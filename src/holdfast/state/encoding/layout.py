@@ -267,11 +267,6 @@ def time_tail(at_us: int) -> bytes:
     return _PRESENT + (at_us + _SIGN).to_bytes(FIXED_BYTES - 1, "big")
 
 
-def time_of_tail(tail: bytes) -> int:
-    """The inverse of `time_tail`."""
-    return int.from_bytes(tail[1:FIXED_BYTES], "big") - _SIGN
-
-
 def of_time_key(key: bytes, state: StateField) -> tuple[int, bytes]:
     """The time, and the base of the key, that stand in a key of the time index."""
     base, tail = entry_of_time_key(key, state)
@@ -279,13 +274,20 @@ def of_time_key(key: bytes, state: StateField) -> tuple[int, bytes]:
     return int.from_bytes(tail[start : start + FIXED_BYTES - 1], "big") - _SIGN, base
 
 
-def of_time_keys(keys: Sequence[bytes], state: StateField) -> tuple[npt.NDArray[np.int64], list[bytes]]:
-    """The same of many."""
-    head, length = state.time_bytes
-    start, end = PREFIX_BYTES + 1 + head + 1, PREFIX_BYTES + 1 + length
-    words = np.frombuffer(b"".join([key[start : start + FIXED_BYTES - 1] for key in keys]), ">u8")
+def of_time_keys(keys: Sequence[bytes], state: StateField) -> tuple[pa.Array, list[bytes]]:
+    """The map keys, and the bases, that stand in keys of the time index."""
+    start = PREFIX_BYTES + 1
+    end = start + state.time_bytes[1]
     bases = [key[:_GROUP_BYTES] + _KEY_SPACE + key[end:] for key in keys]
-    return (words.astype(np.uint64) ^ np.uint64(_SIGN)).view(np.int64), bases
+    return timed_map_keys([key[start:end] for key in keys], state), bases
+
+
+def timed_map_keys(tails: Sequence[bytes], state: StateField) -> pa.Array:
+    """The map keys of TIMED entries: what follows `base | id` in their keys."""
+    if state.type.key_type == TIME_AND_NUMBER:
+        return times_and_numbers(tails)
+    cells = np.frombuffer(b"".join(tails), _TAGGED)
+    return words_to_array(cells["at"].astype(np.uint64), TIME_TYPE)
 
 
 def entry_of_time_key(key: bytes, state: StateField) -> tuple[bytes, bytes]:
@@ -305,6 +307,7 @@ def times_and_numbers(tails: Sequence[bytes]) -> pa.Array:
     return pa.StructArray.from_arrays([at, number], fields=list(TIME_AND_NUMBER))
 
 
+_TAGGED = np.dtype([("tag", "u1"), ("at", ">u8")])
 _TAGGED_PAIR = np.dtype([("tag", "u1"), ("at_tag", "u1"), ("at", ">u8"), ("n_tag", "u1"), ("number", ">u8")])
 _TIME_SPACE, _KEY_SPACE, _PRESENT = bytes([TIME_SPACE]), bytes([KEY_SPACE]), bytes([PRESENT])
 _SIGN = 1 << 63

@@ -19,9 +19,9 @@ from holdfast.state.encoding.layout import (
     is_shortened,
     of_time_key,
     of_time_keys,
-    time_of_tail,
     time_prefix,
     time_tail,
+    timed_map_keys,
 )
 from holdfast.state.files.changes import Changes
 from holdfast.tasks.operators.result import FOREVER_US
@@ -31,18 +31,19 @@ DueByBase = dict[bytes, list[int]]
 """Base of a key -> its times, in order."""
 
 
-def due_pairs(
+def due_map_keys(
     field: StateField, groups: KeyGroupRange, state: ShardState, until_us: int
-) -> tuple[npt.NDArray[np.int64], list[bytes]]:
-    """The times up to `until_us` that a TIMED state holds, and the base of each; those of a key in order."""
+) -> tuple[pa.Array, list[bytes]]:
+    """The map keys with times up to `until_us` that a TIMED state holds, and the base of each; those of a key
+    in order."""
     return of_time_keys(list(_due_keys(field, groups, state, until_us)), field)
 
 
 def due_times(field: StateField, groups: KeyGroupRange, state: ShardState, until_us: int) -> DueByBase:
     """The times up to `until_us` that a TIMED state holds, by key."""
     found: DueByBase = {}
-    times, bases = due_pairs(field, groups, state, until_us)
-    for at_us, base in zip(times.tolist(), bases, strict=True):
+    times, bases = due_map_keys(field, groups, state, until_us)
+    for at_us, base in zip(times.cast(pa.int64()).to_pylist(), bases, strict=True):
         found.setdefault(base, []).append(at_us)
     return found
 
@@ -63,13 +64,10 @@ def _due_keys(field: StateField, groups: KeyGroupRange, state: ShardState, until
             yield key
 
 
-def times_of_keys(field: StateField, state: ShardState, bases: Iterable[bytes]) -> DueByBase:
-    """All times that a TIMED state holds for these keys."""
-    found: DueByBase = {}
-    for base in bases:
-        prefix = base + field.suffix
-        found[base] = [time_of_tail(key[len(prefix) :]) for key, _ in state.scan(prefix)]
-    return found
+def map_keys_of(field: StateField, state: ShardState, bases: Iterable[bytes]) -> tuple[pa.Array, list[bytes]]:
+    """All map keys that a TIMED state holds for these keys, and the base of each."""
+    found = [(base, key[len(base) + 1 :]) for base in bases for key, _ in state.scan(base + field.suffix)]
+    return timed_map_keys([tail for _, tail in found], field), [base for base, _ in found]
 
 
 def earliest(

@@ -10,6 +10,7 @@ window is emitted when it closes, unless it was emitted before and has not chang
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +21,11 @@ from holdfast.graph.partials import PANE_COLUMN, ROWS_COLUMN, Partials
 from holdfast.graph.windows import EMISSIONS, PANES, REVISION, TimeWindow, Windowed
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import ShardState
-from holdfast.state.encoding.layout import StateLayout
+from holdfast.state.encoding.layout import TIME_AND_NUMBER, StateLayout
 from holdfast.state.files.delta import Changes, EntryChange
-from holdfast.tasks.operators.due import due_pairs, due_times, earliest, times_of_keys, with_keys
+from holdfast.tasks.operators.due import due_map_keys, due_times, earliest, map_keys_of, with_keys
 from holdfast.tasks.operators.result import FOREVER_US, EpochContext, EventTime, OperatorResult
-from holdfast.tasks.operators.shard_rows import KeyedSlice, firsts, numbered
+from holdfast.tasks.operators.shard_rows import Index, KeyedSlice, firsts, numbered
 from holdfast.tasks.operators.windows.computations import Emitting, computation_of, window_table
 from holdfast.tasks.operators.windows.window_rows import (
     NEVER_US,
@@ -82,17 +83,31 @@ def next_close(
 
 @dataclass(frozen=True)
 class _Panes:
-    """Some panes of some keys: parallel columns. `values` has what is kept of each."""
+    """What is kept of some panes of some keys: parallel columns. `entries`: the map keys in state, of which a
+    pane has one, or one for each epoch that added rows to it."""
 
     keys: Numbers
-    starts: Times
+    entries: pa.Array
     values: pa.Array
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def take(self, which: Numbers) -> _Panes:
-        return _Panes(self.keys[which], self.starts[which], self.values.take(pa.array(which)))
+        places = pa.array(which)
+        return _Panes(self.keys[which], self.entries.take(places), self.values.take(places))
+
+    def followed_by(self, other: _Panes) -> _Panes:
+        return _Panes(
+            np.concatenate([self.keys, other.keys]),
+            pa.concat_arrays([self.entries, other.entries]),
+            pa.concat_arrays([self.values, other.values]),
+        )
+
+    @cached_property
+    def starts(self) -> Times:
+        times = self.entries.field(0) if pa.types.is_struct(self.entries.type) else self.entries
+        return np.asarray(times.cast(pa.int64()))
 
     @property
     def revisions(self) -> Times:
@@ -153,44 +168,52 @@ class _WindowRun:
         index = numbered(paired(self.keyed.index.astype(np.int64), row_starts))
         places = firsts(index)
         keys, starts = self.keyed.index[places].astype(np.int64), row_starts[places]
+        entries = self._entries_of_epoch(starts)
         if not len(places):
-            return _Panes(keys, starts, pa.array([], self.field.value_type))
+            return _Panes(keys, entries, pa.array([], self.field.value_type))
         pairs = of_pairs(self.keyed, index, keys)
-        kept = read_timed(self.field, self.state, pairs.bases, starts)
+        if self.function.keeps_rows:
+            kept = pa.nulls(len(places), self.field.value_type)
+        else:
+            kept = read_timed(self.field, self.state, pairs.bases, entries)
         accumulators = self.computation.folded(pairs, kept, self.ctx)
         revisions = pa.array(np.full(len(places), self.ctx.epoch, np.int64))
         values = pa.StructArray.from_arrays([*accumulators, revisions], fields=list(self.field.value_type))
-        return _Panes(keys, starts, values)
+        return _Panes(keys, entries, values)
+
+    def _entries_of_epoch(self, starts: Times) -> pa.Array:
+        """The map keys under which panes are kept that have rows in this epoch."""
+        times = timestamps(starts)
+        if not self.function.keeps_rows:
+            return times
+        numbers = pa.array(np.full(len(starts), self.ctx.epoch, np.int64))
+        return pa.StructArray.from_arrays([times, numbers], fields=list(TIME_AND_NUMBER))
 
     def _to_look_at(self, changed: _Panes) -> _Panes:
         """All panes of the windows that are to be emitted, as they are now, and those to let go of. Where no
         window is emitted these are no more than the changed ones."""
-        bases: list[bytes] = []
-        starts = np.zeros(0, np.int64)
+        entries, bases = map_keys_of(self.field, self.state, self.early.due)
         closes = next_end(self.window, self.before_us) - 1 <= self.now_us
         reopened = (next_ends(self.window, changed.starts) - 1 <= self.before_us).any()
         if closes or reopened or self.time.closing:
             until = FOREVER_US if self.time.closing else self.now_us
-            starts, bases = due_pairs(self.field, self.ctx.groups, self.state, until)
-        for base, times in times_of_keys(self.field, self.state, self.early.due).items():
-            starts, bases = np.append(starts, times), bases + [base] * len(times)
+            due, of_due = due_map_keys(self.field, self.ctx.groups, self.state, until)
+            entries, bases = pa.concat_arrays([entries, due]), bases + of_due
         if not bases and not self.early.due:
             return changed
         self.keyed, numbers = with_keys(self.keyed, self.layout, self.state, [*bases, *self.early.due])
         self.early.numbers = numbers
         keys = np.fromiter(map(numbers.__getitem__, bases), np.int64, len(bases))
-        # What the rows of the epoch are in is not as it is kept; and early results may find a pane again.
-        pairs = numbered(
-            paired(np.concatenate([changed.keys, keys]), np.concatenate([changed.starts, starts]))
+        # An entry may be found twice; and one that the epoch writes is no more as it is kept.
+        found = firsts(
+            _numbered_entries(
+                np.concatenate([changed.keys, keys]), pa.concat_arrays([changed.entries, entries])
+            )
         )
-        others = firsts(pairs)[firsts(pairs) >= len(changed)] - len(changed)
-        keys, starts = keys[others], starts[others]
-        values = read_timed(self.field, self.state, [bases[each] for each in others.tolist()], starts)
-        return _Panes(
-            np.concatenate([keys, changed.keys]),
-            np.concatenate([starts, changed.starts]),
-            pa.concat_arrays([values, changed.values]),
-        )
+        others = found[found >= len(changed)] - len(changed)
+        entries = entries.take(pa.array(others))
+        values = read_timed(self.field, self.state, [bases[each] for each in others.tolist()], entries)
+        return _Panes(keys[others], entries, values).followed_by(changed)
 
     def _emitted(self, panes: _Panes) -> pa.Table:
         """The rows of the windows that are emitted in this epoch."""
@@ -250,13 +273,10 @@ class _WindowRun:
         gone = ~self._can_change(panes.starts)
         if not len(kept) and not gone.any():
             return
-        gone_keys, gone_starts = panes.keys[gone], panes.starts[gone]
-        changes.entries[PANES] = EntryChange(
-            np.concatenate([kept.keys, gone_keys]),
-            timestamps(np.concatenate([kept.starts, gone_starts])),
-            pa.concat_arrays([kept.values, pa.nulls(len(gone_keys), self.field.value_type)]),
-            np.arange(len(kept) + len(gone_keys)) >= len(kept),
-        )
+        let_go = panes.take(np.flatnonzero(gone))
+        both = kept.followed_by(replace(let_go, values=pa.nulls(len(let_go), self.field.value_type)))
+        deleted = np.arange(len(both)) >= len(kept)
+        changes.entries[PANES] = EntryChange(both.keys, both.entries, both.values, deleted)
 
     def _can_change(self, starts: Times) -> Flags:
         last = last_ends(self.window, starts) - 1 + self.function.lateness_us
@@ -280,7 +300,7 @@ class _EarlyResults:
             self._field = layout.field(EMISSIONS)
             self.due = due_times(self._field, ctx.groups, state, ctx.clock_ms * 1_000)
             for base, times in self.due.items():
-                epochs = read_timed(self._field, state, [base] * len(times), np.array(times, np.int64))
+                epochs = read_timed(self._field, state, [base] * len(times), timestamps(np.array(times)))
                 self._since[base] = min(epochs.to_pylist())
 
     def wanted(self, keys: Numbers, newest: Times) -> Flags:
@@ -300,7 +320,7 @@ class _EarlyResults:
         due = [(self.numbers[base], time) for base, times in self.due.items() for time in times]
         keys = np.unique(changed)
         bases = [keyed.bases[key] for key in keys.tolist()]
-        known = read_timed(self._field, self._state, bases, np.full(len(keys), at, np.int64))
+        known = read_timed(self._field, self._state, bases, timestamps(np.full(len(keys), at, np.int64)))
         keys = keys[np.asarray(known.is_null())]
         if not due and not len(keys):
             return
@@ -312,6 +332,13 @@ class _EarlyResults:
             pa.array(np.full(len(rows), self._ctx.epoch, np.int64)),
             np.arange(len(rows)) >= len(keys),
         )
+
+
+def _numbered_entries(keys: Numbers, entries: pa.Array) -> Index:
+    """A number for each entry of a key, by its first place."""
+    for part in entries.flatten() if pa.types.is_struct(entries.type) else [entries]:
+        keys = paired(keys, np.asarray(part.cast(pa.int64())))
+    return numbered(keys)
 
 
 def _time_window(function: Windowed) -> TimeWindow:

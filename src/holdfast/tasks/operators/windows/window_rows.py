@@ -74,9 +74,9 @@ def of_pairs(keyed: KeyedSlice, index: npt.NDArray[np.int32], keys: Numbers) -> 
     )
 
 
-def read_timed(field: StateField, state: ShardState, bases: list[bytes], times: Times) -> pa.Array:
-    """Entries of a TIMED state, by key and time; null where there is none."""
-    tails, _ = map_tails(field, timestamps(times))
+def read_timed(field: StateField, state: ShardState, bases: list[bytes], map_keys: pa.Array) -> pa.Array:
+    """Entries of a TIMED state, by key and map key; null where there is none."""
+    tails, _ = map_tails(field, map_keys)
     keys = [base + field.suffix + tail for base, tail in zip(bases, tails, strict=True)]
     return field.codec.decode(state.get_many(keys))
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import DefinitionError, UserCodeError
 from holdfast.graph.window_functions import Reduction, WindowFunction, WindowProcess
-from holdfast.graph.windows import Windowed, count_window, session, sliding, tumbling
+from holdfast.graph.windows import PANES, Windowed, count_window, session, sliding, tumbling
 from holdfast.tasks.operators.result import EventTime
 from tests.unit.tasks.operators.operator_kit import Harness
 
@@ -59,6 +59,20 @@ def test_a_function_sees_all_rows_of_a_window_from_several_epochs_in_the_order_o
         ("ann", 1, 8, 10.0, 3), ("ann", 2, 7, 10.0, 3), ("bob", 1, 9, 10.0, 3),
     ]  # fmt: skip
     assert seen(run.epoch_of([], time(10, 20)), *columns) == [("ann", 1, 3, 10.0, 4)]
+    assert run.state.entries == {}
+
+
+def test_rows_that_are_kept_are_written_once_and_not_read_before_their_window_closes() -> None:
+    """However many epochs add to a window, each writes what it adds."""
+    run = harness(WindowProcess(TopTwo()))
+    for epoch in range(1, 6):
+        gets = run.state.get_manys
+        result = run.epoch_of(rows((epoch, epoch), (9 - epoch, epoch)), time(None, None))
+        change = result.changes.entries[PANES]
+        assert [len(kept["rows"]) for kept in change.values.to_pylist()] == [2]
+        assert run.state.get_manys == gets
+    closing = run.epoch_of([], time(None, 10))
+    assert seen(closing, "place", "value") == [(1, 5), (2, 5)]
     assert run.state.entries == {}
 
 
