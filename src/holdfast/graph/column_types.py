@@ -110,7 +110,9 @@ def output_schemas(function: StatefulFunction, rows: pa.Schema, key: tuple[str, 
     if isinstance(function, Aggregation):
         return {MAIN_OUTPUT: function.output_schema(rows, key)}
     if isinstance(function, Windowed | TimeJoin):
-        return {MAIN_OUTPUT: function.output_schema(rows, key), LATE_ROWS: function.late_schema(rows)}
+        outputs = {MAIN_OUTPUT: function.output_schema(rows, key)}
+        # Windows that are counted go by no time: nothing is late.
+        return outputs if function.on is None else {**outputs, LATE_ROWS: function.late_schema(rows)}
     own = _declaring(function)
     return {MAIN_OUTPUT: output_schema(own), **side_schemas(own), DEAD_LETTERS: DEAD_LETTER_SCHEMA}
 

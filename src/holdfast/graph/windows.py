@@ -236,8 +236,7 @@ class Windowed:
 
     def late_schema(self, rows: pa.Schema) -> pa.Schema:
         """The columns of the rows, and the watermark that they came after."""
-        if self.on is None:
-            raise DefinitionError("windows that are counted have no late rows; leave out late()")
+        assert self.on is not None
         if LATE_WATERMARK in rows.names:
             raise DefinitionError(
                 f"a column {LATE_WATERMARK!r} of the rows is named like one of late rows; rename it with "

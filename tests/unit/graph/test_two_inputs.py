@@ -255,4 +255,4 @@ def test_only_what_goes_by_time_has_late_rows() -> None:
     job, left, right = streams()
     both = left.key_by("user").connect(right.key_by("who")).process(Both(), uid="both")
     both.late().sink(MemorySink(), uid="late")
-    assert "operator 'both' has no windows, so no row is late; leave out late()" in told(job)
+    assert "operator 'both' has no windows of time, so no row is late; leave out late()" in told(job)
