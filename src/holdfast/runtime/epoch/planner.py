@@ -11,7 +11,15 @@ from msgspec.structs import replace
 from holdfast.checkpoint.chain.plans import PlanTaken, place_of
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord, TableCopy
-from holdfast.connectors.contract import EndingReader, SourceReader, TellingReader, Waiting, WaitingReader
+from holdfast.connectors.contract import (
+    EndingReader,
+    PartitionedReader,
+    Slice,
+    SourceReader,
+    TellingReader,
+    Waiting,
+    WaitingReader,
+)
 from holdfast.errors import FencedOut
 from holdfast.ids import EpochId
 from holdfast.runtime.epoch.lookups import Tables
@@ -150,6 +158,7 @@ class Planner:
     def _slices(self, max_rows: int) -> dict[str, PlannedSlice]:
         now_ms = self._time.now_ms()
         slices: dict[str, PlannedSlice] = {}
+        waiting: dict[str, frozenset[str] | None] = {}
         left = max_rows
         uids = list(self.readers)
         first = self.epoch % max(1, len(uids))
@@ -157,6 +166,7 @@ class Planner:
         for uid in uids[first:] + uids[:first]:
             most = left if self._ends is None else self._ends.rows(uid, left)
             part = self.readers[uid].next(self.positions[uid], most, now_ms) if most > 0 else None
+            waiting[uid] = None if most <= 0 else _with_rows(self.readers[uid], part)
             if part is not None:
                 slices[uid] = PlannedSlice(
                     start=part.start,
@@ -167,6 +177,7 @@ class Planner:
                     replaces_notes=part.replaces_notes,
                 )
                 left -= part.rows or 0
+        self.watermarks.looked(waiting)
         return slices
 
     def _drafted(
@@ -221,6 +232,15 @@ class Planner:
             after=place_of(self.positions) if watermarks or not slices else "",
             tables=self.tables.for_plan(epoch, clock_ms, tables),
         )
+
+
+def _with_rows(reader: SourceReader, part: Slice | None) -> frozenset[str] | None:
+    """The partitions that a slice has rows of; None: there are rows, and no partitions."""
+    if part is None:
+        return frozenset()
+    if not isinstance(reader, PartitionedReader):
+        return None
+    return frozenset(name for name, has_rows in reader.partitions(part).items() if has_rows)
 
 
 class _Ends:

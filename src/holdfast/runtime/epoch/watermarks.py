@@ -7,7 +7,7 @@ Always true: it never goes back. What is not known leaves it where it is, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.checkpoint.chain.view import CheckpointView
@@ -54,6 +54,12 @@ class Watermarks:
             uid: at for uid, at in view.watermarks.items() if uid in self._followed
         }
         """Operator uid -> the watermark of the newest plan."""
+        self._waiting: dict[str, frozenset[str] | None] = {}
+
+    def looked(self, waiting: Mapping[str, frozenset[str] | None]) -> None:
+        """The sources were asked for rows: which of their partitions had some. None: the source has no
+        partitions and had some, or it was not asked."""
+        self._waiting = dict(waiting)
 
     def observed(
         self, times: SourceTimes, plan: PlanRecord, silent: Mapping[str, Iterable[str]] | None = None
@@ -91,50 +97,59 @@ class Watermarks:
         planned = {}
         for uid, sources in self._followed.items():
             before = self._reached.get(uid)
-            # A source that is idle holds no operator back; where all are idle, time stands still.
-            waited_for = [mark.at_us for source in sources if not (mark := marks[source]).idle]
-            now = before
-            if waited_for and None not in waited_for:
-                smallest = min(at for at in waited_for if at is not None)
-                now = smallest if before is None else max(before, smallest)
+            reached = _together([marks[source] for source in sources])
+            now = max((at for at in (before, reached) if at is not None), default=None)
             planned[uid] = PlannedWatermark(before_us=before, now_us=now)
         return planned
 
     def _source_mark(self, uid: str, now_ms: int) -> _Mark:
-        source, parts = self._sources[uid], self._partitions(uid)
-        active = [each for each in parts.values() if not self._is_idle(uid, each, now_ms)]
-        if not active:
-            return _Mark(None, idle=bool(parts))
-        newest = [each.newest_us for each in active]
-        known_times = [at for at in newest if at is not None]
-        if len(known_times) < len(newest):
-            return _Mark(None, idle=False)
+        delay_us = self._sources[uid].delay_us
         # Of the newest time less the delay, rows may still come: times before it are complete.
-        return _Mark(max(min(known_times) - source.delay_us - 1, FIRST_US), idle=False)
+        marks = [
+            _Mark(
+                None if each.newest_us is None else max(each.newest_us - delay_us - 1, FIRST_US),
+                idle=self._is_idle(uid, name, each, now_ms),
+            )
+            for name, each in self._partitions(uid).items()
+        ]
+        return _Mark(_together(marks), idle=bool(marks) and all(mark.idle for mark in marks))
 
     def _partitions(self, uid: str) -> dict[str, PartitionTime]:
         known = self._times[uid]
         # Partition "" stands for the source as long as no partition is known.
         return {name: each for name, each in known.items() if name or len(known) == 1}
 
-    def _is_idle(self, uid: str, partition: PartitionTime, now_ms: int) -> bool:
-        idle_ms = self._sources[uid].idle_ms
-        return idle_ms is not None and now_ms - partition.seen_ms > idle_ms
+    def _is_idle(self, uid: str, name: str, partition: PartitionTime, now_ms: int) -> bool:
+        idle_ms, waiting = self._sources[uid].idle_ms, self._waiting.get(uid, frozenset())
+        # However long an epoch takes: what has rows that wait to be read has not fallen silent.
+        silent = waiting is not None and name not in waiting
+        return silent and idle_ms is not None and now_ms - partition.seen_ms > idle_ms
 
     def idle_sources(self, now_ms: int) -> list[str]:
         """The sources that are not waited for, and `source/partition` where it is one of several."""
         found = []
         for uid in self._sources:
             parts = self._partitions(uid)
-            idle = [name for name, each in parts.items() if self._is_idle(uid, each, now_ms)]
+            idle = [name for name, each in parts.items() if self._is_idle(uid, name, each, now_ms)]
             found += [uid] if parts and len(idle) == len(parts) else [f"{uid}/{name}" for name in idle]
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
+    """How far something is that event time waits for, unless it is idle. None: not known."""
+
     at_us: int | None
     idle: bool
+
+
+def _together(marks: Sequence[_Mark]) -> int | None:
+    """How far several are together. None: not known. Where all are idle time stands at the slowest that is
+    known: a pause of all of them makes nothing late."""
+    active = [mark for mark in marks if not mark.idle]
+    if any(mark.at_us is None for mark in active):
+        return None
+    return min((mark.at_us for mark in active or marks if mark.at_us is not None), default=None)
 
 
 def milliseconds(marks: Mapping[str, PlannedWatermark]) -> dict[str, int | None]:

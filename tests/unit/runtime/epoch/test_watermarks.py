@@ -179,6 +179,38 @@ def test_where_all_are_silent_time_stands_still() -> None:
     assert time.now(10**9) == 90_000_000
 
 
+def test_a_source_is_not_idle_while_it_has_rows_however_long_an_epoch_takes() -> None:
+    """Nor one that was not asked for rows, because others had enough for an epoch."""
+    time = Time(graph_of("5s", "5s"))
+    for turn in range(4):
+        time.watermarks.looked({"s0": None, "s1": None})
+        assert time.watermarks.idle_sources(turn * 7_000) == []
+        newest = 100_000_000 * (turn + 1)
+        time.epoch_of(turn * 7_000, s0=newest, s1=newest if turn < 3 else None)
+    assert time.now(28_000) == 290_000_000
+    time.watermarks.looked({"s0": frozenset(), "s1": None})
+    assert time.watermarks.idle_sources(28_000) == ["s0"]
+
+
+def test_what_the_last_rows_reached_counts_when_all_have_fallen_silent_meanwhile() -> None:
+    """The epoch that read them took longer than they may be silent."""
+    time = Time(graph_of("5s"))
+    time.epoch_of(0, s0=100_000_000)
+    time.watermarks.looked({"s0": frozenset()})
+    assert time.watermarks.idle_sources(7_000) == ["s0"]
+    assert time.now(7_000) == 90_000_000
+
+
+def test_a_partition_that_has_rows_to_be_read_is_not_idle() -> None:
+    time = Time(graph_of("5s"))
+    time.epoch_of(0, s0={"a": 500_000_000, "b": 300_000_000})
+    time.watermarks.looked({"s0": frozenset({"a", "b"})})
+    assert time.now(7_000) == 290_000_000
+    time.watermarks.looked({"s0": frozenset({"a"})})
+    assert time.watermarks.idle_sources(7_000) == ["s0/b"]
+    assert time.now(7_000) == 490_000_000
+
+
 def test_a_source_that_never_had_a_row_is_waited_for_from_the_first_plan_on() -> None:
     time = Time(graph_of("1m", "1m"))
     time.epoch_of(1_000_000, s0=500_000_000)
