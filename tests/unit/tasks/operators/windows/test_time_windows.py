@@ -97,6 +97,25 @@ def test_late_rows_that_are_allowed_emit_their_window_again_with_a_higher_revisi
     assert run.epoch_of(rows(5), time(20, 20)).outputs[LATE_ROWS].num_rows == 1
 
 
+def test_a_window_is_let_go_of_also_where_no_other_closes_at_that_time() -> None:
+    run = harness(allowed_lateness="3s")
+    run.epoch_of(rows(1), time(None, 10))
+    assert due(run, 10) == 13
+    run.epoch_of([], time(10, 13.5))
+    assert run.state.entries == {}
+    assert due(run, 13.5) is None, "an epoch without rows would be planned for it again and again"
+
+
+def test_what_is_kept_longer_than_a_new_lateness_says_is_let_go_of_with_the_next() -> None:
+    run = harness(allowed_lateness="1h")
+    run.epoch_of(rows(1), time(None, 20))
+    run.function = harness(allowed_lateness="3s").function
+    run.epoch_of([], time(20, 21))
+    assert due(run, 21) == 23
+    run.epoch_of([], time(21, 23))
+    assert run.state.entries == {}
+
+
 def test_the_next_window_is_due_before_an_older_one_is_let_go_of() -> None:
     run = harness(allowed_lateness="1h")
     run.epoch_of(rows(1, 12), time(None, 10))
