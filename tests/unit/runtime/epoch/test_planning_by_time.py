@@ -189,6 +189,29 @@ def test_another_attempt_at_a_plan_has_its_event_time_and_is_the_same_input(tmp_
     assert again.close(0, EVENT_OPEN) is None
 
 
+def test_another_attempt_at_a_plan_has_its_time(tmp_path: Path) -> None:
+    """Of an epoch that sinks show nothing is shown again: what is due since then has to wait for the next."""
+    clock, view = ManualClock(1_000), CheckpointView(number=1, published_through={"out": 2}, clock_ms=900)
+    made = planner(tmp_path, rows=3, view=CheckpointView(clock_ms=900), clock=clock)
+    shown = []
+    for _ in range(2):
+        shown.append(made.next(1, 0))
+        clock.advance(timedelta(seconds=1))
+    again = planner(
+        tmp_path,
+        rows=3,
+        view=view,
+        clock=ManualClock(50_000),
+        shape=PlanShape(("s0",), "f", 5),
+        term=2,
+        run="s",
+    )
+    assert again.now_ms() == 50_000
+    plans = [again.next(1, 0, PROCESSING_OPEN) for _ in range(3)]
+    assert [plan and plan.attempt for plan in plans] == [2, 2, 1]
+    assert [plan and plan.clock_ms for plan in plans] == [*(old and old.clock_ms for old in shown), 50_000]
+
+
 def test_plans_that_differ_in_event_time_alone_are_different_input(tmp_path: Path) -> None:
     made = planner(tmp_path, rows=1)
     plan = made.next(1, 0)
