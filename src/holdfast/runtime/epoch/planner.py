@@ -192,9 +192,9 @@ class Planner:
         return self._read_rows and self._closed_through != self.epoch and is_due(by_rows, marks, now_ms)
 
     def _drafted_again(self, plan: PlanRecord, parent: int) -> PlanRecord:
-        """Another attempt at a plan: the same slices, at the same time, judged by the same event time where it
-        says one, and joined with the same copies of tables. What sinks show of it they do not show again: a
-        timer that fired now, because it is due by now, would be lost to them."""
+        """Another attempt at a plan: the same slices, at the same time, judged by the same event time where
+        it says one, and joined with the same copies of tables. What sinks show of it they do not show again:
+        what fired in it because it is due by now would be lost to them."""
         clock_ms = max(plan.clock_ms, self._planned_ms)
         drafted = self._draft(plan.slices, parent, plan.closing, clock_ms, plan.tables)
         return replace(drafted, watermarks={**drafted.watermarks, **plan.watermarks})
