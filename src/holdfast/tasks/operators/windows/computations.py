@@ -59,7 +59,11 @@ class Emitting:
         assert self.ends is not None
         naive = self.ctx.time is not None and self.ctx.time.naive
         times = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
-        return (WindowBounds(*(nearest_datetime(at, naive) for at in both)) for both in times)
+        return (_bounds(start, end, naive) for start, end in times)
+
+
+def _bounds(start_us: int, end_us: int, naive: bool) -> WindowBounds:
+    return WindowBounds(nearest_datetime(start_us, naive), nearest_datetime(end_us, naive))
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ def time(before: float | None, now: float | None, **more: Any) -> EventTime:
 
 
 def seen(result: Any, *columns: str) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row[name] for name in columns) for row in result.outputs[""].select(columns).to_pylist())
+    found = result.outputs[""].select(columns).to_pylist()
+    return sorted(tuple(row[name] for name in columns) for row in found)
 
 
 def test_a_function_sees_all_rows_of_a_window_from_several_epochs_in_the_order_of_time() -> None:
