@@ -40,6 +40,8 @@ class Planner:
         self._closed_through, self._planned_ms = view.closed_through, view.clock_ms
         self._read_rows = True
         """Whether the newest plan reads any, as far as is known."""
+        self._not_asked: frozenset[str] = frozenset()
+        """Sources that the plan at hand has no room for."""
         sources = context.program.graph.sources
         self._ends: _Ends | None = None
         self.epoch = view.last_epoch
@@ -154,8 +156,12 @@ class Planner:
         left = max_rows
         uids = list(self.readers)
         first = self.epoch % max(1, len(uids))
+        not_asked = set()
         # In turn: a source that always has more than an epoch takes must not keep the others waiting.
         for uid in uids[first:] + uids[:first]:
+            if left <= 0:
+                not_asked.add(uid)
+                continue
             most = left if self._ends is None else self._ends.rows(uid, left)
             part = self.readers[uid].next(self.positions[uid], most, now_ms) if most > 0 else None
             if part is not None:
@@ -168,6 +174,7 @@ class Planner:
                     replaces_notes=part.replaces_notes,
                 )
                 left -= part.rows or 0
+        self._not_asked = frozenset(not_asked)
         return slices
 
     def _drafted(
@@ -209,7 +216,7 @@ class Planner:
     ) -> PlanRecord:
         """`clock_ms`: None: now."""
         epoch, clock_ms = EpochId(self.epoch + 1), self._time.now_ms() if clock_ms is None else clock_ms
-        watermarks = self.watermarks.next(clock_ms)
+        watermarks = self.watermarks.next(clock_ms, slices.keys() | self._not_asked)
         return PlanRecord(
             epoch=epoch,
             attempt=self._plans.next_attempt(epoch),

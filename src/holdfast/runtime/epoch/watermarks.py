@@ -7,7 +7,7 @@ Always true: it never goes back. What is not known leaves it where it is, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.checkpoint.chain.view import CheckpointView
@@ -85,9 +85,10 @@ class Watermarks:
             if not known:
                 known[""] = PartitionTime(newest_us=None, seen_ms=plan.clock_ms)
 
-    def next(self, now_ms: int) -> dict[str, PlannedWatermark]:
-        """The watermarks of a plan made now, by operator."""
-        marks = {uid: self._source_mark(uid, now_ms) for uid in self._sources}
+    def next(self, now_ms: int, not_silent: Collection[str] = ()) -> dict[str, PlannedWatermark]:
+        """The watermarks of a plan made now, by operator. `not_silent`: sources that are waited for however
+        long ago they were read: the plan reads them, or did not come to ask them."""
+        marks = {uid: self._source_mark(uid, now_ms, uid in not_silent) for uid in self._sources}
         planned = {}
         for uid, sources in self._followed.items():
             before = self._reached.get(uid)
@@ -100,9 +101,11 @@ class Watermarks:
             planned[uid] = PlannedWatermark(before_us=before, now_us=now)
         return planned
 
-    def _source_mark(self, uid: str, now_ms: int) -> _Mark:
+    def _source_mark(self, uid: str, now_ms: int, not_silent: bool) -> _Mark:
         source, parts = self._sources[uid], self._partitions(uid)
         active = [each for each in parts.values() if not self._is_idle(uid, each, now_ms)]
+        if not_silent and not active:
+            active = list(parts.values())
         if not active:
             return _Mark(None, idle=bool(parts))
         newest = [each.newest_us for each in active]
