@@ -210,6 +210,7 @@ class _Rows(WindowComputation):
         context = Context(ctx.epoch, ctx.clock_ms, {MAIN_OUTPUT: []})
         if ctx.time is not None and ctx.time.now_us is not None:
             context.watermark = nearest_datetime(ctx.time.now_us, ctx.time.naive)
+        context.closing = ctx.time is not None and ctx.time.closing
         made: list[Any] = []
         owners: list[int] = []
         for window, (bounds, rows) in enumerate(zip(emitting.bounds(), lists, strict=True)):

@@ -133,6 +133,19 @@ def test_what_a_function_fails_with_or_yields_wrong_names_the_key_and_the_window
             run.epoch_of([], time(None, 10))
 
 
+def test_a_function_is_told_that_its_window_closes_because_the_input_has_ended() -> None:
+    class Whole(WindowFunction):
+        output = "whole boolean"
+
+        def process(self, window: Any, rows: Any, ctx: Any) -> Any:
+            yield (not ctx.closing,)
+
+    run = harness(WindowProcess(Whole()))
+    run.epoch_of(rows((1, 1), (12, 1)), time(None, None))
+    assert seen(run.epoch_of([], time(None, 10)), "whole") == [(True,)]
+    assert seen(run.epoch_of([], time(10, 11, closing=True)), "whole") == [(False,)]
+
+
 LAST_DAY, FIRST_DAY = 253_402_214_400, -62_135_596_800
 """The last and the first day that Python has."""
 
