@@ -17,6 +17,7 @@ from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.connectors.memory import CRASH, MemoryReader, SimulatedCrash
 from holdfast.errors import DefinitionError
+from holdfast.graph.event_time import micros_sql
 from holdfast.runtime import job as job_module
 from holdfast.runtime.epoch import observed_times
 from holdfast.storage.urls import open_storage
@@ -328,6 +329,27 @@ def test_a_source_that_is_silent_and_rows_that_spark_proves_away(
     assert view.watermarks["windows"] == found["slow"] - 4_000_001
     assert view.watermarks["nothing"] == found["gone"] - 4_000_001
     assert len(waits) <= 1, "Spark is waited for once, not in every epoch"
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kathmandu", "UTC"])
+def test_a_time_without_a_zone_is_the_same_whatever_the_zone_of_the_session(
+    spark: SparkSession, zone: str
+) -> None:
+    """In New York there is no half past two on 8 March 2026: that of an hour later would close windows early,
+    and put rows into other panes than their tasks do."""
+    times = [
+        datetime(2026, 3, 8, 2, 30), datetime(2026, 11, 1, 1, 30), datetime(1582, 10, 10), datetime.min,
+        datetime(1969, 12, 31, 23, 59, 59, 999_999), datetime.max,
+    ]  # fmt: skip
+    before = spark.conf.get("spark.sql.session.timeZone")
+    assert before is not None
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        frame = spark.createDataFrame([(at,) for at in times], "`at.local` timestamp_ntz")
+        found = [row[0] for row in frame.selectExpr(micros_sql("`at.local`", naive=True)).collect()]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    assert found == [(at - datetime(1970, 1, 1)) // timedelta(microseconds=1) for at in times]
 
 
 class Topic(hf.MemorySource):

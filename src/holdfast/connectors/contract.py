@@ -160,7 +160,8 @@ class PartitionedReader(Protocol):
 
     def partitions(self, slice: Slice) -> Mapping[str, bool]:
         """Every partition that there was when a slice was planned, as the partition column gives it as text,
-        and whether the slice has rows of it. The same every time. Starts no Spark job."""
+        and whether it had rows to be read then: in the slice, or waiting after it. One that had none for a
+        while is idle. The same every time. Starts no Spark job."""
 
 
 MALFORMED = "holdfast: a row does not fit the schema of its source"

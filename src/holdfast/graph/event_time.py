@@ -124,8 +124,13 @@ def no_event_time(node: WatermarkNode, schema: pa.Schema) -> tuple[str, str] | N
 
 def micros_sql(time: str, naive: bool) -> str:
     """Spark SQL text of a timestamp in µs since 1970. `naive`: it has no time zone."""
-    begin = "timestamp_ntz'1970-01-01'"
-    return f"timestampdiff(MICROSECOND, {begin}, {time})" if naive else f"unix_micros({time})"
+    if not naive:
+        return f"unix_micros({time})"
+    # By its parts: whatever takes it as a whole goes by the time zone of the session, in which there may be
+    # no such time, and gives that of an hour later.
+    days = f"datediff(cast({time} as date), date'1970-01-01')"
+    minutes = f"(({days} * 24L + hour({time})) * 60L + minute({time}))"
+    return f"({minutes} * 60000000L + cast(extract(second from {time}) * 1000000 as bigint))"
 
 
 def no_timestamp(column: str, schema: pa.Schema) -> tuple[str, str] | None:

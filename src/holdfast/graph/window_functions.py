@@ -21,7 +21,8 @@ REDUCED, ROWS = "reduced", "rows"
 
 @dataclass(frozen=True, slots=True)
 class WindowBounds:
-    """The window that a `WindowFunction` is given: its start (in) and end (out), or its number."""
+    """The window that a `WindowFunction` is given: its start (in) and end (out), or its number. A bound
+    that no datetime can hold is the nearest that one can."""
 
     start: datetime | None = None
     end: datetime | None = None

@@ -140,7 +140,8 @@ class EpochFrames:
         part = self._plan.slices.get(source.uid)
         if part is None or part.skipped:
             return frame
-        return self.observed.watch(source.uid, frame, self._times(source, node.column)[0])
+        times, _ = self._times(source, node.column)
+        return self.observed.watch(source.uid, frame, times) if times.are_any else frame
 
     def newest_times(self) -> tuple[dict[str, dict[str, int | None]], dict[str, list[str]]]:
         """Source uid -> partition -> the newest event time in its slice; and the partitions without rows."""
@@ -150,7 +151,7 @@ class EpochFrames:
             part, source = self._plan.slices.get(uid), source_of(node)
             if part is not None and not part.skipped and source is not None:
                 times, without[uid] = self._times(source, node.column)
-                newest = self.observed.newest(uid)
+                newest = self.observed.newest(uid) if times.are_any else {}
                 found[uid] = times.now(self.frame(node.parent)) if newest is None else newest
         return found, without
 

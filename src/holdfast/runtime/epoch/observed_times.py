@@ -32,6 +32,11 @@ class NewestTimes:
     partition_column: str | None = None
     partitions: tuple[str, ...] = ()
 
+    @property
+    def are_any(self) -> bool:
+        """False: there are partitions, and the rows are of none of them."""
+        return self.partition_column is None or bool(self.partitions)
+
     def columns(self, frame: DataFrame) -> list[Column]:
         """What Spark is to find, over all rows of the frame."""
         from pyspark.sql.functions import expr, lit, max, when

@@ -45,7 +45,7 @@ class Planner:
         self._time, self._recorded = PlanClock(context.clock, view.clock_ms), recorded
         self.watermarks = Watermarks(context.program.graph, view)
         self.tables = tables
-        self._closed_through = view.closed_through
+        self._closed_through, self._planned_ms = view.closed_through, view.clock_ms
         self._read_rows = True
         """Whether the newest plan reads any, as far as is known."""
         sources = context.program.graph.sources
@@ -117,6 +117,7 @@ class Planner:
         if plan.closing:
             self._closed_through = plan.epoch
         self._time.reach(plan.clock_ms)
+        self._planned_ms = plan.clock_ms
         self.watermarks.planned(plan)
         self.tables.planned(plan)
         self.positions.update({uid: part.end for uid, part in plan.slices.items()})
@@ -164,9 +165,12 @@ class Planner:
         first = self.epoch % max(1, len(uids))
         # In turn: a source that always has more than an epoch takes must not keep the others waiting.
         for uid in uids[first:] + uids[:first]:
+            if left <= 0:
+                waiting[uid] = None
+                continue
             most = left if self._ends is None else self._ends.rows(uid, left)
             part = self.readers[uid].next(self.positions[uid], most, now_ms) if most > 0 else None
-            waiting[uid] = None if most <= 0 else _with_rows(self.readers[uid], part)
+            waiting[uid] = _with_rows(self.readers[uid], part)
             if part is not None:
                 slices[uid] = PlannedSlice(
                     start=part.start,
@@ -202,9 +206,11 @@ class Planner:
         return self._read_rows and self._closed_through != self.epoch and is_due(by_rows, marks, now_ms)
 
     def _drafted_again(self, plan: PlanRecord, parent: int) -> PlanRecord:
-        """Another attempt at a plan: the same slices, judged by the same event time where it says one, and
-        joined with the same copies of tables."""
-        drafted = self._draft(plan.slices, parent, plan.closing, plan.tables)
+        """Another attempt at a plan: the same slices, at the same time, judged by the same event time where
+        it says one, and joined with the same copies of tables. What sinks show of it they do not show again:
+        what fired in it because it is due by now would be lost to them."""
+        clock_ms = max(plan.clock_ms, self._planned_ms)
+        drafted = self._draft(plan.slices, parent, plan.closing, clock_ms, plan.tables)
         return replace(drafted, watermarks={**drafted.watermarks, **plan.watermarks})
 
     def _draft(
@@ -212,9 +218,11 @@ class Planner:
         slices: dict[str, PlannedSlice],
         parent: int,
         closing: bool = False,
+        clock_ms: int | None = None,
         tables: Mapping[str, TableCopy] | None = None,
     ) -> PlanRecord:
-        epoch, clock_ms = EpochId(self.epoch + 1), self._time.now_ms()
+        """`clock_ms`: None: now."""
+        epoch, clock_ms = EpochId(self.epoch + 1), self._time.now_ms() if clock_ms is None else clock_ms
         watermarks = self.watermarks.next(clock_ms)
         return PlanRecord(
             epoch=epoch,

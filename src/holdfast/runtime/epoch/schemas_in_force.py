@@ -18,7 +18,7 @@ from holdfast.graph.broadcast import BroadcastSide
 from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.job_graph import OperatorNode
 from holdfast.graph.time_joins import TimeJoin
-from holdfast.graph.windows import Windowed
+from holdfast.graph.windows import EMISSIONS, Windowed
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.settings import RunSettings
 from holdfast.state.cells.declarations import ValueState, declared_states
@@ -122,7 +122,9 @@ def declaration(node: OperatorNode, layout: StateLayout) -> Declared:
     if isinstance(node.function, Aggregation):
         return Declared(layout, aggregates={ACCUMULATOR: node.function.computed})
     if isinstance(node.function, Windowed):
-        return Declared(layout, aggregates={node.function.state: node.function.computed})
+        kept = {node.function.state: node.function.computed}
+        # Which keys have early results due: what they are of is in the panes.
+        return Declared(layout, aggregates=kept, dispensable=frozenset({EMISSIONS}))
     if isinstance(node.function, BroadcastSide):
         shared = node.function.states().items()
         return Declared(layout, was={name: state.was for name, state in shared if state.was})

@@ -14,7 +14,7 @@ from holdfast.errors import RestoreError
 from holdfast.graph.event_time import watermarks_of
 from holdfast.graph.functions import has_timers
 from holdfast.graph.job_graph import Graph, OperatorNode
-from holdfast.state.cells.timers import datetime_of
+from holdfast.state.cells.timers import FIRST_US, datetime_of
 
 
 def refuse_unfired(graph: Graph, view: CheckpointView, allow_dropped_state: bool) -> None:
@@ -72,4 +72,7 @@ def _stand(view: CheckpointView, uid: str) -> _Stand:
     }
     dues = [delta.next_due for delta in newest.values()]
     times = [due.event_us for due in dues if due is not None and due.event_us is not None]
-    return _Stand(min(times, default=None), known=None not in dues and in_snapshots <= newest.keys())
+    # No timer is that early: state with a ttl is due then whose age is not known, and hides what comes later.
+    timers = [at_us for at_us in times if at_us >= FIRST_US]
+    known = None not in dues and len(timers) == len(times) and in_snapshots <= newest.keys()
+    return _Stand(min(timers, default=None), known)

@@ -35,7 +35,8 @@ class _Entries:
         return f"state {self._field.name!r}"
 
     def __getitem__(self, key: Any) -> Any:
-        value = self._entries[self._checked(key)]
+        key = self._checked(key)
+        value = self._entries[key]
         if self._immutable:
             return value
         if key not in self._given_out:
@@ -97,7 +98,8 @@ class BroadcastCell(_Entries, Cell, MutableMapping[Any, Any]):
         return self[key]
 
     def __delitem__(self, key: Any) -> None:
-        if self._checked(key) not in self._entries:
+        key = self._checked(key)
+        if key not in self._entries:
             raise KeyError(key)
         self._set(key, _ABSENT)
 

@@ -57,6 +57,11 @@ def datetime_of(at_us: int, naive: bool = False) -> datetime:
     return (_NAIVE_EPOCH if naive else _EPOCH) + timedelta(microseconds=at_us)
 
 
+def nearest_datetime(at_us: int, naive: bool = False) -> datetime:
+    """A time as Python has it: the first or last that it has, where a timestamp is beyond these."""
+    return datetime_of(min(max(at_us, FIRST_US), LAST_US), naive)
+
+
 class TimerCell(Cell):
     """The timers of one clock. `due`: by key number the stored times that are due, in order."""
 

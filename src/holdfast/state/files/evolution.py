@@ -38,6 +38,8 @@ class Declared:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     aggregates: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """State name -> field -> the aggregate that it belongs to, such as `max(amount)`."""
+    dispensable: frozenset[str] = frozenset()
+    """States of which nothing is lost when they are dropped."""
 
     @property
     def begun(self) -> Lineage:
@@ -217,7 +219,7 @@ class _Evolving:
             if old.name in going_on:
                 continue
             self.changes.append(StateChange(old.name, What.DROPPED, shown(old)))
-            if not self.may_drop:
+            if not self.may_drop and old.name not in self.declared.dispensable:
                 renamed = f"declare it again, name it with was={old.name!r} where it was renamed"
                 remedy = "keep on_timer" if old.kind is StateKind.TIMED else renamed
                 self._problem(

@@ -211,10 +211,9 @@ class _Leaving:
         arrived = fresh.of(stays)
         added = arrived.rows
         flags = pa.array(fresh_matched[stays] if self.side.keeps else [None] * len(stays), pa.bool_())
-        first = np.zeros(0, np.int64)
-        if self.side.keeps:
-            had_none = ~kept.matched.fill_null(True).to_numpy(zero_copy_only=False)
-            first = np.flatnonzero(now & had_none & self._stays(kept.rows))
+        # Also where it does not matter now: it may again in a later run.
+        had_none = ~kept.matched.fill_null(True).to_numpy(zero_copy_only=False)
+        first = np.flatnonzero(now & had_none & self._stays(kept.rows))
         told = kept.rows.of(first)
         rows = np.concatenate([added.key, told.key, self.due_keys])
         if not len(rows):

@@ -32,12 +32,11 @@ from holdfast.state.cells.redistribution import ShardList
 from holdfast.state.cells.shard_list import OperatorListCell
 from holdfast.state.cells.timers import (
     EVENT_TIMERS,
-    FIRST_US,
-    LAST_US,
     PROCESSING_TIMERS,
     TimerCell,
     Timers,
     datetime_of,
+    nearest_datetime,
 )
 from holdfast.state.cells.value_cells import Cell, StateMisfit
 from holdfast.state.contract import ShardState
@@ -189,7 +188,7 @@ class RowsRun:
         if timers is not None:
             self.cells = [*self.cells, timers.event, timers.processing]
             self._give_timers(timers)
-        columns = [_objects(column, "of the key", ctx) for column in keyed.keys]
+        columns = [python_objects(column, "of the key", ctx) for column in keyed.keys]
         self.keys: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         self.counts: list[int] = np.bincount(keyed.index, minlength=keyed.key_count).tolist()
         self.ends: dict[str, list[int]] = {name: [] for name in self.schemas}
@@ -357,11 +356,11 @@ class RowsRun:
 
 def row_objects(rows: pa.Table, ctx: EpochContext) -> Iterator[Any]:
     """Rows as Python objects, in their order."""
-    columns = [_objects(rows.column(name), repr(name), ctx) for name in rows.column_names]
+    columns = [python_objects(rows.column(name), repr(name), ctx) for name in rows.column_names]
     return map(tuple.__new__, repeat(row_class(tuple(rows.column_names))), zip(*columns, strict=True))
 
 
-def _objects(column: pa.Array, name: str, ctx: EpochContext) -> list[Any]:
+def python_objects(column: pa.Array, name: str, ctx: EpochContext) -> list[Any]:
     """A column as Python objects. UserCodeError: it holds a value that Python has no object for."""
     try:
         return objects_of(column)
@@ -390,7 +389,4 @@ def _named(row: Row | datetime | None) -> dict[str, Any] | None:
 
 
 def _shown_time(time: EventTime | None, at_us: int | None) -> datetime | None:
-    """A time as Python has it: the first or last that it has, where a timestamp is beyond these."""
-    if time is None or at_us is None:
-        return None
-    return datetime_of(min(max(at_us, FIRST_US), LAST_US), time.naive)
+    return None if time is None or at_us is None else nearest_datetime(at_us, time.naive)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import holdfast as hf
 from holdfast.checkpoint.chain.plans import Plans, input_of
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import PlannedWatermark, PlanRecord
+from holdfast.checkpoint.store.records import PartitionTime, PlannedWatermark, PlanRecord
 from holdfast.ids import EpochId, PlanAttempt
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.recorded_plans import PlanShape
@@ -37,20 +37,21 @@ class Timed(hf.KeyedFunction):
         return None
 
 
-def graph(rows: int, sources: int = 1) -> Any:
+def graph(rows: int, sources: int = 1, idle_after: str | None = None) -> Any:
     job = hf.Job("timed")
     made = [
         job.source(hf.MemorySource([("u", None)] * rows, schema="user string, ts timestamp"), uid=f"s{n}")
         for n in range(sources)
     ]
-    timed = [each.watermark("ts", delay="10s") for each in made]
+    timed = [each.watermark("ts", delay="10s", idle_after=idle_after) for each in made]
     (timed[0].union(*timed[1:]) if timed[1:] else timed[0]).key_by("user").process(Timed(), uid="op")
     return job.graph()
 
 
 def planner(root: Path, rows: int = 0, sources: int = 1, **more: Any) -> Planner:
     shape = more.pop("shape", replace_shape(SHAPE, sources=tuple(f"s{n}" for n in range(sources))))
-    return planner_of(root, declared=graph(rows, sources), shape=shape, **more)
+    declared = graph(rows, sources, more.pop("idle_after", None))
+    return planner_of(root, declared=declared, shape=shape, **more)
 
 
 def seen(made: Planner, plan: PlanRecord | None, newest_us: int) -> None:
@@ -187,6 +188,55 @@ def test_another_attempt_at_a_plan_has_its_event_time_and_is_the_same_input(tmp_
         assert (new.watermarks, new.closing, new.slices) == (old.watermarks, old.closing, old.slices)
         assert input_of(new) == input_of(old)
     assert again.close(0, EVENT_OPEN) is None
+
+
+def test_another_attempt_at_a_plan_has_its_time(tmp_path: Path) -> None:
+    """Of an epoch that sinks show nothing is shown again: what is due since then has to wait for the next."""
+    clock, view = ManualClock(1_000), CheckpointView(number=1, published_through={"out": 2}, clock_ms=900)
+    made = planner(tmp_path, rows=3, view=CheckpointView(clock_ms=900), clock=clock)
+    shown = []
+    for _ in range(2):
+        shown.append(made.next(1, 0))
+        clock.advance(timedelta(seconds=1))
+    again = planner(
+        tmp_path,
+        rows=3,
+        view=view,
+        clock=ManualClock(50_000),
+        shape=PlanShape(("s0",), "f", 5),
+        term=2,
+        run="s",
+    )
+    assert again.now_ms() == 50_000
+    plans = [again.next(1, 0, PROCESSING_OPEN) for _ in range(3)]
+    assert [plan and plan.attempt for plan in plans] == [2, 2, 1]
+    assert [plan and plan.clock_ms for plan in plans] == [*(old and old.clock_ms for old in shown), 50_000]
+
+
+def test_a_source_that_has_rows_or_was_not_asked_is_waited_for_however_long_it_was_not_read(
+    tmp_path: Path,
+) -> None:
+    """The job was down for an hour, and both sources have more to read than an epoch takes."""
+    last = {"": PartitionTime(newest_us=60_000_000, seen_ms=60_000)}
+    view = CheckpointView(
+        number=1,
+        last_epoch=4,
+        positions={"s0": 0, "s1": 0},
+        event_times={"s0": last, "s1": last},
+        watermarks={"op": 49_999_999},
+        clock_ms=60_000,
+    )
+    made = planner(tmp_path, rows=3, sources=2, view=view, clock=ManualClock(3_600_000), idle_after="10m")
+    found = []
+    for newest_us in (3_600_000_000, 61_000_000, 3_601_000_000, 62_000_000):
+        plan = made.next(1, 0)
+        assert plan is not None
+        found.append((list(plan.slices), plan.watermarks["op"].now_us))
+        seen(made, plan, newest_us)
+    # s0 is far ahead of s1, which has not come to its turn before the second epoch.
+    assert found == [
+        (["s0"], 49_999_999), (["s1"], 49_999_999), (["s0"], 50_999_999), (["s1"], 50_999_999),
+    ]  # fmt: skip
 
 
 def test_plans_that_differ_in_event_time_alone_are_different_input(tmp_path: Path) -> None:

@@ -54,6 +54,12 @@ def view(*due: NextDue | None, watermarks: dict[str, int] | None = None, **more:
     )
 
 
+def test_what_is_due_before_all_timers_is_not_taken_for_one() -> None:
+    """State with a ttl by event time, from before there was a watermark."""
+    (told,) = unfired_timers(graph(False), view(NextDue(event_us=-(1 << 52) * 1_000)), False)
+    assert "operator 'op': the checkpoint may hold event timers, and not all of its rows" in told
+
+
 OPEN, NONE = NextDue(event_us=AT_US), NextDue()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,9 +15,12 @@ from holdfast.state.cells.shard_list import pack_list, unpack_list
 class Kept:
     rules = hf.BroadcastState("string", "struct<most:long>")
     tags = hf.BroadcastState("long", "array<string>")
+    days = hf.BroadcastState("timestamp", "array<string>")
 
 
-RULES, TAGS = Kept.__dict__["rules"].field(1), Kept.__dict__["tags"].field(2)
+RULES, TAGS, DAYS = (
+    Kept.__dict__[name].field(number) for number, name in enumerate(("rules", "tags", "days"), 1)
+)
 
 
 def test_it_behaves_like_a_dict_and_is_stored_as_its_entries() -> None:
@@ -35,6 +39,19 @@ def test_it_behaves_like_a_dict_and_is_stored_as_its_entries() -> None:
     assert cell.items_held() == []
     with pytest.raises(KeyError):
         del cell["b"]
+
+
+def test_a_key_may_be_given_in_any_form_that_fits() -> None:
+    """A datetime without a time zone is in UTC, here as everywhere."""
+    at, naive = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1)
+    cell = BroadcastCell(DAYS, {at: ["x"]})
+    cell[naive].append("y")
+    assert cell.items_held() == [(at, ["x", "y"])]
+    view = BroadcastView(DAYS, {at: ["x"]})
+    assert view[naive] == ["x"]
+    view.check()
+    assert cell.pop(naive) == ["x", "y"]
+    assert cell.items_held() == []
 
 
 def test_the_entries_that_it_began_with_stay_as_they_were() -> None:

@@ -72,6 +72,15 @@ def test_rows_meet_across_epochs_each_pair_once() -> None:
     assert given(run, [shown(20, "s")]) == []
 
 
+def test_a_row_that_had_its_partner_while_that_did_not_matter_is_not_given_out_alone_later() -> None:
+    run = joining("left")
+    given(run, [shown(5, "p"), shown(5, "alone", "b")], None, 0)
+    run.function = joining("inner").function
+    assert given(run, [clicked(6, 1)], 0, 0) == [("p", 1)]
+    run.function = joining("left").function
+    assert given(run, [], 0, 50) == [("alone", None)]
+
+
 def test_rows_of_one_key_and_time_are_kept_side_by_side() -> None:
     run = joining()
     for page in ("p", "q"):

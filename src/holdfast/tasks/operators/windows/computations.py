@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError
 from holdfast.graph.aggregates import Aggregation
@@ -22,12 +23,13 @@ from holdfast.graph.job_graph import MAIN_OUTPUT
 from holdfast.graph.partials import Partials
 from holdfast.graph.window_functions import REDUCED, ROWS, Reduction, WindowBounds, WindowProcess
 from holdfast.graph.windows import Windowed
-from holdfast.state.cells.timers import datetime_of
+from holdfast.state.cells.timers import nearest_datetime
 from holdfast.state.encoding.arrow_values import column_of, objects_of
 from holdfast.state.encoding.coercion import Misfit
 from holdfast.state.encoding.row_objects import Row
 from holdfast.tasks.operators.aggregate import Overflow, as_stored, collected, folded, joined_lists, merged
 from holdfast.tasks.operators.result import EpochContext, OutputMisfit, cause_of, table_of, user_error
+from holdfast.tasks.operators.row_function import python_objects
 from holdfast.tasks.operators.shard_rows import Index, KeyedSlice, by_key
 from holdfast.tasks.operators.windows.window_rows import Numbers, Times
 
@@ -57,7 +59,11 @@ class Emitting:
         assert self.ends is not None
         naive = self.ctx.time is not None and self.ctx.time.naive
         times = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
-        return (WindowBounds(datetime_of(start, naive), datetime_of(end, naive)) for start, end in times)
+        return (_bounds(start, end, naive) for start, end in times)
+
+
+def _bounds(start_us: int, end_us: int, naive: bool) -> WindowBounds:
+    return WindowBounds(nearest_datetime(start_us, naive), nearest_datetime(end_us, naive))
 
 
 @dataclass(frozen=True)
@@ -137,6 +143,7 @@ class _Reduced(WindowComputation):
     def folded(self, keyed: KeyedSlice, kept: pa.Array, ctx: EpochContext) -> list[pa.Array]:
         type, count = kept.type.field(REDUCED).type, keyed.key_count
         rows = _structs(keyed.rows, type)
+        _see_that_python_has(keyed.rows, ctx)
         so_far = _field(kept, REDUCED)
         there = np.asarray(so_far.is_valid())
         values = pa.concat_arrays([so_far.filter(pa.array(there)), rows])
@@ -191,6 +198,7 @@ class _Rows(WindowComputation):
     def folded(self, keyed: KeyedSlice, kept: pa.Array, ctx: EpochContext) -> list[pa.Array]:
         so_far = _field(kept, ROWS)
         rows = _structs(keyed.rows, so_far.type.value_type)
+        _see_that_python_has(keyed.rows, ctx)
         return [collected(so_far, rows, keyed.index, keyed.key_count, _ALL)]
 
     def merged(self, values: pa.Array, index: Index, emitting: Emitting) -> list[pa.Array]:
@@ -201,7 +209,8 @@ class _Rows(WindowComputation):
         ctx = emitting.ctx
         context = Context(ctx.epoch, ctx.clock_ms, {MAIN_OUTPUT: []})
         if ctx.time is not None and ctx.time.now_us is not None:
-            context.watermark = datetime_of(ctx.time.now_us, ctx.time.naive)
+            context.watermark = nearest_datetime(ctx.time.now_us, ctx.time.naive)
+        context.closing = ctx.time is not None and ctx.time.closing
         made: list[Any] = []
         owners: list[int] = []
         for window, (bounds, rows) in enumerate(zip(emitting.bounds(), lists, strict=True)):
@@ -229,6 +238,23 @@ def _structs(rows: pa.Table, type: pa.StructType) -> pa.Array:
     """Rows as one column of structs."""
     columns = [rows.column(field.name).combine_chunks().cast(field.type) for field in type]
     return pa.StructArray.from_arrays(columns, fields=list(type))
+
+
+def _see_that_python_has(rows: pa.Table, ctx: EpochContext) -> None:
+    """UserCodeError: a row holds a time that Python has no object for. Seen before it is kept: when its
+    window closes nothing could be done about it any more."""
+    for name in rows.column_names:
+        column = rows.column(name).combine_chunks()
+        if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+            ends = pc.min_max(column)
+            python_objects(pa.array([ends["min"], ends["max"]], column.type), repr(name), ctx)
+        elif _holds_times(column.type):
+            python_objects(column, repr(name), ctx)
+
+
+def _holds_times(type: pa.DataType) -> bool:
+    inner = [type.field(place).type for place in range(type.num_fields)]
+    return bool(pa.types.is_temporal(type)) or any(map(_holds_times, inner))
 
 
 def _field(kept: pa.Array, name: str) -> pa.Array:

@@ -77,7 +77,9 @@ def next_close(
         due.append((first_end if now_us is None else max(first_end, next_end(window, now_us))) - 1)
     first = earliest(panes, groups, state)
     if first is not None and first < open_from:
-        due.append(int(last_ends(window, np.array([first], np.int64))[0]) - 1 + function.lateness_us)
+        let_go = int(last_ends(window, np.array([first], np.int64))[0]) - 1 + function.lateness_us
+        # With another lateness than it was kept by, the time may have passed: it goes with the next ones.
+        due.append(let_go if now_us is None else max(let_go, _next_let_go(function, now_us)))
     return min(due, default=None)
 
 
@@ -194,8 +196,9 @@ class _WindowRun:
         window is emitted these are no more than the changed ones."""
         entries, bases = map_keys_of(self.field, self.state, self.early.due)
         closes = next_end(self.window, self.before_us) - 1 <= self.now_us
+        lets_go = _next_let_go(self.function, self.before_us) <= self.now_us
         reopened = (next_ends(self.window, changed.starts) - 1 <= self.before_us).any()
-        if closes or reopened or self.time.closing:
+        if closes or lets_go or reopened or self.time.closing:
             until = FOREVER_US if self.time.closing else self.now_us
             due, of_due = due_map_keys(self.field, self.ctx.groups, self.state, until)
             entries, bases = pa.concat_arrays([entries, due]), bases + of_due
@@ -344,6 +347,14 @@ def _numbered_entries(keys: Numbers, entries: pa.Array) -> Index:
 def _time_window(function: Windowed) -> TimeWindow:
     assert isinstance(function.window, TimeWindow)
     return function.window
+
+
+def _next_let_go(function: Windowed, after_us: int) -> int:
+    """When panes are let go of next, of which all windows can change no more, after `after_us`."""
+    if after_us == NEVER_US:
+        return NEVER_US
+    lateness = function.lateness_us
+    return next_end(_time_window(function), max(after_us - lateness, NEVER_US)) - 1 + lateness
 
 
 def _pane_starts(window: TimeWindow, times: Times) -> Times:

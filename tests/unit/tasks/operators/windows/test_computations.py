@@ -47,7 +47,8 @@ def time(before: float | None, now: float | None, **more: Any) -> EventTime:
 
 
 def seen(result: Any, *columns: str) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row[name] for name in columns) for row in result.outputs[""].to_pylist())
+    found = result.outputs[""].select(columns).to_pylist()
+    return sorted(tuple(row[name] for name in columns) for row in found)
 
 
 def test_a_function_sees_all_rows_of_a_window_from_several_epochs_in_the_order_of_time() -> None:
@@ -130,6 +131,53 @@ def test_what_a_function_fails_with_or_yields_wrong_names_the_key_and_the_window
         run.epoch_of(rows((1, 1)), time(None, None))
         with pytest.raises(UserCodeError, match=rf"ann(.|\n)*{told}"):
             run.epoch_of([], time(None, 10))
+
+
+def test_a_function_is_told_that_its_window_closes_because_the_input_has_ended() -> None:
+    class Whole(WindowFunction):
+        output = "whole boolean"
+
+        def process(self, window: Any, rows: Any, ctx: Any) -> Any:
+            yield (not ctx.closing,)
+
+    run = harness(WindowProcess(Whole()))
+    run.epoch_of(rows((1, 1), (12, 1)), time(None, None))
+    assert seen(run.epoch_of([], time(None, 10)), "whole") == [(True,)]
+    assert seen(run.epoch_of([], time(10, 11, closing=True)), "whole") == [(False,)]
+
+
+LAST_DAY, FIRST_DAY = 253_402_214_400, -62_135_596_800
+"""The last and the first day that Python has."""
+
+
+@pytest.mark.parametrize("window", [tumbling("1d"), sliding("3d", every="1d"), session("1d")])
+@pytest.mark.parametrize("at", [LAST_DAY, FIRST_DAY])
+def test_a_bound_that_no_datetime_can_hold_is_the_nearest_that_one_can(window: Any, at: int) -> None:
+    """Such times stand for "never" and "not set" in many systems."""
+    run = harness(WindowProcess(TopTwo()), window)
+    run.epoch_of(rows((at, 5)), time(None, None))
+    found = seen(run.epoch_of([], time(None, at - 10, closing=True)), "place", "value")
+    assert set(found) == {(1, 5)}
+
+
+@pytest.mark.parametrize("computation", [WindowProcess(TopTwo()), Reduction(larger)])
+@pytest.mark.parametrize("window", [tumbling("1d"), session("1d"), count_window(2)])
+def test_a_row_that_python_cannot_hold_is_refused_when_it_comes_and_not_when_its_window_closes(
+    computation: Any, window: Any
+) -> None:
+    run = harness(computation, window, on=None if window == count_window(2) else "ts")
+    with pytest.raises(UserCodeError, match=r"column 'ts'(.|\n)*transform before key_by"):
+        run.epoch_of(rows((LAST_DAY + 86_400, 5)), time(None, None))
+
+
+def test_a_time_within_a_row_that_python_cannot_hold_is_refused_too() -> None:
+    inner = pa.struct([("spent", pa.list_(pa.duration("us"))), ("at", pa.timestamp("us"))])
+    schema = pa.schema([("user", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("more", inner)])
+    run = Harness(Windowed(tumbling("10s"), "ts", WindowProcess(TopTwo())), schema, ("user",))
+    fits, beyond = {"spent": [0, None], "at": None}, {"spent": [], "at": (LAST_DAY + 86_400) * S}
+    run.epoch_of([("ann", 0, fits)], time(None, None))
+    with pytest.raises(UserCodeError, match="column 'more'"):
+        run.epoch_of([("ann", 0, beyond)], time(None, None))
 
 
 def test_functions_that_cannot_be_used_are_told() -> None:

@@ -7,10 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import holdfast as hf
 from holdfast.errors import UserCodeError
 from holdfast.graph.aggregates import Aggregation, count, sum
-from holdfast.graph.job_graph import LATE_ROWS
+from holdfast.graph.job_graph import LATE_ROWS, OperatorNode
 from holdfast.graph.windows import Windowed, sliding, tumbling
+from holdfast.runtime.epoch.schemas_in_force import declaration
+from holdfast.state.files.evolution import evolve
 from holdfast.tasks.operators.dispatch import next_due
 from holdfast.tasks.operators.result import EventTime
 from tests.unit.tasks.operators.operator_kit import ALL_GROUPS, Harness
@@ -97,6 +100,25 @@ def test_late_rows_that_are_allowed_emit_their_window_again_with_a_higher_revisi
     assert run.epoch_of(rows(5), time(20, 20)).outputs[LATE_ROWS].num_rows == 1
 
 
+def test_a_window_is_let_go_of_also_where_no_other_closes_at_that_time() -> None:
+    run = harness(allowed_lateness="3s")
+    run.epoch_of(rows(1), time(None, 10))
+    assert due(run, 10) == 13
+    run.epoch_of([], time(10, 13.5))
+    assert run.state.entries == {}
+    assert due(run, 13.5) is None, "an epoch without rows would be planned for it again and again"
+
+
+def test_what_is_kept_longer_than_a_new_lateness_says_is_let_go_of_with_the_next() -> None:
+    run = harness(allowed_lateness="1h")
+    run.epoch_of(rows(1), time(None, 20))
+    run.function = harness(allowed_lateness="3s").function
+    run.epoch_of([], time(20, 21))
+    assert due(run, 21) == 23
+    run.epoch_of([], time(21, 23))
+    assert run.state.entries == {}
+
+
 def test_the_next_window_is_due_before_an_older_one_is_let_go_of() -> None:
     run = harness(allowed_lateness="1h")
     run.epoch_of(rows(1, 12), time(None, 10))
@@ -131,6 +153,35 @@ def test_early_results_of_the_windows_that_have_changed() -> None:
     assert seen(run.epoch_of([], time(None, 20), clock_ms=14_600)) == [
         (0, 10, 1, 8), (0, 10, 3, 8), (10, 20, 1, 8),
     ]  # fmt: skip
+
+
+def test_early_results_may_be_given_up_and_taken_up_again() -> None:
+    def declared(**settings: Any) -> Any:
+        job = hf.Job("early")
+        source = job.source(hf.MemorySource([], schema="user string, ts timestamp, value long"), uid="rows")
+        keyed = source.watermark("ts", delay="1s").key_by("user")
+        keyed.window(tumbling("10s"), on="ts", **settings).aggregate(uid="op", n=count(), total=sum("value"))
+        (node,) = (each for each in job.graph().nodes if isinstance(each, OperatorNode))
+        return declaration(node, harness(**settings).layout)
+
+    run, without, lineage = harness(emit_every="1s"), harness(), declared(emit_every="1s").begun
+    run.epoch_of(rows(1), time(None, None), clock_ms=10_300)
+    evolved = evolve(lineage, declared(), allow_dropped_state=False)
+    assert evolved.problems == ()
+    convert = evolved.lineage.converter(0, "old state")
+    assert convert is not None
+    without.state.entries = {
+        key: value for key, value in convert(sorted(run.state.entries.items())) if value is not None
+    }
+    without.layout, without.epoch = evolved.lineage.layout, 1
+    state: Any = without.state
+    found = next_due(without.function, without.layout, ALL_GROUPS, state, time(None, None))
+    assert found is not None
+    assert found.processing_us is None
+    assert seen(without.epoch_of([], time(None, 10), clock_ms=20_000)) == [(0, 10, 1, 2)]
+    assert without.state.entries == {}
+    again = evolve(evolved.lineage, declared(emit_every="2s"), allow_dropped_state=False)
+    assert again.problems == ()
 
 
 def test_nothing_is_read_of_windows_while_none_closes() -> None:
