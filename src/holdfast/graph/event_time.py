@@ -28,6 +28,9 @@ from holdfast.graph.job_graph import (
 )
 from holdfast.state.encoding.types import type_ddl
 
+TIME_MAX_US = 1 << 61
+"""Times further from 1970 than this (about 73,000 years) are in no window: rows that have one are late."""
+
 
 def watermarks_of(node: StreamNode) -> tuple[WatermarkNode, ...]:
     """The watermarks that a stream's event time follows from; none: some of its rows have no event time."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from holdfast.graph.aggregates import Aggregate, AggregateKind, Aggregation
-from holdfast.graph.event_time import micros_sql
+from holdfast.graph.event_time import TIME_MAX_US, micros_sql
 from holdfast.graph.windows import TimeWindow, Windowed
 from holdfast.state.encoding.routing import quoted
 from holdfast.state.encoding.types import DECIMAL_DIGITS_MAX
@@ -62,7 +62,8 @@ def partials_of(
 def _pane(window: TimeWindow, on: str, rows: pa.Schema) -> str:
     """The pane of a row, as tasks.operators.windows finds it."""
     time = micros_sql(quoted(on), naive=rows.field(on).type.tz is None)
-    return f"{time} - pmod({time} - {window.offset_us}L, {window.pane_us}L)"
+    start = f"{time} - pmod({time} - {window.offset_us}L, {window.pane_us}L)"
+    return f"case when {time} between -{TIME_MAX_US}L and {TIME_MAX_US}L then {start} end"
 
 
 def _partials(aggregation: Aggregation, rows: pa.Schema, order_by: Sequence[str]) -> Partials | None:

@@ -26,6 +26,7 @@ from holdfast.state.encoding.layout import (
 from holdfast.tasks.operators.result import EpochContext, EventTime
 from holdfast.tasks.operators.shard_rows import KeyedSlice
 from holdfast.tasks.operators.time_pairs import Longs
+from holdfast.tasks.operators.windows.window_rows import micros_of
 
 Flags = npt.NDArray[np.bool_]
 NUMBER_BITS = 32
@@ -88,11 +89,10 @@ class Side:
         places = np.flatnonzero(given.is_valid().to_numpy(zero_copy_only=False))
         own = given.take(pa.array(places))
         by_name = dict(zip((each.name for each in own.type), own.flatten(), strict=True))
-        times = by_name[self.on].cast(pa.timestamp("us", by_name[self.on].type.tz)).cast(pa.int64())
-        at_us = times.fill_null(0).to_numpy(zero_copy_only=False)
+        at_us, usable = micros_of(by_name[self.on])
         columns = [by_name[each.name].cast(each.type) for each in self.row_type]
         rows = Rows(columns, keyed.index[places].astype(np.int64), at_us)
-        late = times.is_null().to_numpy(zero_copy_only=False) | is_late(at_us)
+        late = ~usable | is_late(at_us)
         fresh = np.flatnonzero(~late)
         return Arrived(rows.of(fresh), places[fresh], places[late])
 

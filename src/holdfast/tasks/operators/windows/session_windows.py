@@ -140,12 +140,13 @@ class _SessionRun:
         return _Sessions(np.asarray(pc.list_parent_indices(column)).astype(np.int64), pc.list_flatten(column))
 
     def _without_timeless(self) -> tuple[pa.Table, Times]:
-        """Take the rows out of the slice that have no time, and give them; and the times of the others."""
+        """Take the rows out of the slice that are in no window, and give them; and the times of the
+        others."""
         assert self.function.on is not None
         times = self.keyed.rows.column(self.function.on).combine_chunks()
-        none = np.asarray(times.is_null())
-        self.keyed, rows = without_late(self.keyed, self.function.on, none, self.before_us)
-        return rows, micros_of(times)[~none]
+        micros, usable = micros_of(times)
+        self.keyed, rows = without_late(self.keyed, self.function.on, ~usable, self.before_us)
+        return rows, micros[usable]
 
     def _without_late(
         self, late: pa.Table, held_in: Numbers, row_in: Numbers, times: Times

@@ -154,8 +154,11 @@ class _WindowRun:
         assert on is not None
         combined = self.partials is not None
         times = self.keyed.rows.column(PANE_COLUMN if combined else on).combine_chunks()
-        known = np.asarray(times.is_valid())
-        starts = np.asarray(times.fill_null(0)) if combined else _pane_starts(self.window, micros_of(times))
+        if combined:
+            starts, known = np.asarray(times.fill_null(0)), np.asarray(times.is_valid())
+        else:
+            micros, known = micros_of(times)
+            starts = _pane_starts(self.window, micros)
         last = last_ends(self.window, starts) - 1 + self.function.lateness_us
         late = (last <= self.before_us) | ~known
         if self.partials is None:

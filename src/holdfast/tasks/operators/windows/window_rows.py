@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.graph.event_time import TIME_MAX_US
 from holdfast.graph.windows import LATE_WATERMARK, TimeWindow
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import TIME_TYPE, StateField, map_tails
@@ -19,6 +20,7 @@ Times = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
+_LEAST = np.iinfo(np.int64).min  # of which there is no absolute value
 NEVER_US = -FOREVER_US
 """Earlier than every time: where event time is not known yet."""
 
@@ -30,9 +32,11 @@ def watermarks(time: EventTime | None) -> tuple[int, int]:
     return before, now
 
 
-def micros_of(times: pa.Array) -> Times:
-    """A column of timestamps as numbers; anything for a null."""
-    return np.asarray(times.cast(pa.timestamp("us", times.type.tz)).view(pa.int64()).fill_null(0))
+def micros_of(times: pa.Array) -> tuple[Times, Flags]:
+    """A column of timestamps as numbers, and which of them are in a window: 0 stands for the others."""
+    numbers = np.asarray(times.cast(pa.timestamp("us", times.type.tz)).view(pa.int64()).fill_null(0))
+    usable = np.asarray(times.is_valid()) & (np.abs(numbers) <= TIME_MAX_US) & (numbers != _LEAST)
+    return np.where(usable, numbers, 0), usable
 
 
 def timestamps(times: Times) -> pa.Array:

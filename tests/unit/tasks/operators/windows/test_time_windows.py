@@ -11,7 +11,7 @@ import holdfast as hf
 from holdfast.errors import UserCodeError
 from holdfast.graph.aggregates import Aggregation, count, sum
 from holdfast.graph.job_graph import LATE_ROWS, OperatorNode
-from holdfast.graph.windows import Windowed, sliding, tumbling
+from holdfast.graph.windows import Windowed, session, sliding, tumbling
 from holdfast.runtime.epoch.schemas_in_force import declaration
 from holdfast.state.files.evolution import evolve
 from holdfast.tasks.operators.dispatch import next_due
@@ -221,3 +221,19 @@ def test_windows_that_make_no_sense_are_refused_with_a_remedy(window: Any, told:
 def test_windows_say_what_they_are() -> None:
     assert str(tumbling("300s")) == "tumbling windows of 5m"
     assert str(sliding("1h", every="10m", offset="-5m")) == "windows of 1h every 10m from 5m"
+
+
+@pytest.mark.parametrize("window", [tumbling("1d"), sliding("2d", every="1d"), session("1d")])
+@pytest.mark.parametrize("at", [(1 << 63) - 1, -(1 << 63), -(1 << 63) + 11, (1 << 61) + 1])
+def test_a_time_that_no_window_can_hold_is_late(window: Any, at: int) -> None:
+    """Sums of times near the ends of what a timestamp holds would wrap around, and the row be lost."""
+    run = harness(window)
+    assert run.epoch_of([("ann", at, 1)], time(None, None)).outputs[LATE_ROWS].num_rows == 1
+    assert run.state.entries == {}
+    edge = 1 << 61
+    assert (
+        run.epoch_of([("ann", edge, 1), ("ann", -edge, 1)], time(None, None)).outputs[LATE_ROWS].num_rows == 0
+    )
+    told = run.epoch_of([], time(None, 100, closing=True))
+    starts = told.outputs[""]["window_start"].cast(pa.int64()).to_pylist()
+    assert {start < 0 for start in starts} == {True, False}
