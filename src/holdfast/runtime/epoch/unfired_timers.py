@@ -14,7 +14,8 @@ from holdfast.errors import RestoreError
 from holdfast.graph.event_time import watermarks_of
 from holdfast.graph.functions import has_timers
 from holdfast.graph.job_graph import Graph, OperatorNode
-from holdfast.state.cells.timers import FIRST_US, datetime_of
+from holdfast.state.cells.timers import datetime_of
+from holdfast.state.encoding.arrow_values import FIRST_US
 
 
 def refuse_unfired(graph: Graph, view: CheckpointView, allow_dropped_state: bool) -> None:

@@ -12,12 +12,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.state.cells.value_cells import Cell
+from holdfast.state.encoding.arrow_values import FIRST_US, LAST_US
 from holdfast.state.encoding.layout import TIME_TYPE, StateField, StateKind
 from holdfast.state.files.delta import Changes, EntryChange
 
@@ -28,10 +30,6 @@ SENSIBLE_MS = 20 * 366 * 86_400 * 1_000
 be."""
 
 _EPOCH, _NAIVE_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
-FIRST_US, LAST_US = (
-    (edge - _NAIVE_EPOCH) // timedelta(microseconds=1) for edge in (datetime.min, datetime.max)
-)
-"""The times that Python has."""
 
 
 def timer_fields(first_id: int) -> tuple[StateField, ...]:
@@ -62,20 +60,28 @@ def nearest_datetime(at_us: int, naive: bool = False) -> datetime:
     return datetime_of(min(max(at_us, FIRST_US), LAST_US), naive)
 
 
+_NO_TIMES: Set[int] = frozenset()
+
+
 class TimerCell(Cell):
     """The timers of one clock. `due`: by key number the stored times that are due, in order."""
 
-    __slots__ = ("_changed", "_due", "_field", "_firing", "_heap", "_keys", "_limit", "_there")
+    __slots__ = (
+        "_are_set", "_changed", "_due", "_field", "_firing", "_heap", "_keys", "_limit", "_there", "_times",
+    )  # fmt: skip
 
     def __init__(self, field: StateField, due: Mapping[int, Sequence[int]], limit: int | None) -> None:
         """`limit`: what is set while timers fire joins them up to this time; None: never."""
         self._field, self._due, self._limit = field, due, limit
-        self._there: Set[int] = frozenset()
+        self._there: Set[int] = _NO_TIMES
         """The stored times that are due."""
         self._changed: dict[int, bool] = {}
         self._heap: list[int] = []
         self._firing: int | None = None
-        self._keys: list[tuple[int, int, bool]] = []
+        self._keys: list[int] = []
+        self._times: list[int] = []
+        self._are_set: list[bool] = []
+        """What has become of the timers of the keys before: parallel columns."""
 
     def set(self, at_us: int) -> None:
         """Call the key at this time."""
@@ -89,8 +95,11 @@ class TimerCell(Cell):
 
     def begin(self, limit: int) -> None:
         """Start to fire the key's timers up to `limit`."""
-        set_now = [at for at, is_set in self._changed.items() if is_set and at <= limit]
-        self._heap = sorted({*self._there, *set_now})
+        if self._changed:
+            set_now = [at for at, is_set in self._changed.items() if is_set and at <= limit]
+            self._heap = sorted({*self._there, *set_now})
+        elif self._there:
+            self._heap = sorted(self._there)
 
     def pop(self) -> int | None:
         """The next timer that is due, which is then gone. None: there is none."""
@@ -104,10 +113,18 @@ class TimerCell(Cell):
         return None
 
     def load(self, key: int) -> None:
-        self._there, self._changed, self._heap = frozenset(self._due.get(key, ())), {}, []
+        due = self._due.get(key)
+        self._there = frozenset(due) if due else _NO_TIMES
+        if self._changed:
+            self._changed = {}
+        if self._heap:
+            self._heap = []
 
     def keep(self, key: int) -> None:
-        self._keys += [(key, at, is_set) for at, is_set in self._changed.items()]
+        if self._changed:
+            self._keys += repeat(key, len(self._changed))
+            self._times += self._changed
+            self._are_set += self._changed.values()
 
     def mark(self) -> Any:
         return dict(self._changed)
@@ -121,12 +138,12 @@ class TimerCell(Cell):
     def put_into(self, changes: Changes) -> None:
         if not self._keys:
             return
-        rows, times, are_set = zip(*self._keys, strict=True)
+        are_set = np.array(self._are_set, np.bool_)
         changes.entries[self._field.name] = EntryChange(
-            np.array(rows, np.int64),
-            pa.array(times, pa.int64()).cast(TIME_TYPE),
-            pa.array(are_set, pa.bool_()),
-            ~np.array(are_set, np.bool_),
+            np.array(self._keys, np.int64),
+            pa.array(np.array(self._times, np.int64)).cast(TIME_TYPE),
+            pa.array(are_set),
+            ~are_set,
         )
 
 

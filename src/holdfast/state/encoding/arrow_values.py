@@ -8,15 +8,20 @@ Arrays are lists, maps are dicts, structs are rows (see structs). Within the key
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.state.encoding.coercion import Misfit, exact_class, hashable, settler
 from holdfast.state.encoding.row_objects import Row, row_class
 
 _NONE = type(None)
+_EPOCH = datetime(1970, 1, 1)
+FIRST_US, LAST_US = ((edge - _EPOCH) // timedelta(microseconds=1) for edge in (datetime.min, datetime.max))
+"""The times that Python has, in µs since 1970."""
 
 
 def column_of(values: Sequence[object], declared: pa.DataType) -> pa.Array:
@@ -53,8 +58,23 @@ def objects_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         start, ends = spans(column)
         items = objects_of(column.values[start : ends[-1]])
         return masked((items[a - start : b - start] for a, b in pairs(start, ends)), column)
+    if pa.types.is_timestamp(declared) and column.null_count == 0 and len(column):
+        return _times_of(column)
     objects: list[Any] = column.to_pylist()
     return objects
+
+
+def _times_of(column: pa.Array) -> list[Any]:
+    """Timestamps as Arrow gives them, several times faster where their zone has no other hour than UTC."""
+    first = column[0].as_py()
+    numbers = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
+    edges = pc.min_max(numbers)
+    within = edges["min"].as_py() >= FIRST_US and edges["max"].as_py() <= LAST_US
+    if not within or column.type.tz not in (None, "UTC") or column.type.unit == "ns":
+        objects: list[Any] = column.to_pylist()
+        return objects
+    times: list[Any] = numbers.to_numpy().view("datetime64[us]").tolist()
+    return times if column.type.tz is None else [at.replace(tzinfo=first.tzinfo) for at in times]
 
 
 def is_immutable(declared: pa.DataType) -> bool:

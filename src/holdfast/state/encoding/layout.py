@@ -252,9 +252,14 @@ def in_time_index(key: bytes) -> bool:
     return key[_GROUP_BYTES] == TIME_SPACE
 
 
-def time_key(base: bytes, suffix: bytes, tail: bytes) -> bytes:
-    """Where the time index has a TIMED entry: `suffix` is its state's, `tail` its time."""
-    return base[:_GROUP_BYTES] + _TIME_SPACE + suffix + tail + base[PREFIX_BYTES:]
+def time_keys(suffix: bytes, bases: Sequence[bytes], keys: Sequence[bytes]) -> list[bytes]:
+    """Where the time index has TIMED entries, given by their keys: group, state, time, and then the key's
+    base."""
+    begin = _TIME_SPACE + suffix
+    return [
+        base[:_GROUP_BYTES] + begin + key[len(base) + 1 :] + base[PREFIX_BYTES:]
+        for base, key in zip(bases, keys, strict=True)
+    ]
 
 
 def time_prefix(group: int, state: StateField) -> bytes:

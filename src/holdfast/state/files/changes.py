@@ -28,7 +28,7 @@ from holdfast.state.encoding.layout import (
     item_keys,
     map_tails,
     state_keys,
-    time_key,
+    time_keys,
 )
 from holdfast.state.encoding.ttl import UNKNOWN_US, Times, with_times
 
@@ -220,10 +220,9 @@ def _index_entries(
     part: Part, bases: list[bytes], keys: list[bytes], values: list[bytes | None]
 ) -> Iterator[Entry]:
     """What entries of a TIMED state mean for the time index."""
-    suffix = part.field.suffix
-    for row, key, value in zip(part.rows.tolist(), keys, values, strict=True):
-        base = bases[row]
-        yield time_key(base, suffix, key[len(base) + 1 :]), None if value is None else b""
+    own = list(map(bases.__getitem__, part.rows.tolist()))
+    places = time_keys(part.field.suffix, own, keys)
+    return zip(places, (None if value is None else b"" for value in values), strict=True)
 
 
 def _expiry_entries(

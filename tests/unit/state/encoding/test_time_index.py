@@ -15,7 +15,7 @@ from holdfast.state.encoding.layout import (
     in_time_index,
     is_shortened,
     of_time_key,
-    time_key,
+    time_keys,
     time_prefix,
     time_tail,
 )
@@ -24,6 +24,10 @@ EVENT, PROCESSING = timer_fields(3)
 TIMES = [FIRST_US, -1_000_001, -1, 0, 1, 1_700_000_000_000_000, LAST_US]
 KEYS = ["", "a", "a\x00b", "x" * (KEY_BYTES_MAX - 10), "y" * 5_000]
 CODEC = KeyCodec(pa.schema([("user", pa.string())]))
+
+
+def time_key(base: bytes, suffix: bytes, tail: bytes) -> bytes:
+    return time_keys(suffix, [base], [base + suffix + tail])[0]
 
 
 def bases(*groups: int) -> list[bytes]:
