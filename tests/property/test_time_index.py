@@ -15,7 +15,7 @@ from holdfast.state.encoding.layout import (
     StateLayout,
     in_time_index,
     of_time_key,
-    time_key,
+    time_keys,
 )
 from holdfast.state.files.delta import read_delta, to_entries, write_delta
 from holdfast.state.files.evolution import Declared, evolve
@@ -71,7 +71,7 @@ def derived(layout: StateLayout, entries: Stored) -> Stored:
             continue
         length = layout.keys.base_length(key)
         if (field := timed.get(key[length])) is not None:
-            found[time_key(key[:length], field.suffix, key[length + 1 :])] = b""
+            found[time_keys(field.suffix, [key[:length]], [key])[0]] = b""
     return found
 
 

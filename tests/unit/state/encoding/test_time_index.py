@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.state.cells.timers import FIRST_US, LAST_US, timer_fields
+from holdfast.state.cells.timers import timer_fields
+from holdfast.state.encoding.arrow_values import FIRST_US, LAST_US
 from holdfast.state.encoding.key_bytes import encode_column
 from holdfast.state.encoding.keys import KEY_BYTES_MAX, KeyCodec
 from holdfast.state.encoding.layout import (
