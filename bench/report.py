@@ -114,6 +114,41 @@ def _nexmark(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def _time_costs(found: dict[str, Any]) -> list[str]:
+    titles = {
+        "timers": "a value and a timer for each row, beside transformWithState",
+        "panes": "a sliding window of 60 panes beside a tumbling one",
+        "joins": "an interval join beside Spark's stream-stream join",
+        "open-timers": "epochs with 100 timers due, by how many are open",
+    }
+    lines = [
+        "## What event time costs",
+        "",
+        f"`python -m bench.time_costs`, load before: {found['load_before']}. Medians, one session.",
+    ]
+    for name in (each for each in titles if each in found):
+        figures = {what: f"{value:,}" for what, value in found[name].items()}
+        lines += ["", *_table(titles[name], "measured", figures)]
+    return lines
+
+
+def _combining(found: dict[str, Any]) -> list[str]:
+    ways = ("by itself", "combined", "not combined")
+    return [
+        "## `aggregate` beside Spark's own aggregation, by keys",
+        "",
+        f"`python -m bench.combining`, load before: {found['load_before']}. How many times as fast as Spark's",
+        "own: as Holdfast decides by itself whether rows are combined before the shuffle, always, never.",
+        "",
+        f"| workload | {' | '.join(ways)} |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| {workload} | {' | '.join(str(figures[f'{way} / native']) for way in ways)} |"
+            for workload, figures in found["results"].items()
+        ),
+    ]
+
+
 def _recovery(found: dict[str, dict[str, Any]]) -> list[str]:
     rows = []
     for each in found.values():
@@ -232,6 +267,8 @@ def main() -> None:
     operations = [
         section(json.loads((place / name).read_text()))
         for name, section in (
+            ("combining.json", _combining),
+            ("time-costs.json", _time_costs),
             ("nexmark.json", _nexmark),
             ("recovery.json", _recovery),
             ("failover.json", _failover),
