@@ -304,8 +304,9 @@ def _output(node: OutputNode) -> _Found:
             yield f"{describe(operator)} sets no rows aside", "declare it with on_error='dead-letter'"
         return
     if node.name == LATE_ROWS:
-        timed = isinstance(operator.function, Windowed | TimeJoin) and operator.function.on is not None
-        if not timed:
+        function = operator.function
+        counted = isinstance(function, Windowed) and isinstance(function.window, CountWindow)
+        if counted or not isinstance(function, Windowed | TimeJoin):
             yield f"{describe(operator)} has no windows of time, so no row is late", "leave out late()"
         return
     declared = list(getattr(operator.function, "outputs", {}))

@@ -220,8 +220,7 @@ class Windowed:
         if isinstance(self.window, CountWindow):
             windows = [pa.field(WINDOW_NUMBER, pa.int64())]
         else:
-            assert self.on is not None
-            windows = [pa.field(name, rows.field(self.on).type) for name in WINDOW_COLUMNS]
+            windows = [pa.field(name, rows.field(self._time_column).type) for name in WINDOW_COLUMNS]
         ends = [pa.field(REVISION, pa.int64())]
         if isinstance(self.window, SessionWindow):
             ends.append(pa.field(DELETED, pa.bool_()))
@@ -236,13 +235,19 @@ class Windowed:
 
     def late_schema(self, rows: pa.Schema) -> pa.Schema:
         """The columns of the rows, and the watermark that they came after."""
-        assert self.on is not None
+        time = rows.field(self._time_column).type
         if LATE_WATERMARK in rows.names:
             raise DefinitionError(
                 f"a column {LATE_WATERMARK!r} of the rows is named like one of late rows; rename it with "
                 "transform(...)"
             )
-        return rows.append(pa.field(LATE_WATERMARK, rows.field(self.on).type))
+        return rows.append(pa.field(LATE_WATERMARK, time))
+
+    @property
+    def _time_column(self) -> str:
+        if self.on is None:
+            raise DefinitionError(NO_TIME_COLUMN)
+        return self.on
 
     def mistakes(self) -> Iterator[str]:
         """Everything wrong with its times, remedy included."""
@@ -254,7 +259,7 @@ class Windowed:
                 yield "windows that are counted go by no time; leave out on, allowed_lateness and emit_every"
             return
         if self.on is None:
-            yield "its windows go by time, and no column is named; say on='ts'"
+            yield NO_TIME_COLUMN
         if isinstance(self.window, SessionWindow) and self.emit_every is not None:
             yield "sessions give no early results, since their bounds are not known; leave out emit_every"
         if self.allowed_lateness is not None:
@@ -264,6 +269,7 @@ class Windowed:
 
 
 LATE_WATERMARK = "watermark"
+NO_TIME_COLUMN = "its windows go by time, and no column is named; say on='ts'"
 
 
 def _duration_mistakes(

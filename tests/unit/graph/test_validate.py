@@ -455,3 +455,28 @@ def test_the_ttl_of_an_aggregate_is_checked_with_everything_else() -> None:
     job, stream = keyed()
     stream.key_by("user").aggregate(uid="sums", ttl="0s", n=hf.count()).sink(MemorySink(), uid="out")
     assert "ttl='0s' is no time at all" in only(job)
+
+
+def test_windows_of_time_without_a_column_are_one_mistake_whatever_reads_them() -> None:
+    class Rows(holdfast.WindowFunction):
+        output = "n long"
+
+        def process(self, window: Any, rows: Any, ctx: Any) -> Any:
+            yield (len(list(rows)),)
+
+    def whole(windows: Any) -> Any:
+        return windows.aggregate(uid="windows", n=hf.count())
+
+    def reduced(windows: Any) -> Any:
+        return windows.reduce(lambda one, other: one, uid="windows")
+
+    def processed(windows: Any) -> Any:
+        return windows.process(Rows(), uid="windows")
+
+    for window in (holdfast.tumbling("5m"), holdfast.sliding("5m", every="1m"), holdfast.session("5m")):
+        for computed in (whole, reduced, processed):
+            job, rows = keyed()
+            made = computed(rows.watermark("ts").key_by("user").window(window))
+            made.sink(MemorySink(), uid="out")
+            made.late().sink(MemorySink(), uid="late")
+            assert "its windows go by time, and no column is named; say on='ts'" in only(job)
