@@ -51,6 +51,8 @@ class DeclaredOperator:
             right_order_by=right_order_by,
             on_error=node.on_error,
             has_event_time=self.has_event_time,
+            uid=node.uid,
+            place=node.place,
         )
 
 

@@ -33,7 +33,7 @@ from holdfast.testing.broadcast_shard import BroadcastShard
 from holdfast.testing.declared_operator import operator_of, without_zone
 from holdfast.testing.one_shard import Shard, shard_of
 from holdfast.testing.sent_rows import guessed_schema, rows_of_table, table_of_sent
-from holdfast.testing.tested_operator import UID, Tested
+from holdfast.testing.tested_operator import Tested
 from holdfast.testing.two_inputs import Sides
 
 if TYPE_CHECKING:
@@ -301,7 +301,8 @@ class Harness:
 
     @property
     def late(self) -> list[Row]:
-        """Of windows: the rows that came after all their windows had closed, with the watermark of then."""
+        """The rows that `late()` of the operator has: those that came after all their windows had closed, or
+        behind the watermark of a join, with the watermark of then."""
         return self.output(LATE_ROWS)
 
     def state(self, key: Any = None) -> dict[str, Any]:
@@ -375,7 +376,7 @@ class Harness:
     ) -> list[Row]:
         assert self._shard is not None
         epoch = self._epoch + 1
-        ctx = EpochContext(UID, epoch, clock_ms, 0, self._tested.on_error, time)
+        ctx = EpochContext(self._tested.uid, epoch, clock_ms, 0, self._tested.on_error, time)
         if broadcast and isinstance(self._shard, BroadcastShard):
             outputs = self._shard.run_broadcast(rows, ctx)
         else:

@@ -11,7 +11,6 @@ from holdfast.connectors.memory import MemorySink, MemorySource
 from holdfast.errors import DefinitionError
 from holdfast.graph.broadcast import BROADCAST_SUFFIX, BroadcastSide
 from holdfast.graph.functions import BroadcastFunction, CoFunction, OperatorFunction
-from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
     BroadcastConnectNode,
     BroadcastNode,
@@ -26,20 +25,21 @@ from holdfast.graph.job_graph import (
     UnkeyedNode,
     WatermarkNode,
 )
+from holdfast.graph.time_joins import TimeJoin
 from holdfast.graph.validate import check
-from holdfast.graph.windows import Windowed
 from holdfast.state.encoding.types import schema_ddl
 
 if TYPE_CHECKING:
     from holdfast.graph.job_graph import OnError, StatefulFunction
 
 UID = "function"
-"""What the function is called in errors."""
+"""What a function that is of no job is called in errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """What a test says of its function. `right_...`: of the stream that the first one is connected with."""
+    """What a test says of its function. `right_...`: of the stream that the first one is connected with.
+    `uid`, `place`: where it was declared in a job, if it was."""
 
     function: StatefulFunction
     key: tuple[str, ...]
@@ -48,11 +48,13 @@ class Tested:
     right_order_by: tuple[str, ...] = ()
     on_error: OnError = "fail"
     has_event_time: bool = True
+    uid: str = UID
+    place: Place | None = None
 
     @property
     def joins(self) -> bool:
         """Whether it sees the rows of two keyed streams."""
-        return isinstance(self.function, CoFunction | IntervalJoin)
+        return isinstance(self.function, CoFunction | TimeJoin)
 
     @property
     def broadcasts(self) -> bool:
@@ -72,12 +74,12 @@ class Tested:
 
     def operator(self, rows: pa.Schema, right: pa.Schema | None) -> OperatorNode:
         """The operator over rows of these columns. DefinitionError, as for a job, for every mistake."""
-        place = Place.of_caller()
-        source = SourceNode(uid="sent", source=MemorySource([], schema=schema_ddl(rows)), place=place)
+        place = self.place or Place.of_caller()
+        source = self._source("sent", rows, place)
         nodes: list[Node] = [source]
-        parent = self._marked(source, 0)
+        parent = self._marked(source)
         common: dict[str, Any] = {
-            "uid": UID,
+            "uid": self.uid,
             "parent": parent,
             "key": self.key,
             "order_by": self.order_by,
@@ -89,24 +91,22 @@ class Tested:
             unkeyed = isinstance(self.function, OperatorFunction) and not self.key
             operator = (UnkeyedNode if unkeyed else OperatorNode)(**common)
         else:
-            second = SourceNode(
-                uid="sent-right", source=MemorySource([], schema=schema_ddl(right)), place=place
-            )
+            second = self._source("sent-right", right, place)
             nodes.append(second)
             operator = self._over_two(common, second, nodes)
         # Of the source: whether the operator's main output is looked at is the test's business.
-        sink = SinkNode(uid="sink", parent=source, sink=MemorySink(), place=place)
+        sink = SinkNode(uid=self._free("sink"), parent=source, sink=MemorySink(), place=place)
         check(Graph(name="harness", nodes=(*nodes, operator, sink), place=place))
         return operator
 
     def _over_two(self, common: dict[str, Any], second: SourceNode, nodes: list[Node]) -> OperatorNode:
         if not self.broadcasts:
             right_key = self.right_key or self.key
-            right = self._marked(second, 1)
+            right = self._marked(second)
             return ConnectNode(right=right, right_key=right_key, right_order_by=self.right_order_by, **common)
         assert isinstance(self.function, BroadcastFunction)
         half = BroadcastNode(
-            uid=UID + BROADCAST_SUFFIX,
+            uid=self.uid + BROADCAST_SUFFIX,
             parent=second,
             order_by=self.right_order_by,
             function=BroadcastSide(self.function),
@@ -116,10 +116,18 @@ class Tested:
         nodes.append(half)
         return BroadcastConnectNode(broadcast=half, **common)
 
-    def _marked(self, source: SourceNode, side: int) -> StreamNode:
-        """The source's rows, with the watermark that the function goes by, if it does."""
-        on = self.function.on if isinstance(self.function, Windowed | IntervalJoin) else None
-        column = on[side] if isinstance(on, tuple) else on
-        if column is None or not self.has_event_time:
+    def _source(self, uid: str, rows: pa.Schema, place: Place) -> SourceNode:
+        return SourceNode(
+            uid=self._free(uid), source=MemorySource([], schema=schema_ddl(rows)), place=place
+        )
+
+    def _free(self, uid: str) -> str:
+        """A uid that is not the operator's."""
+        return uid if uid != self.uid else f"{uid}-{UID}"
+
+    def _marked(self, source: SourceNode) -> StreamNode:
+        """The source's rows, with a watermark if event time reaches the function. It moves by the test's word,
+        whatever the rows hold: no column is its own."""
+        if not self.has_event_time:
             return source
-        return WatermarkNode(parent=source, column=column, delay="0s", idle_after=None, place=source.place)
+        return WatermarkNode(parent=source, column="", delay="0s", idle_after=None, place=source.place)

@@ -273,3 +273,42 @@ def test_state_with_a_ttl_is_there_until_its_time() -> None:
     assert harness.state("anna") == {}
     harness.crash()
     assert [row.seen for row in harness.send({"user": "anna"})] == [1]
+
+
+class Recent(hf.KeyedFunction):
+    """Counts the clicks of a user, and forgets them after a day of event time without any."""
+
+    output = "user string, clicks long"
+    clicks = hf.ValueState("long", default=0, ttl="1d", clock="event")
+
+    def process(self, row: hf.Row, ctx: hf.Context) -> Any:
+        self.clicks.value += 1
+        yield row.user, self.clicks.value
+
+
+def declared_recent() -> Harness:
+    job = hf.Job("clicks")
+    rows = job.source(hf.MemorySource([], schema="user string, at timestamp"), uid="clicks")
+    rows.watermark("at").key_by("user").process(Recent(), uid="recent")
+    return Harness.of(job, "recent")
+
+
+@pytest.mark.parametrize("begin", [lambda: Harness(Recent(), key="user"), declared_recent])
+def test_state_expires_by_event_time_in_the_harness(begin: Any) -> None:
+    users = begin()
+    users.watermark(NOON)
+    assert users.send(clicked("anna", 0), clicked("anna", 1)) == [("anna", 1), ("anna", 2)]
+    users.watermark(NOON + dt.timedelta(hours=23))
+    users.crash()
+    assert users.state("anna") == {"clicks": 2}
+    users.watermark(NOON + dt.timedelta(hours=25))
+    assert users.state("anna") == {}
+    assert users.send(clicked("anna", 25 * 60)) == [("anna", 1)]
+
+
+def test_state_that_expires_by_event_time_needs_a_watermark_in_its_job() -> None:
+    job = hf.Job("clicks")
+    rows = job.source(hf.MemorySource([], schema="user string, at timestamp"), uid="clicks")
+    rows.key_by("user").process(Recent(), uid="recent")
+    with pytest.raises(hf.DefinitionError, match="operator 'recent': Recent.clicks expires by event time"):
+        Harness.of(job, "recent")

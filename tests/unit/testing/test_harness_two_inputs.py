@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.graph.job_graph import Place
 from holdfast.testing import Harness
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -193,3 +194,43 @@ def test_what_does_not_fit_the_function_is_refused() -> None:
         balances().broadcast(("card", 5))
     with pytest.raises(hf.DefinitionError, match="key column 'whom' does not exist"):
         Harness(Balance(), key="a", schema="a string", right_schema="b string", right_key="whom")
+
+
+def orders_and_payments() -> tuple[hf.Job, Any, Any]:
+    job = hf.Job("shop")
+    schema = "id long, ts timestamp"
+    orders = job.source(hf.MemorySource([], schema=schema), uid="orders").watermark("ts", delay="1m")
+    payments = job.source(hf.MemorySource([], schema=schema), uid="payments").watermark("ts", delay="1m")
+    return job, orders.key_by("id"), payments.key_by("id")
+
+
+def test_a_window_join_of_a_job_is_tested_as_it_was_declared() -> None:
+    job, orders, payments = orders_and_payments()
+    orders.window_join(payments, hf.tumbling("5m"), on="ts", how="left", uid="paid")
+    paid = Harness.of(job, "paid")
+    minute = timedelta(minutes=1)
+    assert paid.send_left((1, NOON), (2, NOON)) == []
+    assert paid.send_right((1, NOON + minute)) == []
+    paid.crash()
+    rows = paid.watermark(NOON + 5 * minute)
+    assert sorted((row.id, row.ts, row.ts_right) for row in rows) == [(1, NOON, NOON + minute), (2, NOON, None)]
+    paid.send_right((2, NOON))
+    assert [(row.side, row.right.id) for row in paid.late] == [("right", 2)]
+
+
+def test_mistakes_of_an_operator_of_a_job_name_its_uid_and_where_it_was_declared() -> None:
+    job = hf.Job("shop")
+    orders = job.source(hf.MemorySource([], schema="id long, ts timestamp"), uid="orders")
+    place = Place.of_caller()
+    orders.key_by("id").interval_join(orders.key_by("id"), on="ts", within=("0s", "1h"), uid="sent")
+    with pytest.raises(hf.DefinitionError) as refused:
+        Harness.of(job, "sent")
+    for line in str(refused.value).splitlines():
+        assert f"{place.file.rpartition('/')[2]}:{place.line + 1} operator 'sent': the " in line
+
+
+def test_a_failure_of_an_operator_of_a_job_names_its_uid() -> None:
+    job, orders, payments = orders_and_payments()
+    orders.connect(payments).process(Balance(), uid="balance")
+    with pytest.raises(hf.UserCodeError, match="operator 'balance'"):
+        Harness.of(job, "balance").send_left((1, NOON))
