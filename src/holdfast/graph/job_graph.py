@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ DEAD_LETTERS = "!dead"
 """Name of the output that holds the rows that were set aside."""
 LATE_ROWS = "!late"
 """Name of the output that holds the rows that came too late."""
+_OUTPUT_CALLS = {DEAD_LETTERS: "dead_letters()", LATE_ROWS: "late()"}
+"""What gives the outputs that have no name of the user's."""
 
 _DECLARING_MODULES = ("holdfast.graph.", "holdfast.runtime.", "holdfast.testing.")
 
@@ -237,12 +240,25 @@ def parents_of(node: Node) -> tuple[StreamNode, ...]:
 
 
 def describe(node: Node) -> str:
-    """A node as errors name it: `operator 'totals'`."""
+    """A node as errors name it: `operator 'totals'`, `late()`."""
     kind = type(node).__name__.removesuffix("Node").lower()
     if isinstance(node, OperatorNode):
         kind = "operator"
     name: Any = getattr(node, "uid", None) or getattr(node, "name", None)
+    if isinstance(node, OutputNode) and name in _OUTPUT_CALLS:
+        return _OUTPUT_CALLS[name]
     return f"{kind} {name!r}" if name else kind
+
+
+def shown(given: object) -> str:
+    """What was given, as errors name it: without its address in memory."""
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    if isinstance(given, FunctionType | MethodType):
+        return f"the function {given.__name__}"
+    if type(given).__repr__ is object.__repr__:
+        return type(given).__name__
+    return f"{given!r:.60}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

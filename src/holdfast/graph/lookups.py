@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from holdfast.clock import duration_ms
 from holdfast.errors import DefinitionError
-from holdfast.graph.job_graph import LookupNode
+from holdfast.graph.job_graph import LookupNode, shown
 from holdfast.graph.time_joins import RIGHT_SUFFIX, is_pair
 from holdfast.state.encoding.types import type_ddl
 
@@ -50,15 +50,15 @@ def lookup_mistakes(node: LookupNode) -> Iterator[tuple[str, str]]:
     table: object = node.table
     if not callable(table) and not (isinstance(table, str) and table):
         yield (
-            f"{table!r:.60} is not a table",
+            f"{shown(table)} is not a table",
             "give a function from a Spark session to a DataFrame, or the path of Parquet files",
         )
     if node.how not in LOOKUP_HOWS:
         yield f"how={node.how!r} is not known", f"use one of {', '.join(map(repr, LOOKUP_HOWS))}"
     wrong = [each for each in node.on if not is_pair(each)]
     if wrong or not node.on:
-        shown = repr(wrong[0]) if wrong else "on=[]"
-        yield f"{shown} does not name a column of each side", "give 'k', ('k', 'id'), or a list of these"
+        named = repr(wrong[0]) if wrong else "on=[]"
+        yield f"{named} does not name a column of each side", "give 'k', ('k', 'id'), or a list of these"
     refresh: object = node.refresh
     try:
         if not isinstance(refresh, str) or duration_ms(refresh) < 1:

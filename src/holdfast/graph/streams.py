@@ -34,6 +34,7 @@ from holdfast.graph.job_graph import (
     UnionNode,
     UnkeyedNode,
     WatermarkNode,
+    shown,
 )
 from holdfast.graph.lookups import key_pairs
 from holdfast.graph.window_functions import Reduction, WindowProcess
@@ -105,10 +106,21 @@ class Declaration:
         return node
 
     def _foreign(self, call: str, given: object, wanted: str) -> None:
-        """Note that something was given to a call that is not of this job."""
-        problem = f"{given!r} is not a {wanted} of this job"
+        """Note that something was given to a call that is not of this job, or of another kind."""
+        problem = f"{self._shown(given)} is not a {wanted} of this job"
         remedy = f"give a {wanted} that came from this job's source()"
+        if wanted == "keyed stream" and isinstance(given, Stream) and given._declaration is self:
+            problem = "the stream that it was given has no keys"
+            remedy = "say key_by(...) on it first"
+            if call == "connect":
+                remedy += ", or broadcast() if every key is to see its rows"
         self._mistakes.append(Mistake(Place.of_caller(), call, problem, remedy))
+
+    def _shown(self, given: object) -> str:
+        if not isinstance(given, Stream | KeyedStream | BroadcastStream):
+            return shown(given)
+        kind = type(given).__name__
+        return kind if given._declaration is self else f"a {kind} of job {given._declaration.name!r}"
 
     def _output(self, parent: OperatorNode | SourceNode, name: str) -> OutputNode:
         for node in self._nodes:
@@ -360,7 +372,11 @@ class KeyedStream:
         if isinstance(other, KeyedStream) and other._declaration is self._declaration:
             return other
         self._declaration._foreign(call, other, "keyed stream")
-        return self
+        # In its place stands one of which nothing is known: its columns are no mistakes of their own.
+        like = other if isinstance(other, Stream) and other._declaration is self._declaration else None
+        parent = self._parent if like is None else like._node
+        unknown = TransformNode(parent=parent, fn=lambda df: df, materialize=False, place=Place.of_caller())
+        return KeyedStream(self._declaration, unknown, self._key, ())
 
     def _operator(
         self,

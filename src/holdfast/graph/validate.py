@@ -49,6 +49,7 @@ from holdfast.graph.job_graph import (
     WatermarkNode,
     describe,
     parents_of,
+    shown,
 )
 from holdfast.graph.lookups import key_mistakes, lookup_mistakes
 from holdfast.graph.time_joins import TimeJoin
@@ -133,7 +134,7 @@ def _node(node: Node, graph: Graph) -> _Found:
         yield from _source(node)
     elif isinstance(node, TransformNode):
         if not _is_callable(node.fn):
-            yield f"{_shown(node.fn)} is not a function", "give a function from DataFrame to DataFrame"
+            yield f"{shown(node.fn)} is not a function", "give a function from DataFrame to DataFrame"
     elif isinstance(node, WatermarkNode):
         yield from watermark_mistakes(node, graph)
         schema = known_schema(node.parent)
@@ -148,13 +149,13 @@ def _node(node: Node, graph: Graph) -> _Found:
     elif isinstance(node, OutputNode):
         yield from _output(node)
     elif not _is_a(node.sink, Sink):
-        yield f"{_shown(node.sink)} is not a sink", "give an instance of a sink, such as hf.FileSink(...)"
+        yield f"{shown(node.sink)} is not a sink", "give an instance of a sink, such as hf.FileSink(...)"
 
 
 def _source(node: SourceNode) -> _Found:
     if not _is_a(node.source, Source):
         yield (
-            f"{_shown(node.source)} is not a source",
+            f"{shown(node.source)} is not a source",
             "give an instance of a source, such as hf.FileSource(...)",
         )
         return
@@ -236,7 +237,7 @@ def _operator(node: OperatorNode) -> _Found:
     elif not _is_a(node.function, kinds):
         if _is_a(node.function, BroadcastFunction):
             remedy = "say keyed.connect(other.broadcast()).process(...)"
-        yield f"{_shown(node.function)} is not a function of {of_what}", remedy
+        yield f"{shown(node.function)} is not a function of {of_what}", remedy
     if node.on_error not in ON_ERROR:
         yield f"on_error={node.on_error!r} is not known", f"use one of {', '.join(map(repr, ON_ERROR))}"
     elif node.on_error == "dead-letter" and not isinstance(node.function, functions.SINGLE_ROWS):
@@ -352,7 +353,7 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
                 "twice or not at all; leave out protection, or on_timer"
             )
     elif node.uncoordinated is not None:
-        given = _shown(node.uncoordinated)
+        given = shown(node.uncoordinated)
         yield f"protection={given} is not known; give hf.Uncoordinated(...) or leave it out"
     yield from ttl_mistakes(node)
     if isinstance(node.function, DeclaringFunction):
@@ -367,7 +368,7 @@ def _operator_texts(node: OperatorNode) -> Iterator[str]:
 
 def _window_texts(node: OperatorNode, function: Windowed, rows: pa.Schema | None) -> Iterator[str]:
     if not _is_a(function.window, get_args(Window)):
-        yield f"{_shown(function.window)} is not a window; give hf.tumbling('5s') or another one"
+        yield f"{shown(function.window)} is not a window; give hf.tumbling('5s') or another one"
         return
     yield from function.mistakes()
     timed = not isinstance(function.window, CountWindow)
@@ -451,10 +452,6 @@ def _is_callable(given: object) -> bool:
 
 def _is_name(text: object) -> bool:
     return isinstance(text, str) and len(text) <= UID_LENGTH_MAX and _UID.fullmatch(text) is not None
-
-
-def _shown(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"{value!r:.60}"
 
 
 _NAME_RULE = f"at most {UID_LENGTH_MAX} letters, digits, '.', '_' and '-', a letter or digit first"

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from holdfast.graph.job_graph import shown
 from holdfast.graph.time_joins import TimeJoin
 from holdfast.graph.two_inputs import side_schemas_of
 from holdfast.graph.windows import WINDOW_COLUMNS, CountWindow, SessionWindow, TimeWindow, Window
@@ -66,7 +67,7 @@ class WindowJoin(TimeJoin):
                 "join with hf.tumbling('5m') or hf.sliding('5m', every='1m')",
             )
         elif not isinstance(self.window, TimeWindow):
-            yield f"{self.window!r:.60} is not a window", "give hf.tumbling('5m') or another one"
+            yield f"{shown(self.window)} is not a window", "give hf.tumbling('5m') or another one"
         else:
             for text in self.window.mistakes():
                 problem, _, remedy = text.rpartition("; ")

@@ -117,17 +117,15 @@ class Tested:
         return BroadcastConnectNode(broadcast=half, **common)
 
     def _source(self, uid: str, rows: pa.Schema, place: Place) -> SourceNode:
-        return SourceNode(
-            uid=self._free(uid), source=MemorySource([], schema=schema_ddl(rows)), place=place
-        )
+        return SourceNode(uid=self._free(uid), source=MemorySource([], schema=schema_ddl(rows)), place=place)
 
     def _free(self, uid: str) -> str:
         """A uid that is not the operator's."""
         return uid if uid != self.uid else f"{uid}-{UID}"
 
     def _marked(self, source: SourceNode) -> StreamNode:
-        """The source's rows, with a watermark if event time reaches the function. It moves by the test's word,
-        whatever the rows hold: no column is its own."""
+        """The source's rows, with a watermark if event time reaches the function. The test moves it, whatever
+        the rows hold: no column is its own."""
         if not self.has_event_time:
             return source
         return WatermarkNode(parent=source, column="", delay="0s", idle_after=None, place=source.place)

@@ -98,7 +98,7 @@ def test_functions_that_do_not_fit_are_refused() -> None:
 
 def test_only_a_keyed_stream_of_the_same_job_can_be_connected() -> None:
     job, left, right = streams()
-    assert "is not a keyed stream of this job" in connected(job, left.key_by("user"), right)
+    assert "connect: the stream that it was given has no keys" in connected(job, left.key_by("user"), right)
     job, left, _ = streams()
     _, _, foreign = streams()
     assert "is not a keyed stream of this job" in connected(job, left.key_by("user"), foreign.key_by("who"))
@@ -256,3 +256,39 @@ def test_only_what_goes_by_time_has_late_rows() -> None:
     both = left.key_by("user").connect(right.key_by("who")).process(Both(), uid="both")
     both.late().sink(MemorySink(), uid="late")
     assert "operator 'both' has no windows of time, so no row is late; leave out late()" in told(job)
+
+
+@pytest.mark.parametrize("call", ["connect", "interval_join", "window_join"])
+def test_a_right_side_without_keys_is_one_mistake(call: str) -> None:
+    job = Declaration("job")
+    left = job.source(MemorySource([], schema="id long, ts timestamp"), uid="left").watermark("ts")
+    right = job.source(MemorySource([], schema="order long, at timestamp"), uid="right").watermark("at")
+    keyed: Any = left.key_by("id")
+    if call == "connect":
+        made = keyed.connect(right).process(Both(), uid="both")
+    elif call == "interval_join":
+        made = keyed.interval_join(right, on=("ts", "at"), within=("0s", "1h"), uid="both")
+    else:
+        made = keyed.window_join(right, hf.tumbling("5m"), on=("ts", "at"), uid="both")
+    made.sink(MemorySink(), uid="out")
+    right.sink(MemorySink(), uid="unjoined")
+    (line,) = [str(mistake) for mistake in mistakes(job.graph())]
+    assert f" {call}: the stream that it was given has no keys; say key_by(...) on it first" in line
+
+
+def test_what_was_given_is_named_without_its_address() -> None:
+    job = Declaration("job")
+    left = job.source(MemorySource([], schema="id long, ts timestamp"), uid="left").watermark("ts")
+    other = Declaration("other").source(MemorySource([], schema="id long"), uid="left")
+    keyed: Any = left.key_by("id")
+    keyed.connect(other.key_by("id")).process(Both(), uid="foreign").sink(MemorySink(), uid="a")
+    keyed.connect(keyed).process(MemorySink(), uid="sink").sink(MemorySink(), uid="b")
+    keyed.connect(lambda: None).process(Both(), uid="function").sink(MemorySink(), uid="c")
+    keyed.process(Alone(), uid="one", on_error="fail").late().sink(MemorySink(), uid="d")
+    said = told(job)
+    assert " at 0x" not in said
+    assert "!late" not in said
+    assert "connect: a KeyedStream of job 'other' is not a keyed stream of this job" in said
+    assert "operator 'sink': MemorySink is not a function of two streams" in said
+    assert "connect: the function <lambda> is not a keyed stream of this job" in said
+    assert "late(): operator 'one' has no windows of time" in said

@@ -310,5 +310,5 @@ def test_state_that_expires_by_event_time_needs_a_watermark_in_its_job() -> None
     job = hf.Job("clicks")
     rows = job.source(hf.MemorySource([], schema="user string, at timestamp"), uid="clicks")
     rows.key_by("user").process(Recent(), uid="recent")
-    with pytest.raises(hf.DefinitionError, match="operator 'recent': Recent.clicks expires by event time"):
+    with pytest.raises(hf.DefinitionError, match=r"operator 'recent': Recent\.clicks expires by event time"):
         Harness.of(job, "recent")
