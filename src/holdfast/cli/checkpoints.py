@@ -17,6 +17,7 @@ from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.checkpoint.chain.view import CheckpointView, to_manifest
 from holdfast.checkpoint.savepoints.copy import Copy, chunks_of, damage_in
 from holdfast.checkpoint.store.records import CommitRecord, Extent
+from holdfast.cli.closed_output import OutputConsole
 from holdfast.cli.format import answer, counted, fact_grid, moment, new_table, print_json, print_rows, size
 from holdfast.cli.options import AsJson, Checkpoint, Verbose, one_line_errors, open_checkpoint
 from holdfast.clock import SystemClock, duration_ms
@@ -120,7 +121,7 @@ def show(number: Number, checkpoint: Checkpoint, json: AsJson = False, verbose: 
         if json:
             print_json(msgspec.to_builtins({"record": record, "checkpoint": to_manifest(view)}))
         else:
-            _show(Console(), record, view)
+            _show(OutputConsole(), record, view)
 
 
 def _show(console: Console, record: CommitRecord, view: CheckpointView) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli.closed_output import OutputConsole
 from holdfast.runtime.progress import Progress
 
 SAVED_KEYS_SHOWN = (
@@ -59,7 +59,7 @@ def print_rows(
     for one in found:
         table.add_row(*map(Text, cells(one)), style=style(one))
     if found or empty != "":
-        Console().print(table if found or empty is None else empty, highlight=False)
+        OutputConsole().print(table if found or empty is None else empty, highlight=False)
 
 
 def new_table(title: str, *headings: str, right: Collection[str] = (), **look: Any) -> Table:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from holdfast.cli.closed_output import OutputConsole
 from holdfast.cli.format import new_table, print_rows
 from holdfast.cli.load_job import load_job
 from holdfast.cli.options import AppFile, AsJson, JobName, Verbose, one_line_errors
@@ -42,7 +42,7 @@ def _print(graph: Graph, asked: str, *, as_json: bool) -> None:
         table=new_table(f"{graph.name}, asked for {asked}", "part", "uid", "connector", "gives", "because"),
     )
     if not as_json:
-        Console().print(verdict(found, Guarantee(asked)), highlight=False)
+        OutputConsole().print(verdict(found, Guarantee(asked)), highlight=False)
 
 
 def verdict(found: list[Statement], asked: Guarantee) -> str:

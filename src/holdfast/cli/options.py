@@ -14,6 +14,7 @@ import typer
 
 from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.store.records import JobRecord
+from holdfast.cli.closed_output import CLOSED_OUTPUT, reader_has_gone, write_no_more
 from holdfast.errors import UNEXPECTED, HoldfastError
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
@@ -30,9 +31,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line, 
 
 @contextmanager
 def one_line_errors(verbose: bool) -> Iterator[None]:
+    """What goes wrong inside is told in one line, and becomes an exit code."""
     try:
         yield
+        sys.stdout.flush()
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and reader_has_gone():
+            write_no_more()
+            raise typer.Exit(CLOSED_OUTPUT) from error
         if verbose or os.environ.get("HOLDFAST_DEBUG") == "1":
             traceback.print_exc()
         raise typer.Exit(tell(error)) from error

@@ -9,13 +9,14 @@ from itertools import groupby
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from holdfast.admin.cluster import cluster_standing, visit
 from holdfast.admin.status import standing
+from holdfast.cli.closed_output import OutputConsole
 from holdfast.cli.cluster_tables import cluster_picture
 from holdfast.cli.format import (
     age,
@@ -83,7 +84,7 @@ def _tell(
     as_json: bool,
 ) -> None:
     """Show what `look` finds, once or until interrupted."""
-    console, found = Console(), look()
+    console, found = OutputConsole(), look()
     if watch and console.is_terminal and not as_json:
         with Live(drawn(found), console=console, refresh_per_second=4) as live:
             while True:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +134,20 @@ def test_version_names_what_is_installed() -> None:
     assert code == 0
     assert out.startswith("holdfast 0.")
     assert "PySpark 4." in out
+
+
+@pytest.mark.parametrize("arguments", [["--json"], []])
+def test_a_reader_that_has_gone_ends_a_command_without_a_word(app: str, arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "holdfast", "guarantees", app, *arguments]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_another_broken_pipe_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, options.one_line_errors(verbose=False):
+        raise BrokenPipeError("the server hung up")
+    assert ended.value.exit_code == UNEXPECTED
+    assert "unexpected BrokenPipeError: the server hung up" in capsys.readouterr().err
