@@ -164,3 +164,21 @@ def test_rules_where_no_state_is_saved(spark: SparkSession, tmp_path: Path) -> N
     job = judge_job(CHARGES[:20], LIMITS[:5], sink)
     run(job, spark, tmp_path / "ck", guarantee="at-most-once", max_rows_per_epoch=10)
     expect_judged(sink.rows(), CHARGES[:20], LIMITS[:5])
+
+
+def test_rows_of_files_count_once_whichever_stage_reads_them(spark: SparkSession, tmp_path: Path) -> None:
+    job, sink = hf.Job("judge"), hf.MemorySink()
+    for name, lines in (("limits", ['{"rule": "r0", "limit": 1}'] * 3), ("charges", ['{"user": "u"}'] * 5)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rows.json").write_text("\n".join(lines))
+    rules = job.source(
+        hf.FileSource(str(tmp_path / "limits"), format="json", schema="rule string, limit int"), uid="limits"
+    )
+    charges = job.source(
+        hf.FileSource(str(tmp_path / "charges"), format="json", schema="user string, n long"), uid="charges"
+    )
+    keyed = charges.key_by("user")
+    keyed.connect(rules.broadcast()).process(Judge(), uid="judge").sink(sink, uid="out")
+    keyed.aggregate(uid="counts", n=hf.count()).sink(hf.MemorySink(), uid="counted")
+    run(job, spark, tmp_path / "ck")
+    assert History(open_storage(str(tmp_path / "ck"))).load().rows == 8

@@ -44,6 +44,7 @@ from holdfast.runtime.epoch.list_state import Lists, broadcast_lists, take_lists
 from holdfast.runtime.epoch.outcome import EpochOutcome, take_state
 from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import Program, Stage
+from holdfast.runtime.epoch.rows_read import RowsRead
 from holdfast.runtime.epoch.set_aside import malformed_input, rows_aside
 from holdfast.runtime.placement import Placement, shard_expression
 from holdfast.runtime.spark_failures import explained
@@ -107,7 +108,7 @@ class EpochRunner:
         what it read was changed meanwhile. MalformedInput: it has a row that does not fit.
         """
         began, plan = time.perf_counter(), start.plan
-        outcome = EpochOutcome(plan, rows=sum(part.rows or 0 for part in plan.slices.values()))
+        outcome, read = EpochOutcome(plan), RowsRead(plan.slices, self.program.streams)
         frames = EpochFrames(
             self.spark, self.program, self.readers, self.workspace.storage_url, plan, self._untold
         )
@@ -132,12 +133,10 @@ class EpochRunner:
                     late_is_read = LATE_ROWS in stage.outputs
                     take_state(outcome, stage.node.uid, result, start.lines, bundle, late_is_read)
                 self._take_outputs(outcome, stage, result, frames, bundle)
-            if plan.slices and not isinstance(stage.node, BroadcastNode):
-                # Of sources that do not say how many: what the first stage was given. Without any slice, it
-                # is given what timers and windows gave out.
-                outcome.rows = outcome.rows or sum(result.rows for result in results)
+            read.ran(stage.node, sum(result.rows for result in results))
             frames.observed.ran(gave_results=bool(results))
         reached(Step.RESULTS_CHOSEN)
+        outcome.rows = read.total
         outcome.times, outcome.silent = frames.newest_times()
         self.verify(plan)
         bundle.write()
