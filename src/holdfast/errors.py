@@ -102,19 +102,29 @@ class SeatLost(HoldfastError):
 
 
 class UserCodeError(HoldfastError):
-    """The user's function failed on a row."""
+    """The user's function failed on a row. `may_set_aside`: the row may be at fault, and could become a dead
+    letter."""
 
     exit_code = 3
 
-    def __init__(self, uid: str, epoch: int, key: str, row: str, cause: str) -> None:
-        super().__init__(uid, epoch, key, row, cause)
+    def __init__(
+        self, uid: str, epoch: int, key: str, row: str, cause: str, may_set_aside: bool = True
+    ) -> None:
+        super().__init__(uid, epoch, key, row, cause, may_set_aside)
         self.uid, self.epoch, self.key, self.row, self.cause = uid, epoch, key, row, cause
+        self.may_set_aside = may_set_aside
 
     def __str__(self) -> str:
+        other = ", or set such rows aside with on_error='dead-letter'" if self.may_set_aside else ""
         return (
             f"the function of operator {self.uid!r} failed in epoch {self.epoch} on key {self.key}, "
-            f"row {self.row}: {self.cause}; correct it, or set such rows aside with on_error='dead-letter'"
+            f"row {self.row}: {self.cause}; correct it{other}"
         )
+
+
+class Misuse(Exception):
+    """The user's function asks for what its declaration does not have: a mistake of the function, whatever
+    its rows hold. It reaches the user as a UserCodeError."""
 
 
 class PoisonEpoch(HoldfastError):

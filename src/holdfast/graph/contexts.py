@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.errors import Misuse
+
 if TYPE_CHECKING:
     from holdfast.state.cells.timers import Timers
 
@@ -38,7 +40,7 @@ class FunctionContext:
         side = self._sides.get(name) if name else None
         if side is None:
             known = ", ".join(repr(known) for known in self._sides if known) or "none"
-            raise ValueError(
+            raise Misuse(
                 f"there is no side output {name!r}; declared in outputs = {{...}}: {known}; "
                 f"declare it there, with its columns"
             )
@@ -69,7 +71,7 @@ class Context(FunctionContext):
     def timers(self) -> Timers:
         """Sets and deletes timers of the key: `timers.event(at)`, `timers.processing(at)`."""
         if self._timers is None:
-            raise ValueError(
+            raise Misuse(
                 "timers are those of a key, of a function that has a method on_timer(self, at, ctx); write "
                 "one, and set timers in process or on_timer"
             )

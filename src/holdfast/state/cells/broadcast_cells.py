@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, NoReturn
 
+from holdfast.errors import Misuse
 from holdfast.state.cells.value_cells import Cell
 from holdfast.state.encoding.arrow_values import copied, is_immutable, unchanged
 from holdfast.state.encoding.coercion import Misfit, settler
@@ -173,7 +174,7 @@ class BroadcastView(_Entries, Cell, Mapping[Any, Any]):
             self._refuse()
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise TypeError(
+        raise Misuse(
             f"broadcast state {self._field.name!r} is read-only here, as all keys share it; write it in "
             "process_broadcast, or keep what belongs to the key in a MapState"
         )

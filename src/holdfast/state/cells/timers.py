@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.errors import Misuse
 from holdfast.state.cells.value_cells import Cell
 from holdfast.state.encoding.arrow_values import FIRST_US, LAST_US
 from holdfast.state.encoding.layout import TIME_TYPE, StateField, StateKind
@@ -166,7 +167,7 @@ class Timers:
     def event(self, at: datetime | int) -> None:
         """Call `on_timer` once the watermark has reached this time."""
         if not self._has_event_time:
-            raise ValueError(
+            raise Misuse(
                 "an event timer needs event time, and there is no watermark before this operator; declare "
                 "stream.watermark('column', delay='10s') right after the source, or use timers.processing"
             )

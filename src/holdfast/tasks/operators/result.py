@@ -171,9 +171,12 @@ def cast_table(table: object, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def user_error(ctx: EpochContext, key: object, row: object, cause: str) -> UserCodeError:
+def user_error(
+    ctx: EpochContext, key: object, row: object, cause: str, may_set_aside: bool = False
+) -> UserCodeError:
     """The error of one row or key, its values shown short."""
-    return UserCodeError(ctx.uid, ctx.epoch, short(plain_text(key)), short(plain_text(row)), cause)
+    shown = short(plain_text(key)), short(plain_text(row))
+    return UserCodeError(ctx.uid, ctx.epoch, *shown, cause, may_set_aside)
 
 
 def cause_of(error: BaseException) -> str:

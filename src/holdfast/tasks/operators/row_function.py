@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Misuse
 from holdfast.graph.contexts import Context, FunctionContext, ShardContext
 from holdfast.graph.functions import (
     OperatorFunction,
@@ -60,6 +60,8 @@ from holdfast.tasks.operators.result import (
     user_error,
 )
 from holdfast.tasks.operators.shard_rows import KeyedSlice, by_key
+
+ANY_ROW = "(any of this key)"
 
 
 def run_rows(
@@ -260,7 +262,8 @@ class RowsRun:
         except Exception as error:
             method = "on_timer" if isinstance(row, datetime) else process.__name__
             cause = cause_of(_of_output(output, method) or error)
-            raise user_error(self.ctx, context._key, _named(row), cause) from error
+            may_set_aside = not isinstance(error, Misuse)
+            raise user_error(self.ctx, context._key, _named(row), cause, may_set_aside) from error
 
     def _set_failures_aside(self) -> None:
         """Every row; one that fails, or makes what does not fit, becomes a dead letter and is undone."""
@@ -293,13 +296,16 @@ class RowsRun:
         context.watermark, context.timer = self._before, None
 
     def _one_or_dead(self, method: Callable[..., Any], given: Any, key: Any) -> None:
-        """Call `process` with a row, or `on_timer` with a time; undo it and set it aside if that fails."""
+        """Call `process` with a row, or `on_timer` with a time; undo it and set it aside if that fails.
+        UserCodeError: the function is at fault, whatever it was given."""
         marks = [cell.mark() for cell in self.cells]
         lengths = [len(made) for made in self.made.values()]
         try:
             self._one_checked(method, given, lengths)
         except HoldfastError:
             raise
+        except Misuse as mistake:
+            raise user_error(self.ctx, key, _named(given), cause_of(mistake)) from mistake
         except Exception as error:
             self._set_aside(given, key, error)
             for cell, mark in zip(self.cells, marks, strict=True):
@@ -337,7 +343,7 @@ class RowsRun:
                 tables[name] = table_of(made, self.schemas[name], name)
             except OutputMisfit as misfit:
                 key = self.keys[int(np.searchsorted(self.ends[name], misfit.index, side="right"))]
-                raise user_error(self.ctx, key, "(any of this key)", misfit.text) from misfit
+                raise user_error(self.ctx, key, ANY_ROW, misfit.text, may_set_aside=True) from misfit
         if self.ctx.on_error == "dead-letter":
             tables[DEAD_LETTERS] = dead_letters(self.dead)
         return tables
@@ -350,7 +356,7 @@ class RowsRun:
                 cell.put_into(changes)
             except StateMisfit as misfit:
                 key = self.keys[misfit.key]
-                raise user_error(self.ctx, key, "(any of this key)", misfit.text) from misfit
+                raise user_error(self.ctx, key, ANY_ROW, misfit.text, may_set_aside=True) from misfit
         return changes
 
 

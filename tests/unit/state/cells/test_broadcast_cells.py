@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.errors import Misuse
 from holdfast.state.cells.broadcast_cells import BroadcastCell, BroadcastView
 from holdfast.state.cells.shard_list import pack_list, unpack_list
 
@@ -102,7 +103,7 @@ def test_a_row_that_failed_is_undone() -> None:
 )
 def test_readers_cannot_write(write: Any) -> None:
     view = BroadcastView(RULES, {"a": (1,)})
-    with pytest.raises(TypeError, match=r"'rules' is read-only here.*; write it in process_broadcast"):
+    with pytest.raises(Misuse, match=r"'rules' is read-only here.*; write it in process_broadcast"):
         write(view)
     assert dict(view) == {"a": (1,)}
 
@@ -114,7 +115,7 @@ def test_readers_cannot_write_in_place_either() -> None:
     assert view[1] == ["x"]
     view.keep(0)
     view[1].append("y")
-    with pytest.raises(TypeError, match="broadcast state 'tags' is read-only here"):
+    with pytest.raises(Misuse, match="broadcast state 'tags' is read-only here"):
         view.keep(0)
     view.undo(view.mark())
     assert (view[1], entries) == (["x"], {1: ["x"]})

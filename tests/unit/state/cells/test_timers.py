@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from holdfast.errors import Misuse
 from holdfast.graph.contexts import Context
 from holdfast.state.cells.timers import (
     FIRST_US,
@@ -209,13 +210,11 @@ def test_a_watermark_beyond_the_years_of_python_refuses_no_timer() -> None:
 
 
 def test_an_event_timer_without_a_watermark_is_refused_and_a_processing_timer_is_not() -> None:
-    with pytest.raises(ValueError, match=r"no watermark before this operator; declare stream\.watermark"):
+    with pytest.raises(Misuse, match=r"no watermark before this operator; declare stream\.watermark"):
         timers_at(event_time=False).event(NOW_MS)
     timers_at(event_time=False).processing(NOW_MS)
 
 
 def test_a_function_without_on_timer_has_no_timers() -> None:
-    with pytest.raises(
-        ValueError, match=r"a function that has a method on_timer\(self, at, ctx\); write one"
-    ):
+    with pytest.raises(Misuse, match=r"a function that has a method on_timer\(self, at, ctx\); write one"):
         Context(1, 0, {}).timers.event(0)

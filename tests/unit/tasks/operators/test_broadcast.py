@@ -66,6 +66,12 @@ def test_writing_where_rows_of_keys_are_handled_is_one_clear_error() -> None:
     assert judge.send(("anna",)) == [("anna", 1)]
 
 
+def test_writing_a_broadcast_state_there_sets_no_row_aside() -> None:
+    with pytest.raises(hf.UserCodeError, match="is read-only here") as refused:
+        harness(on_error="dead-letter").send(("writer",))
+    assert "dead-letter" not in str(refused.value)
+
+
 def test_the_broadcast_half_has_no_key() -> None:
     judge = harness()
     with pytest.raises(hf.HoldfastError, match="state 'seen' has a value only inside process"):

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.errors import RetryableError, UserCodeError
 from holdfast.graph.functions import KeyedFunction, mistakes
+from holdfast.graph.job_graph import OnError
 from holdfast.state.cells.declarations import ListState, MapState, ValueState
 from holdfast.state.encoding.row_objects import row_class
 from holdfast.state.encoding.types import parse_schema
@@ -446,3 +447,48 @@ def test_a_value_that_python_has_no_object_for_names_its_column(on_error: str) -
         UserCodeError, match=r"column 'at' holds a value of type timestamp.* transform before"
     ):
         job.compute([(1, 2, 253_402_300_800_000_000)])
+
+
+class Stray(Picky):
+    def process(self, row: Any, ctx: Any) -> Any:
+        ctx.emit_to("sen", (row.v,))
+
+
+class Timed(Picky):
+    def process(self, row: Any, ctx: Any) -> Any:
+        ctx.timers.event(5)
+
+
+class TimedWithoutEventTime(Timed):
+    def on_timer(self, at: Any, ctx: Any) -> None:
+        pass
+
+
+class Closed(Picky):
+    def open(self, ctx: Any) -> None:
+        raise OSError("no model")
+
+
+@pytest.mark.parametrize("on_error", ["fail", "dead-letter"])
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (Stray(), "there is no side output 'sen'"),
+        (Timed(), "timers are those of a key"),
+        (TimedWithoutEventTime(), "an event timer needs event time"),
+        (Closed(), "no model"),
+    ],
+)
+def test_a_mistake_of_the_function_fails_whatever_is_set_aside(
+    function: Any, said: str, on_error: OnError
+) -> None:
+    with pytest.raises(UserCodeError, match=said) as caught:
+        Harness(function, NAMED, ["k"], on_error=on_error).epoch_of([("a", 1)])
+    assert str(caught.value).endswith("; correct it")
+
+
+def test_a_failure_of_a_row_says_that_it_could_be_set_aside() -> None:
+    with pytest.raises(
+        UserCodeError, match=r"; correct it, or set such rows aside with on_error='dead-letter'"
+    ):
+        Harness(Picky(), NAMED, ["k"]).epoch_of([("bad", -1)])
