@@ -40,7 +40,9 @@ _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def duration_ms(text: str) -> int:
-    """Read a duration such as `500ms`, `5s`, `2m`, `1h` or `7d`."""
+    """Read a duration such as `500ms`, `5s`, `2m`, `1h` or `7d`. DefinitionError: it is none, or negative."""
+    if text.lstrip().startswith("-"):
+        raise DefinitionError(f"{text!r} is negative; give a duration such as '10s'")
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
     if match is None:
         raise DefinitionError(

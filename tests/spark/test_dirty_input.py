@@ -63,7 +63,7 @@ def test_json_rows_that_do_not_fit_are_set_aside_with_file_line_and_reason(
     handle.wait()
     assert sorted(good.rows()) == [("a",), ("c",), ("d",)]
     file = f"{place}/a b%.json"
-    wrong = "column 'amount' is declared bigint, found \"x\""
+    wrong = "column 'amount' is declared long, found \"x\""
     assert sorted(bad.rows(), key=lambda row: row[1]) == [
         (file, 2, "nonsense", "it is no JSON: Expecting value at character 1", 1),
         (file, 4, BAD, wrong, 1),
@@ -91,10 +91,10 @@ def test_csv_rows_are_read_by_the_names_of_their_header(spark: SparkSession, tmp
     assert letters == [
         ("1.csv", 3, "b", "it has 1 field, expected are 2: user, amount"),
         ("1.csv", 4, "c,3,4", "it has 3 fields, expected are 2: user, amount"),
-        ("1.csv", 5, "d,x", "column 'amount' is declared bigint, found 'x'"),
-        ("1.csv", 6, header, "column 'amount' is declared bigint, found 'amount'"),
+        ("1.csv", 5, "d,x", "column 'amount' is declared long, found 'x'"),
+        ("1.csv", 6, header, "column 'amount' is declared long, found 'amount'"),
         ("1.csv", 7, '"e,5', "it has 1 field, expected are 2: user, amount"),
-        ("2.csv", 3, "x,y,h", "column 'amount' is declared bigint, found 'x'"),
+        ("2.csv", 3, "x,y,h", "column 'amount' is declared long, found 'x'"),
     ]
 
 
@@ -149,7 +149,7 @@ def test_dead_letters_are_shown_once_through_a_crash(
 @pytest.mark.parametrize(
     ("format", "schema", "lines", "told"),
     [
-        ("json", SCHEMA, (GOOD, BAD), r"a\.txt', line 2: column 'amount' is declared bigint, found \"x\""),
+        ("json", SCHEMA, (GOOD, BAD), r"a\.txt', line 2: column 'amount' is declared long, found \"x\""),
         ("csv", SCHEMA, ("a,1", "b"), r"a\.txt', line 2: it has 1 field, expected are 2"),
         (
             "json",

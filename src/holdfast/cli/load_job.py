@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from traceback import extract_tb
+from traceback import FrameSummary, extract_tb
 from types import ModuleType
 
 from holdfast.errors import DefinitionError, HoldfastError
@@ -64,6 +64,8 @@ def load_module(file: Path) -> ModuleType:
     sys.modules[MODULE_NAME] = module
     try:
         spec.loader.exec_module(module)
+    except DefinitionError as wrong:
+        raise _placed(file, wrong) from wrong.__cause__
     except HoldfastError:
         raise
     except Exception as cause:
@@ -86,7 +88,19 @@ def _find_neighbours(directory: Path) -> None:
 def _line(file: Path, cause: Exception) -> str:
     if isinstance(cause, SyntaxError):
         return ""  # its own text says where
-    lines = [
-        frame.lineno for frame in extract_tb(cause.__traceback__) if frame.filename == str(file.resolve())
-    ]
-    return f" (line {lines[-1]})" if lines else ""
+    frames = _frames(file, cause)
+    return f" (line {frames[-1].lineno})" if frames else ""
+
+
+def _frames(file: Path, cause: Exception) -> list[FrameSummary]:
+    """The lines of the file that an error passed, the innermost one last."""
+    return [frame for frame in extract_tb(cause.__traceback__) if frame.filename == str(file.resolve())]
+
+
+def _placed(file: Path, wrong: DefinitionError) -> DefinitionError:
+    """What was refused at once, with the line and the class that it is declared in."""
+    frames = _frames(file, wrong)
+    if type(wrong) is not DefinitionError or not frames or str(wrong).startswith(f"{file.name}:"):
+        return wrong
+    inside = "" if frames[-1].name == "<module>" else f" {frames[-1].name}"
+    return DefinitionError(f"{file.name}:{frames[-1].lineno}{inside}: {wrong}")

@@ -143,7 +143,13 @@ def no_timestamp(column: str, schema: pa.Schema) -> tuple[str, str] | None:
     type = schema.field(column).type
     if pa.types.is_timestamp(type):
         return None
-    return (
-        f"column {column!r} is {type_ddl(type)}, not timestamp",
-        "make one with transform(...), such as timestamp_millis(column)",
-    )
+    return f"column {column!r} is {type_ddl(type)}, not timestamp", timestamp_remedy(type)
+
+
+def timestamp_remedy(type: pa.DataType) -> str:
+    """What to do about a column of time that is of another type."""
+    if pa.types.is_string(type):
+        return "declare it timestamp in the schema, or make one with transform(...): to_timestamp(column)"
+    if pa.types.is_integer(type):
+        return "make one with transform(...), such as timestamp_millis(column)"
+    return "make one with transform(...)"

@@ -15,7 +15,7 @@ import pyarrow as pa
 from holdfast.clock import duration_ms
 from holdfast.errors import DefinitionError
 from holdfast.graph.job_graph import LookupNode, shown
-from holdfast.graph.time_joins import RIGHT_SUFFIX, is_pair
+from holdfast.graph.time_joins import RIGHT_SUFFIX, how_remedy, is_pair
 from holdfast.state.encoding.types import type_ddl
 
 LOOKUP_HOWS = ("inner", "left")
@@ -54,7 +54,7 @@ def lookup_mistakes(node: LookupNode) -> Iterator[tuple[str, str]]:
             "give a function from a Spark session to a DataFrame, or the path of Parquet files",
         )
     if node.how not in LOOKUP_HOWS:
-        yield f"how={node.how!r} is not known", f"use one of {', '.join(map(repr, LOOKUP_HOWS))}"
+        yield f"how={node.how!r} is not known", how_remedy(node.how, LOOKUP_HOWS)
     wrong = [each for each in node.on if not is_pair(each)]
     if wrong or not node.on:
         named = repr(wrong[0]) if wrong else "on=[]"

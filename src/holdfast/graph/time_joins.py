@@ -12,12 +12,15 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from holdfast.errors import DefinitionError
+from holdfast.graph.event_time import timestamp_remedy
 from holdfast.graph.two_inputs import LEFT_COLUMN, RIGHT_COLUMN, side_schemas_of
 from holdfast.state.encoding.layout import TIME_AND_NUMBER, StateField, StateKind
 from holdfast.state.encoding.types import type_ddl
 
 HOWS = ("inner", "left", "right", "full")
 RIGHT_SUFFIX = "_right"
+SPARK_HOWS = {"outer": "full", "fullouter": "full", "leftouter": "left", "rightouter": "right"}
+"""What Spark calls the same, without underscores."""
 
 
 class TimeJoin:
@@ -97,7 +100,7 @@ class TimeJoin:
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """What is wrong with what was given, and what to do."""
         if self.how not in HOWS:
-            yield f"how={self.how!r} is not known", f"use one of {', '.join(map(repr, HOWS))}"
+            yield f"how={self.how!r} is not known", how_remedy(self.how, HOWS)
         if not is_pair(self.on):
             yield f"on={self.on!r} does not name a column of each side", "give 'ts' or ('ts', 'at')"
 
@@ -111,12 +114,20 @@ class TimeJoin:
             elif not pa.types.is_timestamp(type := schema.field(column).type):
                 yield (
                     f"column {column!r} of the {side} stream is {type_ddl(type)}, not timestamp",
-                    "make one with transform(...), such as timestamp_millis(column)",
+                    timestamp_remedy(type),
                 )
             else:
                 types.append(type_ddl(type))
         if len(set(types)) > 1:
             yield f"the times are {types[0]} and {types[1]}", "cast one of them in a transform(...)"
+
+
+def how_remedy(given: object, known: Sequence[str]) -> str:
+    """What to do about a `how` that is not known; names of Spark's are told which one is meant."""
+    meant = SPARK_HOWS.get(str(given).replace("_", "").lower())
+    if meant in known:
+        return f"say how={meant!r}"
+    return f"use one of {', '.join(map(repr, known))}"
 
 
 def is_pair(given: Any) -> bool:

@@ -178,15 +178,14 @@ def _source(node: SourceNode) -> _Found:
 def _stalled_after(given: object) -> _Found:
     if given is None:
         return
+    wrong = "is not a duration"
     try:
-        too_short = not isinstance(given, str) or duration_ms(given) <= 0
+        if isinstance(given, str) and duration_ms(given) > 0:
+            return
     except DefinitionError:
-        too_short = True
-    if too_short:
-        yield (
-            f"stalled_after={given!r} is not a duration",
-            "write a number and a unit, such as '30s' or '5m'",
-        )
+        if isinstance(given, str) and given.lstrip().startswith("-"):
+            wrong = "is negative"
+    yield f"stalled_after={given!r} {wrong}", "write a number and a unit, such as '30s' or '5m'"
 
 
 def _unread_dead_letters(node: SourceNode, graph: Graph) -> _Found:

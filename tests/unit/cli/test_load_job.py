@@ -130,3 +130,15 @@ def test_a_node_takes_all_jobs_or_those_that_are_named(tmp_path: Path) -> None:
 def test_two_jobs_of_one_name_cannot_share_a_cluster(tmp_path: Path) -> None:
     with pytest.raises(DefinitionError, match="several jobs of one name"):
         load_jobs(written(tmp_path, JOB + "other = hf.Job('doubling')\n"))
+
+
+def test_a_declaration_that_is_refused_at_once_is_told_with_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    file.write_text(
+        "import holdfast as hf\nclass Seen(hf.KeyedFunction):\n    n = hf.ValueState('long', ttl='0s')\n"
+    )
+    with pytest.raises(DefinitionError, match=r"^app\.py:3 Seen: ttl='0s' is no time at all; give at least"):
+        load_job(file)
+    file.write_text("import holdfast as hf\nn = hf.ListState('lang')\n")
+    with pytest.raises(DefinitionError, match=r"^app\.py:2: "):
+        load_job(file)

@@ -292,3 +292,23 @@ def test_what_was_given_is_named_without_its_address() -> None:
     assert "operator 'sink': MemorySink is not a function of two streams" in said
     assert "connect: the function <lambda> is not a keyed stream of this job" in said
     assert "late(): operator 'one' has no windows of time" in said
+
+
+@pytest.mark.parametrize(
+    ("how", "remedy"),
+    [
+        ("outer", "say how='full'"),
+        ("full_outer", "say how='full'"),
+        ("left_outer", "say how='left'"),
+        ("rightouter", "say how='right'"),
+        ("anti", "use one of 'inner', 'left', 'right', 'full'"),
+        (None, "use one of 'inner', 'left', 'right', 'full'"),
+    ],
+)
+def test_names_that_spark_has_for_a_join_are_told_which_one_is_meant(how: Any, remedy: str) -> None:
+    job, left, right = streams()
+    keyed = left.watermark("ts").key_by("user"), right.watermark("ts").key_by("who")
+    keyed[0].interval_join(keyed[1], on="ts", within=("0s", "1h"), how=how, uid="join").sink(
+        MemorySink(), uid="out"
+    )
+    assert f"how={how!r} is not known; {remedy}" in told(job)

@@ -480,3 +480,40 @@ def test_windows_of_time_without_a_column_are_one_mistake_whatever_reads_them() 
             made.sink(MemorySink(), uid="out")
             made.late().sink(MemorySink(), uid="late")
             assert "its windows go by time, and no column is named; say on='ts'" in only(job)
+
+
+def test_negative_durations_are_told_as_such_everywhere() -> None:
+    job, rows = keyed()
+    marked = rows.watermark("ts", delay="-5m", idle_after="-1s")
+    marked.lookup("prices/", on="user", refresh="-1h", uid="prices").sink(MemorySink(), uid="a")
+    marked.key_by("user").aggregate(uid="sums", ttl="-7d", n=hf.count()).sink(MemorySink(), uid="b")
+    marked.key_by("user").window(holdfast.session("-30m"), on="ts").aggregate(
+        uid="visits", n=hf.count()
+    ).sink(MemorySink(), uid="c")
+    job.source(source(), uid="slow", stalled_after="-5m").sink(MemorySink(), uid="d")
+    found = "\n".join(lines(job))
+    for text in ("-5m", "-1s", "-1h", "-7d", "-30m"):
+        assert f"{text!r} is negative" in found
+    assert "stalled_after='-5m' is negative" in found
+    assert "not a duration" not in found
+
+
+@pytest.mark.parametrize(
+    ("type", "remedy"),
+    [
+        (
+            "string",
+            "declare it timestamp in the schema, or make one with transform(...): to_timestamp(column)",
+        ),
+        ("long", "make one with transform(...), such as timestamp_millis(column)"),
+        ("date", "make one with transform(...)"),
+    ],
+)
+def test_what_to_do_about_a_time_of_another_type_depends_on_the_type(type: str, remedy: str) -> None:
+    job, rows = keyed(f"user string, ts {type}")
+    rows.watermark("ts").key_by("user").window(holdfast.tumbling("5m"), on="ts").aggregate(
+        uid="windows", n=hf.count()
+    ).sink(MemorySink(), uid="out")
+    first, second = lines(job)
+    assert first.endswith(f"not timestamp; {remedy}")
+    assert second.endswith(f"not timestamp; {remedy}")

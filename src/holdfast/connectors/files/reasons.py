@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ import pyarrow as pa
 from holdfast.connectors.files.sampling import records
 
 VALUE_CHARS_MAX = 80
+_WORDS = {"bigint": "long", "smallint": "short", "tinyint": "byte"}
 LETTERS = pa.schema(
     [("file", pa.string()), ("line", pa.int64()), ("row", pa.string()), ("reason", pa.string())]
 )
@@ -25,7 +27,7 @@ LETTERS = pa.schema(
 
 @dataclass(frozen=True)
 class RowForm:
-    """What a row should look like: `types` by declared column, and those that are never null."""
+    """What a row should look like: Spark's `types` by declared column, and those that are never null."""
 
     format: str
     options: Mapping[str, str]
@@ -73,10 +75,10 @@ class RowForm:
     def _value(self, name: str, shown: str) -> str:
         if len(shown) > VALUE_CHARS_MAX:
             shown = f"{shown[:VALUE_CHARS_MAX]}..."
-        return f"column {name!r} is declared {self.types[name]}, found {shown}"
+        return f"column {name!r} is declared {_declared(self.types[name])}, found {shown}"
 
     def _misfit(self) -> str:
-        declared = ", ".join(f"{name} {type}" for name, type in self.types.items())
+        declared = ", ".join(f"{name} {_declared(type)}" for name, type in self.types.items())
         return f"a value does not fit the schema '{declared}'"
 
 
@@ -90,6 +92,11 @@ def with_reasons(form: RowForm, prefix: str, batches: Iterator[pa.RecordBatch]) 
         files = pa.array([f"{prefix}{unquote(row['file'])}" for row in rows], pa.string())
         columns = [files, batch.column("line"), batch.column("row"), pa.array(reasons, pa.string())]
         yield pa.RecordBatch.from_arrays(columns, schema=LETTERS)
+
+
+def _declared(type: str) -> str:
+    """A type of Spark's in the words of schemas; a field of that name stays as it is."""
+    return re.sub(r"(?<![^<:,])(bigint|smallint|tinyint)(?![^>,])", lambda found: _WORDS[found[0]], type)
 
 
 def _fields(count: int) -> str:

@@ -142,6 +142,8 @@ def without_times(stored: Sequence[bytes]) -> list[bytes]:
 
 
 def _duration_ms(text: str) -> int:
+    if text.lstrip().startswith("-"):
+        raise DefinitionError(f"ttl={text!r} is negative; give a duration such as '7d'")
     try:
         return duration_ms(text)
     except (DefinitionError, OverflowError):

@@ -21,13 +21,13 @@ def form(format: str, **options: str) -> RowForm:
         ("nonsense", NAMES, "it is no JSON: Expecting value at character 1"),
         ('{"user": "a', NAMES, "it is no JSON: Unterminated string starting at at character 10"),
         ("null", NAMES, "it is JSON, but no object"),
-        ('{"user": "a", "amount": "x"}', ["amount"], "column 'amount' is declared bigint, found \"x\""),
+        ('{"user": "a", "amount": "x"}', ["amount"], "column 'amount' is declared long, found \"x\""),
         (
             '[{"amount": 1}, {"amount": [1]}]',
             ["user", "amount"],
-            "column 'amount' is declared bigint, found 1",
+            "column 'amount' is declared long, found 1",
         ),
-        ('{"user": "a", "amount": 1}', [], "a value does not fit the schema 'user string, amount bigint'"),
+        ('{"user": "a", "amount": 1}', [], "a value does not fit the schema 'user string, amount long'"),
     ],
 )
 def test_json(row: str, empty: list[str], reason: str) -> None:
@@ -39,8 +39,8 @@ def test_json(row: str, empty: list[str], reason: str) -> None:
     [
         ("a", {}, "it has 1 field, expected are 2: user, amount"),
         ('"a,1,2"', {}, "it has 1 field, expected are 2: user, amount"),
-        ("a|x", {"sep": "|"}, "column 'amount' is declared bigint, found 'x'"),
-        ("a,", {}, "a value does not fit the schema 'user string, amount bigint'"),
+        ("a|x", {"sep": "|"}, "column 'amount' is declared long, found 'x'"),
+        ("a,", {}, "a value does not fit the schema 'user string, amount long'"),
     ],
 )
 def test_csv(row: str, options: dict[str, str], reason: str) -> None:
@@ -76,3 +76,9 @@ def test_rows_get_their_file_as_people_write_it() -> None:
 
 def test_json_that_is_nested_too_deeply_has_a_reason_too() -> None:
     assert form("json").reason("[" * 100_000, NAMES, NAMES).startswith("it cannot be read as JSON: ")
+
+
+def test_types_are_told_in_the_words_of_schemas() -> None:
+    types = {"at": "struct<bigint:bigint,tags:array<smallint>>", "n": "map<tinyint,decimal(10,2)>"}
+    told = RowForm("json", {}, types, ()).reason("{}", [], ["at"])
+    assert told.endswith("'at struct<bigint:long,tags:array<short>>, n map<byte,decimal(10,2)>'")
