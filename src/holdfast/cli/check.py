@@ -22,7 +22,8 @@ from holdfast.errors import RestoreError
 from holdfast.runtime.spark_session import open_session
 from holdfast.storage.urls import open_storage
 
-_STYLES = {"added": "green", "converted": "cyan", "renamed": "cyan", "changed": "cyan", "dropped": "red"}
+_STYLES = {"added": "green", "converted": "cyan", "renamed": "cyan", "changed": "cyan"}
+_STYLES |= {"dropped": "red", "refused": "red"}
 
 
 def check(

@@ -60,12 +60,11 @@ def test_a_timestamp_of_either_kind_is_event_time(column: str, delay: str) -> No
             "column 'value' is long, not timestamp; make one with transform(...), such as "
             "timestamp_millis(column)",
         ),
-        (("day",), "column 'day' is date, not timestamp; make one with transform(...), such as "
-         "timestamp_millis(column)"),
+        (("day",), "column 'day' is date, not timestamp; make one with transform(...)"),
         ((7,), "7 is not the name of a column; give its name, such as 'ts'"),
         (("ts", "soon"), "delay: 'soon'" + NO_DURATION),
         (("ts", 10), "delay=10 is not text; write a duration such as '10s'"),
-        (("ts", "-1s"), "delay: '-1s'" + NO_DURATION),
+        (("ts", "-1s"), "delay: '-1s' is negative; give a duration such as '10s'"),
         (("ts", "1s", "0s"), "idle_after='0s' is no time at all; give at least '1ms', or leave it out"),
         (("ts", "1s", "x"), "idle_after: 'x'" + NO_DURATION),
     ],

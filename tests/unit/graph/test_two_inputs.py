@@ -160,7 +160,7 @@ def test_a_join_says_its_columns_without_spark() -> None:
             "within=('5m', '-5m') ends before it begins; give the smaller bound first",
         ),
         ({"within": ("5", "6m")}, "within: '5' is not a duration; write a number and a unit"),
-        ({"how": "outer"}, "how='outer' is not known; use one of 'inner', 'left', 'right', 'full'"),
+        ({"how": "outer"}, "how='outer' is not known; say how='full'"),
         ({"on": "at"}, "column 'at' of the left stream is long, not timestamp; make one with transform"),
         (
             {"on": ("ts", "when")},
@@ -217,7 +217,7 @@ def test_a_window_join_says_its_columns_without_spark() -> None:
         ({"window": hf.count_window(5)}, "counted windows go by no time, so that rows of two sides do not"),
         ({"window": "5m"}, "'5m' is not a window; give hf.tumbling('5m') or another one"),
         ({"window": hf.sliding("5m", every="6m")}, "a window of 5m every 6m would leave rows out; give"),
-        ({"how": "outer"}, "how='outer' is not known; use one of 'inner', 'left', 'right', 'full'"),
+        ({"how": "outer"}, "how='outer' is not known; say how='full'"),
         ({"on": "at"}, "column 'at' of the left stream is long, not timestamp; make one with transform"),
         ({"on": ("ts", "when")}, "the right stream has no column 'when'; there are who, amount, ts; name"),
         ({"on": ("ts",)}, "on=('ts',) does not name a column of each side; give 'ts' or ('ts', 'at')"),

@@ -57,6 +57,8 @@ class What(StrEnum):
     CONVERTED = "converted"
     RENAMED = "renamed"
     DROPPED = "dropped"
+    REFUSED = "refused"
+    """There is a problem with it."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class _Evolving:
         self.uid = declared.layout.operator
         self.changes: list[StateChange] = []
         self.problems: list[str] = []
+        self.refused: set[str] = set()
 
     def run(self) -> Evolution:
         before, now = self.stored.layout, self.declared.layout
@@ -121,9 +124,13 @@ class _Evolving:
         else:
             *earlier, last = self.stored.generations
             after = (*earlier, replace(last, aggregates=aggregates))
-        return Evolution(Lineage(after), tuple(self.changes), tuple(self.problems))
+        changes = (
+            replace(each, what=What.REFUSED) if each.state in self.refused else each for each in self.changes
+        )
+        return Evolution(Lineage(after), tuple(changes), tuple(self.problems))
 
     def _problem(self, state: str, text: str) -> None:
+        self.refused.add(state)
         self.problems.append(f"state {state!r} of operator {self.uid!r} {text}")
 
     def _check_key(self, before: StateLayout, now: StateLayout) -> None:
@@ -133,6 +140,7 @@ class _Evolving:
                 f"operator {self.uid!r} is keyed by {_columns(new)}, its stored state by {_columns(old)}; "
                 "key it as it was, or write its state anew by the new key, with Savepoint.edit"
             )
+            self.refused.update(before.by_name, now.by_name)
 
     def _sources(self) -> dict[str, StateField]:
         """Declared name -> the stored state that it goes on with."""
@@ -220,11 +228,28 @@ class _Evolving:
                 continue
             self.changes.append(StateChange(old.name, What.DROPPED, shown(old)))
             if not self.may_drop and old.name not in self.declared.dispensable:
-                renamed = f"declare it again, name it with was={old.name!r} where it was renamed"
-                remedy = "keep on_timer" if old.kind is StateKind.TIMED else renamed
-                self._problem(
-                    old.name, f"is in the checkpoint ({shown(old)}) and not declared; {remedy}, {_DROP}"
-                )
+                self._refuse_drop(old, going_on)
+
+    def _refuse_drop(self, old: StateField, going_on: set[str]) -> None:
+        known = self.stored.generations[-1].aggregates
+        windows = {f.name: known[f.id][WINDOW_KEPT] for f in self.stored.layout.fields
+                   if WINDOW_KEPT in known.get(f.id, {})}  # fmt: skip
+        if old.name in windows:
+            kept = [kept[WINDOW_KEPT] for kept in self.declared.aggregates.values() if WINDOW_KEPT in kept]
+            self._problem(
+                old.name,
+                f"holds {windows[old.name]}, and {kept[0] if kept else 'no windows'} are declared; declare "
+                f"them as they were, give the operator another uid, which begins with no state, {_DROP}",
+            )
+            return
+        if windows and not going_on & windows.keys():
+            # It is of windows that are no longer declared, which is told.
+            self.refused.add(old.name)
+            return
+        remedy = f"declare it again, name it with was={old.name!r} where it was renamed"
+        if old.kind is StateKind.TIMED:
+            remedy = "declare the windows as they were" if windows else "keep on_timer"
+        self._problem(old.name, f"is in the checkpoint ({shown(old)}) and not declared; {remedy}, {_DROP}")
 
 
 @dataclass

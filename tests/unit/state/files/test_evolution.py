@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import CorruptionError, RestoreError
+from holdfast.graph.aggregates import Aggregation, count
+from holdfast.graph.windows import Windowed, session, tumbling
 from holdfast.state.cells.declarations import declared_states
 from holdfast.state.encoding.layout import StateField, StateKind, StateLayout
 from holdfast.state.encoding.types import parse_schema, parse_type
@@ -300,3 +302,41 @@ def test_widening_is_transitive() -> None:
             for c in types:
                 if widens(a, b) and widens(b, c):
                     assert widens(a, c), (a, b, c)
+
+
+def of_windows(window: Any, **more: Any) -> Declared:
+    rows = parse_schema("k string, ts timestamp, v long")
+    windows = Windowed(window, "ts", Aggregation({"n": count()}), **more)
+    fields = windows.state_fields(rows)
+    return Declared(
+        StateLayout("totals", parse_schema("k string"), fields), aggregates={windows.state: windows.computed}
+    )
+
+
+def test_windows_of_another_kind_are_one_problem_in_their_own_words() -> None:
+    sessions, tumbled = of_windows(session("30m")), of_windows(tumbling("5m"))
+    (problem,) = evolve(sessions.begun, tumbled, allow_dropped_state=False).problems
+    assert problem == (
+        "state 'sessions' of operator 'totals' holds sessions with a gap of 30m, and tumbling windows of 5m "
+        "are declared; declare them as they were, give the operator another uid, which begins with no state, "
+        "or start with allow_dropped_state=True to give it up"
+    )
+    assert not evolve(sessions.begun, tumbled, allow_dropped_state=True).problems
+    (problem,) = after(sessions.begun, layout("v long", key="k string")).problems
+    assert "holds sessions with a gap of 30m, and no windows are declared; " in problem
+    early = of_windows(tumbling("5m"), emit_every="10s")
+    (problem,) = evolve(early.begun, tumbled, allow_dropped_state=False).problems
+    assert "state 'emissions'" in problem
+    assert "declare the windows as they were" in problem
+    assert "on_timer" not in problem
+
+
+def test_a_state_with_a_problem_is_refused() -> None:
+    evolution = after(layout("a long", "b long", "c long"), layout("a int", "b long"))
+    assert {change.state: str(change.what) for change in evolution.changes} == {
+        "a": "refused",
+        "b": "kept",
+        "c": "refused",
+    }
+    other_key = after(layout("a long"), layout("a long", key="user long"))
+    assert [str(change.what) for change in other_key.changes] == ["refused"]
