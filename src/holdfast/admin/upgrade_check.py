@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.checkpoint.chain.checkpoint import other_job, read_job
+from holdfast.checkpoint.chain.checkpoint import find_job, other_job
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import DamagedChain
 from holdfast.checkpoint.chain.plans import Plans
-from holdfast.checkpoint.chain.view import CheckpointView, from_manifest
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, from_manifest
 from holdfast.checkpoint.savepoints.stored_savepoint import find_savepoint, read_savepoint
 from holdfast.errors import DefinitionError, RestoreError
 from holdfast.graph.column_types import known_input, state_layout
@@ -57,6 +57,8 @@ class Rehearsal:
     epoch: int
     findings: tuple[Finding, ...]
     problems: tuple[str, ...]
+    is_new: bool = False
+    """There is no checkpoint yet."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,11 @@ class _Origin:
     view: CheckpointView
     job: str
     chain: Chain | None
-    """None: a savepoint, which has no plans."""
+    """None: a savepoint, which has no plans; or there is nothing yet."""
+
+    @property
+    def is_new(self) -> bool:
+        return self.chain is None and self.view is EMPTY
 
 
 def rehearse(
@@ -79,7 +85,8 @@ def rehearse(
     """Compare a job with the checkpoint or savepoint in `storage`. `open_spark` is called only if a transform
     lies before an operator: what columns it gives, Spark alone can tell.
 
-    DefinitionError: the job is wrong in itself. RestoreError: there is nothing there to go on from.
+    Where there is no checkpoint yet, everything is new. DefinitionError: the job is wrong in itself.
+    RestoreError: what is there cannot be read.
     """
     check(graph)
     origin = _origin(storage)
@@ -103,6 +110,7 @@ def rehearse(
         epoch=view.last_epoch,
         findings=(*_sources(graph, view), *operators, *findings, *_sinks(graph, view), *settings),
         problems=(*more, *problems, *left_behind(view, [node.uid for node in graph.sinks], storage.url)),
+        is_new=origin.is_new,
     )
 
 
@@ -110,9 +118,11 @@ def _origin(storage: Storage) -> _Origin:
     if find_savepoint(storage) is not None:
         record = read_savepoint(storage)
         return _Origin(from_manifest(record.manifest, ""), record.job, None)
-    job, chain = read_job(storage).job, Chain(storage)
+    owner, chain = find_job(storage), Chain(storage)
+    if owner is None:
+        return _Origin(EMPTY, "", None)
     try:
-        return _Origin(chain.load(), job, chain)
+        return _Origin(chain.load(), owner.job, chain)
     except DamagedChain as damage:
         raise RestoreError(
             f"the newest checkpoint in {storage.url} is damaged ({'; '.join(damage.problems)}); "
@@ -176,6 +186,8 @@ def _settings(
         raise DefinitionError(f"guarantee={guarantee!r} is not known; see `holdfast guarantees`") from None
     except DefinitionError as refused:
         problems.append(str(refused))
+    if origin.is_new:
+        return [Finding("job", "guarantee", guarantee)], problems
     code = fingerprint(graph)
     shards = parallelism or view.parallelism
     scale = f"{view.parallelism} to {shards} shards" if shards != view.parallelism else f"{shards} shards"

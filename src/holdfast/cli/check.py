@@ -38,8 +38,9 @@ def check(
     json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say whether a job can go on from a checkpoint, and what would change. Touches nothing; exit code 4: it
-    cannot. Starts a local Spark only where a transform comes before an operator, to learn its columns.
+    """Say whether a job can go on from a checkpoint, and what would change; where there is none yet, whether
+    the job is right. Touches nothing; exit code 4: it cannot. Starts a local Spark only where a transform
+    comes before an operator, to learn its columns.
     """
     with one_line_errors(verbose):
         graph = load_job(file, job).graph()
@@ -62,7 +63,11 @@ def check(
             empty="",
         )
         verdict = {"can_continue": not found.problems, "problems": found.problems}
-        good_news = [] if found.problems else ["`run` can go on from here; nothing was touched"]
+        begins = (
+            f"there is no checkpoint in {found.place} yet, and `run` would begin one; nothing was touched"
+        )
+        goes_on = "`run` can go on from here; nothing was touched"
+        good_news = [] if found.problems else [begins if found.is_new else goes_on]
         answer(json, {"job": found.job, "place": found.place, "epoch": found.epoch, **verdict}, *good_news)
         if found.problems:
             raise RestoreError("\n".join(found.problems))

@@ -70,7 +70,10 @@ def show(
     with one_line_errors(verbose):
         stored = opened(where)
         with pinned(stored, "holdfast state show"):
-            for one in _operators(stored, uid):
+            operators = _operators(stored, uid)
+            if not operators and not json:
+                print(f"{stored} holds no state: its job has no operators that keep any")
+            for one in operators:
                 if one in stored.unkeyed_operators:
                     _show_lists(stored, one, limit, as_json=json)
                 elif sizes:

@@ -146,18 +146,28 @@ def test_the_table_fits_people(checkpoint: Path, tmp_path: Path) -> None:
     assert "`run` can go on from here" in result.stdout
 
 
-def test_no_checkpoint_and_another_job_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+def test_where_there_is_no_checkpoint_yet_the_job_is_checked(tmp_path: Path) -> None:
+    result = check(tmp_path, SAME)
+    assert result.exit_code == 0, result.output
+    begins = "there is no checkpoint in"
+    assert begins in result.stdout
+    assert "yet, and `run` would begin one; nothing was touched" in " ".join(result.stdout.split())
+    found, verdict = said(check(tmp_path, SAME, "--json"))
+    assert set(found.values()) == {"added", "exactly-once"}
+    assert (verdict["can_continue"], verdict["epoch"]) == (True, 0)
+    assert not (tmp_path / "ck").exists()
+    wrong = check(tmp_path, SAME.replace("hf.MemorySink()", "hf.ConsoleSink()"))
+    assert wrong.exit_code == 4
+    assert "exactly-once" in wrong.stderr
+
+
+def test_another_job_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     other = HEAD + "from tests.spark.jobs import sequence_job\njob = sequence_job([], hf.MemorySink())\n"
     result = check(tmp_path, other)
     assert result.exit_code == 4
     (line,) = result.stderr.splitlines()
     assert f"the checkpoint in {checkpoint} belongs to job 'everything', not to 'sequences'" in line
     assert "dropped" not in result.stdout
-    shutil.rmtree(checkpoint)
-    result = check(tmp_path, SAME)
-    assert result.exit_code == 4
-    assert "there is no checkpoint in" in result.stderr
-    assert not checkpoint.exists()
 
 
 def test_plans_left_behind_are_made_again_where_the_code_changed(checkpoint: Path, tmp_path: Path) -> None:

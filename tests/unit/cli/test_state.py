@@ -146,3 +146,9 @@ def test_lists_of_operators_without_keys_are_shown_and_exported(made: MadeCheckp
     assert told[0]["rows"] == 3
     items = duckdb.sql(f"select shard, item from '{told[0]['file']}'").fetchall()
     assert items == [(0, "1"), (0, "2"), (1, "3")]
+
+
+def test_a_checkpoint_without_state_says_so(made: MadeCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.state._operators", lambda stored, uid: [])
+    assert "holds no state: its job has no operators that keep any" in text("state", "show", made.url)
+    assert call("state", "show", made.url) == []

@@ -246,9 +246,8 @@ class _Evolving:
             # It is of windows that are no longer declared, which is told.
             self.refused.add(old.name)
             return
-        remedy = f"declare it again, name it with was={old.name!r} where it was renamed"
-        if old.kind is StateKind.TIMED:
-            remedy = "declare the windows as they were" if windows else "keep on_timer"
+        renamed = f"declare it again, name it with was={old.name!r} where it was renamed"
+        remedy = "keep on_timer" if old.kind is StateKind.TIMED else renamed
         self._problem(old.name, f"is in the checkpoint ({shown(old)}) and not declared; {remedy}, {_DROP}")
 
 

@@ -324,11 +324,6 @@ def test_windows_of_another_kind_are_one_problem_in_their_own_words() -> None:
     assert not evolve(sessions.begun, tumbled, allow_dropped_state=True).problems
     (problem,) = after(sessions.begun, layout("v long", key="k string")).problems
     assert "holds sessions with a gap of 30m, and no windows are declared; " in problem
-    early = of_windows(tumbling("5m"), emit_every="10s")
-    (problem,) = evolve(early.begun, tumbled, allow_dropped_state=False).problems
-    assert "state 'emissions'" in problem
-    assert "declare the windows as they were" in problem
-    assert "on_timer" not in problem
 
 
 def test_a_state_with_a_problem_is_refused() -> None:
