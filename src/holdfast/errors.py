@@ -122,11 +122,6 @@ class UserCodeError(HoldfastError):
         )
 
 
-class Misuse(Exception):
-    """The user's function asks for what its declaration does not have: a mistake of the function, whatever
-    its rows hold. It reaches the user as a UserCodeError."""
-
-
 class PoisonEpoch(HoldfastError):
     """An epoch fails in the same way every time: trying again does not help."""
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.errors import Misuse
+from holdfast.state.cells.misuse import Misuse
 
 if TYPE_CHECKING:
     from holdfast.state.cells.timers import Timers

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, NoReturn
 
-from holdfast.errors import Misuse
+from holdfast.state.cells.misuse import Misuse
 from holdfast.state.cells.value_cells import Cell
 from holdfast.state.encoding.arrow_values import copied, is_immutable, unchanged
 from holdfast.state.encoding.coercion import Misfit, settler

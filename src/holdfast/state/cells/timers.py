@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import Misuse
+from holdfast.state.cells.misuse import Misuse
 from holdfast.state.cells.value_cells import Cell
 from holdfast.state.encoding.arrow_values import FIRST_US, LAST_US
 from holdfast.state.encoding.layout import TIME_TYPE, StateField, StateKind

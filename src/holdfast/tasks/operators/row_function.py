@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, Misuse
+from holdfast.errors import HoldfastError
 from holdfast.graph.contexts import Context, FunctionContext, ShardContext
 from holdfast.graph.functions import (
     OperatorFunction,
@@ -28,6 +28,7 @@ from holdfast.graph.functions import (
 )
 from holdfast.graph.job_graph import DEAD_LETTERS, MAIN_OUTPUT
 from holdfast.state.cells.binding import bind
+from holdfast.state.cells.misuse import Misuse
 from holdfast.state.cells.redistribution import ShardList
 from holdfast.state.cells.shard_list import OperatorListCell
 from holdfast.state.cells.timers import (

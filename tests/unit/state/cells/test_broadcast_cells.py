@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.errors import Misuse
 from holdfast.state.cells.broadcast_cells import BroadcastCell, BroadcastView
+from holdfast.state.cells.misuse import Misuse
 from holdfast.state.cells.shard_list import pack_list, unpack_list
 
 

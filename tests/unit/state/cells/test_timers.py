@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import Misuse
 from holdfast.graph.contexts import Context
+from holdfast.state.cells.misuse import Misuse
 from holdfast.state.cells.timers import (
     FIRST_US,
     LAST_US,

@@ -300,7 +300,7 @@ def test_an_aggregate_with_a_ttl_begins_from_nothing() -> None:
     ("declared", "message"),
     [
         ({"ttl": "0s"}, "ttl='0s' is no time at all; give at least '1ms'"),
-        ({"ttl": "-1s"}, "ttl='-1s' is not a duration; write a number and a unit"),
+        ({"ttl": "-1s"}, "ttl='-1s' is negative; give a duration such as '7d'"),
         ({"ttl": "soon"}, "ttl='soon' is not a duration"),
         ({"ttl": 7}, "ttl=7 is not text; write a duration such as '7d'"),
         ({"ttl": "400000d"}, "longer than 1000 years"),
