@@ -137,8 +137,8 @@ def _combining(found: dict[str, Any]) -> list[str]:
     return [
         "## `aggregate` beside Spark's own aggregation, by keys",
         "",
-        f"`python -m bench.combining`, load before: {found['load_before']}. How many times as fast as Spark's",
-        "own: as Holdfast decides by itself whether rows are combined before the shuffle, always, never.",
+        f"`python -m bench.combining`, load before: {found['load_before']}. How many times as fast as",
+        "Spark's own: as Holdfast decides by itself whether rows are combined before the shuffle, always, never.",
         "",
         f"| workload | {' | '.join(ways)} |",
         "| --- | --- | --- | --- |",
