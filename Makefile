@@ -42,7 +42,7 @@ lint: $(INSTALLED) ## style, types and layers alone
 bench: $(INSTALLED) java ## speed beside Spark's own stateful operators, on a quiet machine (about 15 minutes)
 	@$(BIN)/python -m bench
 
-nexmark: $(INSTALLED) java ## the Nexmark queries beside Spark's own streaming, on a quiet machine (about 15 minutes; ARGS="--queries 0,4")
+nexmark: $(INSTALLED) java ## the Nexmark queries beside Spark's own streaming, on a quiet machine (about 7 minutes; ARGS="--queries 0,4")
 	@$(BIN)/python -m bench.nexmark $(ARGS)
 
 nexmark-kills: $(INSTALLED) java ## each Nexmark query in a job of its own, killed three times and compared (about 20 minutes)
