@@ -42,11 +42,15 @@ from holdfast.graph.functions import (
     KeyedFunction,
     OperatorFunction,
 )
+from holdfast.graph.job_graph import Part
+from holdfast.graph.protection import PassiveStandby, Rollback
 from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
 from holdfast.graph.window_functions import WindowBounds, WindowFunction
 from holdfast.graph.windows import count_window, session, sliding, tumbling
 from holdfast.inspect.point_query import KeyState, StateReader
-from holdfast.runtime.job import Job, JobHandle
+from holdfast.runtime.job import Job
+from holdfast.runtime.job_handle import JobHandle
+from holdfast.runtime.parts.parts_handle import PartsHandle
 from holdfast.runtime.progress import Progress
 from holdfast.runtime.restart_strategy import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from holdfast.runtime.savepoints.savepoint import Savepoint
@@ -104,6 +108,9 @@ __all__ = [
     "MemorySource",
     "NoRestart",
     "OperatorFunction",
+    "Part",
+    "PartsHandle",
+    "PassiveStandby",
     "PoisonEpoch",
     "PostgresStateStorage",
     "Progress",
@@ -113,6 +120,7 @@ __all__ = [
     "RememberingPublisher",
     "RestoreError",
     "RetryableError",
+    "Rollback",
     "Row",
     "RunOptions",
     "Savepoint",

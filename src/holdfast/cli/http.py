@@ -11,6 +11,7 @@ import typer
 
 from holdfast.errors import DefinitionError
 from holdfast.runtime.job import Job, stopping_on_signals
+from holdfast.runtime.parts.parts_handle import PartsHandle
 from holdfast.runtime.progress import Listener, Message
 from holdfast.runtime.settings import RunOptions
 
@@ -64,7 +65,8 @@ def run_beside(
     with answering(http, token_file, on_message) as answer:
         handle = job.start(checkpoint, on_progress=on_progress, on_message=on_message, **options)
         with stopping_on_signals(handle):
-            answer({job.name: handle})
+            parts = handle.parts if isinstance(handle, PartsHandle) else {"": handle}
+            answer({f"{job.name}.{part}".rstrip("."): each for part, each in parts.items()})
             handle.wait()
 
 

@@ -19,6 +19,7 @@ from holdfast.graph.job_graph import (
     DEAD_LETTERS,
     LATE_ROWS,
     MAIN_OUTPUT,
+    ChannelNode,
     ConnectNode,
     LookupNode,
     Mistake,
@@ -122,7 +123,7 @@ def _schema(node: StreamNode) -> pa.Schema | None:
         return parse_schema(node.source.schema)
     if isinstance(node, TransformNode | LookupNode):
         return None
-    if isinstance(node, WatermarkNode):
+    if isinstance(node, WatermarkNode | ChannelNode):
         return known_schema(node.parent)
     if isinstance(node, UnionNode):
         return next((schema for schema in map(known_schema, node.parents) if schema is not None), None)

@@ -15,6 +15,7 @@ from holdfast.connectors.contract import PartitionedSource
 from holdfast.errors import DefinitionError
 from holdfast.graph.job_graph import (
     BroadcastConnectNode,
+    ChannelNode,
     Graph,
     LookupNode,
     OperatorNode,
@@ -80,7 +81,7 @@ def watermark_mistakes(node: WatermarkNode, graph: Graph) -> Iterator[tuple[str,
     if source is None:
         origin = _origin(node)
         after = origin.parent if isinstance(origin, OutputNode) else origin
-        carries = isinstance(after, OperatorNode | LookupNode)
+        carries = isinstance(after, OperatorNode | LookupNode | ChannelNode)
         yield (
             f"it is declared after {describe(after) if carries else 'a ' + describe(after)}",
             "declare it on the streams of the sources before: operators carry it on"

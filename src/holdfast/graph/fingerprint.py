@@ -25,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.graph.job_graph import (
+    ChannelNode,
     ConnectNode,
     Graph,
     LookupNode,
@@ -115,6 +116,8 @@ def _settings(node: Node, walk: _Walk) -> list[str]:
         fixed = walk.of((node.uid, node.key, node.order_by, node.on_error))
         second = (node.right_key, node.right_order_by) if isinstance(node, ConnectNode) else ()
         return [fixed, *map(walk.of, second), walk.of(node.function)]
+    if isinstance(node, ChannelNode):
+        return [str(node.uid), str(node.part.name)]
     return [node.name] if isinstance(node, OutputNode) else []
 
 

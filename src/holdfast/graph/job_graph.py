@@ -29,6 +29,8 @@ if TYPE_CHECKING:
         OperatorFunction,
     )
     from holdfast.graph.interval_join import IntervalJoin
+    from holdfast.graph.parts import Inlet
+    from holdfast.graph.protection import Protection
     from holdfast.graph.uncoordinated import Uncoordinated
     from holdfast.graph.window_join import WindowJoin
     from holdfast.graph.windows import Windowed
@@ -102,6 +104,15 @@ class Mistake:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Part:
+    """A part of a job: what one node runs. `Stream.into` sends rows there."""
+
+    name: str
+    protection: Protection
+    place: Place
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class SourceNode:
     """Rows coming in. `on_error`: what happens to a row that cannot be parsed. `stalled_after`: how long no
     rows may come before that is said."""
@@ -111,6 +122,8 @@ class SourceNode:
     place: Place
     on_error: OnError = "fail"
     stalled_after: str | None = None
+    part: Part | None = None
+    """Where it is read; None: in part `main`."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -147,6 +160,19 @@ class LookupNode:
     on: tuple[tuple[str, str], ...]
     how: str
     refresh: str
+    place: Place
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ChannelNode:
+    """The rows of a stream, in another part. The part before stops when so many bytes or epochs of them wait
+    to be read."""
+
+    uid: str
+    parent: StreamNode
+    part: Part
+    limit_bytes: int
+    limit_epochs: int
     place: Place
 
 
@@ -224,8 +250,46 @@ class SinkNode:
     place: Place
 
 
-StreamNode = SourceNode | TransformNode | WatermarkNode | LookupNode | UnionNode | OperatorNode | OutputNode
-Node = StreamNode | SinkNode
+# Two ends of a channel, and what comes through it, in the graphs of single parts (see parts).
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class InletNode(SourceNode):
+    """Where the rows of a channel come into a part."""
+
+    source: Inlet
+    channel: ChannelNode
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CarriedNode(WatermarkNode):
+    """The event time that comes with the rows of a channel. `origins`: where it is declared."""
+
+    origins: tuple[WatermarkNode, ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OutletNode:
+    """Where rows leave a part, into a channel. `reader`: the checkpoint of the part that reads it."""
+
+    uid: str
+    parent: StreamNode
+    reader: str
+    channel: ChannelNode
+    place: Place
+
+
+StreamNode = (
+    SourceNode
+    | TransformNode
+    | WatermarkNode
+    | LookupNode
+    | ChannelNode
+    | UnionNode
+    | OperatorNode
+    | OutputNode
+)
+Node = StreamNode | SinkNode | OutletNode
 
 
 def parents_of(node: Node) -> tuple[StreamNode, ...]:
@@ -269,6 +333,10 @@ class Graph:
     nodes: tuple[Node, ...]
     place: Place
     mistakes: tuple[Mistake, ...] = ()
+    parts: tuple[Part, ...] = ()
+    """Those that were declared; `main` only where it was."""
+    whole: Graph | None = None
+    """Of the graph of one part: the job that it belongs to."""
 
     @property
     def sources(self) -> tuple[SourceNode, ...]:
@@ -279,8 +347,16 @@ class Graph:
         return tuple(node for node in self.nodes if isinstance(node, LookupNode))
 
     @property
+    def channels(self) -> tuple[ChannelNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, ChannelNode))
+
+    @property
     def operators(self) -> tuple[OperatorNode, ...]:
         return tuple(node for node in self.nodes if isinstance(node, OperatorNode))
+
+    @property
+    def outlets(self) -> tuple[OutletNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, OutletNode))
 
     @property
     def sinks(self) -> tuple[SinkNode, ...]:

@@ -19,6 +19,7 @@ from holdfast.graph.job_graph import (
     LATE_ROWS,
     BroadcastConnectNode,
     BroadcastNode,
+    ChannelNode,
     ConnectNode,
     Graph,
     LookupNode,
@@ -26,6 +27,7 @@ from holdfast.graph.job_graph import (
     Node,
     OperatorNode,
     OutputNode,
+    Part,
     Place,
     SinkNode,
     SourceNode,
@@ -37,6 +39,7 @@ from holdfast.graph.job_graph import (
     shown,
 )
 from holdfast.graph.lookups import key_pairs
+from holdfast.graph.protection import Protection, Rollback
 from holdfast.graph.window_functions import Reduction, WindowProcess
 from holdfast.graph.window_join import WindowJoin
 from holdfast.graph.windows import Windowed
@@ -69,6 +72,7 @@ class Declaration:
         self.name = name
         self._place = Place.of_caller()
         self._nodes: list[Node] = []
+        self._parts: list[Part] = []
         self._mistakes: list[Mistake] = []
 
     def source(
@@ -78,13 +82,14 @@ class Declaration:
         uid: str | None = None,
         on_error: OnError = "fail",
         stalled_after: str | None = None,
+        part: Part | None = None,
     ) -> SourceStream:
         """Read rows from `source`. Its position is kept in checkpoints under `uid`.
 
         `on_error`: of a row that cannot be parsed, or that does not fit the source's schema: "fail" ends the
         run with its file, line and reason; "dead-letter" sets it aside, into `dead_letters()`.
         `stalled_after`: a duration such as "5m"; a source without rows for so long is said to be silent, in
-        a message, in the status and in the metrics.
+        a message, in the status and in the metrics. `part`: where it is read, unless in part `main`.
         """
         node = SourceNode(
             uid=_given(uid),
@@ -92,14 +97,27 @@ class Declaration:
             place=Place.of_caller(),
             on_error=on_error,
             stalled_after=stalled_after,
+            part=part,
         )
         return SourceStream(self, self._add(node))
+
+    def part(self, name: str, *, protection: Protection | None = None) -> Part:
+        """A part of the job, which may run on a node of its own: `stream.into(part)` sends rows there, and
+        `source(..., part=part)` reads there. What is in no other part is in part `main`.
+
+        `protection`: how it survives the end of its node: `hf.Rollback()` unless given, or
+        `hf.PassiveStandby()`.
+        """
+        made = Part(name=name, protection=protection or Rollback(), place=Place.of_caller())
+        self._parts.append(made)
+        return made
 
     def graph(self) -> Graph:
         """What was declared so far. May be wrong: see `validate.check`."""
         return Graph(
-            name=self.name, nodes=tuple(self._nodes), place=self._place, mistakes=tuple(self._mistakes)
-        )
+            name=self.name, nodes=tuple(self._nodes), place=self._place, mistakes=tuple(self._mistakes),
+            parts=tuple(self._parts),
+        )  # fmt: skip
 
     def _add(self, node: N) -> N:
         self._nodes.append(node)
@@ -231,6 +249,27 @@ class Stream:
         """
         order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
         return BroadcastStream(self._declaration, self._node, order)
+
+    def into(
+        self,
+        part: Part,
+        *,
+        uid: str | None = None,
+        limit_bytes: int = 1 << 30,
+        limit_epochs: int = 1_000,
+    ) -> Stream:
+        """Send these rows through a channel into another part of the job, where the stream goes on.
+
+        `uid` may be left out right after an operator. The part that sends them stops when so many bytes, or
+        epochs, wait to be read and committed by the other, and goes on when that has caught up.
+        """
+        if uid is None and isinstance(self._node, OperatorNode) and isinstance(part, Part):
+            uid = f"{self._node.uid}-to-{part.name}"
+        node = ChannelNode(
+            uid=_given(uid), parent=self._node, part=part, limit_bytes=limit_bytes,
+            limit_epochs=limit_epochs, place=Place.of_caller(),
+        )  # fmt: skip
+        return Stream(self._declaration, self._declaration._add(node))
 
     def sink(self, sink: Sink, *, uid: str | None = None) -> None:
         """Publish this stream's committed rows. A stream may have several sinks; it is computed once."""

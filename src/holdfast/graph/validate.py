@@ -32,6 +32,7 @@ from holdfast.graph.job_graph import (
     LATE_ROWS,
     BroadcastConnectNode,
     BroadcastNode,
+    ChannelNode,
     ConnectNode,
     Graph,
     LookupNode,
@@ -39,6 +40,7 @@ from holdfast.graph.job_graph import (
     Node,
     OnError,
     OperatorNode,
+    OutletNode,
     OutputNode,
     SinkNode,
     SourceNode,
@@ -52,6 +54,7 @@ from holdfast.graph.job_graph import (
     shown,
 )
 from holdfast.graph.lookups import key_mistakes, lookup_mistakes
+from holdfast.graph.parts import part_mistakes
 from holdfast.graph.time_joins import TimeJoin
 from holdfast.graph.ttl_rules import ttl_mistakes
 from holdfast.graph.two_inputs import pair_mistakes, side_schemas_of
@@ -86,6 +89,7 @@ def mistakes(graph: Graph) -> list[Mistake]:
     """Everything wrong with the graph, in the order of the declaration."""
     found = [Mistake(graph.place, f"job {graph.name!r}", *wrong) for wrong in _job(graph)]
     found += graph.mistakes
+    found += part_mistakes(graph)
     for node in graph.nodes:
         for problem, remedy in (*_uid(node, graph), *_node(node, graph)):
             found.append(Mistake(node.place, describe(node), problem, remedy))
@@ -109,10 +113,13 @@ def _job(graph: Graph) -> _Found:
         yield "it reads nothing", "declare a source with source(...)"
     if not graph.sinks:
         yield "it has no sink, so nothing would ever be seen of it", "end a stream with sink(...)"
+    for part in graph.parts:
+        if not _is_name(part.name):
+            yield f"the name of part {part.name!r} cannot be used in file names", f"use {_NAME_RULE}"
 
 
 def _uid(node: Node, graph: Graph) -> _Found:
-    if not isinstance(node, SourceNode | LookupNode | OperatorNode | SinkNode):
+    if not isinstance(node, SourceNode | LookupNode | ChannelNode | OperatorNode | SinkNode):
         return
     if isinstance(node, BroadcastNode) and not node.uid:
         return
@@ -144,6 +151,8 @@ def _node(node: Node, graph: Graph) -> _Found:
         yield from _lookup(node)
     elif isinstance(node, UnionNode):
         yield from _union(node)
+    elif isinstance(node, ChannelNode | OutletNode):
+        return
     elif isinstance(node, OperatorNode):
         yield from _operator(node)
     elif isinstance(node, OutputNode):

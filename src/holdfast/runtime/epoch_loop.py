@@ -40,6 +40,7 @@ from holdfast.runtime.epoch.uncoordinated import Ledger, SavingPasses, saved_ope
 from holdfast.runtime.epoch.unfired_timers import refuse_unfired
 from holdfast.runtime.epoch.watermarks import milliseconds
 from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.parts.outlets import Outlets, refuse_unread
 from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, Until
 from holdfast.runtime.spark_session import groups_cheaply
@@ -74,11 +75,14 @@ class EpochLoop:
         self._lists = lists_of(
             view, in_force.records, context.program, shards, context.checkpoint.storage, settings.saves_state
         )
+        refuse_unread(view.channels, context.program.graph.outlets, context.checkpoint.storage.url)
+        self._outlets = Outlets(context.program.graph.outlets, context.clock)
         # Before anything is planned: which plans have to be followed depends on what the sinks show.
         self._publishing = Publishing(context, view)
         with contextlib.ExitStack() as opened:
             opened.callback(self._publishing.close)
-            self._planner = _planner_after(context, view, shards, self._publishing.shown)
+            shown = {**self._publishing.shown, **self._outlets.marks()}
+            self._planner = _planner_after(context, view, shards, shown)
             # Nothing refuses the run from here on, so sinks may be marked as this job's.
             self._publishing.begin()
             self._prepare(in_force, view)
@@ -106,6 +110,7 @@ class EpochLoop:
             spark=context.spark, program=program, workspace=workspace, placement=placement,
             storage=checkpoint.storage, readers=self._planner.readers, key_groups=settings.key_groups,
             saves_state=settings.saves_state, run_name=context.run, term=context.term,
+            sent_through={uid: channel.through for uid, channel in view.channels.items()},
         )  # fmt: skip
         saved = saved_operators(program, workspace, context.run, context.term)
         self._passes = SavingPasses(context.spark, saved, placement, shards, context.clock)
@@ -114,7 +119,7 @@ class EpochLoop:
         kept = [
             each for each in in_force.records if settings.saves_state or each.uid in program.uncoordinated
         ]
-        self._committer = Committer(context, self._publishing, view, tuple(kept))
+        self._committer = Committer(context, self._publishing, view, tuple(kept), self._outlets)
 
     @property
     def view(self) -> CheckpointView:
@@ -138,7 +143,7 @@ class EpochLoop:
             self._committer.publish_recovered()
             ending = self._loop()
             self._save_keys(everything=True)
-            self._committer.record_published()
+            self._committer.record_published(ended=self._has_read_all(ending))
             clean = True
         finally:
             self._snapshotter.close()
@@ -161,10 +166,14 @@ class EpochLoop:
             began = clock.monotonic()
             if wishes.draining.is_set():
                 self._planner.end_here(wishes.ends)
+            room = self._room()
+            if not room:
+                self._commit_pending()
+                wishes.stopping.wait(POLL_SECONDS)
+                continue
             parent, open_times = self._committer.view.number, self._open_times()
-            plan = self._planner.next(
-                self._admission.limit, parent, open_times, self._combining.chosen, self._input_ended
-            )
+            limit = max(1, int(self._admission.limit * room))
+            plan = self._planner.next(limit, parent, open_times, self._combining.chosen, self._input_ended)
             if plan is None and self._input_ended():
                 plan = self._planner.close(parent, open_times)
             self._tell_of_sources()
@@ -182,6 +191,34 @@ class EpochLoop:
             wishes.stopping.wait(max(0.0, settings.epoch_interval - (clock.monotonic() - began)))
         self._commit_pending()
         return Ending.STOPPED
+
+    def _room(self) -> float:
+        """How much of an epoch the channels have room for: less when they are more than half full."""
+        if not self._outlets.nodes:
+            return 1.0
+        self._outlets.look()
+        waiting, monitor = self._outlets.waiting(self._committer.view.channels), self._context.monitor
+        told = {
+            each.channel: {
+                "part": each.part, "epochs": each.epochs, "rows": each.rows, "bytes": each.bytes,
+                "kept_bytes": each.kept_bytes, "full": each.share >= 1,
+            }
+            for each in waiting
+        }  # fmt: skip
+        if told != monitor.progress.channels:
+            for each in waiting:
+                was_full = monitor.progress.channels.get(each.channel, {}).get("full", False)
+                if each.share >= 1 and not was_full:
+                    monitor.say(
+                        f"FULL: channel {each.channel!r} holds {each.rows} rows that part {each.part!r} has "
+                        "not read; waiting for it"
+                    )
+            monitor.update(channels=told)
+        return max(0.0, min(1.0, 2.0 * (1.0 - max(each.share for each in waiting))))
+
+    def _has_read_all(self, ending: Ending) -> bool:
+        drained = ending is Ending.STOPPED and self._context.wishes.draining.is_set()
+        return ending is Ending.EXHAUSTED or (drained and not self._context.wishes.stopping.is_set())
 
     def _idle(self) -> Ending | None:
         """No source has anything new: commit what waits, at once; then see whether that was the end."""

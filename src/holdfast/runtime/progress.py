@@ -67,6 +67,10 @@ class Progress:
     one could not be made (None: none was due, or it could)."""
     idle_sources: tuple[str, ...] = ()
     """Sources that have had no rows for so long that event time does not wait for them."""
+    channels: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Channels that leave this part -> the `part` that reads them, the `epochs`, `rows` and `bytes` that wait
+    after its newest commit, the `kept_bytes` that it has read and may go back to, and whether it is `full`.
+    """
     epochs_run: int = 0
     rows_run: int = 0
     """What this process ran, thrown away or not: only grows, whereas `epoch` and `rows` may go back."""

@@ -45,6 +45,12 @@ def open_storage(url: str) -> Storage:
         return storage
 
 
+def below(url: str, path: str) -> str:
+    """The location `path` below `url`, with the same settings."""
+    place, mark, settings = url.partition("?") if "://" in url else (url, "", "")
+    return f"{place.rstrip('/')}/{path}{mark}{settings}"
+
+
 def _wrapped(storage: Storage) -> Storage:
     setting = os.environ.get(WRAPPER_VARIABLE)
     if not setting:

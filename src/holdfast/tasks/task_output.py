@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.checkpoint.store.records import Extent
-from holdfast.errors import CorruptionError
+from holdfast.errors import CorruptionError, RestoreError
+from holdfast.state.files.evolution import widens
 from holdfast.storage.checksums import checksum, read_extent
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
@@ -67,6 +68,36 @@ class StagedReader:
             for index in batch.column(0).to_pylist():
                 rows = load_payload(self.storage_url, self.payloads[index])
                 yield from rows.cast(self.schema).to_batches()
+
+
+@dataclass(frozen=True)
+class ChannelRows(StagedReader):
+    """Reads rows of a channel, which may have been written when it had other columns."""
+
+    channel: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                rows = load_payload(self.storage_url, self.payloads[index])
+                yield from self._in_columns(rows).to_batches()
+
+    def _in_columns(self, rows: pa.Table) -> pa.Table:
+        """By the rules of state: a column that came since is null, one that is gone is left out, a number may
+        have become wider."""
+        columns = []
+        for wanted in self.schema:
+            if wanted.name not in rows.column_names:
+                columns.append(pa.nulls(rows.num_rows, wanted.type))
+                continue
+            found = rows.column(wanted.name)
+            if not found.type.equals(wanted.type) and not widens(found.type, wanted.type):
+                raise RestoreError(
+                    f"channel {self.channel!r} holds rows whose column {wanted.name!r} is {found.type}, and "
+                    f"it is {wanted.type} now; let the part that reads it finish them with the former code"
+                )
+            columns.append(found.cast(wanted.type))
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
 
 class TaskWriter:

@@ -43,6 +43,7 @@ def leader_of(
     graph = SimpleNamespace(
         nodes=(),
         operators=(),
+        outlets=(),
         name="job",
         sources=tuple(SourceNode(uid=uid, source=each, place=here) for uid, each in (sources or {}).items()),
         sinks=tuple(SimpleNamespace(uid=uid, sink=sink) for uid, (sink, _) in sinks.items()),

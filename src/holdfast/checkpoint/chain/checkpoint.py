@@ -7,6 +7,7 @@ directory that holds something else.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -88,8 +89,19 @@ def read_job(storage: Storage) -> JobRecord:
     if record is None:
         if storage.size(names.SAVEPOINT) is not None:
             raise RestoreError(_HOLDS_A_SAVEPOINT.format(storage.url))
+        refuse_parts(storage, (entry.name for entry in storage.list(names.LAYOUTS)))
         raise RestoreError(f"there is no checkpoint in {storage.url}; check the place")
     return record
+
+
+def refuse_parts(storage: Storage, found: Iterable[str]) -> None:
+    """RestoreError: these names are of a job in parts: its checkpoints are below."""
+    parts = sorted({name.split("/")[1] for name in found if name.startswith(names.PARTS)})
+    if parts or any(name.startswith(names.LAYOUTS) for name in found):
+        raise RestoreError(
+            f"{storage.url} is of a job in parts ({', '.join(parts) or 'none has begun'}), each of which has "
+            f"its checkpoint below: name one, such as {storage.url}/parts/{parts[0] if parts else 'main'}"
+        )
 
 
 def refuse_other_job(storage: Storage, record: JobRecord, job: str) -> None:
@@ -150,6 +162,7 @@ def refuse_if_occupied(storage: Storage) -> None:
         return
     if names.SAVEPOINT in found or names.UNFINISHED in found:
         raise RestoreError(_HOLDS_A_SAVEPOINT.format(storage.url))
+    refuse_parts(storage, found)
     ours = [
         name for name in found if name.startswith((names.TERMS, names.COMMITS, names.MANIFESTS, names.FLOORS))
     ]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from holdfast.checkpoint.chain.channels import Channels, fold_channels
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, Head, fold, from_manifest, rewound
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import unseal
@@ -185,8 +186,22 @@ class History:
             checksum=record.parent.checksum,
             published_through=record.published_through,
             rows_through=record.rows_through,
+            channels=self._channels_at(record.parent.number),
         )
         return rewound(head, to)
+
+    def _channels_at(self, number: int) -> Channels:
+        """What is in the channels after a commit, as far as records can be read: more than the view of an
+        older one says, where those between are damaged."""
+        try:
+            return self.view_at(number).channels
+        except CorruptionError:
+            if number <= read_floor(self.storage) + 1:
+                return {}
+        channels = self._channels_at(number - 1)
+        with suppress(CorruptionError):
+            channels = fold_channels(channels, self.record(number))
+        return channels
 
     def _record(self, number: int, *problems: str) -> tuple[CommitRecord, str]:
         if number in self._records:
@@ -230,6 +245,7 @@ class History:
             retained_from=max((record.retained_from for record in readable), default=1),
             published_through=readable[-1].published_through if readable else {},
             rows_through=readable[-1].rows_through if readable else {},
+            channels=self._channels_at(numbers[-1]),
         )
         for number in reversed([n for n in numbers[:-1] if n >= head.retained_from]):
             try:

@@ -77,6 +77,7 @@ def record_objects(record: CommitRecord) -> set[str]:
     named = {file.object for file in record.snapshots}
     named.update(file.extent.object for file in record.deltas)
     named.update(file.extent.object for file in record.staged)
+    named.update(file.extent.object for file in record.sent)
     named.update(file.extent.object for file in record.lists)
     named.update(name for copy in (record.tables or {}).values() for name in copy.objects)
     return named

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from holdfast.checkpoint.chain.channels import Channels, fold_channels, from_states, to_states
 from holdfast.checkpoint.chain.live_files import (
     DeltasByRange,
     SharedList,
@@ -20,6 +21,7 @@ from holdfast.checkpoint.chain.live_files import (
     with_uncoordinated,
 )
 from holdfast.checkpoint.store.records import (
+    ChannelState,
     CommitRecord,
     DeltaFile,
     Json,
@@ -48,6 +50,7 @@ class Head:
     retained_from: int
     published_through: dict[str, int]
     rows_through: dict[str, int]
+    channels: Channels = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,9 @@ class CheckpointView:
     closed_through: int = 0
     tables: dict[str, TableCopy] = field(default_factory=dict)
     """Lookup uid -> the copy of its table that is in use."""
+    channels: Channels = field(default_factory=dict)
+    """Those that leave this part."""
+    ended: bool = False
 
     @property
     def head(self) -> Head:
@@ -101,6 +107,7 @@ class CheckpointView:
             self.retained_from,
             self.published_through,
             self.rows_through,
+            self.channels,
         )
 
     def live_deltas(self, operator: str) -> list[DeltaFile]:
@@ -114,6 +121,7 @@ class CheckpointView:
         needed.update(file.object for files in self.snapshots.values() for file in files)
         needed.update(file.extent.object for files in self.lists.values() for file in files)
         needed.update(name for copy in self.tables.values() for name in copy.objects)
+        needed.update(file.extent.object for channel in self.channels.values() for file in channel.files)
         for ranges in self.deltas.values():
             for deltas in ranges.values():
                 needed.update(delta.extent.object for delta in deltas)
@@ -162,6 +170,8 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
         watermarks={**view.watermarks, **record.watermarks},
         closed_through=max(view.closed_through, record.closed_through),
         tables=view.tables if record.tables is None else record.tables,
+        channels=fold_channels(view.channels, record),
+        ended=record.ended,
     )
 
 
@@ -173,6 +183,8 @@ def news(
     published_through: dict[str, int],
     rows_through: dict[str, int] | None = None,
     uncoordinated: tuple[UncoordinatedShard, ...] = (),
+    channels: dict[str, ChannelState] | None = None,
+    ended: bool = False,
 ) -> CommitRecord:
     """A record that follows `view` and covers no epoch: it says what has become known since."""
     return CommitRecord(
@@ -188,13 +200,15 @@ def news(
         published_through=published_through,
         rows_through=view.rows_through if rows_through is None else rows_through,
         own_keys=uncoordinated,
+        channels=channels,
+        ended=ended,
     )
 
 
 def rewound(head: Head, to: CheckpointView) -> CheckpointView:
     """The state and positions of `to` at the end of the chain: what a rewind record is folded onto.
 
-    What sinks have shown cannot be taken back, so `published_through` stays as it is at the head.
+    What sinks have shown and what is in channels cannot be taken back: both stay as they are at the head.
     """
     published = _published(to.published_through, head.published_through)
     return replace(
@@ -208,11 +222,13 @@ def rewound(head: Head, to: CheckpointView) -> CheckpointView:
         published_through=published,
         rows_through=_published(to.rows_through, head.rows_through),
         staged=unpublished(to.staged, published),
+        channels=head.channels,
     )
 
 
 def to_manifest(view: CheckpointView) -> Manifest:
     """The full manifest for the commit that follows `view`."""
+    channels, sent = to_states(view.channels)
     return Manifest(
         number=view.number + 1,
         parent=Parent(number=view.number, checksum=view.checksum),
@@ -238,6 +254,8 @@ def to_manifest(view: CheckpointView) -> Manifest:
         watermarks=view.watermarks,
         closed_through=view.closed_through,
         tables=view.tables,
+        sent=sent,
+        channels=channels,
     )
 
 
@@ -273,6 +291,7 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         watermarks=manifest.watermarks,
         closed_through=manifest.closed_through,
         tables=manifest.tables,
+        channels=from_states(manifest.channels, manifest.sent),
     )
 
 

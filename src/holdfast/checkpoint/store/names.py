@@ -9,6 +9,9 @@ from __future__ import annotations
 from holdfast.storage.contract import Storage
 
 JOB = "job"
+LAYOUTS = "layout/"
+PARTS = "parts/"
+"""These two are at the root of a job in parts, where no checkpoint is; each part has its own below."""
 TERMS = "terms/"
 PLANS = "plans/"
 COMMITS = "commits/"
@@ -29,6 +32,10 @@ SAVEPOINT = "savepoint"
 UNFINISHED = "unfinished"
 CLAIMED = "claimed"
 """These three are in the directory of a savepoint, never in that of a checkpoint."""
+
+
+def layout(number: int) -> str:
+    return f"{LAYOUTS}{number:012d}"
 
 
 def term(number: int) -> str:

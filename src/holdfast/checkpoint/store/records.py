@@ -37,6 +37,15 @@ class JobRecord(Record, frozen=True, kw_only=True):
     """The id of the savepoint that the checkpoint begins with; its commit 1 holds that state. Empty: none."""
 
 
+class LayoutRecord(Record, frozen=True, kw_only=True):
+    """`layout/N`: of which parts the job consists whose checkpoint this is. `channels`: uid -> the part that
+    sends and the part that reads."""
+
+    job: str
+    parts: tuple[str, ...]
+    channels: dict[str, tuple[str, str]] = {}
+
+
 class TermRecord(Record, frozen=True, kw_only=True):
     """`terms/T`: who claimed to lead."""
 
@@ -242,6 +251,28 @@ class StagedFile(Record, frozen=True, kw_only=True):
     """Which slices the epoch read: `plans.input_of` its plan. Sinks keep it beside what they show."""
 
 
+class SentFile(Record, frozen=True, kw_only=True):
+    """Rows of one epoch in a channel (an Arrow stream). `part`: their place among those of the epoch."""
+
+    channel: str
+    epoch: int
+    part: int
+    extent: Extent
+    rows: int
+
+
+class ChannelState(Record, frozen=True, kw_only=True):
+    """How far a channel is. Nothing of it ever goes back: what was once in a channel stays what it was."""
+
+    through: int
+    """The newest epoch that is in it."""
+    released: int = 0
+    """The epoch up to which its reader needs it no more."""
+    times: tuple[tuple[int, int], ...] = ()
+    """Epochs after which the event time of its rows is another one, with that time in µs since 1970: rows of
+    later epochs are judged by it. In a commit record those that are new, in a manifest all that count."""
+
+
 class ListFile(Record, frozen=True, kw_only=True):
     """The whole list `state` of shard `shard` of an operator that ran with `shards` shards."""
 
@@ -341,6 +372,13 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     """The newest epoch that closed whatever was open; 0: none of these did."""
     tables: dict[str, TableCopy] | None = None
     """Lookup uid -> the copy in use after `last_epoch`, of every lookup of the job. None: as before."""
+    sent: tuple[SentFile, ...] = ()
+    """What these epochs put into channels."""
+    channels: dict[str, ChannelState] | None = None
+    """Channel uid -> how far it is, of every channel that leaves this part. None: as before."""
+    ended: bool = False
+    """The part has read all of its input: its channels have come to their end, unless a later commit follows.
+    """
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -375,6 +413,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     watermarks: dict[str, int] = {}
     closed_through: int = 0
     tables: dict[str, TableCopy] = {}
+    sent: tuple[SentFile, ...] = ()
+    channels: dict[str, ChannelState] = {}
 
 
 class FloorRecord(Record, frozen=True, kw_only=True):

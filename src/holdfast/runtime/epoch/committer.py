@@ -21,6 +21,7 @@ from holdfast.graph.guarantees import Guarantee
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.publisher import Publishing, Recipients
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
+from holdfast.runtime.parts.outlets import Outlets
 
 COMMITS_IN_FLIGHT = 2
 """How many commits may be under way while the next epoch runs. More would only put off the waiting."""
@@ -41,6 +42,7 @@ class Committer:
         publishing: Publishing,
         view: CheckpointView,
         operators: tuple[OperatorSchema, ...],
+        outlets: Outlets,
     ) -> None:
         """`operators`: the schemas in force, for the first commit."""
         self._context, self._checkpoint, self._publishing = context, context.checkpoint, publishing
@@ -48,7 +50,7 @@ class Committer:
         self._operators: tuple[OperatorSchema, ...] | None = operators
         early = self._guarantee is Guarantee.AT_LEAST_ONCE
         self._late = Recipients.DEDUPING if early else Recipients.ALL
-        self._held_back = ""
+        self._held_back, self._outlets = "", outlets
         self._commits = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
         self._publishes = ThreadPoolExecutor(1, thread_name_prefix="holdfast-publish")
         self._pending: deque[Future[None]] = deque()
@@ -73,15 +75,16 @@ class Committer:
         self.check(COMMITS_IN_FLIGHT - 1)
         self._pending.append(self._commits.submit(self._commit_news, shards))
 
-    def record_published(self) -> None:
+    def record_published(self, ended: bool = False) -> None:
         """Once everything given before is published, commit that it is, so that the next run has nothing to
-        publish, whatever becomes of the sinks until then."""
+        publish, whatever becomes of the sinks until then. `ended`: and that the channels have come to their
+        end."""
         self.check(0)
-        recorded = self.view.published_through
-        if any(epoch > recorded.get(uid, 0) for uid, epoch in self._publishing.through.items()):
-            self._pending.append(self._commits.submit(self._commit_news, []))
+        recorded, ended = self.view.published_through, ended and bool(self._outlets.nodes)
+        if ended or any(epoch > recorded.get(uid, 0) for uid, epoch in self._publishing.through.items()):
+            self._pending.append(self._commits.submit(self._commit_news, [], ended))
 
-    def _commit_news(self, shards: list[UncoordinatedShard]) -> None:
+    def _commit_news(self, shards: list[UncoordinatedShard], ended: bool = False) -> None:
         """Commit what there is to say without an epoch."""
         if self._failed or not self.view.number:
             return
@@ -95,6 +98,8 @@ class Committer:
                     published_through=self._publishing.through,
                     rows_through=self._publishing.rows_through,
                     uncoordinated=tuple(shards),
+                    channels=self._outlets.states(self.view.channels),
+                    ended=ended,
                 )
             )
             self._tell()
@@ -239,4 +244,6 @@ class Committer:
             watermarks={uid: mark.now_us for uid, mark in last.watermarks.items() if mark.now_us is not None},
             closed_through=max(outcome.plan.epoch if outcome.plan.closing else 0 for outcome in outcomes),
             tables=None if last.tables == self.view.tables else last.tables,
+            sent=tuple(file for outcome in outcomes for file in outcome.sent),
+            channels=self._outlets.states(self.view.channels, outcomes, last.epoch),
         )

@@ -23,6 +23,7 @@ from holdfast.connectors.contract import (
 from holdfast.graph.event_time import source_of, watermark_nodes
 from holdfast.graph.job_graph import (
     BroadcastNode,
+    CarriedNode,
     ConnectNode,
     LookupNode,
     OperatorNode,
@@ -40,6 +41,7 @@ from holdfast.runtime.epoch.observed_times import NewestTimes, ObservedTimes
 from holdfast.runtime.epoch.program import Program, apply_transform, union_frames
 from holdfast.runtime.epoch.set_aside import Counts
 from holdfast.runtime.epoch.two_inputs import connected_frame
+from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.state.encoding.types import frame_ddl
 from holdfast.tasks.messages import Payload
 from holdfast.tasks.task_output import StagedReader
@@ -136,6 +138,8 @@ class EpochFrames:
 
     def _watermarked(self, node: WatermarkNode) -> DataFrame:
         frame, source = self.frame(node.parent), source_of(node)
+        if isinstance(node, CarriedNode):
+            return frame
         assert source is not None
         part = self._plan.slices.get(source.uid)
         if part is None or part.skipped:
@@ -149,11 +153,23 @@ class EpochFrames:
         without: dict[str, list[str]] = {}
         for uid, node in watermark_nodes(self._program.graph).items():
             part, source = self._plan.slices.get(uid), source_of(node)
-            if part is not None and not part.skipped and source is not None:
+            if part is None or part.skipped or source is None:
+                continue
+            if isinstance(node, CarriedNode):
+                found[uid] = {"": self._carried(uid)}
+            else:
                 times, without[uid] = self._times(source, node.column)
                 newest = self.observed.newest(uid) if times.are_any else {}
                 found[uid] = times.now(self.frame(node.parent)) if newest is None else newest
         return found, without
+
+    def _carried(self, channel: str) -> int | None:
+        """The event time that came with the rows of a channel, as the newest that its rows may have had."""
+        reader = self._readers[channel]
+        assert isinstance(reader, ChannelReader)
+        time_us = reader.time_after(slice_of(self._plan.slices[channel]))
+        # Up to it they are complete: the newest time of a source, less its delay, is the first that is not.
+        return None if time_us is None else time_us + 1
 
     def _times(self, source: SourceNode, column: str) -> tuple[NewestTimes, list[str]]:
         """What to find of a source's slice; and its partitions that have no rows in it."""

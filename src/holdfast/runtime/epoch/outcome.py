@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.chain.plans import input_of
 from holdfast.checkpoint.chain.shard_lines import Lines
@@ -12,6 +11,7 @@ from holdfast.checkpoint.store.records import (
     DeltaFile,
     PartitionTime,
     PlanRecord,
+    SentFile,
     StagedFile,
     UncoordinatedShard,
 )
@@ -20,13 +20,7 @@ from holdfast.runtime.epoch.list_state import TakenLists
 from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.set_aside import RowsAside
 from holdfast.state.contract import NextDue, Version
-from holdfast.tasks.messages import (
-    TaskResult,
-    UncoordinatedResult,
-)
-
-if TYPE_CHECKING:
-    pass
+from holdfast.tasks.messages import TaskResult, UncoordinatedResult
 
 
 @dataclass
@@ -38,6 +32,7 @@ class EpochOutcome:
     seconds: float = 0.0
     deltas: list[DeltaFile] = field(default_factory=list)
     staged: list[StagedFile] = field(default_factory=list)
+    sent: list[SentFile] = field(default_factory=list)
     versions: dict[tuple[str, int], Version] = field(default_factory=dict)
     state_bytes: dict[tuple[str, int], int] = field(default_factory=dict)
     executors: dict[tuple[str, int], str] = field(default_factory=dict)

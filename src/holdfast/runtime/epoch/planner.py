@@ -27,6 +27,7 @@ from holdfast.runtime.epoch.plan_clock import PlanClock
 from holdfast.runtime.epoch.recorded_plans import PlanShape, Recorded
 from holdfast.runtime.epoch.watermarks import Watermarks, is_due, to_close
 from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.state.contract import NextDue
 
 
@@ -182,6 +183,13 @@ class Planner:
                 )
                 left -= part.rows or 0
         self.watermarks.looked(waiting)
+        self.watermarks.ended = frozenset(
+            uid
+            for uid, reader in self.readers.items()
+            if isinstance(reader, ChannelReader)
+            and uid not in slices
+            and reader.exhausted(self.positions[uid])
+        )
         return slices
 
     def _drafted(

@@ -26,12 +26,16 @@ from holdfast.graph.job_graph import (
     MAIN_OUTPUT,
     BroadcastConnectNode,
     BroadcastNode,
+    CarriedNode,
+    ChannelNode,
     ConnectNode,
     Graph,
+    InletNode,
     LookupNode,
     Mistake,
     Node,
     OperatorNode,
+    OutletNode,
     OutputNode,
     SinkNode,
     SourceNode,
@@ -99,10 +103,16 @@ class Program:
     """Stream name -> columns of its staged rows."""
     tables: dict[str, pa.Schema] = field(default_factory=dict)
     """Lookup uid -> columns of its table."""
+    outlets: dict[str, str] = field(default_factory=dict)
+    """Uid of a channel that leaves this part -> the stream whose rows go there."""
 
     def sinks_of(self, stream: str) -> tuple[str, ...]:
         """The uids of the sinks that show a stream."""
         return tuple(uid for uid, shown in self.sinks.items() if shown == stream)
+
+    def channels_of(self, stream: str) -> tuple[str, ...]:
+        """The uids of the channels that the rows of a stream go to."""
+        return tuple(uid for uid, sent in self.outlets.items() if sent == stream)
 
     @property
     def unkeyed(self) -> dict[str, UnkeyedNode]:
@@ -137,17 +147,18 @@ def compile_graph(
     stages = [
         Stage(name, node, _outputs(node, streams))
         for node, name in streams.items()
-        if not isinstance(node, SinkNode) and not _is_side_output(node)
+        if not isinstance(node, SinkNode | OutletNode) and not _is_side_output(node)
     ]
     # Rows that were set aside come last: the jobs before them have counted whether there are any.
     stages.sort(key=lambda stage: _reads_set_aside(stage.node))
     sinks = {sink.uid: streams[sink.parent] for sink in graph.sinks}
+    outlets = {outlet.uid: streams[outlet.parent] for outlet in graph.outlets}
     typing = _Typing(graph, spark, streams, stored_columns)
     forms, schemas = typing.run()
     refusals = [each for sink in graph.sinks for each in sink_refusals(sink, schemas[sinks[sink.uid]])]
     if refusals:
         raise DefinitionError("\n".join(map(str, refusals)))
-    return Program(graph, tuple(stages), dict(streams), sinks, forms, schemas, typing.tables)
+    return Program(graph, tuple(stages), dict(streams), sinks, forms, schemas, typing.tables, outlets)
 
 
 def _readers(graph: Graph) -> dict[Node, list[Node]]:
@@ -163,7 +174,7 @@ def _is_staged(node: Node, readers: dict[Node, list[Node]]) -> bool:
         return True
     if isinstance(node, TransformNode) and node.materialize:
         return True
-    return any(isinstance(reader, SinkNode) for reader in readers[node])
+    return any(isinstance(reader, SinkNode | OutletNode) for reader in readers[node])
 
 
 def _is_side_output(node: Node) -> bool:
@@ -183,8 +194,9 @@ def _stream_name(graph: Graph, node: Node) -> str:
         return node.uid
     if isinstance(node, OutputNode):
         return f"{node.parent.uid}:{node.name}"
-    sinks = [sink.uid for sink in graph.sinks if sink.parent is node]
-    return f"@{sinks[0]}" if sinks else f"@{graph.nodes.index(node)}"
+    shown = [sink.uid for sink in graph.sinks if sink.parent is node]
+    sent = [outlet.uid for outlet in graph.outlets if outlet.parent is node]
+    return f"@{(*shown, *sent, graph.nodes.index(node))[0]}"
 
 
 def _outputs(node: Node, streams: dict[Node, str]) -> dict[str, str]:
@@ -222,6 +234,8 @@ class _Typing:
         self._forms: dict[str, OperatorForm] = {}
         self.naive: set[WatermarkNode] = set()
         """Those whose times have no time zone."""
+        self._before: _Typing | None = None
+        """Of the parts before, whose rows come through channels."""
 
     def run(self) -> tuple[dict[str, OperatorForm], dict[str, pa.Schema]]:
         for node in self._graph.nodes:
@@ -235,8 +249,12 @@ class _Typing:
         return self._forms, schemas
 
     def _frame(self, node: StreamNode) -> DataFrame:
+        if isinstance(node, InletNode):
+            return self._incoming(node)
         if isinstance(node, SourceNode):
             return self._empty(parse_schema(node.source.schema))
+        if isinstance(node, ChannelNode):
+            return self._frames[node.parent]
         if isinstance(node, TransformNode):
             return apply_transform(node, self._frames[node.parent])
         if isinstance(node, WatermarkNode):
@@ -250,6 +268,15 @@ class _Typing:
             return self._empty(SOURCE_DEAD_LETTER_SCHEMA)
         schemas = output_schemas(operator.function, self._form(operator).input, operator.key)
         return self._empty(schemas[node.name if isinstance(node, OutputNode) else MAIN_OUTPUT])
+
+    def _incoming(self, node: InletNode) -> DataFrame:
+        if self._before is None:
+            assert self._graph.whole is not None, "a part belongs to a job"
+            self._before = _Typing(self._graph.whole, self._spark, {}, self._stored_columns)
+            self._before.run()
+        frame = self._before._frames[node.channel]
+        node.source.learn(frame_schema(frame))
+        return frame
 
     def _looked_up(self, node: LookupNode) -> DataFrame:
         try:
@@ -267,6 +294,10 @@ class _Typing:
         return looked_up(node, self._frames[node.parent], self._empty(table))
 
     def _watermarked(self, node: WatermarkNode) -> DataFrame:
+        if isinstance(node, CarriedNode):
+            if self._before is not None and self._before.naive.issuperset(node.origins):
+                self.naive.add(node)
+            return self._frames[node.parent]
         given = frame_schema(self._frames[node.parent])
         if (wrong := no_event_time(node, given)) is not None:
             raise DefinitionError(str(Mistake(node.place, describe(node), *wrong)))

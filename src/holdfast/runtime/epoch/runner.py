@@ -20,6 +20,7 @@ from holdfast.checkpoint.chain.shard_lines import Lines
 from holdfast.checkpoint.store.records import (
     PlannedWatermark,
     PlanRecord,
+    SentFile,
     StagedFile,
 )
 from holdfast.connectors.contract import (
@@ -99,6 +100,8 @@ class EpochRunner:
     saves_state: bool
     run_name: str
     term: int = 0
+    sent_through: Mapping[str, int] = field(default_factory=dict)
+    """Channel uid -> the newest epoch that was in it when this run began: it stays as it is."""
     _proved_empty: set[str] = field(default_factory=set, init=False)
     """Streams whose input Spark once proved empty: its tasks are kept from then on."""
     _untold: Untold = field(default_factory=Untold, init=False)
@@ -305,12 +308,15 @@ class EpochRunner:
         for output in result.outputs:
             stream = stage.outputs[output.name] if isinstance(stage.node, OperatorNode) else stage.stream
             frames.add(stream, output.payload)
-            if sinks := self.program.sinks_of(stream):
-                extent = bundle.place(output.payload)
+            sinks, channels = self.program.sinks_of(stream), self._channels_of(stream, outcome.plan.epoch)
+            if not (sinks or channels):
+                continue
+            extent, epoch = bundle.place(output.payload), outcome.plan.epoch
+            if sinks:
                 outcome.staged.append(
                     StagedFile(
                         stream=stream,
-                        epoch=outcome.plan.epoch,
+                        epoch=epoch,
                         part=part,
                         extent=extent,
                         rows=output.rows,
@@ -318,6 +324,14 @@ class EpochRunner:
                         input=outcome.input,
                     )
                 )
+            outcome.sent += [
+                SentFile(channel=uid, epoch=epoch, part=part, extent=extent, rows=output.rows)
+                for uid in channels
+            ]
+
+    def _channels_of(self, stream: str, epoch: int) -> list[str]:
+        """The channels that the rows of an epoch go into: not again, where a rewind computes them again."""
+        return [uid for uid in self.program.channels_of(stream) if epoch > self.sent_through.get(uid, 0)]
 
 
 def _unkeyed_job(

@@ -42,11 +42,16 @@ class Watermarks:
             for uid, node in watermark_nodes(graph).items()
         }
         self._followed: dict[str, list[str]] = {}
-        """Operator uid -> the sources whose watermarks it goes by."""
-        for node in graph.operators:
-            sources = [source.uid for each in watermarks_of(node) if (source := source_of(each))]
+        """Operator uid, or that of a channel which leaves the part -> the sources whose watermarks it goes
+        by."""
+        ends = {node.uid: watermarks_of(node) for node in graph.operators}
+        ends |= {node.uid: watermarks_of(node.parent) for node in graph.outlets}
+        for uid, marks in ends.items():
+            sources = [source.uid for each in marks if (source := source_of(each))]
             if sources:
-                self._followed[node.uid] = sources
+                self._followed[uid] = sources
+        self.ended: frozenset[str] = frozenset()
+        """Channels into this part that have come to their end: time does not wait for them."""
         self._times: dict[str, dict[str, PartitionTime]] = {
             uid: dict(view.event_times.get(uid, {})) for uid in self._sources
         }
@@ -120,6 +125,8 @@ class Watermarks:
         return {name: each for name, each in known.items() if name or len(known) == 1}
 
     def _is_idle(self, uid: str, name: str, partition: PartitionTime, now_ms: int) -> bool:
+        if uid in self.ended:
+            return True
         idle_ms, waiting = self._sources[uid].idle_ms, self._waiting.get(uid, frozenset())
         # However long an epoch takes: what has rows that wait to be read has not fallen silent.
         silent = waiting is not None and name not in waiting

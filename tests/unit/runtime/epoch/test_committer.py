@@ -28,6 +28,7 @@ from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.publisher import Publishing, Recipients
 from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.parts.outlets import Outlets
 from holdfast.runtime.progress import Listener, Progress
 from holdfast.state.contract import Version
 from holdfast.storage.contract import Storage
@@ -100,7 +101,7 @@ def outcome(epoch: int) -> EpochOutcome:
 def committer(root: Path, shown: Shown, *listeners: Listener, permit: Permit | None = None) -> Committer:
     context = context_of(LocalStorage(root), {"sink": shown}, *listeners, permit=permit)
     view = context.checkpoint.chain.load()
-    return Committer(context, Publishing(context, view), view, ())
+    return Committer(context, Publishing(context, view), view, (), Outlets((), context.clock))
 
 
 def test_after_an_epoch_that_a_sink_refused_no_later_one_is_shown(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""The channels that leave a part: what its commits have put into them.
+
+A channel has no files of its own. Epoch E is in it as soon as a commit covers E, and stays there until the
+part that reads it has given up every checkpoint from which it could read E again.
+Always true: a channel only grows at one end and shrinks at the other. A rewind changes nothing of it: the
+first commit that covers an epoch says what is in the channel, whatever is computed again later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from holdfast.checkpoint.chain.live_files import SharedList
+from holdfast.checkpoint.store.records import ChannelState, CommitRecord, SentFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """One channel after some commit."""
+
+    through: int = 0
+    """The newest epoch that is in it."""
+    released: int = 0
+    """The epoch up to which its reader needs it no more."""
+    times: tuple[tuple[int, int], ...] = ()
+    """Epochs after which event time is another one, with that time; the first may be a released one."""
+    files: SharedList[SentFile] = field(default_factory=SharedList)
+    """What is not released, in the order of its epochs."""
+
+    def time_after(self, epoch: int) -> int | None:
+        """The event time of the rows after an epoch, in µs since 1970; None: not known."""
+        known = [at_us for since, at_us in self.times if since <= epoch]
+        return known[-1] if known else None
+
+    def after(self, state: ChannelState, sent: Iterable[SentFile]) -> Channel:
+        """The channel after a commit with this news of it."""
+        released = max(self.released, state.released)
+        times = (*self.times, *state.times)
+        # The last of those that are released still holds for what comes after it.
+        over = sum(since <= released for since, _ in times)
+        files, count = self.files.appended(sent), 0
+        while count < len(files) and files[count].epoch <= released:
+            count += 1
+        return replace(
+            self,
+            through=max(self.through, state.through),
+            released=released,
+            times=times[max(0, over - 1) :],
+            files=files.without_first(count),
+        )
+
+
+Channels = Mapping[str, Channel]
+"""Channel uid -> the channel."""
+
+
+def fold_channels(channels: Channels, record: CommitRecord) -> Channels:
+    """The channels after a commit. One that the record does not name any more is gone."""
+    if record.channels is None:
+        return channels
+    return {
+        uid: channels.get(uid, Channel()).after(state, _of(uid, record.sent))
+        for uid, state in record.channels.items()
+    }
+
+
+def from_states(states: Mapping[str, ChannelState], sent: Iterable[SentFile]) -> Channels:
+    """The inverse of `to_states`."""
+    sent = tuple(sent)
+    return {uid: Channel().after(state, _of(uid, sent)) for uid, state in states.items()}
+
+
+def to_states(channels: Channels) -> tuple[dict[str, ChannelState], tuple[SentFile, ...]]:
+    """The channels as a manifest holds them."""
+    states = {
+        uid: ChannelState(through=channel.through, released=channel.released, times=channel.times)
+        for uid, channel in channels.items()
+    }
+    return states, tuple(file for channel in channels.values() for file in channel.files)
+
+
+def _of(uid: str, sent: Iterable[SentFile]) -> list[SentFile]:
+    return sorted((file for file in sent if file.channel == uid), key=lambda file: (file.epoch, file.part))

@@ -1,0 +1,64 @@
+"""Of which parts a job consists: what its checkpoint says at its root, above the checkpoints of the parts.
+
+Always true: a place holds the checkpoint of one job, in parts or not. The newest record counts; a start with
+other parts adds one.
+"""
+
+from __future__ import annotations
+
+from holdfast.checkpoint.chain.checkpoint import find_job, other_job
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.envelope import seal, unseal
+from holdfast.checkpoint.store.records import LayoutRecord
+from holdfast.checkpoint.store.write_once import write_once
+from holdfast.errors import RestoreError
+from holdfast.storage.contract import Storage
+
+
+def read_layout(storage: Storage) -> LayoutRecord | None:
+    """The parts of the job whose checkpoint this is; None: it is not in parts."""
+    number = names.highest(storage, names.LAYOUTS)
+    if number == 0:
+        return None
+    name = names.layout(number)
+    return unseal("layout", LayoutRecord, storage.get(name), name)
+
+
+def keep_layout(storage: Storage, layout: LayoutRecord, allow_dropped_state: bool) -> None:
+    """Write down of which parts the job consists now. RestoreError: the checkpoint is another's, or has a
+    part that the job has no more, and what it remembers may not be dropped."""
+    for _ in range(100):
+        newest = names.highest(storage, names.LAYOUTS)
+        before = read_layout(storage)
+        if before == layout:
+            return
+        _refuse(storage, before, layout, allow_dropped_state)
+        data = seal("layout", layout)
+        if write_once(storage, names.layout(newest + 1), data) == data:
+            return
+    raise RestoreError(f"several jobs claim {storage.url} at once; stop all but one")
+
+
+def _refuse(
+    storage: Storage, before: LayoutRecord | None, now: LayoutRecord, allow_dropped_state: bool
+) -> None:
+    if before is None:
+        if (job := find_job(storage)) is not None:
+            raise RestoreError(
+                f"{storage.url} holds the checkpoint of job {job.job!r} without parts, and {now.job!r} has "
+                f"parts {', '.join(now.parts)}; choose another place for it"
+            )
+        if found := next(iter(storage.list("")), None):
+            raise RestoreError(
+                f"{storage.url} is not empty and holds no checkpoint ({found.name} is there); choose an "
+                "empty place"
+            )
+        return
+    if before.job != now.job:
+        raise RestoreError(other_job(storage, before.job, now.job))
+    gone = [part for part in before.parts if part not in now.parts]
+    if gone and not allow_dropped_state:
+        raise RestoreError(
+            f"the checkpoint in {storage.url} has part {gone[0]!r}, which the job has no more: what it "
+            "remembers would be dropped; keep the part, or allow dropped state"
+        )

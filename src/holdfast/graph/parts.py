@@ -1,0 +1,207 @@
+"""A job in parts: which part each node is in, and the graph of each part alone.
+
+A part is what a job is: it has sources, operators and sinks of its own. A channel is a sink in the part
+before it and a source in the part after it.
+Always true: parts read from parts before them only, so that each can be compiled and recovered on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.connectors.contract import Source
+from holdfast.graph.event_time import watermarks_of
+from holdfast.graph.job_graph import (
+    BroadcastConnectNode,
+    BroadcastNode,
+    CarriedNode,
+    ChannelNode,
+    ConnectNode,
+    Graph,
+    InletNode,
+    Mistake,
+    Node,
+    OutletNode,
+    OutputNode,
+    Part,
+    SourceNode,
+    StreamNode,
+    UnionNode,
+    describe,
+    parents_of,
+    shown,
+)
+from holdfast.graph.protection import PROTECTIONS, Protection, Rollback
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAIN_PART = "main"
+
+
+class Inlet(Source, Protocol):
+    """A source whose rows come through a channel: their columns are known once the part before is typed."""
+
+    def learn(self, columns: pa.Schema) -> None:
+        """Called before anything is read."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PartGraph:
+    """One part of a job, alone."""
+
+    name: str
+    protection: Protection
+    graph: Graph
+
+
+def homes_of(graph: Graph) -> dict[Node, str]:
+    """The part that each node is in. A channel is in the part that it leads to."""
+    homes: dict[Node, str] = {}
+    for node in graph.nodes:
+        if isinstance(node, SourceNode):
+            homes[node] = getattr(node.part, "name", MAIN_PART)
+        elif isinstance(node, ChannelNode):
+            homes[node] = getattr(node.part, "name", homes[node.parent])
+        else:
+            homes[node] = homes.get(parents_of(node)[0], MAIN_PART)
+    return homes
+
+
+def is_in_parts(graph: Graph) -> bool:
+    """Whether the job has more than one part."""
+    return len({*homes_of(graph).values()}) > 1
+
+
+def part_names(graph: Graph) -> tuple[str, ...]:
+    """The parts of a job, each after those that it reads from."""
+    homes = homes_of(graph)
+    before: dict[str, set[str]] = {name: set() for name in homes.values()}
+    for channel in graph.channels:
+        before[homes[channel]].add(homes[channel.parent])
+    found: list[str] = []
+    while len(found) < len(before):
+        ready = [name for name, needed in before.items() if name not in found and needed <= {*found}]
+        if not ready:
+            break
+        found.append(ready[0])
+    # What is left reads from itself, in a circle: `part_mistakes` says so.
+    return (*found, *(name for name in before if name not in found))
+
+
+def split(
+    graph: Graph, inlet: Callable[[ChannelNode, str], Inlet], place_of: Callable[[str], str]
+) -> tuple[PartGraph, ...]:
+    """The parts of a checked job, each after those that it reads from. `inlet`: what a channel, from the part
+    of some name, is read by; `place_of`: where the checkpoint of the part of some name is kept.
+    """
+    homes = homes_of(graph)
+    nodes: dict[str, list[Node]] = {name: [] for name in part_names(graph)}
+    made: dict[Node, Any] = {}
+    for node in graph.nodes:
+        if not isinstance(node, ChannelNode):
+            made[node] = _moved(node, made)
+            nodes[homes[node]].append(made[node])
+            continue
+        before, after = homes[node.parent], homes[node]
+        nodes[before].append(
+            OutletNode(
+                uid=node.uid, parent=made[node.parent], reader=place_of(after), channel=node,
+                place=node.place,
+            )
+        )  # fmt: skip
+        made[node] = InletNode(uid=node.uid, source=inlet(node, before), place=node.place, channel=node)
+        nodes[after].append(made[node])
+        if origins := watermarks_of(node.parent):
+            made[node] = CarriedNode(
+                parent=made[node], column="", delay="0s", idle_after=None, place=node.place, origins=origins
+            )
+            nodes[after].append(made[node])
+    protections = {part.name: part.protection for part in graph.parts}
+    return tuple(
+        PartGraph(
+            name=name,
+            protection=protections.get(name, Rollback()),
+            graph=replace(
+                graph, name=f"{graph.name}.{name}", nodes=tuple(own), parts=(), mistakes=(), whole=graph
+            ),
+        )
+        for name, own in nodes.items()
+    )
+
+
+def _moved(node: Node, made: Mapping[Node, Any]) -> Node:
+    """The same node over what its parents are in the part alone."""
+    if isinstance(node, SourceNode):
+        return node
+    if isinstance(node, UnionNode):
+        return replace(node, parents=tuple(made[parent] for parent in node.parents))
+    if isinstance(node, ConnectNode):
+        return replace(node, parent=made[node.parent], right=made[node.right])
+    if isinstance(node, BroadcastConnectNode):
+        return replace(node, parent=made[node.parent], broadcast=made[node.broadcast])
+    return replace(node, parent=made[node.parent])
+
+
+def part_mistakes(graph: Graph) -> list[Mistake]:
+    """Everything wrong with the parts of a job."""
+    homes = homes_of(graph)
+    found = [
+        Mistake(part.place, f"part {part.name!r}", *wrong)
+        for part in graph.parts
+        for wrong in _part(part, graph)
+    ]
+    for node in graph.nodes:
+        found += [Mistake(node.place, describe(node), *wrong) for wrong in _node(node, graph, homes)]
+    order = part_names(graph)
+    for channel in graph.channels:
+        before, after = homes[channel.parent], homes[channel]
+        if before != after and order.index(before) > order.index(after):
+            problem = f"it closes a circle: part {before!r} reads, directly or not, from part {after!r}"
+            found.append(Mistake(channel.place, describe(channel), problem, "let parts read one way only"))
+    used = {*homes.values()}
+    for part in graph.parts:
+        if part.name not in used:
+            found.append(
+                Mistake(
+                    part.place, f"part {part.name!r}", "nothing is in it",
+                    "send a stream there with into(part), or read a source there with source(..., part=part)",
+                )
+            )  # fmt: skip
+    return found
+
+
+def _part(part: Part, graph: Graph) -> Iterator[tuple[str, str]]:
+    first = next(other for other in graph.parts if other.name == part.name)
+    if first is not part:
+        yield f"there is a part of that name in {first.place}", "give each its own name"
+    if not isinstance(part.protection, PROTECTIONS):
+        names = ", ".join(f"hf.{kind.__name__}()" for kind in PROTECTIONS)
+        yield f"{shown(part.protection)} is not a protection", f"use one of {names}"
+
+
+def _node(node: Node, graph: Graph, homes: Mapping[Node, str]) -> Iterator[tuple[str, str]]:
+    given: object = node.part if isinstance(node, SourceNode | ChannelNode) else None
+    if given is not None and given not in graph.parts:
+        what = f"part {given.name!r} of another job" if isinstance(given, Part) else shown(given)
+        yield f"{what} is not a part of this job", "give one that came from this job's part(...)"
+        return
+    if isinstance(node, ChannelNode):
+        if homes[node.parent] == homes[node]:
+            yield f"its rows are in part {homes[node]!r} already", "leave out into(...), or name another part"
+        if node.limit_bytes < 1 or node.limit_epochs < 1:
+            yield "its limits admit nothing", "give limit_bytes and limit_epochs of at least 1"
+        return
+    together = sorted({homes[parent] for parent in _joined(node) if parent in homes})
+    if len(together) > 1:
+        yield (
+            f"it reads streams of parts {' and '.join(map(repr, together))}",
+            "bring them into one part first: stream.into(part)",
+        )
+
+
+def _joined(node: Node) -> tuple[StreamNode, ...]:
+    # What another output is of, and what a broadcast half belongs to, is in the same part by itself.
+    return () if isinstance(node, OutputNode | BroadcastNode) else parents_of(node)

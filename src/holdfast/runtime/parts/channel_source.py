@@ -1,0 +1,191 @@
+"""The rows of a channel, as the part that reads it sees them: a source whose slices are committed epochs of
+the part before.
+
+A position is [E, n]: all epochs up to E are read, and n files of epoch E + 1.
+Always true: a slice names files and their checksums, so it gives the same rows whatever becomes of the part
+before. Only commits that are listed count: what a listing shows is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from holdfast.checkpoint.chain.channels import Channel
+from holdfast.checkpoint.chain.checkpoint import find_job
+from holdfast.checkpoint.chain.history import DamagedChain, History, NewestCommit
+from holdfast.checkpoint.chain.view import EMPTY
+from holdfast.checkpoint.store.records import Extent, Json, SentFile
+from holdfast.clock import SystemClock
+from holdfast.connectors.contract import Slice, Waiting
+from holdfast.errors import InputVanished, RestoreError, RetryableError
+from holdfast.state.encoding.types import frame_ddl
+from holdfast.storage.urls import open_storage
+from holdfast.tasks.messages import Payload
+from holdfast.tasks.task_output import ChannelRows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LIST_SECONDS = 5.0
+"""How often the commits of the part before are listed though the next one is not there."""
+
+
+class ChannelSource:
+    """`part`: the one that sends the rows, whose checkpoint is at `url`."""
+
+    replayable = True
+
+    def __init__(self, channel: str, part: str, url: str) -> None:
+        self.channel, self.part, self._url = channel, part, url
+        self._columns: pa.Schema | None = None
+
+    @property
+    def schema(self) -> str:
+        return frame_ddl(self._known_columns)
+
+    def learn(self, columns: pa.Schema) -> None:
+        self._columns = columns
+
+    def reader(self, notes: Sequence[Json]) -> ChannelReader:
+        return ChannelReader(self.channel, self.part, self._url, self._known_columns)
+
+    @property
+    def _known_columns(self) -> pa.Schema:
+        assert self._columns is not None, (
+            f"the columns of channel {self.channel!r} are known once it is typed"
+        )
+        return self._columns
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Position:
+    """How far a channel was read: all epochs up to `epoch`, and `files` of the next."""
+
+    epoch: int = 0
+    files: int = 0
+
+    @classmethod
+    def of(cls, stored: Json) -> Position:
+        return cls() if stored is None else cls(*stored)
+
+    @property
+    def stored(self) -> Json:
+        return [self.epoch, self.files]
+
+
+class ChannelReader:
+    """An open channel, on the driver of the part that reads it."""
+
+    def __init__(self, channel: str, part: str, url: str, columns: pa.Schema) -> None:
+        self._channel, self._part, self._columns = channel, part, columns
+        self._history = History(open_storage(url))
+        self._newest = NewestCommit(self._history, SystemClock(), LIST_SECONDS)
+        self._view = EMPTY
+
+    def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
+        at, channel = Position.of(after), self._look()
+        self._refuse_if_gone(at, channel)
+        unread = _unread(channel, at)
+        if not unread:
+            through, time = Position(channel.through), channel.time_after(channel.through)
+            moved = time is not None and time != channel.time_after(at.epoch)
+            return _slice(at, through, [], time) if moved and through > at else None
+        taken = _fitting(unread, max_rows)
+        end = _end(at, taken, unread[len(taken) :], channel.through)
+        return _slice(at, end, taken, channel.time_after(end.epoch))
+
+    def exhausted(self, after: Json | None) -> bool:
+        channel = self._look()
+        return self._view.ended and Position.of(after) >= Position(channel.through)
+
+    def frame(self, spark: SparkSession, slice: Slice) -> DataFrame:
+        files, ddl = slice.detail["files"], frame_ddl(self._columns)
+        if not files:
+            return spark.createDataFrame([], ddl)
+        extents = [Extent(object=o, offset=f, length=n, checksum=c) for o, f, n, c in files]
+        payloads = tuple(Payload(checksum=e.checksum, length=e.length, extent=e) for e in extents)
+        rows = ChannelRows(self._history.storage.url, payloads, self._columns, self._channel)
+        return spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(rows, ddl)
+
+    def lag(self, after: Json | None) -> int | None:
+        return sum(file.rows for file in _unread(self._known(), Position.of(after)))
+
+    def waiting(self, after: Json | None) -> Waiting:
+        """What is not planned yet, as far as was seen when `next` last looked."""
+        unread = _unread(self._known(), Position.of(after))
+        return Waiting(len(unread), sum(file.extent.length for file in unread))
+
+    def time_after(self, slice: Slice) -> int | None:
+        """The event time that holds for what comes after a slice, in µs since 1970; None: not known."""
+        found: int | None = slice.detail["time_us"]
+        return found
+
+    def _known(self) -> Channel:
+        return self._view.channels.get(self._channel, Channel())
+
+    def _look(self) -> Channel:
+        """The channel as of now."""
+        if not self._newest.is_still(self._view) and find_job(self._history.storage) is not None:
+            try:
+                self._view = self._newest.load()
+                self._history.forget_below(self._view.number)
+            except DamagedChain as damage:
+                # The part before goes back, and what it has sent stays what it was.
+                raise RetryableError(f"channel {self._channel!r} cannot be read now: {damage}") from damage
+        return self._known()
+
+    def _refuse_if_gone(self, at: Position, channel: Channel) -> None:
+        if at.epoch < channel.released:
+            raise InputVanished(
+                f"channel {self._channel!r} has let go of epochs up to {channel.released}, and this "
+                f"checkpoint has read it up to epoch {at.epoch}: it is older than what part {self._part!r} "
+                "was told; restore a newer copy of it, or go back with the whole job to a common barrier"
+            )
+        if at.epoch > channel.through:
+            raise RestoreError(
+                f"this checkpoint has read channel {self._channel!r} up to epoch {at.epoch}, and part "
+                f"{self._part!r} has come to epoch {channel.through}: its checkpoint is another or an older "
+                "one; restore both parts from copies of the same time"
+            )
+
+
+def _unread(channel: Channel, at: Position) -> list[SentFile]:
+    later = [file for file in channel.files if file.epoch > at.epoch]
+    return later[at.files :]
+
+
+def _fitting(unread: list[SentFile], max_rows: int | None) -> list[SentFile]:
+    """The first files that have no more rows together; one in any case."""
+    rows, count = 0, 0
+    for file in unread:
+        rows += file.rows
+        if count and max_rows is not None and rows > max_rows:
+            break
+        count += 1
+    return unread[:count]
+
+
+def _end(at: Position, taken: list[SentFile], left: list[SentFile], through: int) -> Position:
+    if not left:
+        return Position(through)
+    following = left[0].epoch
+    if taken[-1].epoch < following:
+        # Epochs without rows in between are read with it.
+        return Position(following - 1)
+    of_last = sum(file.epoch == following for file in taken)
+    before = at.files if at.epoch + 1 == following else 0
+    return Position(following - 1, before + of_last)
+
+
+def _slice(at: Position, end: Position, files: list[SentFile], time_us: int | None) -> Slice:
+    named = [[f.extent.object, f.extent.offset, f.extent.length, f.extent.checksum] for f in files]
+    return Slice(
+        at.stored if at > Position() else None,
+        end.stored,
+        sum(file.rows for file in files),
+        {"files": named, "time_us": time_us},
+    )

@@ -1,0 +1,172 @@
+"""The channels that leave a part, as its leader sees them: how far they are read, and when they are full.
+
+The part that reads a channel tells nothing: its commits are read. What it has read and committed is waited
+for no more; what it could go back to is kept (`released`).
+Always true: what waits to be read is counted after the reader's newest commit, never what is kept for going
+back: a reader that commits nothing without input would wait for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from holdfast.checkpoint.chain.channels import Channel, Channels
+from holdfast.checkpoint.chain.checkpoint import find_job
+from holdfast.checkpoint.chain.history import History, NewestCommit
+from holdfast.checkpoint.chain.plans import Plans
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
+from holdfast.checkpoint.store.records import ChannelState
+from holdfast.clock import Clock
+from holdfast.connectors.contract import Mark
+from holdfast.errors import CorruptionError, ObjectMissing, RestoreError, StorageError
+from holdfast.graph.job_graph import OutletNode
+from holdfast.ids import EpochId
+from holdfast.runtime.epoch.outcome import EpochOutcome
+from holdfast.runtime.parts.channel_source import Position
+from holdfast.storage.urls import open_storage
+
+LOOK_SECONDS = 0.5
+LIST_SECONDS = 5.0
+PLANS_AHEAD_MAX = 1_000
+
+
+class ChannelReading:
+    """What the part after a channel has read of it, by its checkpoint."""
+
+    def __init__(self, node: OutletNode, clock: Clock) -> None:
+        self.uid, self.part = node.uid, node.channel.part.name
+        self._history = History(open_storage(node.reader))
+        self._newest = NewestCommit(self._history, clock, LIST_SECONDS)
+        self._view = EMPTY
+        self.position = Position()
+        """Of its newest commit."""
+        self.released = 0
+        """The newest epoch that none of its checkpoints can read again."""
+
+    def look(self) -> None:
+        """Read its newest commits. What cannot be read now stays as it was, which is safe."""
+        with suppress(CorruptionError, ObjectMissing, StorageError):
+            if find_job(self._history.storage) is None or self._newest.is_still(self._view):
+                return
+            view = self._newest.load()
+            oldest = self._history.view_at(view.given_up_below) if view.number else view
+            self._view = view
+            self.position = self._position(view)
+            self.released = max(self.released, self._position(oldest).epoch)
+            self._history.forget_below(view.given_up_below)
+
+    def seen(self) -> int:
+        """The newest epoch that it has read anything of, or is going to by its plans."""
+        self.look()
+        seen, plans = self.position, Plans(self._history.storage)
+        with suppress(CorruptionError, ObjectMissing, StorageError):
+            for ahead in range(1, PLANS_AHEAD_MAX):
+                plan = plans.newest(EpochId(self._view.last_epoch + ahead))
+                if plan is None:
+                    break
+                if (part := plan.slices.get(self.uid)) is not None:
+                    seen = max(seen, Position.of(part.end))
+        return seen.epoch + (1 if seen.files else 0)
+
+    def _position(self, view: CheckpointView) -> Position:
+        return Position.of(view.positions.get(self.uid))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """What waits in a channel, after the newest commit of the part that reads it."""
+
+    channel: str
+    part: str
+    epochs: int
+    bytes: int
+    rows: int
+    kept_bytes: int
+    """Of what was read: kept because the part may go back."""
+    share: float
+    """Of the limit; 1 and more: full."""
+
+
+@dataclass
+class Outlets:
+    """The channels that leave one part. `look` and `waiting` by the leading thread, `states` by the
+    committing one."""
+
+    nodes: tuple[OutletNode, ...]
+    clock: Clock
+    _readings: dict[str, ChannelReading] = field(init=False)
+    _looked: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._readings = {node.uid: ChannelReading(node, self.clock) for node in self.nodes}
+
+    def marks(self) -> dict[str, Mark]:
+        """What was seen of each channel: these epochs are replayed as they were."""
+        return {uid: Mark(reading.seen()) for uid, reading in self._readings.items()}
+
+    def look(self) -> None:
+        """See how far the channels are read, now and then."""
+        now = self.clock.monotonic()
+        if self._looked is None or now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            for reading in self._readings.values():
+                reading.look()
+
+    def waiting(self, channels: Channels) -> list[Waiting]:
+        """What waits in each channel."""
+        return [self._waiting(node, channels.get(node.uid, Channel())) for node in self.nodes]
+
+    def _waiting(self, node: OutletNode, channel: Channel) -> Waiting:
+        reading = self._readings[node.uid]
+        unread = [file for file in channel.files if file.epoch > reading.position.epoch]
+        unread = unread[reading.position.files :]
+        waiting = sum(file.extent.length for file in unread)
+        kept = sum(file.extent.length for file in channel.files) - waiting
+        epochs = len({file.epoch for file in unread})
+        share = max(waiting / node.channel.limit_bytes, epochs / node.channel.limit_epochs)
+        return Waiting(
+            channel=node.uid, part=reading.part, epochs=epochs, bytes=waiting,
+            rows=sum(file.rows for file in unread), kept_bytes=kept, share=share,
+        )  # fmt: skip
+
+    def states(
+        self, channels: Channels, outcomes: Iterable[EpochOutcome] = (), through: int = 0
+    ) -> dict[str, ChannelState] | None:
+        """How far the channels are after some epochs; None: there are none."""
+        if not self.nodes:
+            return None
+        return {node.uid: self._state(node.uid, channels, list(outcomes), through) for node in self.nodes}
+
+    def _state(
+        self, uid: str, channels: Channels, outcomes: list[EpochOutcome], through: int
+    ) -> ChannelState:
+        channel = channels.get(uid, Channel())
+        known = channel.times[-1][1] if channel.times else None
+        times = []
+        for outcome in outcomes:
+            mark = outcome.plan.watermarks.get(uid)
+            now_us = mark.now_us if mark is not None else None
+            if outcome.plan.epoch > channel.through and now_us not in (None, known):
+                assert now_us is not None
+                times.append((outcome.plan.epoch, now_us))
+                known = now_us
+        return ChannelState(
+            through=max(channel.through, through),
+            released=max(channel.released, self._readings[uid].released),
+            times=tuple(times),
+        )
+
+
+def refuse_unread(channels: Mapping[str, Channel], nodes: Iterable[OutletNode], url: str) -> None:
+    """Refuse to leave rows behind that a part has not read from a channel which the job does not have now."""
+    known = {node.uid for node in nodes}
+    for uid, channel in channels.items():
+        rows = sum(file.rows for file in channel.files)
+        if uid not in known and rows:
+            raise RestoreError(
+                f"channel {uid!r} holds {rows} rows that its part may still read, and the job no longer has "
+                "it; start the former job until they are read, or give them up with "
+                f"`holdfast channels remove {uid} --checkpoint {url}`"
+            )

@@ -1,0 +1,91 @@
+"""The parts of a job, each to be run as a job of its own.
+
+Always true: every part has its checkpoint below `parts/` of the job's, and what is there is of this job.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoint.chain.layout import keep_layout
+from holdfast.checkpoint.store.records import LayoutRecord
+from holdfast.errors import DefinitionError
+from holdfast.graph.guarantees import Guarantee, check_guarantee
+from holdfast.graph.job_graph import ChannelNode, Graph
+from holdfast.graph.parts import PartGraph, homes_of, split
+from holdfast.graph.validate import check, check_sources
+from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.driver import NOTHING, Prepared
+from holdfast.runtime.job_handle import JobHandle, launch
+from holdfast.runtime.parts.channel_source import ChannelSource
+from holdfast.runtime.progress import Listener, Message
+from holdfast.runtime.settings import RunOptions, RunSettings, check_settings
+from holdfast.storage.urls import below, open_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class PartJob:
+    """A part of a job, as whatever runs jobs takes it. `name`: of job and part; `part`: of the part alone."""
+
+    def __init__(self, part: PartGraph, checkpoint: str) -> None:
+        self.name, self.part, self.checkpoint = part.graph.name, part.name, checkpoint
+        self.protection = part.protection
+        self._graph = part.graph
+
+    def graph(self) -> Graph:
+        return self._graph
+
+    def start_as(
+        self,
+        wishes: Wishes,
+        checkpoint: str | Path,
+        spark: SparkSession | None,
+        on_progress: Listener | None,
+        on_message: Message,
+        options: RunOptions,
+        prepared: Prepared = NOTHING,
+    ) -> JobHandle:
+        """Run the part in a thread. Assumes a job that was checked."""
+        settings = check_settings(checkpoint, options)
+        check_sources(self._graph)
+        return launch(self._graph, settings, wishes, spark, on_progress, on_message, prepared)
+
+
+def part_jobs(graph: Graph, checkpoint: str) -> list[PartJob]:
+    """The parts of a checked job, each after those that it reads from."""
+
+    def place_of(part: str) -> str:
+        return below(checkpoint, f"parts/{part}")
+
+    def inlet(channel: ChannelNode, before: str) -> ChannelSource:
+        return ChannelSource(channel.uid, before, place_of(before))
+
+    return [PartJob(part, place_of(part.name)) for part in split(graph, inlet, place_of)]
+
+
+def checked_parts(graph: Graph, checkpoint: str, options: RunOptions) -> list[PartJob]:
+    """The parts of a job that may run with these options. DefinitionError: it may not."""
+    check(graph)
+    settings = check_settings(checkpoint, options)
+    if settings.guarantee is Guarantee.AT_MOST_ONCE:
+        raise DefinitionError(
+            "a job in parts cannot run at-most-once: a channel is what its checkpoints hold; choose "
+            "exactly-once or at-least-once, or run it in one part"
+        )
+    check_guarantee(graph, settings.guarantee)
+    return part_jobs(graph, checkpoint)
+
+
+def enter_checkpoint(graph: Graph, settings: RunSettings) -> None:
+    """See that the checkpoint is this job's and knows its parts. RestoreError: it is not, or it has a part
+    that the job has no more."""
+    homes = homes_of(graph)
+    record = LayoutRecord(
+        job=graph.name,
+        parts=tuple(dict.fromkeys(homes.values())),
+        channels={each.uid: (homes[each.parent], homes[each]) for each in graph.channels},
+    )
+    keep_layout(open_storage(settings.checkpoint), record, settings.allow_dropped_state)

@@ -1,0 +1,150 @@
+"""All parts of a job in one process.
+
+Each runs as a job of its own, in threads of its own, over one Spark session. One that fails for good ends the
+others in good order: nothing is lost by that, their channels keep what is not read.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoint.store.records import SavepointRecord
+from holdfast.errors import DefinitionError
+from holdfast.graph.job_graph import Graph
+from holdfast.graph.parts import homes_of
+from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.driver import Prepared
+from holdfast.runtime.job_handle import JobHandle
+from holdfast.runtime.parts.part_jobs import checked_parts, enter_checkpoint
+from holdfast.runtime.progress import Listener, Message, Progress
+from holdfast.runtime.settings import RunOptions, check_settings
+from holdfast.runtime.spark_session import open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_SECONDS = 0.05
+_PHASES = ("failed", "restarting", "starting", "restoring", "running", "stopped")
+"""The first of these that some part is in is that of the job."""
+
+
+def start_parts(
+    graph: Graph,
+    checkpoint: str,
+    spark: SparkSession | None,
+    on_progress: Listener | None,
+    on_message: Message,
+    options: RunOptions,
+) -> PartsHandle:
+    """Run all parts of a job in this process. Mistakes are raised here."""
+    jobs = checked_parts(graph, checkpoint, options)
+    enter_checkpoint(graph, check_settings(checkpoint, options))
+    prepared = Prepared(spark=spark or open_session(graph.name))
+    handles: dict[str, JobHandle] = {}
+    try:
+        for job in jobs:
+            say = _named(job.part, on_message)
+            handles[job.part] = job.start_as(
+                Wishes(), job.checkpoint, spark, on_progress, say, options, prepared
+            )
+    except BaseException:
+        for handle in handles.values():
+            handle.stop()
+        raise
+    return PartsHandle(graph, handles)
+
+
+def _named(part: str, say: Message) -> Message:
+    return lambda text: say(f"{part}: {text}")
+
+
+class PartsHandle:
+    """A running job in parts. `parts`: each of them by name, after those that it reads from."""
+
+    def __init__(self, graph: Graph, parts: dict[str, JobHandle]) -> None:
+        self.parts = parts
+        self._name = graph.name
+        homes = homes_of(graph)
+        self._before: dict[str, set[str]] = {name: set() for name in parts}
+        for channel in graph.channels:
+            self._before[homes[channel]].add(homes[channel.parent])
+        self._draining = threading.Event()
+        self._minder = threading.Thread(target=self._mind, name="holdfast-parts", daemon=True)
+        self._minder.start()
+
+    def status(self) -> Progress:
+        """Where the job stands: sums over its parts, and the phase of the one that is worst off."""
+        each = [handle.status() for handle in self.parts.values()]
+        first = [self.parts[name].status() for name, before in self._before.items() if not before]
+        phases = {progress.phase for progress in each}
+        return Progress(
+            job=self._name,
+            phase=next((phase for phase in _PHASES if phase in phases), "running"),
+            rows=sum(progress.rows for progress in first),
+            rows_per_second=sum(progress.rows_per_second for progress in first),
+            restarts=sum(progress.restarts for progress in each),
+            error=next((progress.error for progress in each if progress.error), None),
+            epochs_run=sum(progress.epochs_run for progress in each),
+            rows_run=sum(progress.rows_run for progress in first),
+        )
+
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` of every change of every part from now on."""
+        for handle in self.parts.values():
+            handle.listen(listener)
+
+    def stop(self, savepoint: str | Path | None = None, drain: bool = False) -> None:
+        """End the run after the epochs in hand are committed; returns at once, `wait` waits. `drain`: first
+        read all that the sources have at hand now, and let it go through all parts.
+        """
+        if savepoint is not None:
+            raise DefinitionError(
+                "a job in parts leaves no savepoint when it stops; start it again from its checkpoint"
+            )
+        if drain:
+            self._draining.set()
+            return
+        for handle in self.parts.values():
+            handle.stop()
+
+    def savepoint(self, url: str | Path, format: str = "native") -> SavepointRecord:
+        """Not of a job in parts."""
+        raise DefinitionError("there are no savepoints of jobs in parts; take them of single parts")
+
+    def rescale(self, parallelism: int) -> None:
+        """Go on with this many shards in every part; returns at once."""
+        for handle in self.parts.values():
+            handle.rescale(parallelism)
+
+    def wait(self, timeout: float | None = None) -> Progress:
+        """Wait for the end of the run and give its last progress. Raises what a part failed with."""
+        waited = 0.0
+        while self.running and (timeout is None or waited < timeout):
+            turn = 0.2 if timeout is None else min(0.2, timeout - waited)
+            self._minder.join(turn)
+            waited += turn
+        if self.running:
+            raise TimeoutError(
+                f"job {self._name!r} still runs after {timeout:g} s; wait again, or end it with stop()"
+            )
+        for handle in self.parts.values():
+            handle.wait(0)
+        return self.status()
+
+    @property
+    def running(self) -> bool:
+        return self._minder.is_alive()
+
+    def _mind(self) -> None:
+        """Drain part after part; end all when one has failed."""
+        while any(handle.running for handle in self.parts.values()):
+            for name, handle in self.parts.items():
+                over = not any(self.parts[before].running for before in self._before[name])
+                if self._draining.is_set() and handle.running and over:
+                    handle.stop(drain=True)
+                if handle.status().phase == "failed" and not handle.running:
+                    for other in self.parts.values():
+                        other.stop()
+            threading.Event().wait(LOOK_SECONDS)
