@@ -13,9 +13,14 @@ from dataclasses import replace
 
 from holdfast.cluster.node_records import Unfit, checked_name
 from holdfast.graph.fingerprint import fingerprint_parts
+from holdfast.graph.guarantees import Guarantee, check_guarantee
+from holdfast.graph.parts import is_in_parts
+from holdfast.graph.protection import PassiveStandby
+from holdfast.graph.validate import check
 from holdfast.runtime.job import Job
+from holdfast.runtime.parts.part_jobs import PartJob, checked_parts, enter_checkpoint, part_jobs
 from holdfast.runtime.progress import Listener, Progress
-from holdfast.runtime.settings import RunOptions
+from holdfast.runtime.settings import RunOptions, check_settings
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 
@@ -24,9 +29,9 @@ STANDING_BY = "standing-by"
 
 
 class JobOnNode:
-    """Safe to use from several threads."""
+    """A job, or a part of one. Safe to use from several threads."""
 
-    def __init__(self, job: Job, checkpoint: str, options: RunOptions) -> None:
+    def __init__(self, job: Job | PartJob, checkpoint: str, options: RunOptions) -> None:
         self.name = checked_name("job", job.name)
         self.job, self.checkpoint, self.options = job, checkpoint, options
         self.code = fingerprint_parts(job.graph())
@@ -39,6 +44,11 @@ class JobOnNode:
         """The last of the run before this one: what was counted until then."""
         self._listeners: list[Listener] = []
         self._lock = threading.Lock()
+
+    def standby(self, of_node: str) -> str:
+        """How a node of some kind of standby stands by for this job: a part may ask for more."""
+        follows = isinstance(self.job, PartJob) and isinstance(self.job.protection, PassiveStandby)
+        return "hot" if follows else of_node
 
     @property
     def storage(self) -> Storage:
@@ -83,8 +93,38 @@ class JobOnNode:
             listener(now)
 
 
-def jobs_on_node(jobs: Sequence[Job], checkpoint: str, options: RunOptions) -> dict[str, JobOnNode]:
-    """A node's jobs by name. Where there are several, each has its checkpoint below `checkpoint`."""
+def places_of(jobs: Sequence[Job], checkpoint: str) -> list[tuple[Job, str]]:
+    """A node's jobs, each with its place. Where there are several, each has its checkpoint below
+    `checkpoint`."""
     root = checkpoint if "://" in checkpoint else os.path.abspath(os.path.expanduser(checkpoint))
-    urls = [root] if len(jobs) == 1 else [f"{root.rstrip('/')}/{job.name}" for job in jobs]
-    return {job.name: JobOnNode(job, url, options) for job, url in zip(jobs, urls, strict=True)}
+    return [(job, root if len(jobs) == 1 else f"{root.rstrip('/')}/{job.name}") for job in jobs]
+
+
+def check_jobs(jobs: Sequence[Job], checkpoint: str, options: RunOptions) -> None:
+    """DefinitionError: one of these jobs cannot run so."""
+    for job, place in places_of(jobs, checkpoint):
+        graph = job.graph()
+        if is_in_parts(graph):
+            checked_parts(graph, place, options)
+        else:
+            check(graph)
+            check_guarantee(graph, options.get("guarantee", Guarantee.EXACTLY_ONCE))
+
+
+def jobs_on_node(jobs: Sequence[Job], checkpoint: str, options: RunOptions) -> dict[str, JobOnNode]:
+    """A node's jobs by name, and in place of one in parts its parts."""
+    found = []
+    for job, place in places_of(jobs, checkpoint):
+        graph = job.graph()
+        if is_in_parts(graph):
+            found += [JobOnNode(part, part.checkpoint, options) for part in part_jobs(graph, place)]
+        else:
+            found.append(JobOnNode(job, place, options))
+    return {job.name: job for job in found}
+
+
+def enter_checkpoints(jobs: Sequence[Job], checkpoint: str, options: RunOptions) -> None:
+    """Let the checkpoints of jobs in parts know their parts. RestoreError: one is another job's."""
+    for job, place in places_of(jobs, checkpoint):
+        if is_in_parts(job.graph()):
+            enter_checkpoint(job.graph(), check_settings(place, options))

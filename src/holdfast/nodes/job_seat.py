@@ -73,7 +73,7 @@ class JobSeat:
 
     def stand_by(self) -> None:
         """Begin to stand by as the node's kind of standby does."""
-        if self._context.registration.standby != "cold":
+        if self.job.standby(self._context.registration.standby) != "cold":
             self.standby = Standby(self.job, self._context)
 
     def won(self, event: Won, before: Predecessor) -> None:

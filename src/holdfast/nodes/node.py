@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.cluster.node_records import in_short
 from holdfast.cluster.seat_lease import Give, Limits, Lost, RunEnded, Stage, Suspended, Tick
 from holdfast.cluster.zookeeper import Connection, ZooKeeper
 from holdfast.errors import RetryableError, SessionLost
-from holdfast.graph.guarantees import check_guarantee
-from holdfast.graph.validate import check
-from holdfast.nodes.job_on_node import jobs_on_node
+from holdfast.nodes.job_on_node import check_jobs, enter_checkpoints, jobs_on_node
 from holdfast.nodes.job_seat import JobSeat
 from holdfast.nodes.registration import NodeContext, NodeSettings, Registration
 from holdfast.nodes.run import Run, is_of_the_job, is_replaced
@@ -52,11 +51,9 @@ class Node:
         on_progress: Listener,
         clock: Clock | None = None,
     ) -> None:
-        run = check_settings(checkpoint, options)
-        for job in jobs:
-            check(job.graph())
-            check_guarantee(job.graph(), run.guarantee)
-        self._run_settings, self._settings = run, settings
+        self._run_settings, self._settings = check_settings(checkpoint, options), settings
+        check_jobs(jobs, checkpoint, options)
+        self._enter_checkpoints = partial(enter_checkpoints, jobs, checkpoint, options)
         self._say, self._on_progress, self._clock = say, on_progress, clock or SystemClock()
         self._zookeeper = ZooKeeper(settings.zookeeper, self._connection_changed, self._clock)
         self.jobs = jobs_on_node(jobs, checkpoint, options)
@@ -81,6 +78,7 @@ class Node:
         """Be a node until told to leave or until every job is over. Raises what makes going on pointless."""
         self._zookeeper.connect()
         try:
+            self._enter_checkpoints()
             self._registration.enter()
             self._make_seats()
             self._make_ready()
@@ -111,7 +109,7 @@ class Node:
 
     def _make_ready(self) -> None:
         """Stand by as this kind of node does, before others count on it. Raises what prevents that."""
-        if self._settings.standby == "cold":
+        if all(job.standby(self._settings.standby) == "cold" for job in self.jobs.values()):
             return
         self._say("WARMING UP: starting Spark, compiling the jobs and running an epoch without rows")
         for seat in self._seats.values():

@@ -171,7 +171,8 @@ class Run:
             return
         self._told = True
         registration = self._context.registration
-        record = self._takeover.record(registration.name, registration.standby, self._context.clock.now_ms())
+        kind = self._job.standby(registration.standby)
+        record = self._takeover.record(registration.name, kind, self._context.clock.now_ms())
         parts = [("detected in", record.detect_ms), ("took over in", record.take_over_ms)]
         parts += [("restored in", record.restore_ms), ("first new commit after", record.replay_ms)]
         self._say(

@@ -49,7 +49,7 @@ class Standby:
         self._job, self._owner, self._clock = job, context.owner, context.clock
         self._graph, self._settings = job.job.graph(), check_settings(job.checkpoint, job.options)
         self._say = context.saying(job)
-        hot = context.registration.standby == "hot"
+        hot = job.standby(context.registration.standby) == "hot"
         self._hot = hot and self._settings.guarantee is not Guarantee.AT_MOST_ONCE
         self._stopping, self._ready = threading.Event(), threading.Event()
         self._spark: SparkSession | None = None

@@ -75,6 +75,8 @@ def checked_parts(graph: Graph, checkpoint: str, options: RunOptions) -> list[Pa
             "a job in parts cannot run at-most-once: a channel is what its checkpoints hold; choose "
             "exactly-once or at-least-once, or run it in one part"
         )
+    if settings.from_savepoint is not None:
+        raise DefinitionError("a job in parts begins with no savepoint; leave out from_savepoint")
     check_guarantee(graph, settings.guarantee)
     return part_jobs(graph, checkpoint)
 
