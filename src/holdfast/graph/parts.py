@@ -75,12 +75,18 @@ def is_in_parts(graph: Graph) -> bool:
     return len({*homes_of(graph).values()}) > 1
 
 
-def part_names(graph: Graph) -> tuple[str, ...]:
-    """The parts of a job, each after those that it reads from."""
+def parts_before(graph: Graph) -> dict[str, set[str]]:
+    """The parts of a job, and from which each reads."""
     homes = homes_of(graph)
     before: dict[str, set[str]] = {name: set() for name in homes.values()}
     for channel in graph.channels:
         before[homes[channel]].add(homes[channel.parent])
+    return before
+
+
+def part_names(graph: Graph) -> tuple[str, ...]:
+    """The parts of a job, each after those that it reads from."""
+    before = parts_before(graph)
     found: list[str] = []
     while len(found) < len(before):
         ready = [name for name, needed in before.items() if name not in found and needed <= {*found}]

@@ -238,7 +238,9 @@ class EpochLoop:
         """Whether nothing more is to be read. Asked when no source has anything new."""
         if self._context.wishes.draining.is_set():
             return True
-        return self._context.settings.until is Until.EXHAUSTED and self._planner.exhausted()
+        if self._context.settings.until is not Until.EXHAUSTED or self._context.wishes.parts_before_run():
+            return False
+        return self._planner.exhausted()
 
     def _open_times(self) -> dict[str, NextDue | None]:
         """Of each operator that keeps times, when it has something to do next; None: not known."""

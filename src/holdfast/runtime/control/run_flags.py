@@ -6,6 +6,7 @@ Always true: the driver looks at a wish between two epochs only, so none cuts an
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from holdfast.clock import SystemClock
 from holdfast.connectors.contract import Json
@@ -27,6 +28,8 @@ class Wishes:
         """Source uid -> where it ends, since a drain was asked for. Of the driver's thread alone."""
         self.barrier = threading.Event()
         """Commit what was run so far, whatever the checkpoint interval says."""
+        self.parts_before_run: Callable[[], bool] = lambda: False
+        """Whether a part runs in this process whose channels this one reads: then they have not ended."""
         self._parallelism: int | None = None
         self._savepoint: str | None = None
         self._settled = False

@@ -17,6 +17,7 @@ import pyarrow as pa
 from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.checkpoint import find_job
 from holdfast.checkpoint.chain.history import DamagedChain, History, NewestCommit
+from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.store.records import Extent, Json, SentFile
 from holdfast.clock import SystemClock
@@ -100,7 +101,10 @@ class ChannelReader:
 
     def exhausted(self, after: Json | None) -> bool:
         channel = self._look()
-        return self._view.ended and Position.of(after) >= Position(channel.through)
+        if not self._view.ended or Position.of(after) < Position(channel.through):
+            return False
+        # A leader that has begun since then may read more.
+        return newest_ending(self._history.storage) is not None
 
     def frame(self, spark: SparkSession, slice: Slice) -> DataFrame:
         files, ddl = slice.detail["files"], frame_ddl(self._columns)

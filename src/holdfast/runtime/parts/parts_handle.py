@@ -7,13 +7,14 @@ others in good order: nothing is lost by that, their channels keep what is not r
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.store.records import SavepointRecord
 from holdfast.errors import DefinitionError
 from holdfast.graph.job_graph import Graph
-from holdfast.graph.parts import homes_of
+from holdfast.graph.parts import parts_before
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import Prepared
 from holdfast.runtime.job_handle import JobHandle
@@ -43,17 +44,23 @@ def start_parts(
     enter_checkpoint(graph, check_settings(checkpoint, options))
     prepared = Prepared(spark=spark or open_session(graph.name))
     handles: dict[str, JobHandle] = {}
+    before = parts_before(graph)
     try:
         for job in jobs:
-            say = _named(job.part, on_message)
+            say, wishes = _named(job.part, on_message), Wishes()
+            wishes.parts_before_run = partial(_any_runs, [handles[name] for name in before[job.part]])
             handles[job.part] = job.start_as(
-                Wishes(), job.checkpoint, spark, on_progress, say, options, prepared
+                wishes, job.checkpoint, spark, on_progress, say, options, prepared
             )
     except BaseException:
         for handle in handles.values():
             handle.stop()
         raise
     return PartsHandle(graph, handles)
+
+
+def _any_runs(handles: list[JobHandle]) -> bool:
+    return any(handle.running for handle in handles)
 
 
 def _named(part: str, say: Message) -> Message:
@@ -66,10 +73,7 @@ class PartsHandle:
     def __init__(self, graph: Graph, parts: dict[str, JobHandle]) -> None:
         self.parts = parts
         self._name = graph.name
-        homes = homes_of(graph)
-        self._before: dict[str, set[str]] = {name: set() for name in parts}
-        for channel in graph.channels:
-            self._before[homes[channel]].add(homes[channel.parent])
+        self._before = parts_before(graph)
         self._draining = threading.Event()
         self._minder = threading.Thread(target=self._mind, name="holdfast-parts", daemon=True)
         self._minder.start()
