@@ -54,6 +54,7 @@ from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import default_parallelism, revived
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
+from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,6 +149,7 @@ class Driver:
             term=self._term, run=self._run, clock=self._clock, monitor=self.monitor, wishes=self.wishes,
             recovery=Recovery(self._checkpoint, self._term, self._run, self.monitor.say),
             look_around=self._look_around, owner=self._prepared.owner,
+            root=open_storage(self.settings.root) if self.settings.root else None,
         )  # fmt: skip
         self._restarts = Restarts(self._context)
         self._restarts.recall()

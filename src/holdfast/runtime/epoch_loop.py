@@ -21,6 +21,7 @@ from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.connectors.contract import Mark
 from holdfast.errors import RestoreError
 from holdfast.graph.fingerprint import fingerprint
+from holdfast.graph.guarantees import Guarantee
 from holdfast.ids import NO_EPOCH, shard_ranges
 from holdfast.runtime.epoch.admission import Admission
 from holdfast.runtime.epoch.combining import Combining
@@ -40,6 +41,7 @@ from holdfast.runtime.epoch.uncoordinated import Ledger, SavingPasses, saved_ope
 from holdfast.runtime.epoch.unfired_timers import refuse_unfired
 from holdfast.runtime.epoch.watermarks import milliseconds
 from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.parts.alignment import Alignment
 from holdfast.runtime.parts.outlets import Outlets, refuse_unread
 from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, Until
@@ -86,6 +88,10 @@ class EpochLoop:
             # Nothing refuses the run from here on, so sinks may be marked as this job's.
             self._publishing.begin()
             self._prepare(in_force, view)
+            self._alignment = Alignment(
+                context.root, view, self._planner.readers, context.clock,
+                waits=settings.guarantee is Guarantee.EXACTLY_ONCE,
+            )  # fmt: skip
             opened.pop_all()
         self._admission = Admission(target_seconds=EPOCH_TARGET_SECONDS, ceiling=settings.max_rows_per_epoch)
         self._combining = _combining_of(context, shards)
@@ -164,6 +170,9 @@ class EpochLoop:
                 self._commit_pending()
                 return Ending.RESCALING
             began = clock.monotonic()
+            self._meet_barrier()
+            if wishes.stopping.is_set():
+                break
             if wishes.draining.is_set():
                 self._planner.end_here(wishes.ends)
             room = self._room()
@@ -191,6 +200,16 @@ class EpochLoop:
             wishes.stopping.wait(max(0.0, settings.epoch_interval - (clock.monotonic() - began)))
         self._commit_pending()
         return Ending.STOPPED
+
+    def _meet_barrier(self) -> None:
+        """Carry the barrier of the whole job that falls here, if one does: it needs no epoch and no room."""
+        if barrier := self._alignment.next(self._planner.positions):
+            pending, self._pending = self._pending, []
+            self._committer.submit(pending, barrier)
+            self._alignment.carry(barrier)
+            self._barrier = self._context.clock.monotonic()
+            if self._context.wishes.ending_at_barrier.is_set():
+                self._context.wishes.stopping.set()
 
     def _room(self) -> float:
         """How much of an epoch the channels have room for: less when they are more than half full."""

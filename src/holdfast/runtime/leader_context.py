@@ -20,6 +20,7 @@ from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.progress import Monitor
 from holdfast.runtime.recovery import Recovery
 from holdfast.runtime.settings import RunSettings
+from holdfast.storage.contract import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +48,8 @@ class LeaderContext:
     """Called between epochs; raises what makes leading pointless, such as a newer leader."""
     owner: str = ""
     """The node that leads, if one does: its working state is its own."""
+    root: Storage | None = None
+    """Of a part: where the barriers of the whole job are."""
 
     def refuse_if_superseded(self) -> None:
         """FencedOut: a newer leader exists."""

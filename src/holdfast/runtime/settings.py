@@ -86,6 +86,8 @@ class RunSettings:
     working_dir: str
     private_working_dir: bool
     """The default one, whose name can be guessed: it must be this user's alone."""
+    root: str = ""
+    """Of a part: the checkpoint of the whole job. Empty: the job is not in parts."""
 
     @property
     def saves_state(self) -> bool:

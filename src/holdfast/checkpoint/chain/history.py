@@ -15,7 +15,7 @@ from holdfast.checkpoint.chain.channels import Channels, fold_channels
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, Head, fold, from_manifest, rewound
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import unseal
-from holdfast.checkpoint.store.records import CommitRecord, Manifest
+from holdfast.checkpoint.store.records import BarrierPlace, CommitRecord, Manifest
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.ids import CommitNumber
@@ -187,8 +187,14 @@ class History:
             published_through=record.published_through,
             rows_through=record.rows_through,
             channels=self._channels_at(record.parent.number),
+            barriers=self._barriers_at(record.parent.number) or to.barriers,
         )
         return rewound(head, to)
+
+    def _barriers_at(self, number: int) -> tuple[BarrierPlace, ...]:
+        with suppress(CorruptionError):
+            return self.view_at(number).barriers
+        return ()
 
     def _channels_at(self, number: int) -> Channels:
         """What is in the channels after a commit, as far as records can be read: more than the view of an

@@ -21,6 +21,7 @@ from holdfast.checkpoint.chain.live_files import (
     with_uncoordinated,
 )
 from holdfast.checkpoint.store.records import (
+    BarrierPlace,
     ChannelState,
     CommitRecord,
     DeltaFile,
@@ -51,6 +52,7 @@ class Head:
     published_through: dict[str, int]
     rows_through: dict[str, int]
     channels: Channels = field(default_factory=dict)
+    barriers: tuple[BarrierPlace, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,8 @@ class CheckpointView:
     channels: Channels = field(default_factory=dict)
     """Those that leave this part."""
     ended: bool = False
+    barriers: tuple[BarrierPlace, ...] = ()
+    """The newest barriers of the whole job that this part carries, oldest first."""
 
     @property
     def head(self) -> Head:
@@ -108,6 +112,7 @@ class CheckpointView:
             self.published_through,
             self.rows_through,
             self.channels,
+            self.barriers,
         )
 
     def live_deltas(self, operator: str) -> list[DeltaFile]:
@@ -129,6 +134,9 @@ class CheckpointView:
 
 
 EMPTY = CheckpointView()
+
+BARRIERS_KNOWN = 16
+"""How many barriers a view names: one is under way at a time, and a part lags behind by few."""
 
 
 def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> CheckpointView:
@@ -172,6 +180,7 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
         tables=view.tables if record.tables is None else record.tables,
         channels=fold_channels(view.channels, record),
         ended=record.ended,
+        barriers=_fold_barriers(view.barriers, record),
     )
 
 
@@ -185,6 +194,7 @@ def news(
     uncoordinated: tuple[UncoordinatedShard, ...] = (),
     channels: dict[str, ChannelState] | None = None,
     ended: bool = False,
+    barrier: int = 0,
 ) -> CommitRecord:
     """A record that follows `view` and covers no epoch: it says what has become known since."""
     return CommitRecord(
@@ -202,13 +212,15 @@ def news(
         own_keys=uncoordinated,
         channels=channels,
         ended=ended,
+        barrier=barrier,
     )
 
 
 def rewound(head: Head, to: CheckpointView) -> CheckpointView:
     """The state and positions of `to` at the end of the chain: what a rewind record is folded onto.
 
-    What sinks have shown and what is in channels cannot be taken back: both stay as they are at the head.
+    What sinks have shown, what is in channels and where barriers fell cannot be taken back: all of it stays
+    as it is at the head.
     """
     published = _published(to.published_through, head.published_through)
     return replace(
@@ -223,6 +235,7 @@ def rewound(head: Head, to: CheckpointView) -> CheckpointView:
         rows_through=_published(to.rows_through, head.rows_through),
         staged=unpublished(to.staged, published),
         channels=head.channels,
+        barriers=head.barriers,
     )
 
 
@@ -256,6 +269,7 @@ def to_manifest(view: CheckpointView) -> Manifest:
         tables=view.tables,
         sent=sent,
         channels=channels,
+        barriers=view.barriers,
     )
 
 
@@ -292,6 +306,7 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         closed_through=manifest.closed_through,
         tables=manifest.tables,
         channels=from_states(manifest.channels, manifest.sent),
+        barriers=manifest.barriers,
     )
 
 
@@ -325,6 +340,13 @@ def _published(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
     if not now:
         return before
     return {sink: max(epoch, before.get(sink, 0)) for sink, epoch in now.items()}
+
+
+def _fold_barriers(barriers: tuple[BarrierPlace, ...], record: CommitRecord) -> tuple[BarrierPlace, ...]:
+    if not record.barrier:
+        return barriers
+    place = BarrierPlace(number=record.barrier, commit=record.number, epoch=record.last_epoch)
+    return (*barriers, place)[-BARRIERS_KNOWN:]
 
 
 def _fold_notes(notes: dict[str, SharedList[Json]], record: CommitRecord) -> dict[str, SharedList[Json]]:

@@ -147,6 +147,7 @@ def _first_commit(manifest: Manifest, term: int, run: str) -> CommitRecord:
         watermarks=manifest.watermarks,
         closed_through=manifest.closed_through,
         tables=manifest.tables or None,
+        channels=manifest.channels or None,
     )
 
 

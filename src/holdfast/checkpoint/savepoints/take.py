@@ -30,6 +30,7 @@ from holdfast.checkpoint.savepoints.stored_savepoint import (
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
 from holdfast.checkpoint.store.records import (
+    ChannelState,
     DeltaFile,
     Manifest,
     SavepointRecord,
@@ -176,7 +177,15 @@ def savepoint_manifest(view: CheckpointView) -> Manifest:
         published_through={},
         rows_through={},
         retained_from=1,
+        sent=(),
+        channels={uid: _emptied(state, view.last_epoch) for uid, state in manifest.channels.items()},
+        barriers=(),
     )
+
+
+def _emptied(channel: ChannelState, epoch: int) -> ChannelState:
+    """A channel of which all is read up to `epoch`, as it is at a barrier: only its time goes on."""
+    return ChannelState(through=epoch, released=epoch, times=channel.times[-1:])
 
 
 def _adds_to(snapshots: Sequence[SnapshotFile], delta: DeltaFile) -> bool:

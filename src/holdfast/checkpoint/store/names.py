@@ -11,7 +11,8 @@ from holdfast.storage.contract import Storage
 JOB = "job"
 LAYOUTS = "layout/"
 PARTS = "parts/"
-"""These two are at the root of a job in parts, where no checkpoint is; each part has its own below."""
+BARRIERS = "barriers/"
+"""These three are at the root of a job in parts, where no checkpoint is; each part has its own below."""
 TERMS = "terms/"
 PLANS = "plans/"
 COMMITS = "commits/"
@@ -36,6 +37,14 @@ CLAIMED = "claimed"
 
 def layout(number: int) -> str:
     return f"{LAYOUTS}{number:012d}"
+
+
+def barrier(number: int) -> str:
+    return f"{BARRIERS}{number:012d}/begun"
+
+
+def barrier_end(number: int) -> str:
+    return f"{BARRIERS}{number:012d}/ended"
 
 
 def term(number: int) -> str:

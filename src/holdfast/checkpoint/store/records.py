@@ -273,6 +273,14 @@ class ChannelState(Record, frozen=True, kw_only=True):
     later epochs are judged by it. In a commit record those that are new, in a manifest all that count."""
 
 
+class BarrierPlace(Record, frozen=True, kw_only=True):
+    """Where in a part a barrier of the whole job fell: after `epoch`, in commit `commit`."""
+
+    number: int
+    commit: int
+    epoch: int
+
+
 class ListFile(Record, frozen=True, kw_only=True):
     """The whole list `state` of shard `shard` of an operator that ran with `shards` shards."""
 
@@ -379,6 +387,8 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     ended: bool = False
     """The part has read all of its input: its channels have come to their end, unless a later commit follows.
     """
+    barrier: int = 0
+    """The barrier of the whole job that falls after `last_epoch`; 0: none does."""
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -415,6 +425,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     tables: dict[str, TableCopy] = {}
     sent: tuple[SentFile, ...] = ()
     channels: dict[str, ChannelState] = {}
+    barriers: tuple[BarrierPlace, ...] = ()
 
 
 class FloorRecord(Record, frozen=True, kw_only=True):

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
+from msgspec.structs import replace
+
 from holdfast.checkpoint.chain.commits import Adopted
 from holdfast.checkpoint.chain.live_files import with_lists
 from holdfast.checkpoint.chain.view import CheckpointView, news
@@ -59,12 +61,15 @@ class Committer:
         self._failed = self._unpublished = False
         self.view = view
 
-    def submit(self, outcomes: list[EpochOutcome]) -> None:
+    def submit(self, outcomes: list[EpochOutcome], barrier: int = 0) -> None:
         """Commit these epochs as one. Waits while too many are in flight; raises what an earlier one failed
-        with.
+        with. `barrier`: of the whole job, that falls after them; there may be none of them then.
         """
         self.check(COMMITS_IN_FLIGHT - 1)
-        self._pending.append(self._commits.submit(self._commit, outcomes))
+        if outcomes:
+            self._pending.append(self._commits.submit(self._commit, outcomes, barrier))
+        else:
+            self._pending.append(self._commits.submit(self._commit_news, [], barrier=barrier))
 
     def publish(self, outcomes: list[EpochOutcome]) -> None:
         """Publish these epochs, after those given before."""
@@ -84,9 +89,9 @@ class Committer:
         if ended or any(epoch > recorded.get(uid, 0) for uid, epoch in self._publishing.through.items()):
             self._pending.append(self._commits.submit(self._commit_news, [], ended))
 
-    def _commit_news(self, shards: list[UncoordinatedShard], ended: bool = False) -> None:
+    def _commit_news(self, shards: list[UncoordinatedShard], ended: bool = False, barrier: int = 0) -> None:
         """Commit what there is to say without an epoch."""
-        if self._failed or not self.view.number:
+        if self._failed or not (self.view.number or barrier):
             return
         with self._ending_with_a_failure():
             self._permit.await_commit()
@@ -100,6 +105,7 @@ class Committer:
                     uncoordinated=tuple(shards),
                     channels=self._outlets.states(self.view.channels),
                     ended=ended,
+                    barrier=barrier,
                 )
             )
             self._tell()
@@ -136,14 +142,14 @@ class Committer:
         first = min(self._publishing.through.values(), default=self.view.last_epoch) + 1
         self._publishing.publish(first, self.view.last_epoch, staged, Recipients.ALL)
 
-    def _commit(self, outcomes: list[EpochOutcome]) -> None:
+    def _commit(self, outcomes: list[EpochOutcome], barrier: int = 0) -> None:
         if self._failed:
             return
         with self._ending_with_a_failure():
             if self._guarantee is Guarantee.AT_LEAST_ONCE:
                 self._publish(outcomes, Recipients.REPEATING)
             self._permit.await_commit()
-            self._append(self._record(outcomes))
+            self._append(replace(self._record(outcomes), barrier=barrier))
             if self._guarantee is not Guarantee.AT_MOST_ONCE:
                 self.publish(outcomes)
             self._tell()

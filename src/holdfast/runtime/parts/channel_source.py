@@ -8,7 +8,7 @@ before. Only commits that are listed count: what a listing shows is durable.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -86,18 +86,31 @@ class ChannelReader:
         self._history = History(open_storage(url))
         self._newest = NewestCommit(self._history, SystemClock(), LIST_SECONDS)
         self._view = EMPTY
+        self.holds_at: Callable[[int], bool] = lambda barrier: False
+        """Whether nothing behind a barrier is to be read yet."""
 
     def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
         at, channel = Position.of(after), self._look()
         self._refuse_if_gone(at, channel)
-        unread = _unread(channel, at)
+        held = [place.epoch for place in self._view.barriers if self.holds_at(place.number)]
+        through = min([channel.through, *held])
+        unread = [file for file in _unread(channel, at) if file.epoch <= through]
         if not unread:
-            through, time = Position(channel.through), channel.time_after(channel.through)
-            moved = time is not None and time != channel.time_after(at.epoch)
-            return _slice(at, through, [], time) if moved and through > at else None
+            end, time = Position(through), channel.time_after(through)
+            # A barrier falls after whole epochs, also after those that have no rows.
+            moves = bool(held) or (time is not None and time != channel.time_after(at.epoch))
+            return _slice(at, end, [], time) if moves and end > at else None
         taken = _fitting(unread, max_rows)
-        end = _end(at, taken, unread[len(taken) :], channel.through)
+        end = _end(at, taken, unread[len(taken) :], through)
         return _slice(at, end, taken, channel.time_after(end.epoch))
+
+    def shows(self, barrier: int, after: Json | None) -> bool:
+        """Whether a barrier falls at this position."""
+        place = next((each for each in self._view.barriers if each.number == barrier), None)
+        if place is not None:
+            return Position.of(after) == Position(place.epoch)
+        # What has come to its end shows every barrier there.
+        return self._view.ended and Position.of(after) == Position(self._known().through)
 
     def exhausted(self, after: Json | None) -> bool:
         channel = self._look()

@@ -5,12 +5,15 @@ Always true: every part has its checkpoint below `parts/` of the job's, and what
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.chain.layout import keep_layout
+from holdfast.checkpoint.chain.layout import keep_layout, read_layout
+from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import LayoutRecord
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, RestoreError
 from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.job_graph import ChannelNode, Graph
 from holdfast.graph.parts import PartGraph, homes_of, split
@@ -30,8 +33,9 @@ if TYPE_CHECKING:
 class PartJob:
     """A part of a job, as whatever runs jobs takes it. `name`: of job and part; `part`: of the part alone."""
 
-    def __init__(self, part: PartGraph, checkpoint: str) -> None:
-        self.name, self.part, self.checkpoint = part.graph.name, part.name, checkpoint
+    def __init__(self, part: PartGraph, root: str) -> None:
+        self.name, self.part = part.graph.name, part.name
+        self.checkpoint, self._root = place_of_part(root, part.name), root
         self.protection = part.protection
         self._graph = part.graph
 
@@ -49,21 +53,27 @@ class PartJob:
         prepared: Prepared = NOTHING,
     ) -> JobHandle:
         """Run the part in a thread. Assumes a job that was checked."""
-        settings = check_settings(checkpoint, options)
+        settings = replace(check_settings(checkpoint, options), root=self._root)
+        if settings.from_savepoint is not None:
+            own = place_of_part(settings.from_savepoint, self.part)
+            settings = replace(settings, from_savepoint=own)
         check_sources(self._graph)
         return launch(self._graph, settings, wishes, spark, on_progress, on_message, prepared)
+
+
+def place_of_part(root: str, part: str) -> str:
+    """Where a part of a job has its checkpoint, or its share of a savepoint."""
+    return below(root, f"{names.PARTS}{part}")
 
 
 def part_jobs(graph: Graph, checkpoint: str) -> list[PartJob]:
     """The parts of a checked job, each after those that it reads from."""
 
-    def place_of(part: str) -> str:
-        return below(checkpoint, f"parts/{part}")
-
     def inlet(channel: ChannelNode, before: str) -> ChannelSource:
-        return ChannelSource(channel.uid, before, place_of(before))
+        return ChannelSource(channel.uid, before, place_of_part(checkpoint, before))
 
-    return [PartJob(part, place_of(part.name)) for part in split(graph, inlet, place_of)]
+    parts = split(graph, inlet, partial(place_of_part, checkpoint))
+    return [PartJob(part, checkpoint) for part in parts]
 
 
 def checked_parts(graph: Graph, checkpoint: str, options: RunOptions) -> list[PartJob]:
@@ -75,8 +85,8 @@ def checked_parts(graph: Graph, checkpoint: str, options: RunOptions) -> list[Pa
             "a job in parts cannot run at-most-once: a channel is what its checkpoints hold; choose "
             "exactly-once or at-least-once, or run it in one part"
         )
-    if settings.from_savepoint is not None:
-        raise DefinitionError("a job in parts begins with no savepoint; leave out from_savepoint")
+    if settings.claim:
+        raise DefinitionError("the savepoint of a job in parts cannot be claimed; leave out claim")
     check_guarantee(graph, settings.guarantee)
     return part_jobs(graph, checkpoint)
 
@@ -84,10 +94,32 @@ def checked_parts(graph: Graph, checkpoint: str, options: RunOptions) -> list[Pa
 def enter_checkpoint(graph: Graph, settings: RunSettings) -> None:
     """See that the checkpoint is this job's and knows its parts. RestoreError: it is not, or it has a part
     that the job has no more."""
+    layout = layout_of(graph)
+    if settings.from_savepoint is not None:
+        _refuse_other_parts(settings.from_savepoint, layout)
+    keep_layout(open_storage(settings.checkpoint), layout, settings.allow_dropped_state)
+
+
+def layout_of(graph: Graph) -> LayoutRecord:
+    """Of which parts a job consists."""
     homes = homes_of(graph)
-    record = LayoutRecord(
+    return LayoutRecord(
         job=graph.name,
         parts=tuple(dict.fromkeys(homes.values())),
         channels={each.uid: (homes[each.parent], homes[each]) for each in graph.channels},
     )
-    keep_layout(open_storage(settings.checkpoint), record, settings.allow_dropped_state)
+
+
+def _refuse_other_parts(url: str, wanted: LayoutRecord) -> None:
+    """A job begins with all parts of a savepoint, or with none."""
+    found = read_layout(open_storage(url))
+    if found is None:
+        raise RestoreError(
+            f"there is no savepoint of a job in parts in {url}, or it is not finished; check the place"
+        )
+    if (sorted(found.parts), found.channels) != (sorted(wanted.parts), wanted.channels):
+        raise RestoreError(
+            f"the savepoint in {url} has parts {', '.join(found.parts)} with channels "
+            f"{', '.join(found.channels)}, and the job has parts {', '.join(wanted.parts)} with channels "
+            f"{', '.join(wanted.channels)}; start the job as it was, and change its parts later"
+        )

@@ -11,15 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.store.records import SavepointRecord
+from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError
 from holdfast.graph.job_graph import Graph
 from holdfast.graph.parts import parts_before
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import Prepared
 from holdfast.runtime.job_handle import JobHandle
+from holdfast.runtime.parts.job_savepoint import JobSavepoint, take_job_savepoint
 from holdfast.runtime.parts.part_jobs import checked_parts, enter_checkpoint
 from holdfast.runtime.progress import Listener, Message, Progress
+from holdfast.runtime.savepoints.run_savepoints import refuse_target
 from holdfast.runtime.settings import RunOptions, check_settings
 from holdfast.runtime.spark_session import open_session
 
@@ -56,7 +58,7 @@ def start_parts(
         for handle in handles.values():
             handle.stop()
         raise
-    return PartsHandle(graph, handles)
+    return PartsHandle(graph, handles, checkpoint)
 
 
 def _any_runs(handles: list[JobHandle]) -> bool:
@@ -70,9 +72,11 @@ def _named(part: str, say: Message) -> Message:
 class PartsHandle:
     """A running job in parts. `parts`: each of them by name, after those that it reads from."""
 
-    def __init__(self, graph: Graph, parts: dict[str, JobHandle]) -> None:
+    def __init__(self, graph: Graph, parts: dict[str, JobHandle], root: str) -> None:
         self.parts = parts
-        self._name = graph.name
+        self._name, self._root = graph.name, root
+        self._leaving: threading.Thread | None = None
+        self._failure: BaseException | None = None
         self._before = parts_before(graph)
         self._draining = threading.Event()
         self._minder = threading.Thread(target=self._mind, name="holdfast-parts", daemon=True)
@@ -100,22 +104,41 @@ class PartsHandle:
             handle.listen(listener)
 
     def stop(self, savepoint: str | Path | None = None, drain: bool = False) -> None:
-        """End the run after the epochs in hand are committed; returns at once, `wait` waits. `drain`: first
-        read all that the sources have at hand now, and let it go through all parts.
+        """End the run after the epochs in hand are committed; returns at once, `wait` waits.
+
+        `drain`: first read all that the sources have at hand now, and let it go through all parts.
+        `savepoint`: leave one there, an empty place; all parts end at the barrier that it is taken at.
         """
+        if savepoint is not None and drain:
+            raise DefinitionError("a job in parts is drained or leaves a savepoint; ask for one of them")
         if savepoint is not None:
-            raise DefinitionError(
-                "a job in parts leaves no savepoint when it stops; start it again from its checkpoint"
-            )
-        if drain:
+            refuse_target(str(savepoint))
+            self._leaving = threading.Thread(target=self._leave, args=(str(savepoint),), daemon=True)
+            self._leaving.start()
+        elif drain:
             self._draining.set()
-            return
+        else:
+            for handle in self.parts.values():
+                handle.stop()
+
+    def savepoint(self, url: str | Path, format: str = "native") -> JobSavepoint:
+        """Take a savepoint of the whole job, while it goes on: of all parts, at one barrier."""
+        if format != "native":
+            raise DefinitionError(
+                f"format={format!r}: savepoints of jobs in parts are native; convert those of its parts"
+            )
+        return take_job_savepoint(self._root, str(url), SystemClock(), self._name)
+
+    def _leave(self, url: str) -> None:
+        """Stop with a savepoint: all parts end with the commits that carry its barrier."""
+        for handle in self.parts.values():
+            handle.end_at_barrier()
+        try:
+            self.savepoint(url)
+        except BaseException as failure:
+            self._failure = failure
         for handle in self.parts.values():
             handle.stop()
-
-    def savepoint(self, url: str | Path, format: str = "native") -> SavepointRecord:
-        """Not of a job in parts."""
-        raise DefinitionError("there are no savepoints of jobs in parts; take them of single parts")
 
     def rescale(self, parallelism: int) -> None:
         """Go on with this many shards in every part; returns at once."""
@@ -135,6 +158,10 @@ class PartsHandle:
             )
         for handle in self.parts.values():
             handle.wait(0)
+        if self._leaving is not None:
+            self._leaving.join()
+        if self._failure is not None:
+            raise self._failure
         return self.status()
 
     @property

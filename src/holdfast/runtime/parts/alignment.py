@@ -1,0 +1,80 @@
+"""Barriers of the whole job, as one part meets them.
+
+    a barrier begins -> a part whose input is sources alone ends its epoch, and the commit there carries it
+    -> a part that reads channels reads each up to its barrier and no further; when all of them show it, its
+    own commit carries it -> when every part does, the barrier is complete
+
+Nothing is kept in memory meanwhile: rows behind a barrier stay in their channel. Where rows may be repeated
+(at-least-once) a part does not wait: it carries the barrier when the first of its inputs shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from holdfast.checkpoint.chain.barriers import Standing, newest_barrier
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.clock import Clock
+from holdfast.connectors.contract import Json, SourceReader
+from holdfast.errors import StorageError
+from holdfast.runtime.parts.channel_source import ChannelReader
+from holdfast.storage.contract import Storage
+
+LOOK_SECONDS = 0.2
+
+
+class Alignment:
+    """Which barrier a part is to carry next. `root`: where barriers begin; None: the job is not in parts.
+    One thread."""
+
+    def __init__(
+        self,
+        root: Storage | None,
+        view: CheckpointView,
+        readers: Mapping[str, SourceReader],
+        clock: Clock,
+        *,
+        waits: bool,
+    ) -> None:
+        self._root, self._clock, self._waits = root, clock, waits
+        self._inputs = {uid: each for uid, each in readers.items() if isinstance(each, ChannelReader)}
+        self._carried = max((place.number for place in view.barriers), default=0)
+        self._standing = Standing(0, False)
+        self._looked: float | None = None
+        for reader in self._inputs.values():
+            reader.holds_at = self._holds_at
+
+    def next(self, positions: Mapping[str, Json]) -> int:
+        """The barrier that falls where the part is now; 0: none does."""
+        if self._root is None:
+            return 0
+        self._look(self._root)
+        wanted = self._standing.number
+        if not self._standing.under_way or wanted <= self._carried:
+            return 0
+        shown = [reader.shows(wanted, positions[uid]) for uid, reader in self._inputs.items()]
+        falls = (all(shown) if self._waits else any(shown)) if shown else True
+        return wanted if falls else 0
+
+    def carry(self, barrier: int) -> None:
+        """A commit that carries it is under way."""
+        self._carried = barrier
+
+    def _holds_at(self, barrier: int) -> bool:
+        """What is not known to have ended holds: a channel may show a barrier that was not seen to begin."""
+        if not self._waits or barrier <= self._carried or self._root is None:
+            return False
+        if barrier > self._standing.number:
+            self._looked = None
+            self._look(self._root)
+        return barrier > self._standing.number or (
+            barrier == self._standing.number and self._standing.under_way
+        )
+
+    def _look(self, root: Storage) -> None:
+        now = self._clock.monotonic()
+        if self._looked is None or now - self._looked >= LOOK_SECONDS:
+            # What cannot be read now is read later: the barrier waits, or is aborted.
+            with suppress(StorageError):
+                self._standing, self._looked = newest_barrier(root), now

@@ -1,0 +1,160 @@
+"""Savepoints of a job in parts: one of each part, all taken at one barrier.
+
+    begin a barrier -> every part carries it in a commit, which is pinned as soon as it is seen -> complete
+    -> copy each part's commit below `parts/` -> the layout, last: without it there is no savepoint
+
+At a barrier what is in the channels is read: nothing of them is copied. Any process that can read and write
+the storage may do it, whoever leads the parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from holdfast.checkpoint.chain.barriers import begin_barrier, end_barrier
+from holdfast.checkpoint.chain.checkpoint import Checkpoint, find_job, read_job
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.layout import read_layout
+from holdfast.checkpoint.chain.pins import pin, unpin
+from holdfast.checkpoint.chain.plans import Plans
+from holdfast.checkpoint.chain.retention import Retention
+from holdfast.checkpoint.chain.terms import newest_ending
+from holdfast.checkpoint.savepoints.stored_savepoint import dispose_savepoint
+from holdfast.checkpoint.savepoints.take import take_savepoint
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.envelope import seal
+from holdfast.checkpoint.store.records import LayoutRecord
+from holdfast.checkpoint.store.write_once import write_once
+from holdfast.clock import Clock
+from holdfast.errors import CorruptionError, HoldfastError, RestoreError, RetryableError
+from holdfast.runtime.parts.part_jobs import place_of_part
+from holdfast.runtime.savepoints.run_savepoints import refuse_target
+from holdfast.storage.contract import Storage
+from holdfast.storage.urls import open_storage
+
+ALIGN_SECONDS = 120.0
+"""How long a barrier may take to come through all parts before it is given up."""
+PIN_SECONDS = 3_600.0
+LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSavepoint:
+    """A savepoint of a whole job. `commits`: of each part, the one that it was taken of."""
+
+    url: str
+    job: str
+    barrier: int
+    commits: dict[str, int]
+
+
+def take_job_savepoint(
+    root: str, url: str, clock: Clock, by: str, align_seconds: float = ALIGN_SECONDS
+) -> JobSavepoint:
+    """Take a savepoint of the job in parts whose checkpoint is at `root`, while it goes on.
+
+    RetryableError: the barrier did not come through all parts in time; nothing is left of it.
+    """
+    refuse_target(url)
+    layout = read_layout(open_storage(root))
+    if layout is None:
+        raise RestoreError(f"there is no checkpoint of a job in parts in {root}; check the place")
+    parts = {name: open_storage(place_of_part(root, name)) for name in layout.parts}
+    with _barrier(open_storage(root), parts, clock, by, align_seconds) as (number, commits):
+        _copy(parts, commits, layout, url, clock, by)
+    return JobSavepoint(url=url, job=layout.job, barrier=number, commits=dict(commits))
+
+
+@contextlib.contextmanager
+def _barrier(
+    root: Storage, parts: Mapping[str, Storage], clock: Clock, by: str, align_seconds: float
+) -> Iterator[tuple[int, dict[str, int]]]:
+    """Within it, the commits that carry a barrier stay; gives its number and these."""
+    number = begin_barrier(root, by, clock.now_ms(), round(align_seconds * 2_000))
+    commits: dict[str, int] = {}
+    try:
+        try:
+            _await_all(parts, number, commits, clock, by, align_seconds)
+        except BaseException as cause:
+            end_barrier(root, number, "aborted", clock.now_ms(), reason=str(cause)[:500])
+            raise
+        ended = end_barrier(root, number, "complete", clock.now_ms(), commits)
+        if ended.outcome != "complete":
+            raise RetryableError(f"barrier {number} was given up by another ({ended.reason}); try again")
+        yield number, commits
+    finally:
+        for storage in parts.values():
+            with contextlib.suppress(HoldfastError):
+                unpin(storage, [_pin_name(number)])
+
+
+def _pin_name(number: int) -> str:
+    return f"barrier-{number}"
+
+
+def _await_all(
+    parts: Mapping[str, Storage],
+    number: int,
+    commits: dict[str, int],
+    clock: Clock,
+    by: str,
+    align_seconds: float,
+) -> None:
+    give_up = clock.monotonic() + align_seconds
+    while len(commits) < len(parts):
+        for name, storage in parts.items():
+            if name not in commits and (commit := _carrying(storage, number)) is not None:
+                now_ms = clock.now_ms()
+                expires_ms = now_ms + round(PIN_SECONDS * 1_000)
+                pin(History(storage), _pin_name(number), commit, by, now_ms, expires_ms)
+                commits[name] = commit
+        if clock.monotonic() > give_up:
+            missing = ", ".join(repr(name) for name in parts if name not in commits)
+            raise RetryableError(
+                f"barrier {number} did not come through part {missing} in {align_seconds:.0f} s and was "
+                "given up; see that every part runs (`holdfast status`), and try again"
+            )
+        clock.sleep(LOOK_SECONDS)
+
+
+def _carrying(storage: Storage, number: int) -> int | None:
+    """The commit of a part that carries a barrier; the last one, of a part that has come to its end."""
+    if find_job(storage) is None:
+        return None
+    with contextlib.suppress(CorruptionError):
+        view = History(storage).load()
+        for place in view.barriers:
+            if place.number == number:
+                return place.commit
+        if view.ended and newest_ending(storage) is not None:
+            return view.number
+    return None
+
+
+def _copy(
+    parts: Mapping[str, Storage],
+    commits: Mapping[str, int],
+    layout: LayoutRecord,
+    url: str,
+    clock: Clock,
+    by: str,
+) -> None:
+    targets = {name: open_storage(place_of_part(url, name)) for name in parts}
+    try:
+        for name, storage in parts.items():
+            chain = Chain(storage)
+            checkpoint = Checkpoint(storage, read_job(storage), chain, Plans(storage), Retention(chain))
+            take_savepoint(
+                checkpoint, commits[name], targets[name], id=uuid.uuid4().hex, stopped=False, clock=clock,
+                holder=by,
+            )  # fmt: skip
+        write_once(open_storage(url), names.layout(1), seal("layout", layout))
+    except BaseException:
+        for target in targets.values():
+            with contextlib.suppress(HoldfastError):
+                dispose_savepoint(target, clock.now_ms(), force=True)
+        raise
