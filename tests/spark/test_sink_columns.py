@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.runtime import job as job_module
+from holdfast.runtime import job_handle as job_module
 from tests.spark.jobs import run
 
 VALUES = {

@@ -18,7 +18,7 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.connectors.memory import CRASH, MemoryReader, SimulatedCrash
 from holdfast.errors import DefinitionError
 from holdfast.graph.event_time import micros_sql
-from holdfast.runtime import job as job_module
+from holdfast.runtime import job_handle as job_module
 from holdfast.runtime.epoch import observed_times
 from holdfast.storage.urls import open_storage
 from holdfast.testing.clocks import ManualClock

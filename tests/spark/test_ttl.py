@@ -48,7 +48,7 @@ class ShiftedClock(SystemClock):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> type[ShiftedClock]:
     monkeypatch.setattr(ShiftedClock, "hours", 0)
-    monkeypatch.setattr("holdfast.runtime.job.SystemClock", ShiftedClock)
+    monkeypatch.setattr("holdfast.runtime.job_handle.SystemClock", ShiftedClock)
     return ShiftedClock
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import RestoreError
-from holdfast.runtime.job import JobHandle
+from holdfast.runtime.job_handle import JobHandle
 from holdfast.runtime.progress import Monitor
 from holdfast.testing.clocks import ManualClock
 

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.chaos.inside.disturbances import CHECKPOINT, ROUND_VARIABLE, JumpingClock, become_driver
 from holdfast.chaos.inside.recording_sinks import RecordedJob
 from holdfast.checkpoint.chain import checkpoint, commits, retention
-from holdfast.runtime import job as jobs
+from holdfast.runtime import job_handle as jobs
 from holdfast.runtime.epoch import snapshotter
 from holdfast.runtime.job import Job
 from holdfast.runtime.restart_strategy import ExponentialDelay

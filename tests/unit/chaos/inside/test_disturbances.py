@@ -124,6 +124,6 @@ def test_a_jump_of_the_clock_is_seen_and_undone(
 
 def test_the_job_reads_its_clock_by_the_name_that_is_replaced() -> None:
     """`child.live` puts the jumping clock in its place."""
-    from holdfast.runtime import job
+    from holdfast.runtime import job_handle
 
-    assert job.SystemClock is SystemClock
+    assert job_handle.SystemClock is SystemClock
