@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -32,6 +32,7 @@ from holdfast.checkpoint.store.envelope import seal, unseal
 from holdfast.checkpoint.store.records import (
     ChannelState,
     DeltaFile,
+    Json,
     Manifest,
     SavepointRecord,
     SnapshotFile,
@@ -56,13 +57,15 @@ def take_savepoint(
     stopped: bool,
     clock: Clock,
     holder: str,
+    positions: Mapping[str, Json] | None = None,
 ) -> SavepointRecord:
     """Copy commit `number`, or the newest, to `target`, which must be empty, as a native savepoint. From any
     thread; the job may go on.
 
     `id` is a fresh random name; called again with the same id (by one at a time) it goes on with what it
     began, or returns what it finished. `stopped`: the job has ended with this commit and has published
-    everything. `holder` is the run, by which a pin left behind is known.
+    everything. `holder` is the run, by which a pin left behind is known. `positions`: of some sources, those
+    to go on from instead of the commit's.
     RestoreError: the target holds something, or the commit is no longer retained. CorruptionError names a
     damaged file of the checkpoint.
     """
@@ -72,7 +75,9 @@ def take_savepoint(
     job = checkpoint.job
     history = History(checkpoint.storage)
     with _pinned(history, f"{PIN_PREFIX}{id}", number, holder, clock) as number:
-        manifest, copies = repacked(savepoint_manifest(history.view_at(number)), id)
+        whole = savepoint_manifest(history.view_at(number))
+        whole = replace(whole, positions={**whole.positions, **(positions or {})})
+        manifest, copies = repacked(whole, id)
         mark = UnfinishedRecord(id=id, job=job.job, holder=holder, since_ms=clock.now_ms())
         with unfinished_savepoint(target, mark):
             copy_all(checkpoint.storage, target, copies)

@@ -5,7 +5,8 @@
     own commit carries it -> when every part does, the barrier is complete
 
 Nothing is kept in memory meanwhile: rows behind a barrier stay in their channel. Where rows may be repeated
-(at-least-once) a part does not wait: it carries the barrier when the first of its inputs shows it.
+(at-least-once) a part reads on while it waits for the slowest of its inputs: what it has read behind a
+barrier is read again by a job that begins there.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ class Alignment:
         wanted = self._standing.number
         if not self._standing.under_way or wanted <= self._carried:
             return 0
-        shown = [reader.shows(wanted, positions[uid]) for uid, reader in self._inputs.items()]
-        falls = (all(shown) if self._waits else any(shown)) if shown else True
-        return wanted if falls else 0
+        shown = [
+            reader.shows(wanted, positions[uid], exactly=self._waits) for uid, reader in self._inputs.items()
+        ]
+        return wanted if all(shown) else 0
 
     def carry(self, barrier: int) -> None:
         """A commit that carries it is under way."""

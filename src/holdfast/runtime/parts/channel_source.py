@@ -99,18 +99,19 @@ class ChannelReader:
             end, time = Position(through), channel.time_after(through)
             # A barrier falls after whole epochs, also after those that have no rows.
             moves = bool(held) or (time is not None and time != channel.time_after(at.epoch))
-            return _slice(at, end, [], time) if moves and end > at else None
+            return _slice(after, end, [], time) if moves and end > at else None
         taken = _fitting(unread, max_rows)
         end = _end(at, taken, unread[len(taken) :], through)
-        return _slice(at, end, taken, channel.time_after(end.epoch))
+        return _slice(after, end, taken, channel.time_after(end.epoch))
 
-    def shows(self, barrier: int, after: Json | None) -> bool:
-        """Whether a barrier falls at this position."""
+    def shows(self, barrier: int, after: Json | None, *, exactly: bool) -> bool:
+        """Whether a barrier falls at this position, or, unless `exactly`, before it."""
         place = next((each for each in self._view.barriers if each.number == barrier), None)
-        if place is not None:
-            return Position.of(after) == Position(place.epoch)
         # What has come to its end shows every barrier there.
-        return self._view.ended and Position.of(after) == Position(self._known().through)
+        falls = place.epoch if place is not None else self._known().through if self._view.ended else None
+        if falls is None:
+            return False
+        return Position.of(after) == Position(falls) or (not exactly and Position.of(after) > Position(falls))
 
     def exhausted(self, after: Json | None) -> bool:
         channel = self._look()
@@ -198,10 +199,10 @@ def _end(at: Position, taken: list[SentFile], left: list[SentFile], through: int
     return Position(following - 1, before + of_last)
 
 
-def _slice(at: Position, end: Position, files: list[SentFile], time_us: int | None) -> Slice:
+def _slice(after: Json | None, end: Position, files: list[SentFile], time_us: int | None) -> Slice:
     named = [[f.extent.object, f.extent.offset, f.extent.length, f.extent.checksum] for f in files]
     return Slice(
-        at.stored if at > Position() else None,
+        after,
         end.stored,
         sum(file.rows for file in files),
         {"files": named, "time_us": time_us},

@@ -31,6 +31,7 @@ from holdfast.checkpoint.store.records import LayoutRecord
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, HoldfastError, RestoreError, RetryableError
+from holdfast.runtime.parts.channel_source import Position
 from holdfast.runtime.parts.part_jobs import place_of_part
 from holdfast.runtime.savepoints.run_savepoints import refuse_target
 from holdfast.storage.contract import Storage
@@ -144,13 +145,20 @@ def _copy(
     by: str,
 ) -> None:
     targets = {name: open_storage(place_of_part(url, name)) for name in parts}
+    epochs = {name: History(parts[name]).view_at(commit).last_epoch for name, commit in commits.items()}
     try:
         for name, storage in parts.items():
             chain = Chain(storage)
             checkpoint = Checkpoint(storage, read_job(storage), chain, Plans(storage), Retention(chain))
+            # A part that did not wait may have read on behind the barrier: that is read again.
+            positions = {
+                uid: Position(epochs[before]).stored
+                for uid, (before, after) in layout.channels.items()
+                if after == name
+            }
             take_savepoint(
                 checkpoint, commits[name], targets[name], id=uuid.uuid4().hex, stopped=False, clock=clock,
-                holder=by,
+                holder=by, positions=positions,
             )  # fmt: skip
         write_once(open_storage(url), names.layout(1), seal("layout", layout))
     except BaseException:
