@@ -155,5 +155,5 @@ def test_which_commits_are_kept_is_seen_in_a_narrow_terminal(made: MadeCheckpoin
     rewind(made.url, "--to", "4", "--yes")
     done = CliRunner().invoke(app, ["checkpoints", "list", "--checkpoint", made.url], env={"COLUMNS": "80"})
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert ["yes"] == [line[-1] for line in lines if line[:2] == ["7", "none"]]
-    assert ["again"] == [line[2] for line in lines if line[:2] == ["8", "4"]]
+    assert [line[-1] for line in lines if line[:2] == ["7", "none"]] == ["yes"]
+    assert [line[2] for line in lines if line[:2] == ["8", "4"]] == ["again"]
