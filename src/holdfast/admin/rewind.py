@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from holdfast.admin.brief_term import brief_term, look_for_leader
 from holdfast.checkpoint.chain.checkpoint import read_job
-from holdfast.checkpoint.chain.commits import Adopted, Chain
+from holdfast.checkpoint.chain.commits import RETAIN_ALL, Adopted, Chain
 from holdfast.checkpoint.chain.history import DamagedChain, History
 from holdfast.checkpoint.chain.plans import Plans, committed_attempts
 from holdfast.checkpoint.chain.view import CheckpointView, Head, rewound, to_manifest
@@ -37,9 +37,9 @@ class Outlook:
 
     `from_epoch`: None where the newest commit is damaged. `replayed_through`: epochs after `to_epoch` up to
     this one are read again with the slices that they had. `sinks`: up to which epoch each is recorded to have
-    shown rows; it does not show those again. `uncoordinated`: operators whose keys are in no commit, and do
-    not go back. `other_schemas`: operators whose state had another schema then, or that only one of the two
-    commits has. `holds`: state and positions are those of the commit already.
+    shown rows; it does not show those again. `uncoordinated`: operators whose keys are in no commit.
+    `other_schemas`: operators whose state had another schema then, or that only one of the two commits has.
+    `holds`: state and positions are those of the commit already.
     """
 
     from_commit: int
@@ -110,8 +110,7 @@ def rewind(storage: Storage, to: int, clock: Clock, *, not_running: bool = False
     # Before the term is claimed: reading all of the state takes its time.
     _refuse_unless_whole(storage, to)
     with brief_term(storage, leader.newest, clock) as (term, run):
-        # Gives up nothing: how much to keep is for the job to say.
-        chain = Chain(storage, retain=found.from_commit + 1)
+        chain = Chain(storage, retain=RETAIN_ALL)
         head, _ = _end_of(chain)
         if head.number != found.from_commit:
             raise RetryableError(

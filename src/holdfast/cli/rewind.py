@@ -73,8 +73,8 @@ def described(job: str, found: Outlook, url: str) -> list[str]:
         for uid, shown in sorted(found.sinks.items())
     ]
     said += [
-        f"  the keys of operator {uid!r} are in no commit and do not go back: rows that are read again may "
-        "count twice there"
+        f"  the keys of operator {uid!r} are in no commit: where their working copy cannot go back, rows "
+        "that are read again count twice"
         for uid in found.uncoordinated
     ]
     if found.other_schemas:

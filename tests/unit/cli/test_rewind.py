@@ -10,6 +10,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from holdfast.admin import brief_term
+from holdfast.admin.rewind import Outlook
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.savepoints.take import take_savepoint
@@ -88,6 +89,19 @@ def test_a_program_is_told_in_one_object(made: MadeCheckpoint) -> None:
     assert (told["replayed"], told["replayed_through"], told["sinks"]) == (2, 6, {"out": 6})
     again = json.loads(rewind(made.url, "--to", "4", "--json").stdout)
     assert (again["commit"], again["holds"]) == (None, True)
+
+
+def test_what_does_not_go_back_and_what_has_to_fit_is_said() -> None:
+    found = Outlook(
+        from_commit=9, from_epoch=None, to_commit=4, to_epoch=3, time_ms=0, replayed_through=3, sinks={},
+        uncoordinated=("carts",), other_schemas=("sums", "totals"), holds=False,
+    )  # fmt: skip
+    head, *said = rewind_command.described("orders", found, "ck/")
+    assert head.startswith("job 'orders' goes from commit 9 (damaged) to commit 4 (epoch 3, ")
+    assert any("the keys of operator 'carts' are in no commit" in line for line in said)
+    (fits,) = [line for line in said if "another schema" in line]
+    assert "operator 'sums', 'totals'" in fits
+    assert "`holdfast check APP --checkpoint ck/`" in fits
 
 
 def test_a_commit_that_holds_already_needs_no_answer(made: MadeCheckpoint) -> None:
