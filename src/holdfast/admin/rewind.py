@@ -3,8 +3,8 @@
     what it would mean -> is the commit whole? -> under a brief term, one record that makes it hold again
 
 For a job that is not running. The job then starts as after damage: state and positions are those of the
-commit, committed epochs after it are read again with the slices that they had, and no sink shows an epoch
-twice.
+commit, committed epochs after it are read again with the slices that they had, and no sink or channel gets
+an epoch twice.
 Always true: nothing is written unless everything that the start will need can be read: the state, rows that
 wait for sinks, and the plans of the epochs to be read again. No commit is given up by it, so that one can go
 forward again as well. A commit that holds already is left at that.
@@ -22,7 +22,7 @@ from holdfast.checkpoint.chain.commits import RETAIN_ALL, Adopted, Chain
 from holdfast.checkpoint.chain.history import DamagedChain, History
 from holdfast.checkpoint.chain.plans import Plans, committed_attempts
 from holdfast.checkpoint.chain.view import CheckpointView, Head, rewound, to_manifest
-from holdfast.checkpoint.store.records import Manifest, Parent
+from holdfast.checkpoint.store.records import Manifest
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, ObjectMissing, RestoreError, RetryableError
 from holdfast.ids import CommitNumber, EpochId
@@ -37,7 +37,8 @@ class Outlook:
 
     `from_epoch`: None where the newest commit is damaged. `replayed_through`: epochs after `to_epoch` up to
     this one are read again with the slices that they had. `sinks`: up to which epoch each is recorded to have
-    shown rows; it does not show those again. `uncoordinated`: operators whose keys are in no commit.
+    shown rows; it does not show those again. `channels`: up to which epoch each channel that leaves this part
+    is filled; nothing of it changes. `uncoordinated`: operators whose keys are in no commit.
     `other_schemas`: operators whose state had another schema then, or that only one of the two commits has.
     `holds`: state and positions are those of the commit already.
     """
@@ -49,6 +50,7 @@ class Outlook:
     time_ms: int
     replayed_through: int
     sinks: dict[str, int]
+    channels: dict[str, int]
     uncoordinated: tuple[str, ...]
     other_schemas: tuple[str, ...]
     holds: bool
@@ -86,9 +88,10 @@ def outlook(storage: Storage, to: int) -> Outlook:
             target.last_epoch, *committed_attempts(history, base), *base.published_through.values()
         ),
         sinks=base.published_through,
+        channels={uid: channel.through for uid, channel in base.channels.items()},
         uncoordinated=tuple(sorted(own)),
         other_schemas=tuple(sorted(others)),
-        holds=newest is not None and _held(newest) == _held(target),
+        holds=newest is not None and _brought_back(newest) == _brought_back(base),
     )
 
 
@@ -179,20 +182,7 @@ def _damaged(to: int, why: str) -> RestoreError:
     )
 
 
-def _held(view: CheckpointView) -> Manifest:
-    """The part of a checkpoint that a rewind brings back."""
-    return replace(
-        to_manifest(view),
-        number=0,
-        parent=Parent(number=0, checksum=""),
-        term=0,
-        run="",
-        clock_ms=0,
-        parallelism=0,
-        fingerprint="",
-        staged=(),
-        published_through={},
-        rows_through={},
-        retained_from=0,
-        own_keys=(),
-    )
+def _brought_back(view: CheckpointView) -> Manifest:
+    """What a rewind decides of a checkpoint. Of `rewound` and the newest one it differs unless a rewind would
+    change nothing."""
+    return replace(to_manifest(view), own_keys=())

@@ -73,6 +73,10 @@ def described(job: str, found: Outlook, url: str) -> list[str]:
         for uid, shown in sorted(found.sinks.items())
     ]
     said += [
+        f"  channel {uid!r} holds epochs up to {filled}, and is not given them again"
+        for uid, filled in sorted(found.channels.items())
+    ]
+    said += [
         f"  the keys of operator {uid!r} are in no commit: where their working copy cannot go back, rows "
         "that are read again count twice"
         for uid in found.uncoordinated
@@ -90,8 +94,7 @@ def _told(commit: int | None, found: Outlook, url: str) -> list[str]:
     if commit is None:
         return [f"commit {found.to_commit} holds already (epoch {found.to_epoch}); nothing was written"]
     return [
-        f"commit {commit} goes to commit {found.to_commit}; start the job with "
-        f"`holdfast run APP --checkpoint {url}`",
+        f"commit {commit} goes to commit {found.to_commit}; start the job again with `holdfast run`",
         f"or take it back with `holdfast rewind --checkpoint {url} --to {found.from_commit}`",
     ]
 

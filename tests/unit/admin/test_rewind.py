@@ -18,7 +18,7 @@ from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.checkpoint.chain.view import news
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import Extent, TableCopy
+from holdfast.checkpoint.store.records import ChannelState, Extent, TableCopy
 from holdfast.clock import SystemClock
 from holdfast.connectors.contract import Mark
 from holdfast.errors import RestoreError, RetryableError
@@ -271,6 +271,28 @@ def test_a_command_that_was_killed_is_done_again(tmp_path: Path, monkeypatch: py
     assert read(made) == state(4)
 
 
+def test_what_is_in_a_channel_stays_and_is_named(tmp_path: Path) -> None:
+    made = grown(tmp_path, ended=False)
+    for through in (5, 6):
+        record = news(
+            made.view,
+            term=1,
+            run="r",
+            published_through={"out": 6},
+            channels={"to-b": ChannelState(through=through)},
+        )
+        done = made.chain.commit(made.view, record)
+        assert isinstance(done, Committed)
+        made.view = done.view
+    end(made)
+    assert outlook(made.storage, 4).channels == {"to-b": 6}
+    # Only the channel has come further since then, and that it keeps.
+    assert outlook(made.storage, 7).holds
+    rewind(made.storage, 4, CLOCK)
+    assert Chain(made.storage).load().channels["to-b"].through == 6
+    assert outlook(made.storage, 4).holds
+
+
 def test_keys_that_are_saved_on_their_own_are_named(tmp_path: Path) -> None:
     made = grown(tmp_path, ended=False)
     record = news(
@@ -279,6 +301,8 @@ def test_keys_that_are_saved_on_their_own_are_named(tmp_path: Path) -> None:
     assert isinstance(made.chain.commit(made.view, record), Committed)
     assert outlook(made.storage, 4).uncoordinated == ("own",)
     assert outlook(made.storage, 8).uncoordinated == ("own",)
+    # How many of their events are in no save is all that has changed since then.
+    assert outlook(made.storage, 7).holds
 
 
 def test_operators_whose_state_had_another_schema_are_named_and_that_schema_holds_again(
