@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.admin.brief_term import brief_term, look_for_leader
-from holdfast.checkpoint.chain.commits import Adopted, Chain
+from holdfast.checkpoint.chain.commits import RETAIN_ALL, Adopted, Chain
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.clock import Clock
@@ -74,7 +74,7 @@ def set_aside(
     _chosen(Chain(storage).load(), sink, through)
     with brief_term(storage, leader.newest, clock) as (term, run):
         # Read again under the term: a leader that came before it has committed, one that comes now fences us.
-        chain = Chain(storage)
+        chain = Chain(storage, retain=RETAIN_ALL)
         view = chain.load()
         files, last = _chosen(view, sink, through)
         epochs = tuple(sorted({file.epoch for file in files}))

@@ -42,9 +42,12 @@ def list_command(checkpoint: Checkpoint, json: AsJson = False, verbose: Verbose 
         table = new_table(
             f"{job.job}: commits in {storage.url}",
             "commit", "epochs", "time", "term", "rows", "files", "size", "kept",
-            right=("rows", "files", "size"), box=box.SIMPLE, pad_edge=False,
+            right=("rows", "files", "size"), box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0),
         )  # fmt: skip
-        for column in table.columns[:-1]:
+        *others, kept = table.columns
+        # Whether one can go back to a commit is seen also where the terminal is narrow.
+        kept.min_width = 8
+        for column in others:
             column.no_wrap, column.overflow = True, "ellipsis"
         print_rows(
             _commits(storage),
@@ -99,15 +102,19 @@ def _cells(row: dict[str, Any]) -> list[str]:
     kept = "yes" if row["retained"] else "no"
     if row["pinned_by"]:
         kept = f"pinned by {', '.join(row['pinned_by'])}"
+    if row.get("rewind_to") is not None:
+        kept += f", commit {row['rewind_to']} again"
+    if row.get("manifest"):
+        kept += ", manifest"
     if "damage" in row:
         return [str(row["commit"]), "damaged", "", "", "", "", "", kept]
     first, last = row["first_epoch"], row["last_epoch"]
-    epochs = f"{first}" if first == last else f"{first} to {last}" if first < last else "none"
+    epochs = f"{first}" if first == last else f"{first} to {last}" if first < last else f"none ({last})"
     if row["rewind_to"] is not None:
-        epochs = f"back to commit {row['rewind_to']}"
+        epochs = f"{last} again"
     return [
         str(row["commit"]), epochs, moment(row["time_ms"]), str(row["term"]), f"{row['rows']:,}",
-        str(row["files"]), size(row["bytes"]), f"{kept}, manifest" if row["manifest"] else kept,
+        str(row["files"]), size(row["bytes"]), kept,
     ]  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def test_help_shows_the_defaults_that_it_describes() -> None:
     commands = typer.main.get_command(main.app)
     assert isinstance(commands, typer.core.TyperGroup)
     described = 0
-    for name in ("run", "chaos", "node", "skip"):
+    for name in ("run", "chaos", "node", "skip", "rewind"):
         text = " ".join(run(name, "--help")[1].replace("│", " ").split())
         for option in commands.commands[name].params:
             _, mark, default = (getattr(option, "help", None) or "").partition("[default: ")

@@ -16,6 +16,7 @@ from holdfast.admin import set_aside_rows as module
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.terms import claim, newest_ending, record_ending
+from holdfast.checkpoint.chain.view import news
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, EndedRecord, Extent, StagedFile
 from holdfast.cli.main import app
@@ -176,3 +177,16 @@ def test_check_tells_that_a_removed_sink_leaves_rows_behind(checkpoint: LocalSto
     done = CliRunner().invoke(app, ["check", str(file), "--checkpoint", checkpoint.url])
     assert done.exit_code == 4, done.output
     assert "20 rows of epochs 2 to 3 were committed for sink 'stuck'" in " ".join(done.output.split())
+
+
+def test_commits_that_the_job_keeps_are_not_given_up_by_it(checkpoint: LocalStorage, tmp_path: Path) -> None:
+    """A job with --retain 50 keeps more than a job does that says nothing."""
+    chain = Chain(checkpoint, retain=50)
+    for _ in range(12):
+        view = chain.load()
+        record = news(view, term=1, run="run", published_through=view.published_through)
+        assert isinstance(chain.commit(view, record), Committed)
+    to = str(tmp_path / "aside")
+    called("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", to, "--yes")
+    after = Chain(checkpoint).load()
+    assert (after.number, after.retained_from) == (16, 1)

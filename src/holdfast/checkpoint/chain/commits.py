@@ -8,6 +8,7 @@ Never here: deciding when to commit, showing anything outside (see runtime.epoch
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -29,6 +30,9 @@ MANIFEST_EVERY = 64
 
 RETAIN = 10
 """Commits that can be gone back to, the newest included."""
+
+RETAIN_ALL = sys.maxsize
+"""For commits of others than the job: they give up nothing, since how much to keep is for the job to say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,112 @@
+"""`holdfast rewind`: says what going back to a commit means, asks, and goes back."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from holdfast.admin.rewind import Outlook, outlook
+from holdfast.admin.rewind import rewind as go_back
+from holdfast.cli.format import answer, counted, moment
+from holdfast.cli.options import AsJson, Checkpoint, Verbose, one_line_errors, open_checkpoint
+from holdfast.clock import SystemClock
+from holdfast.errors import DefinitionError
+
+DECLINED = 1
+"""Exit code where the answer was no."""
+
+
+def rewind(
+    checkpoint: Checkpoint,
+    to: Annotated[
+        int, typer.Option(metavar="COMMIT", help="The commit, as `holdfast checkpoints list` numbers them.")
+    ],
+    not_running: Annotated[
+        bool, typer.Option("--not-running", help="The job was killed, and is known not to run.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Go back to a retained commit: its state and positions hold again. For a job that is not running. Says
+    what it means, and asks.
+
+    Epochs that were committed since are read again, with the rows that they had, when the job starts. What
+    sinks show they keep, and do not show again. Nothing is deleted: one can go forward again in the same way.
+    """
+    agreed = False
+    with one_line_errors(verbose):
+        storage, job = open_checkpoint(checkpoint)
+        found = outlook(storage, to)
+        if not found.holds:
+            for line in described(job.job, found, storage.url):
+                print(line, file=sys.stderr if json else sys.stdout)
+        agreed = yes or found.holds or _agreed()
+        if agreed:
+            done = go_back(storage, to, SystemClock(), not_running=not_running)
+            told = {**asdict(done.outlook), "replayed": done.outlook.replayed, "commit": done.commit}
+            answer(json, told, *_told(done.commit, done.outlook, storage.url))
+    if not agreed:
+        print("nothing was written", file=sys.stderr)
+        raise typer.Exit(DECLINED)
+
+
+def described(job: str, found: Outlook, url: str) -> list[str]:
+    """What going back means, for people."""
+    now = "damaged" if found.from_epoch is None else f"epoch {found.from_epoch}"
+    then = f"epoch {found.to_epoch}, {moment(found.time_ms)} UTC"
+    said = [
+        f"job {job!r} goes from commit {found.from_commit} ({now}) to commit {found.to_commit} ({then}):",
+        "  state and positions of that commit hold again",
+    ]
+    if found.replayed:
+        first, last = found.to_epoch + 1, found.replayed_through
+        which = f"{counted(found.replayed, 'epoch')} ({first} to {last})"
+        said.append(f"  {which} will be read again, with the rows that they had; the sources must have them")
+    else:
+        said.append("  no epoch has to be read again")
+    said += [
+        f"  sink {uid!r} has shown epochs up to {shown}, and does not show them again"
+        for uid, shown in sorted(found.sinks.items())
+    ]
+    said += [
+        f"  channel {uid!r} holds epochs up to {filled}, and is not given them again"
+        for uid, filled in sorted(found.channels.items())
+    ]
+    said += [
+        f"  the keys of operator {uid!r} are in no commit: where their working copy cannot go back, rows "
+        "that are read again count twice"
+        for uid in found.uncoordinated
+    ]
+    if found.other_schemas:
+        uids = ", ".join(map(repr, found.other_schemas))
+        said.append(
+            f"  the stored state of operator {uids} had another schema then; before you start the job, see "
+            f"whether it fits that with `holdfast check APP --checkpoint {url}`"
+        )
+    return said
+
+
+def _told(commit: int | None, found: Outlook, url: str) -> list[str]:
+    if commit is None:
+        return [f"commit {found.to_commit} holds already (epoch {found.to_epoch}); nothing was written"]
+    return [
+        f"commit {commit} goes to commit {found.to_commit}; start the job again with `holdfast run`",
+        f"or take it back with `holdfast rewind --checkpoint {url} --to {found.from_commit}`",
+    ]
+
+
+def _agreed() -> bool:
+    """DefinitionError: there is no terminal to ask at."""
+    if not _at_a_terminal():
+        raise DefinitionError(
+            "nothing was written: there is no terminal to ask at; look at what would be done, then add --yes"
+        )
+    return typer.confirm("go there?", err=True)
+
+
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty()
