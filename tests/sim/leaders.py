@@ -47,6 +47,7 @@ from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.publisher import Publishing
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
+from holdfast.runtime.parts.outlets import Outlets
 from holdfast.storage.checksums import read_extent
 from tests.sim.event_time import (
     DELAY_US,
@@ -185,7 +186,8 @@ class Lead:
         self.planner = Planner(context, view, shape, recorded, no_tables())
         self.operator = Operator(self.world, self.habits, self.storage, view, leader.shards, run)
         self.closes = self.world.chance.random() < self.habits.close_chance
-        self.committer = leader.parts.committer(context, self.publishing, view, SCHEMAS)
+        outlets = Outlets((), context.clock)
+        self.committer = leader.parts.committer(context, self.publishing, view, SCHEMAS, outlets)
 
     def _context(self) -> LeaderContext:
         """What a leader leads with, as far as the parts under test look at it."""
@@ -202,7 +204,7 @@ class Lead:
         sink = SimpleNamespace(uid=SINK, sink=self)
         graph = SimpleNamespace(
             name="sim", nodes=(source, timed, operator), operators=(operator,), sources=(source,),
-            sinks=(sink,),
+            sinks=(sink,), outlets=(),
         )  # fmt: skip
         told: Any = SimpleNamespace(say=lambda text: None, update=self._committed)
         program: Any = SimpleNamespace(sinks={SINK: SINK}, graph=graph)

@@ -58,6 +58,7 @@ def take_savepoint(
     clock: Clock,
     holder: str,
     positions: Mapping[str, Json] | None = None,
+    held: bool = False,
 ) -> SavepointRecord:
     """Copy commit `number`, or the newest, to `target`, which must be empty, as a native savepoint. From any
     thread; the job may go on.
@@ -65,7 +66,7 @@ def take_savepoint(
     `id` is a fresh random name; called again with the same id (by one at a time) it goes on with what it
     began, or returns what it finished. `stopped`: the job has ended with this commit and has published
     everything. `holder` is the run, by which a pin left behind is known. `positions`: of some sources, those
-    to go on from instead of the commit's.
+    to go on from instead of the commit's. `held`: a pin of the caller's keeps commit `number` already.
     RestoreError: the target holds something, or the commit is no longer retained. CorruptionError names a
     damaged file of the checkpoint.
     """
@@ -74,7 +75,8 @@ def take_savepoint(
         return done
     job = checkpoint.job
     history = History(checkpoint.storage)
-    with _pinned(history, f"{PIN_PREFIX}{id}", number, holder, clock) as number:
+    pinned = _pinned(history, f"{PIN_PREFIX}{id}", number, holder, clock)
+    with contextlib.nullcontext(number) if held and number is not None else pinned as number:
         whole = savepoint_manifest(history.view_at(number))
         whole = replace(whole, positions={**whole.positions, **(positions or {})})
         manifest, copies = repacked(whole, id)

@@ -158,7 +158,7 @@ def _copy(
             }
             take_savepoint(
                 checkpoint, commits[name], targets[name], id=uuid.uuid4().hex, stopped=False, clock=clock,
-                holder=by, positions=positions,
+                holder=by, positions=positions, held=True,
             )  # fmt: skip
         write_once(open_storage(url), names.layout(1), seal("layout", layout))
     except BaseException:
