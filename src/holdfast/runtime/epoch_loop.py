@@ -42,6 +42,7 @@ from holdfast.runtime.epoch.unfired_timers import refuse_unfired
 from holdfast.runtime.epoch.watermarks import milliseconds
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.parts.alignment import Alignment
+from holdfast.runtime.parts.coordinator import coordinator_of
 from holdfast.runtime.parts.outlets import Outlets, refuse_unread
 from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, Until
@@ -49,6 +50,9 @@ from holdfast.runtime.spark_session import groups_cheaply
 from holdfast.state.contract import EMPTY_VERSION, NextDue
 from holdfast.steps import Step, reached
 from holdfast.tasks.operators.dispatch import keeps_times
+
+BARRIERS_RETAINED = 2
+"""How many complete barriers of the whole job can be gone back to, where they come at an interval."""
 
 
 class Ending(Enum):
@@ -91,7 +95,9 @@ class EpochLoop:
             self._alignment = Alignment(
                 context.root, view, self._planner.readers, context.clock,
                 waits=settings.guarantee is Guarantee.EXACTLY_ONCE,
+                keeps=BARRIERS_RETAINED if settings.barrier_interval else 0,
             )  # fmt: skip
+            self._coordinator = coordinator_of(context)
             opened.pop_all()
         self._admission = Admission(target_seconds=EPOCH_TARGET_SECONDS, ceiling=settings.max_rows_per_epoch)
         self._combining = _combining_of(context, shards)
@@ -203,6 +209,9 @@ class EpochLoop:
 
     def _meet_barrier(self) -> None:
         """Carry the barrier of the whole job that falls here, if one does: it needs no epoch and no room."""
+        if self._coordinator is not None:
+            self._coordinator.step()
+        self._committer.keep_from = self._alignment.keep_from(self._committer.view)
         if barrier := self._alignment.next(self._planner.positions):
             pending, self._pending = self._pending, []
             self._committer.submit(pending, barrier)

@@ -60,6 +60,10 @@ class RunOptions(TypedDict, total=False):
     """None: found by itself."""
     retain: int
     """How many commits can be gone back to."""
+    barrier_interval: str | None
+    """Of a job in parts: how often a barrier goes through all of them, to which the whole job can go back;
+    None: only when a savepoint is taken.
+    """
     working_dir: str | Path | None
     """Where working state is kept, when every executor runs on this machine."""
 
@@ -86,6 +90,8 @@ class RunSettings:
     working_dir: str
     private_working_dir: bool
     """The default one, whose name can be guessed: it must be this user's alone."""
+    barrier_interval: float = 0.0
+    """Of a job in parts, in seconds; 0: none by itself."""
     root: str = ""
     """Of a part: the checkpoint of the whole job. Empty: the job is not in parts."""
 
@@ -122,6 +128,7 @@ def check_settings(checkpoint: str | Path, options: RunOptions) -> RunSettings:
         until=_choice(Until, "until", options.get("until", "stopped")),
         checkpoint_interval=_seconds(options.get("checkpoint_interval")),
         epoch_interval=_seconds(options.get("epoch_interval")),
+        barrier_interval=_seconds(options.get("barrier_interval")),
         parallelism=None
         if parallelism is None or parallelism == "auto"
         else check_shards(parallelism, key_groups),

@@ -15,9 +15,11 @@ from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
 from holdfast.checkpoint.store.records import Record
 from holdfast.checkpoint.store.write_once import write_once
-from holdfast.errors import RetryableError
+from holdfast.errors import ObjectMissing, RetryableError
 from holdfast.storage.contract import Storage
 
+BARRIERS_KEPT = 64
+"""Records of this many barriers stay, so that numbers are never used again."""
 Outcome = Literal["complete", "aborted"]
 
 
@@ -55,12 +57,17 @@ def newest_barrier(root: Storage) -> Standing:
     return Standing(number, number > 0 and names.barrier_end(number) not in found)
 
 
+def begun_barrier(root: Storage, number: int) -> BarrierRecord:
+    """How a barrier began."""
+    name = names.barrier(number)
+    return unseal("barrier", BarrierRecord, root.get(name), name)
+
+
 def begin_barrier(root: Storage, by: str, now_ms: int, lasts_ms: int) -> int:
     """Begin the next barrier; gives its number. RetryableError: another one is under way."""
     standing = newest_barrier(root)
     if standing.under_way:
-        name = names.barrier(standing.number)
-        before = unseal("barrier", BarrierRecord, root.get(name), name)
+        before = begun_barrier(root, standing.number)
         if now_ms < before.expires_ms:
             raise RetryableError(
                 f"barrier {before.number} of {before.by} is under way; try again when it has ended"
@@ -89,7 +96,30 @@ def end_barrier(
     return unseal("barrier", BarrierEndRecord, write_once(root, name, seal("barrier", record)), name)
 
 
-def barrier_ends(root: Storage) -> list[BarrierEndRecord]:
-    """What became of every barrier that has ended, oldest first."""
+def ending_of_barrier(root: Storage, number: int) -> BarrierEndRecord | None:
+    """What became of a barrier; None: it is under way, or there is none of this number any more."""
+    name = names.barrier_end(number)
+    try:
+        return unseal("barrier", BarrierEndRecord, root.get(name), name)
+    except ObjectMissing:
+        return None
+
+
+def complete_barriers(root: Storage, count: int) -> list[BarrierEndRecord]:
+    """The newest barriers that are complete, newest first."""
     ended = [entry.name for entry in root.list(names.BARRIERS) if entry.name.endswith("/ended")]
-    return [unseal("barrier", BarrierEndRecord, root.get(name), name) for name in ended]
+    found: list[BarrierEndRecord] = []
+    for name in reversed(ended):
+        if len(found) == count:
+            break
+        record = unseal("barrier", BarrierEndRecord, root.get(name), name)
+        if record.outcome == "complete":
+            found.append(record)
+    return found
+
+
+def forget_barriers(root: Storage) -> None:
+    """Remove the records of barriers that no part can be asked to go back to any more."""
+    newest = newest_barrier(root).number
+    found = [(entry.name, names.number_of(entry.name) or 0) for entry in root.list(names.BARRIERS)]
+    root.delete([name for name, number in found if number <= newest - BARRIERS_KEPT])

@@ -64,9 +64,11 @@ class Chain(History):
         self._retain = retain
         self._manifest_every = manifest_every
 
-    def commit(self, view: CheckpointView, record: CommitRecord) -> Committed | Adopted:
+    def commit(
+        self, view: CheckpointView, record: CommitRecord, keep_from: int | None = None
+    ) -> Committed | Adopted:
         """Append `record` to the chain whose end is `view`. Number, parent, manifest and retention are
-        filled in here.
+        filled in here. `keep_from`: from this commit on none is given up, however many there are.
 
         FencedOut: a newer leader exists; stop. UnknownOutcome: load again, the record may or may not be
         there. StorageError: nothing was written; try again.
@@ -75,7 +77,7 @@ class Chain(History):
         manifest = view.manifest
         if view.number + 1 - (names.number_of(manifest) or 0) >= self._manifest_every:
             manifest = self._write_manifest(view)
-        return self._append(view, replace(record, manifest=manifest))
+        return self._append(view, replace(record, manifest=manifest), keep_from)
 
     def rewind(self, head: Head, to: CommitNumber, *, term: int, run: str) -> Committed | Adopted:
         """Append a record that makes the state and positions of commit `to` hold again.
@@ -98,13 +100,16 @@ class Chain(History):
         record = replace(record, manifest=self._write_manifest(base), rewind_to=to)
         return self._append(base, record)
 
-    def _append(self, base: CheckpointView, draft: CommitRecord) -> Committed | Adopted:
+    def _append(
+        self, base: CheckpointView, draft: CommitRecord, keep_from: int | None = None
+    ) -> Committed | Adopted:
         number = base.number + 1
+        oldest = number - self._retain + 1
         record = replace(
             draft,
             number=number,
             parent=Parent(number=base.number, checksum=base.checksum),
-            retained_from=max(base.retained_from, draft.retained_from, number - self._retain + 1),
+            retained_from=max(base.retained_from, draft.retained_from, min(oldest, keep_from or oldest)),
         )
         data = seal("commit", record)
         view = fold(base, record, checksum(data))

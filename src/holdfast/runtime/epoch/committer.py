@@ -60,6 +60,8 @@ class Committer:
         self._snapshots_lock = threading.Lock()
         self._failed = self._unpublished = False
         self.view = view
+        self.keep_from: int | None = None
+        """From this commit on none is given up; None: as many are kept as the settings say."""
 
     def submit(self, outcomes: list[EpochOutcome], barrier: int = 0) -> None:
         """Commit these epochs as one. Waits while too many are in flight; raises what an earlier one failed
@@ -165,7 +167,7 @@ class Committer:
             raise
 
     def _append(self, record: CommitRecord) -> None:
-        done = self._checkpoint.chain.commit(self.view, record)
+        done = self._checkpoint.chain.commit(self.view, record, self.keep_from)
         if isinstance(done, Adopted):
             raise AdoptedOther(
                 f"commit {done.view.number} of term {done.view.term} came first; going on from it"

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from holdfast.checkpoint.chain.barriers import Standing, newest_barrier
+from holdfast.checkpoint.chain.barriers import Standing, complete_barriers, newest_barrier
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.clock import Clock
 from holdfast.connectors.contract import Json, SourceReader
@@ -37,8 +37,12 @@ class Alignment:
         clock: Clock,
         *,
         waits: bool,
+        keeps: int,
     ) -> None:
-        self._root, self._clock, self._waits = root, clock, waits
+        """`waits`: nothing is read behind a barrier before all inputs show it. `keeps`: so many complete
+        barriers can be gone back to."""
+        self._root, self._clock, self._waits, self._keeps = root, clock, waits, keeps
+        self._kept: frozenset[int] = frozenset()
         self._inputs = {uid: each for uid, each in readers.items() if isinstance(each, ChannelReader)}
         self._carried = max((place.number for place in view.barriers), default=0)
         self._standing = Standing(0, False)
@@ -58,6 +62,12 @@ class Alignment:
             reader.shows(wanted, positions[uid], exactly=self._waits) for uid, reader in self._inputs.items()
         ]
         return wanted if all(shown) else 0
+
+    def keep_from(self, view: CheckpointView) -> int | None:
+        """The oldest commit that is kept for a barrier: one that is under way, or one of the newest complete
+        ones. None: none is."""
+        wanted = {*self._kept, self._standing.number} if self._standing.under_way else self._kept
+        return min((place.commit for place in view.barriers if place.number in wanted), default=None)
 
     def carry(self, barrier: int) -> None:
         """A commit that carries it is under way."""
@@ -79,4 +89,7 @@ class Alignment:
         if self._looked is None or now - self._looked >= LOOK_SECONDS:
             # What cannot be read now is read later: the barrier waits, or is aborted.
             with suppress(StorageError):
-                self._standing, self._looked = newest_barrier(root), now
+                before, self._standing, self._looked = self._standing, newest_barrier(root), now
+                if self._keeps and before != self._standing:
+                    complete = complete_barriers(root, self._keeps)
+                    self._kept = frozenset(record.number for record in complete)

@@ -15,14 +15,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from holdfast.checkpoint.chain.barriers import begin_barrier, end_barrier
-from holdfast.checkpoint.chain.checkpoint import Checkpoint, find_job, read_job
+from holdfast.checkpoint.chain.checkpoint import Checkpoint, read_job
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.layout import read_layout
 from holdfast.checkpoint.chain.pins import pin, unpin
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.retention import Retention
-from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.checkpoint.savepoints.stored_savepoint import dispose_savepoint
 from holdfast.checkpoint.savepoints.take import take_savepoint
 from holdfast.checkpoint.store import names
@@ -30,8 +29,9 @@ from holdfast.checkpoint.store.envelope import seal
 from holdfast.checkpoint.store.records import LayoutRecord
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.clock import Clock
-from holdfast.errors import CorruptionError, HoldfastError, RestoreError, RetryableError
+from holdfast.errors import HoldfastError, RestoreError, RetryableError
 from holdfast.runtime.parts.channel_source import Position
+from holdfast.runtime.parts.coordinator import carrying
 from holdfast.runtime.parts.part_jobs import place_of_part
 from holdfast.runtime.savepoints.run_savepoints import refuse_target
 from holdfast.storage.contract import Storage
@@ -108,7 +108,7 @@ def _await_all(
     give_up = clock.monotonic() + align_seconds
     while len(commits) < len(parts):
         for name, storage in parts.items():
-            if name not in commits and (commit := _carrying(storage, number)) is not None:
+            if name not in commits and (commit := carrying(storage, number)) is not None:
                 now_ms = clock.now_ms()
                 expires_ms = now_ms + round(PIN_SECONDS * 1_000)
                 pin(History(storage), _pin_name(number), commit, by, now_ms, expires_ms)
@@ -120,20 +120,6 @@ def _await_all(
                 "given up; see that every part runs (`holdfast status`), and try again"
             )
         clock.sleep(LOOK_SECONDS)
-
-
-def _carrying(storage: Storage, number: int) -> int | None:
-    """The commit of a part that carries a barrier; the last one, of a part that has come to its end."""
-    if find_job(storage) is None:
-        return None
-    with contextlib.suppress(CorruptionError):
-        view = History(storage).load()
-        for place in view.barriers:
-            if place.number == number:
-                return place.commit
-        if view.ended and newest_ending(storage) is not None:
-            return view.number
-    return None
 
 
 def _copy(
