@@ -111,7 +111,7 @@ def rewind(storage: Storage, to: int, clock: Clock, *, not_running: bool = False
             f"the job is running; stop it (`holdfast stop --checkpoint {storage.url}`), then go back"
         )
     # Before the term is claimed: reading all of the state takes its time.
-    _refuse_unless_whole(storage, to)
+    refuse_unless_whole(storage, to)
     with brief_term(storage, leader.newest, clock) as (term, run):
         chain = Chain(storage, retain=RETAIN_ALL)
         head, _ = _end_of(chain)
@@ -156,7 +156,7 @@ def _retained(history: History, head: Head, to: int) -> CheckpointView:
         raise _damaged(to, str(damage)) from damage
 
 
-def _refuse_unless_whole(storage: Storage, to: int) -> None:
+def refuse_unless_whole(storage: Storage, to: int) -> None:
     """Read everything that a start from commit `to` will need."""
     history, problems = History(storage), list[str]()
     head, _ = _end_of(history)

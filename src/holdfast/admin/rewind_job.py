@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.admin.brief_term import look_for_leader
-from holdfast.admin.rewind import Outlook, Rewound, outlook, rewind
+from holdfast.admin.rewind import Outlook, Rewound, outlook, refuse_unless_whole, rewind
 from holdfast.checkpoint.chain.barriers import complete_barriers, ending_of_barrier
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.layout import read_layout
@@ -85,6 +85,8 @@ def rewind_job(root: str, barrier: int, clock: Clock, *, not_running: bool = Fal
             raise RestoreError(
                 f"part {name!r} is running; stop the job (`holdfast stop --checkpoint {root}`)"
             )
+    for name, storage in parts.items():
+        refuse_unless_whole(storage, wanted[name])
     return {
         name: rewind(storage, wanted[name], clock, not_running=not_running) for name, storage in parts.items()
     }
