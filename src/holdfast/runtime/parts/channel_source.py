@@ -76,6 +76,9 @@ class Position:
     def stored(self) -> Json:
         return [self.epoch, self.files]
 
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}" + (f" and {self.files} files of the next" if self.files else "")
+
 
 class ChannelReader:
     """An open channel, on the driver of the part that reads it."""
@@ -89,18 +92,12 @@ class ChannelReader:
     def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
         at, channel = Position.of(after), self._look()
         self._refuse_if_gone(at, channel)
-        unread = _unread(channel, at)
-        if not unread:
-            through, time = Position(channel.through), channel.time_after(channel.through)
-            moved = time is not None and time != channel.time_after(at.epoch)
-            return _slice(at, through, [], time) if moved and through > at else None
-        taken = _fitting(unread, max_rows)
-        end = _end(at, taken, unread[len(taken) :], channel.through)
-        return _slice(at, end, taken, channel.time_after(end.epoch))
+        return _next(at, channel, max_rows)
 
     def exhausted(self, after: Json | None) -> bool:
         channel = self._look()
-        return self._view.ended and Position.of(after) >= Position(channel.through)
+        # Epochs without rows may follow that are never read on their own.
+        return self._view.ended and _next(Position.of(after), channel, None) is None
 
     def frame(self, spark: SparkSession, slice: Slice) -> DataFrame:
         files, ddl = slice.detail["files"], frame_ddl(self._columns)
@@ -112,7 +109,8 @@ class ChannelReader:
         return spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(rows, ddl)
 
     def lag(self, after: Json | None) -> int | None:
-        return sum(file.rows for file in _unread(self._known(), Position.of(after)))
+        # As of now: a drain reads so many rows, and what was committed just before is among them.
+        return sum(file.rows for file in _unread(self._look(), Position.of(after)))
 
     def waiting(self, after: Json | None) -> Waiting:
         """What is not planned yet, as far as was seen when `next` last looked."""
@@ -145,12 +143,23 @@ class ChannelReader:
                 f"checkpoint has read it up to epoch {at.epoch}: it is older than what part {self._part!r} "
                 "was told; restore a newer copy of it, or go back with the whole job to a common barrier"
             )
-        if at.epoch > channel.through:
+        if at > Position(channel.through):
             raise RestoreError(
-                f"this checkpoint has read channel {self._channel!r} up to epoch {at.epoch}, and part "
+                f"this checkpoint has read channel {self._channel!r} up to {at}, and part "
                 f"{self._part!r} has come to epoch {channel.through}: its checkpoint is another or an older "
                 "one; restore both parts from copies of the same time"
             )
+
+
+def _next(at: Position, channel: Channel, max_rows: int | None) -> Slice | None:
+    unread = _unread(channel, at)
+    if not unread:
+        through, time = Position(channel.through), channel.time_after(channel.through)
+        moved = time is not None and time != channel.time_after(at.epoch)
+        return _slice(at, through, [], time) if moved and through > at else None
+    taken = _fitting(unread, max_rows)
+    end = _end(at, taken, unread[len(taken) :], channel.through)
+    return _slice(at, end, taken, channel.time_after(end.epoch))
 
 
 def _unread(channel: Channel, at: Position) -> list[SentFile]:
