@@ -173,6 +173,9 @@ def savepoint_manifest(view: CheckpointView) -> Manifest:
         snapshots=tuple(snapshots),
         deltas=tuple(deltas),
         staged=(),
+        sent=(),
+        # What is in channels is output, too: a reader that has not read it is told that it is gone.
+        channels={uid: replace(state, released=state.through) for uid, state in manifest.channels.items()},
         published_through={},
         rows_through={},
         retained_from=1,
