@@ -143,7 +143,7 @@ class EpochLoop:
             self._committer.publish_recovered()
             ending = self._loop()
             self._save_keys(everything=True)
-            self._committer.record_published(ended=self._has_read_all(ending))
+            self._committer.record_published(self._has_read_all(ending), self._shards)
             clean = True
         finally:
             self._snapshotter.close()

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 from holdfast.checkpoint.chain.commits import Adopted
 from holdfast.checkpoint.chain.live_files import with_lists
@@ -75,24 +76,26 @@ class Committer:
         self.check(COMMITS_IN_FLIGHT - 1)
         self._pending.append(self._commits.submit(self._commit_news, shards))
 
-    def record_published(self, ended: bool = False) -> None:
+    def record_published(self, ended: bool = False, shards: int = 0) -> None:
         """Once everything given before is published, commit that it is, so that the next run has nothing to
         publish, whatever becomes of the sinks until then. `ended`: and that the channels have come to their
-        end."""
+        end, if there never was anything in them, too. `shards`: what the job runs with."""
         self.check(0)
         recorded, ended = self.view.published_through, ended and bool(self._outlets.nodes)
         if ended or any(epoch > recorded.get(uid, 0) for uid, epoch in self._publishing.through.items()):
-            self._pending.append(self._commits.submit(self._commit_news, [], ended))
+            self._pending.append(self._commits.submit(self._commit_news, [], ended, shards))
 
-    def _commit_news(self, shards: list[UncoordinatedShard], ended: bool = False) -> None:
+    def _commit_news(
+        self, shards: list[UncoordinatedShard], ended: bool = False, parallelism: int = 0
+    ) -> None:
         """Commit what there is to say without an epoch."""
-        if self._failed or not self.view.number:
+        if self._failed or not (self.view.number or ended):
             return
         with self._ending_with_a_failure():
             self._permit.await_commit()
             self._append(
                 news(
-                    self.view,
+                    replace(self.view, parallelism=self.view.parallelism or parallelism),
                     term=self._context.term,
                     run=self._context.run,
                     published_through=self._publishing.through,
