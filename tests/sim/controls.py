@@ -174,7 +174,9 @@ class _NumberedByEpoch(Chain):
             view = self._folded(view, record)
         return view
 
-    def commit(self, view: CheckpointView, record: CommitRecord) -> Committed | Adopted:
+    def commit(
+        self, view: CheckpointView, record: CommitRecord, keep_from: int | None = None
+    ) -> Committed | Adopted:
         number = record.last_epoch
         parent = Parent(number=view.number, checksum="")
         record = msgspec.structs.replace(record, number=number, parent=parent)

@@ -155,7 +155,7 @@ class EpochLoop:
             self._committer.publish_recovered()
             ending = self._loop()
             self._save_keys(everything=True)
-            self._committer.record_published(ended=self._has_read_all(ending))
+            self._committer.record_published(self._has_read_all(ending), self._shards)
             clean = True
         finally:
             self._snapshotter.close()
@@ -214,7 +214,7 @@ class EpochLoop:
         self._committer.keep_from = self._alignment.keep_from(self._committer.view)
         if barrier := self._alignment.next(self._planner.positions):
             pending, self._pending = self._pending, []
-            self._committer.submit(pending, barrier)
+            self._committer.submit(pending, barrier, self._shards)
             self._alignment.carry(barrier)
             self._barrier = self._context.clock.monotonic()
             if self._context.wishes.ending_at_barrier.is_set():

@@ -185,6 +185,7 @@ def savepoint_manifest(view: CheckpointView) -> Manifest:
         rows_through={},
         retained_from=1,
         sent=(),
+        # What is in channels is output, too: a reader that has not read it is told that it is gone.
         channels={uid: _emptied(state, view.last_epoch) for uid, state in manifest.channels.items()},
         barriers=(),
     )

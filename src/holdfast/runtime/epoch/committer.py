@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
-from msgspec.structs import replace
+from msgspec.structs import replace as changed
 
 from holdfast.checkpoint.chain.commits import Adopted
 from holdfast.checkpoint.chain.live_files import with_lists
@@ -63,15 +64,16 @@ class Committer:
         self.keep_from: int | None = None
         """From this commit on none is given up; None: as many are kept as the settings say."""
 
-    def submit(self, outcomes: list[EpochOutcome], barrier: int = 0) -> None:
+    def submit(self, outcomes: list[EpochOutcome], barrier: int = 0, shards: int = 0) -> None:
         """Commit these epochs as one. Waits while too many are in flight; raises what an earlier one failed
         with. `barrier`: of the whole job, that falls after them; there may be none of them then.
+        `shards`: what the job runs with.
         """
         self.check(COMMITS_IN_FLIGHT - 1)
         if outcomes:
             self._pending.append(self._commits.submit(self._commit, outcomes, barrier))
         else:
-            self._pending.append(self._commits.submit(self._commit_news, [], barrier=barrier))
+            self._pending.append(self._commits.submit(self._commit_news, [], False, shards, barrier))
 
     def publish(self, outcomes: list[EpochOutcome]) -> None:
         """Publish these epochs, after those given before."""
@@ -82,24 +84,30 @@ class Committer:
         self.check(COMMITS_IN_FLIGHT - 1)
         self._pending.append(self._commits.submit(self._commit_news, shards))
 
-    def record_published(self, ended: bool = False) -> None:
+    def record_published(self, ended: bool = False, shards: int = 0) -> None:
         """Once everything given before is published, commit that it is, so that the next run has nothing to
         publish, whatever becomes of the sinks until then. `ended`: and that the channels have come to their
-        end."""
+        end, if there never was anything in them, too. `shards`: what the job runs with."""
         self.check(0)
         recorded, ended = self.view.published_through, ended and bool(self._outlets.nodes)
         if ended or any(epoch > recorded.get(uid, 0) for uid, epoch in self._publishing.through.items()):
-            self._pending.append(self._commits.submit(self._commit_news, [], ended))
+            self._pending.append(self._commits.submit(self._commit_news, [], ended, shards))
 
-    def _commit_news(self, shards: list[UncoordinatedShard], ended: bool = False, barrier: int = 0) -> None:
+    def _commit_news(
+        self,
+        shards: list[UncoordinatedShard],
+        ended: bool = False,
+        parallelism: int = 0,
+        barrier: int = 0,
+    ) -> None:
         """Commit what there is to say without an epoch."""
-        if self._failed or not (self.view.number or barrier):
+        if self._failed or not (self.view.number or ended or barrier):
             return
         with self._ending_with_a_failure():
             self._permit.await_commit()
             self._append(
                 news(
-                    self.view,
+                    replace(self.view, parallelism=self.view.parallelism or parallelism),
                     term=self._context.term,
                     run=self._context.run,
                     published_through=self._publishing.through,
@@ -151,7 +159,7 @@ class Committer:
             if self._guarantee is Guarantee.AT_LEAST_ONCE:
                 self._publish(outcomes, Recipients.REPEATING)
             self._permit.await_commit()
-            self._append(replace(self._record(outcomes), barrier=barrier))
+            self._append(changed(self._record(outcomes), barrier=barrier))
             if self._guarantee is not Guarantee.AT_MOST_ONCE:
                 self.publish(outcomes)
             self._tell()

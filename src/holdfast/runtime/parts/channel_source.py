@@ -17,12 +17,14 @@ import pyarrow as pa
 from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.checkpoint import find_job
 from holdfast.checkpoint.chain.history import DamagedChain, History, NewestCommit
+from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.store.records import Extent, Json, SentFile
 from holdfast.clock import SystemClock
 from holdfast.connectors.contract import Slice, Waiting
 from holdfast.errors import InputVanished, RestoreError, RetryableError
+from holdfast.ids import EpochId
 from holdfast.state.encoding.types import frame_ddl
 from holdfast.storage.urls import open_storage
 from holdfast.tasks.messages import Payload
@@ -77,6 +79,14 @@ class Position:
     def stored(self) -> Json:
         return [self.epoch, self.files]
 
+    @property
+    def newest(self) -> int:
+        """The newest epoch that anything was read of."""
+        return self.epoch + (1 if self.files else 0)
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}" + (f" and {self.files} files of the next" if self.files else "")
+
 
 class ChannelReader:
     """An open channel, on the driver of the part that reads it."""
@@ -93,29 +103,21 @@ class ChannelReader:
         at, channel = Position.of(after), self._look()
         self._refuse_if_gone(at, channel)
         held = [place.epoch for place in self._view.barriers if self.holds_at(place.number)]
-        through = min([channel.through, *held])
-        unread = [file for file in _unread(channel, at) if file.epoch <= through]
-        if not unread:
-            end, time = Position(through), channel.time_after(through)
-            # A barrier falls after whole epochs, also after those that have no rows.
-            moves = bool(held) or (time is not None and time != channel.time_after(at.epoch))
-            return _slice(after, end, [], time) if moves and end > at else None
-        taken = _fitting(unread, max_rows)
-        end = _end(at, taken, unread[len(taken) :], through)
-        return _slice(after, end, taken, channel.time_after(end.epoch))
+        return _next(after, channel, max_rows, min(held, default=None))
 
     def shows(self, barrier: int, after: Json | None, *, exactly: bool) -> bool:
         """Whether a barrier falls at this position, or, unless `exactly`, before it."""
         place = next((each for each in self._view.barriers if each.number == barrier), None)
-        # What has come to its end shows every barrier there.
-        falls = place.epoch if place is not None else self._known().through if self._view.ended else None
-        if falls is None:
-            return False
-        return Position.of(after) == Position(falls) or (not exactly and Position.of(after) > Position(falls))
+        if place is None:
+            # What has come to its end shows every barrier there.
+            return self._view.ended and _next(after, self._known(), None) is None
+        at, falls = Position.of(after), Position(place.epoch)
+        return at == falls or (not exactly and at > falls)
 
     def exhausted(self, after: Json | None) -> bool:
         channel = self._look()
-        if not self._view.ended or Position.of(after) < Position(channel.through):
+        # Epochs without rows may follow that are never read on their own.
+        if not self._view.ended or _next(after, channel, None) is not None:
             return False
         # A leader that has begun since then may read more.
         return newest_ending(self._history.storage) is not None
@@ -130,7 +132,8 @@ class ChannelReader:
         return spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(rows, ddl)
 
     def lag(self, after: Json | None) -> int | None:
-        return sum(file.rows for file in _unread(self._known(), Position.of(after)))
+        # As of now: a drain reads so many rows, and what was committed just before is among them.
+        return sum(file.rows for file in _unread(self._look(), Position.of(after)))
 
     def waiting(self, after: Json | None) -> Waiting:
         """What is not planned yet, as far as was seen when `next` last looked."""
@@ -163,12 +166,33 @@ class ChannelReader:
                 f"checkpoint has read it up to epoch {at.epoch}: it is older than what part {self._part!r} "
                 "was told; restore a newer copy of it, or go back with the whole job to a common barrier"
             )
-        if at.epoch > channel.through:
+        if at > Position(channel.through):
+            if Plans(self._history.storage).next_attempt(EpochId(at.newest)) > 1:
+                raise RetryableError(
+                    f"this checkpoint has read channel {self._channel!r} up to {at}, and part {self._part!r} "
+                    f"has lost what came after epoch {channel.through} and computes it again; wait for it"
+                )
             raise RestoreError(
-                f"this checkpoint has read channel {self._channel!r} up to epoch {at.epoch}, and part "
+                f"this checkpoint has read channel {self._channel!r} up to {at}, and part "
                 f"{self._part!r} has come to epoch {channel.through}: its checkpoint is another or an older "
                 "one; restore both parts from copies of the same time"
             )
+
+
+def _next(
+    after: Json | None, channel: Channel, max_rows: int | None, held: int | None = None
+) -> Slice | None:
+    """`held`: the epoch after which a barrier is waited at; None: none is."""
+    at, through = Position.of(after), min(channel.through, channel.through if held is None else held)
+    unread = [file for file in _unread(channel, at) if file.epoch <= through]
+    if not unread:
+        end, time = Position(through), channel.time_after(through)
+        # A barrier falls after whole epochs, also after those that have no rows.
+        moves = held is not None or (time is not None and time != channel.time_after(at.epoch))
+        return _slice(after, end, [], time) if moves and end > at else None
+    taken = _fitting(unread, max_rows)
+    end = _end(at, taken, unread[len(taken) :], through)
+    return _slice(after, end, taken, channel.time_after(end.epoch))
 
 
 def _unread(channel: Channel, at: Position) -> list[SentFile]:
