@@ -30,7 +30,13 @@ from holdfast.graph.job_graph import (
 from holdfast.state.encoding.types import type_ddl
 
 TIME_MAX_US = 1 << 61
-"""Times further from 1970 than this (about 73,000 years) are in no window: rows that have one are late."""
+"""Times further from 1970 than this (about 73,000 years) are in no window: rows that have one are late. No
+watermark is further either: whatever is reckoned from one fits a long."""
+
+
+def bounded(watermark_us: int) -> int:
+    """A watermark, or the last or first that there is where it is beyond these."""
+    return min(max(watermark_us, -TIME_MAX_US), TIME_MAX_US)
 
 
 def watermarks_of(node: StreamNode) -> tuple[WatermarkNode, ...]:

@@ -2,7 +2,7 @@
 
 The watermark of epoch N follows from the rows of the epochs before N: the newest time of each source, less
 its delay, and of these the smallest. It is written into the plan: every run of the epoch judges alike.
-Always true: it never goes back. What is not known leaves it where it is, which is safe: it closes later.
+Always true: it never goes back, and is never beyond what `bounded` allows. What is not known leaves it where it is, which is safe: it closes later.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import PartitionTime, PlannedWatermark, PlanRecord
 from holdfast.clock import duration_ms
-from holdfast.graph.event_time import source_of, watermark_nodes, watermarks_of
+from holdfast.graph.event_time import bounded, source_of, watermark_nodes, watermarks_of
 from holdfast.graph.job_graph import Graph
 from holdfast.state.contract import NextDue
 
 SourceTimes = Mapping[str, Mapping[str, int | None]]
 """Source uid -> partition ("": the source has none) -> the newest event time in some rows, in µs since 1970;
 None: they hold none."""
-FIRST_US = -(1 << 63)
-"""The earliest time that a timestamp can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ class Watermarks:
             uid: dict(view.event_times.get(uid, {})) for uid in self._sources
         }
         self._reached: dict[str, int] = {
-            uid: at for uid, at in view.watermarks.items() if uid in self._followed
+            uid: bounded(at) for uid, at in view.watermarks.items() if uid in self._followed
         }
         """Operator uid -> the watermark of the newest plan."""
         self._waiting: dict[str, frozenset[str] | None] = {}
@@ -90,7 +88,8 @@ class Watermarks:
         """This plan is followed."""
         for uid, mark in plan.watermarks.items():
             if mark.now_us is not None and uid in self._followed:
-                self._reached[uid] = max(mark.now_us, self._reached.get(uid, mark.now_us))
+                now_us = bounded(mark.now_us)
+                self._reached[uid] = max(now_us, self._reached.get(uid, now_us))
         for known in self._times.values():
             # From now on it is counted how long a source has been silent that never had a row.
             if not known:
@@ -112,7 +111,7 @@ class Watermarks:
         # Of the newest time less the delay, rows may still come: times before it are complete.
         marks = [
             _Mark(
-                None if each.newest_us is None else max(each.newest_us - delay_us - 1, FIRST_US),
+                None if each.newest_us is None else bounded(each.newest_us - delay_us - 1),
                 idle=self._is_idle(uid, name, each, now_ms),
             )
             for name, each in self._partitions(uid).items()

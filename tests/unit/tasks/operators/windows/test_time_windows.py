@@ -237,3 +237,23 @@ def test_a_time_that_no_window_can_hold_is_late(window: Any, at: int) -> None:
     told = run.epoch_of([], time(None, 100, closing=True))
     starts = told.outputs[""]["window_start"].cast(pa.int64()).to_pylist()
     assert {start < 0 for start in starts} == {True, False}
+
+
+@pytest.mark.parametrize("window", [tumbling("1d"), sliding("2d", every="7s"), session("1d")])
+@pytest.mark.parametrize("lateness", [None, "30d"])
+@pytest.mark.parametrize("at", [(1 << 63) - 2, (1 << 63) - 10 * S, -(1 << 63), -(1 << 63) + 1])
+def test_a_watermark_near_the_ends_of_what_a_timestamp_holds_closes_all_or_nothing(
+    window: Any, lateness: str | None, at: int
+) -> None:
+    """One row with such a time is enough to bring it there; the job has to go on."""
+    run = harness(window, allowed_lateness=lateness)
+    run.epoch_of(rows(1, user="ann"), time(None, None))
+    told = [run.epoch_of([], EventTime(before, at)) for before in (None, at)]
+    windows = [result.outputs[""].num_rows > 0 for result in told]
+    assert windows == [at > 0, False]
+    assert (run.state.entries == {}) == (at > 0)
+    state: Any = run.state
+    found = next_due(run.function, run.layout, ALL_GROUPS, state, EventTime(at, at))
+    assert found is not None
+    assert (found.event_us is None) == (at > 0)
+    assert run.epoch_of(rows(1), EventTime(at, at)).outputs[LATE_ROWS].num_rows == (at > 0)
