@@ -206,6 +206,9 @@ def test_a_sum_that_overflows_names_the_key() -> None:
         (tumbling("0s"), "no time at all"),
         (tumbling("-5s"), "negative"),
         (tumbling("soon"), "not a duration"),
+        (tumbling("100000000d"), "longer than 73,000 years"),
+        (session("9" * 400 + "d"), "longer than 73,000 years"),
+        (Windowed(tumbling("1m"), "ts", Aggregation({}), "100000000d"), "allowed_lateness: '100000000d' is"),
         (sliding("5s", every="10s"), "leave rows out"),
         (sliding("1h", every="7ms"), "panes"),
         (tumbling(5), "not text"),  # type: ignore[arg-type]
