@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -260,3 +261,17 @@ def test_a_watermark_near_the_ends_of_what_a_timestamp_holds_closes_all_or_nothi
     assert found is not None
     assert (found.event_us is None) == (at > 0)
     assert run.epoch_of(rows(1), EventTime(at, at)).outputs[LATE_ROWS].num_rows == (at > 0)
+
+
+@pytest.mark.parametrize("window", [tumbling("10s"), sliding("10s", every="5s"), session("10s")])
+def test_with_a_longer_lateness_what_was_kept_is_let_go_of_when_that_ends(window: Any) -> None:
+    run = harness(window, allowed_lateness="10s")
+    run.epoch_of(rows(0), time(None, None))
+    assert run.epoch_of([], time(None, 12)).outputs[""].num_rows > 0
+    run.function = replace(run.function, allowed_lateness="100s")
+    for before, now in ((12, 20), (20, 109)):
+        run.epoch_of([], time(before, now))
+        assert due(run, now) == 110
+    run.epoch_of([], time(109, 110))
+    assert run.state.entries == {}
+    assert run.epoch_of(rows(0), time(110, 110)).outputs[LATE_ROWS].num_rows == 1
