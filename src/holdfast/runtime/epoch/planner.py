@@ -129,7 +129,9 @@ class Planner:
         source. Waits until recorded plans are used up, because they come before anything new.
         """
         if self._ends is None and not self._recorded:
-            self._ends = _Ends(self.readers, self.positions, self._time.now_ms(), fixed)
+            now_ms = self._time.now_ms()
+            self._ends = _Ends(self.readers, self.positions, now_ms, fixed)
+            self.watermarks.looks_no_further(now_ms)
 
     def news(self) -> list[str]:
         """What the sources have to say since this was last asked."""

@@ -58,6 +58,12 @@ class Watermarks:
         }
         """Operator uid -> the watermark of the newest plan."""
         self._waiting: dict[str, frozenset[str] | None] = {}
+        self._looked_until_ms: int | None = None
+
+    def looks_no_further(self, now_ms: int) -> None:
+        """From now on sources are asked for what they have at this time and no more: how long one that is
+        read to its end has nothing is not known, and none falls silent."""
+        self._looked_until_ms = now_ms
 
     def looked(self, waiting: Mapping[str, frozenset[str] | None]) -> None:
         """The sources were asked for rows: which of their partitions had some. None: the source has no
@@ -129,6 +135,8 @@ class Watermarks:
         idle_ms, waiting = self._sources[uid].idle_ms, self._waiting.get(uid, frozenset())
         # However long an epoch takes: what has rows that wait to be read has not fallen silent.
         silent = waiting is not None and name not in waiting
+        if self._looked_until_ms is not None:
+            now_ms = min(now_ms, self._looked_until_ms)
         return silent and idle_ms is not None and now_ms - partition.seen_ms > idle_ms
 
     def idle_sources(self, now_ms: int) -> list[str]:

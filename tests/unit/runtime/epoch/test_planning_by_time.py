@@ -239,6 +239,32 @@ def test_a_source_that_has_rows_or_was_not_asked_is_waited_for_however_long_it_w
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("silent_ms", "reached_us"), [(0, 49_999_999), (600_001, 3_590_000_000 - 1)])
+def test_a_source_that_a_drain_has_read_to_its_end_is_waited_for_unless_it_was_idle_before(
+    tmp_path: Path, silent_ms: int, reached_us: int
+) -> None:
+    """Rows that came to it since then wait there unseen: they would be late in the next run."""
+    clock = ManualClock(60_000 + silent_ms)
+    view = CheckpointView(
+        number=1,
+        last_epoch=4,
+        positions={"s0": 0, "s1": 3},
+        event_times={uid: {"": PartitionTime(newest_us=60_000_000, seen_ms=60_000)} for uid in ("s0", "s1")},
+        watermarks={"op": 49_999_999},
+        clock_ms=60_000,
+    )
+    made = planner(tmp_path, rows=3, sources=2, view=view, clock=clock, idle_after="10m")
+    made.end_here({})
+    marks = []
+    for _ in range(3):
+        plan = made.next(1, 0)
+        assert plan is not None
+        marks.append(plan.watermarks["op"].now_us)
+        seen(made, plan, 3_600_000_000)
+        clock.advance(timedelta(hours=1))
+    assert marks == [49_999_999, reached_us, reached_us]
+
+
 def test_plans_that_differ_in_event_time_alone_are_different_input(tmp_path: Path) -> None:
     made = planner(tmp_path, rows=1)
     plan = made.next(1, 0)
