@@ -140,7 +140,9 @@ def micros_sql(time: str, naive: bool) -> str:
     # no such time, and gives that of an hour later.
     days = f"datediff(cast({time} as date), date'1970-01-01')"
     minutes = f"(({days} * 24L + hour({time})) * 60L + minute({time}))"
-    return f"({minutes} * 60000000L + cast(extract(second from {time}) * 1000000 as bigint))"
+    # In two halves: the first minute that there is begins before the first time that a long can hold.
+    seconds = f"cast(extract(second from {time}) * 1000000 as bigint)"
+    return f"({minutes} * 30000000L + {seconds} + {minutes} * 30000000L)"
 
 
 def no_timestamp(column: str, schema: pa.Schema) -> tuple[str, str] | None:
