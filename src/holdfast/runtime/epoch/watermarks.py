@@ -2,7 +2,8 @@
 
 The watermark of epoch N follows from the rows of the epochs before N: the newest time of each source, less
 its delay, and of these the smallest. It is written into the plan: every run of the epoch judges alike.
-Always true: it never goes back, and is never beyond what `bounded` allows. What is not known leaves it where it is, which is safe: it closes later.
+Always true: it never goes back, and is never beyond what `bounded` allows. What is not known leaves it where
+it is, which is safe: it closes later.
 """
 
 from __future__ import annotations
