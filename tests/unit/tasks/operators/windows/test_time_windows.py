@@ -156,15 +156,41 @@ def test_early_results_of_the_windows_that_have_changed() -> None:
     ]  # fmt: skip
 
 
-def test_early_results_may_be_given_up_and_taken_up_again() -> None:
-    def declared(**settings: Any) -> Any:
-        job = hf.Job("early")
-        source = job.source(hf.MemorySource([], schema="user string, ts timestamp, value long"), uid="rows")
-        keyed = source.watermark("ts", delay="1s").key_by("user")
-        keyed.window(tumbling("10s"), on="ts", **settings).aggregate(uid="op", n=count(), total=sum("value"))
-        (node,) = (each for each in job.graph().nodes if isinstance(each, OperatorNode))
-        return declaration(node, harness(**settings).layout)
+def declared(window: Any = None, **settings: Any) -> Any:
+    """What a job says of the windows that `harness` runs."""
+    job = hf.Job("early")
+    source = job.source(hf.MemorySource([], schema="user string, ts timestamp, value long"), uid="rows")
+    keyed = source.watermark("ts", delay="1s").key_by("user")
+    windowed = keyed.window(window or tumbling("10s"), on="ts", **settings)
+    windowed.aggregate(uid="op", n=count(), total=sum("value"))
+    (node,) = (each for each in job.graph().nodes if isinstance(each, OperatorNode))
+    return declaration(node, harness(window, **settings).layout)
 
+
+@pytest.mark.parametrize("window", [tumbling("10s"), session("10s")])
+def test_a_longer_lateness_is_refused_since_windows_were_let_go_of(window: Any) -> None:
+    """The row would be in time, and its window told with nothing else in it: as the newest revision."""
+    lineage = declared(window, allowed_lateness="3s").begun
+    longer = declared(window, allowed_lateness="1m")
+    (problem,) = evolve(lineage, longer, allow_dropped_state=False).problems
+    assert "holds windows for 3000 ms after they closed, and allowed_lateness is 60000 ms now" in problem
+    accepted = evolve(lineage, longer, allow_dropped_state=True)
+    assert accepted.problems == ()
+    shorter = evolve(accepted.lineage, declared(window), allow_dropped_state=False)
+    assert shorter.problems == ()
+    assert evolve(shorter.lineage, longer, allow_dropped_state=False).problems != ()
+
+
+def test_windows_of_which_no_lateness_is_stored_take_any() -> None:
+    begun = declared().begun
+    (generation,) = begun.generations
+    known = {id: {name: told for name, told in each.items() if name != "(lateness)"}
+             for id, each in generation.aggregates.items()}  # fmt: skip
+    older = replace(begun, generations=(replace(generation, aggregates=known),))
+    assert evolve(older, declared(allowed_lateness="1m"), allow_dropped_state=False).problems == ()
+
+
+def test_early_results_may_be_given_up_and_taken_up_again() -> None:
     run, without, lineage = harness(emit_every="1s"), harness(), declared(emit_every="1s").begun
     run.epoch_of(rows(1), time(None, None), clock_ms=10_300)
     evolved = evolve(lineage, declared(), allow_dropped_state=False)
