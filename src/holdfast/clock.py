@@ -36,11 +36,14 @@ class SystemClock:
         time.sleep(seconds)
 
 
+DURATION_MAX_MS = (1 << 61) // 1_000
+"""About 73,000 years, in µs: a time and several durations together fit a long."""
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def duration_ms(text: str) -> int:
-    """Read a duration such as `500ms`, `5s`, `2m`, `1h` or `7d`. DefinitionError: it is none, or negative."""
+    """Read a duration such as `500ms`, `5s`, `2m`, `1h` or `7d`. DefinitionError: it is none, negative, or
+    longer than `DURATION_MAX_MS`."""
     if text.lstrip().startswith("-"):
         raise DefinitionError(f"{text!r} is negative; give a duration such as '10s'")
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
@@ -48,4 +51,7 @@ def duration_ms(text: str) -> int:
         raise DefinitionError(
             f"{text!r} is not a duration; write a number and a unit, such as '500ms', '5s' or '2m'"
         )
-    return int(float(match[1]) * _UNITS_MS[match[2]])
+    ms = float(match[1]) * _UNITS_MS[match[2]]
+    if ms > DURATION_MAX_MS:
+        raise DefinitionError(f"{text!r} is longer than 73,000 years; give a shorter duration such as '365d'")
+    return int(ms)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -341,15 +342,20 @@ def test_a_time_without_a_zone_is_the_same_whatever_the_zone_of_the_session(
         datetime(2026, 3, 8, 2, 30), datetime(2026, 11, 1, 1, 30), datetime(1582, 10, 10), datetime.min,
         datetime(1969, 12, 31, 23, 59, 59, 999_999), datetime.max,
     ]  # fmt: skip
+    ends = [-(1 << 63), -(1 << 63) + 59_999_999, -(1 << 63) + 60_000_000, (1 << 63) - 1]
+    edges = pa.table({"at": pa.array(ends, pa.timestamp("us"))})
     before = spark.conf.get("spark.sql.session.timeZone")
     assert before is not None
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
         frame = spark.createDataFrame([(at,) for at in times], "`at.local` timestamp_ntz")
         found = [row[0] for row in frame.selectExpr(micros_sql("`at.local`", naive=True)).collect()]
+        at = spark.createDataFrame(edges, "at timestamp_ntz")
+        found_edges = [row[0] for row in at.selectExpr(micros_sql("at", naive=True)).collect()]
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
     assert found == [(at - datetime(1970, 1, 1)) // timedelta(microseconds=1) for at in times]
+    assert found_edges == edges["at"].cast(pa.int64()).to_pylist()
 
 
 class Topic(hf.MemorySource):

@@ -111,3 +111,24 @@ def test_a_job_whose_input_ended_goes_on_with_new_rows(spark: SparkSession, tmp_
         newest[key] = max(newest.get(key, now), now)
     counted = Counter((user, floor(at, 10)) for user, at, _ in rows)
     assert {key: n for key, (_, n) in newest.items()} == dict(counted)
+
+
+@pytest.mark.parametrize("type", ["timestamp", "timestamp_ntz"])
+def test_the_first_and_the_last_time_there_is_end_no_job(
+    spark: SparkSession, tmp_path: Path, type: str
+) -> None:
+    """What stands for no time in other systems. The first is late; after the last everything is."""
+    first, last, second = -(1 << 63), (1 << 63) - 1, 1_000_000
+    rows = [(at,) for at in (0, first, 21 * second, 42 * second, last, 63 * second, 84 * second)]
+    counts, late = hf.MemorySink(), hf.MemorySink()
+    job = hf.Job("edges")
+    given = job.source(hf.MemorySource(rows, schema="micros long"), uid="rows").transform(
+        lambda df: df.selectExpr("micros", "1 as one", f"cast(timestamp_micros(micros) as {type}) as ts")
+    )
+    per_window = given.watermark("ts", delay="4s").key_by("one").window(hf.tumbling("10s"), on="ts")
+    counted = per_window.aggregate(uid="counts", n=hf.count())
+    counted.transform(lambda df: df.selectExpr("n")).sink(counts, uid="out")
+    counted.late().transform(lambda df: df.selectExpr("micros")).sink(late, uid="late")
+    run(job, spark, tmp_path, until="exhausted", max_rows_per_epoch=1, parallelism=1)
+    assert counts.rows() == [(1,)] * 4
+    assert sorted(late.rows()) == [(first,), (84 * second,), (last,)]

@@ -30,7 +30,13 @@ from holdfast.graph.job_graph import (
 from holdfast.state.encoding.types import type_ddl
 
 TIME_MAX_US = 1 << 61
-"""Times further from 1970 than this (about 73,000 years) are in no window: rows that have one are late."""
+"""Times further from 1970 than this (about 73,000 years) are in no window: rows that have one are late. No
+watermark is further either: whatever is reckoned from one fits a long."""
+
+
+def bounded(watermark_us: int) -> int:
+    """A watermark, or the last or first that there is where it is beyond these."""
+    return min(max(watermark_us, -TIME_MAX_US), TIME_MAX_US)
 
 
 def watermarks_of(node: StreamNode) -> tuple[WatermarkNode, ...]:
@@ -134,7 +140,9 @@ def micros_sql(time: str, naive: bool) -> str:
     # no such time, and gives that of an hour later.
     days = f"datediff(cast({time} as date), date'1970-01-01')"
     minutes = f"(({days} * 24L + hour({time})) * 60L + minute({time}))"
-    return f"({minutes} * 60000000L + cast(extract(second from {time}) * 1000000 as bigint))"
+    # In two halves: the first minute that there is begins before the first time that a long can hold.
+    seconds = f"cast(extract(second from {time}) * 1000000 as bigint)"
+    return f"({minutes} * 30000000L + {seconds} + {minutes} * 30000000L)"
 
 
 def no_timestamp(column: str, schema: pa.Schema) -> tuple[str, str] | None:

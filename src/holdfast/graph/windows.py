@@ -18,7 +18,7 @@ from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.window_functions import Reduction, WindowProcess
 from holdfast.state.encoding.layout import TIME_AND_NUMBER, TIME_TYPE, StateField, StateKind
-from holdfast.state.files.evolution import WINDOW_KEPT
+from holdfast.state.files.evolution import LATENESS_KEPT, WINDOW_KEPT
 
 PANES, EMISSIONS, SESSIONS, CLOSINGS, COUNTED = "panes", "emissions", "sessions", "closings", "counted"
 """The states of operators over windows: what is kept of each pane, and which keys have early results due; the
@@ -171,8 +171,11 @@ class Windowed:
 
     @property
     def computed(self) -> dict[str, str]:
-        """What the stored state is of: field -> aggregate, and the windows themselves."""
-        return {**self.computation.computed, WINDOW_KEPT: str(self.window)}
+        """What the stored state is of: field -> aggregate, the windows themselves, and how long they stay."""
+        kept = {**self.computation.computed, WINDOW_KEPT: str(self.window)}
+        if isinstance(self.window, CountWindow):
+            return kept
+        return {**kept, LATENESS_KEPT: str(self.lateness_us // 1_000)}
 
     @property
     def state(self) -> str:

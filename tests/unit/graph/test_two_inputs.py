@@ -160,6 +160,7 @@ def test_a_join_says_its_columns_without_spark() -> None:
             "within=('5m', '-5m') ends before it begins; give the smaller bound first",
         ),
         ({"within": ("5", "6m")}, "within: '5' is not a duration; write a number and a unit"),
+        ({"within": ("0s", "100000000d")}, "within: '100000000d' is longer than 73,000 years; give"),
         ({"how": "outer"}, "how='outer' is not known; say how='full'"),
         ({"on": "at"}, "column 'at' of the left stream is long, not timestamp; make one with transform"),
         (

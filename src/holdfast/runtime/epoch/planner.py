@@ -14,6 +14,7 @@ from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord, Ta
 from holdfast.connectors.contract import (
     EndingReader,
     PartitionedReader,
+    PartitionedSource,
     Slice,
     SourceReader,
     TellingReader,
@@ -50,6 +51,7 @@ class Planner:
         self._read_rows = True
         """Whether the newest plan reads any, as far as is known."""
         sources = context.program.graph.sources
+        self._partitioned = {node.uid for node in sources if isinstance(node.source, PartitionedSource)}
         self._ends: _Ends | None = None
         self.epoch = view.last_epoch
         self.positions: dict[str, Json] = {node.uid: view.positions.get(node.uid) for node in sources}
@@ -129,7 +131,9 @@ class Planner:
         source. Waits until recorded plans are used up, because they come before anything new.
         """
         if self._ends is None and not self._recorded:
-            self._ends = _Ends(self.readers, self.positions, self._time.now_ms(), fixed)
+            now_ms = self._time.now_ms()
+            self._ends = _Ends(self.readers, self.positions, now_ms, fixed)
+            self.watermarks.looks_no_further(now_ms)
 
     def news(self) -> list[str]:
         """What the sources have to say since this was last asked."""
@@ -171,7 +175,7 @@ class Planner:
                 continue
             most = left if self._ends is None else self._ends.rows(uid, left)
             part = self.readers[uid].next(self.positions[uid], most, now_ms) if most > 0 else None
-            waiting[uid] = _with_rows(self.readers[uid], part)
+            waiting[uid] = _with_rows(self.readers[uid], uid in self._partitioned, part)
             if part is not None:
                 slices[uid] = PlannedSlice(
                     start=part.start,
@@ -250,12 +254,13 @@ class Planner:
         )
 
 
-def _with_rows(reader: SourceReader, part: Slice | None) -> frozenset[str] | None:
+def _with_rows(reader: SourceReader, partitioned: bool, part: Slice | None) -> frozenset[str] | None:
     """The partitions that a slice has rows of; None: there are rows, and no partitions."""
     if part is None:
         return frozenset()
-    if not isinstance(reader, PartitionedReader):
+    if not partitioned:
         return None
+    assert isinstance(reader, PartitionedReader)
     return frozenset(name for name, has_rows in reader.partitions(part).items() if has_rows)
 
 

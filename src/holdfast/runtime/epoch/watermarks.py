@@ -2,7 +2,8 @@
 
 The watermark of epoch N follows from the rows of the epochs before N: the newest time of each source, less
 its delay, and of these the smallest. It is written into the plan: every run of the epoch judges alike.
-Always true: it never goes back. What is not known leaves it where it is, which is safe: it closes later.
+Always true: it never goes back, and is never beyond what `bounded` allows. What is not known leaves it where
+it is, which is safe: it closes later.
 """
 
 from __future__ import annotations
@@ -13,15 +14,13 @@ from dataclasses import dataclass
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import PartitionTime, PlannedWatermark, PlanRecord
 from holdfast.clock import duration_ms
-from holdfast.graph.event_time import source_of, watermark_nodes, watermarks_of
+from holdfast.graph.event_time import bounded, source_of, watermark_nodes, watermarks_of
 from holdfast.graph.job_graph import Graph
 from holdfast.state.contract import NextDue
 
 SourceTimes = Mapping[str, Mapping[str, int | None]]
 """Source uid -> partition ("": the source has none) -> the newest event time in some rows, in µs since 1970;
 None: they hold none."""
-FIRST_US = -(1 << 63)
-"""The earliest time that a timestamp can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +55,16 @@ class Watermarks:
             uid: dict(view.event_times.get(uid, {})) for uid in self._sources
         }
         self._reached: dict[str, int] = {
-            uid: at for uid, at in view.watermarks.items() if uid in self._followed
+            uid: bounded(at) for uid, at in view.watermarks.items() if uid in self._followed
         }
         """Operator uid -> the watermark of the newest plan."""
         self._waiting: dict[str, frozenset[str] | None] = {}
+        self._looked_until_ms: int | None = None
+
+    def looks_no_further(self, now_ms: int) -> None:
+        """From now on sources are asked for what they have at this time and no more: how long one that is
+        read to its end has nothing is not known, and none falls silent."""
+        self._looked_until_ms = now_ms
 
     def looked(self, waiting: Mapping[str, frozenset[str] | None]) -> None:
         """The sources were asked for rows: which of their partitions had some. None: the source has no
@@ -90,7 +95,8 @@ class Watermarks:
         """This plan is followed."""
         for uid, mark in plan.watermarks.items():
             if mark.now_us is not None and uid in self._followed:
-                self._reached[uid] = max(mark.now_us, self._reached.get(uid, mark.now_us))
+                now_us = bounded(mark.now_us)
+                self._reached[uid] = max(now_us, self._reached.get(uid, now_us))
         for known in self._times.values():
             # From now on it is counted how long a source has been silent that never had a row.
             if not known:
@@ -112,7 +118,7 @@ class Watermarks:
         # Of the newest time less the delay, rows may still come: times before it are complete.
         marks = [
             _Mark(
-                None if each.newest_us is None else max(each.newest_us - delay_us - 1, FIRST_US),
+                None if each.newest_us is None else bounded(each.newest_us - delay_us - 1),
                 idle=self._is_idle(uid, name, each, now_ms),
             )
             for name, each in self._partitions(uid).items()
@@ -130,6 +136,8 @@ class Watermarks:
         idle_ms, waiting = self._sources[uid].idle_ms, self._waiting.get(uid, frozenset())
         # However long an epoch takes: what has rows that wait to be read has not fallen silent.
         silent = waiting is not None and name not in waiting
+        if self._looked_until_ms is not None:
+            now_ms = min(now_ms, self._looked_until_ms)
         return silent and idle_ms is not None and now_ms - partition.seen_ms > idle_ms
 
     def idle_sources(self, now_ms: int) -> list[str]:

@@ -146,10 +146,8 @@ def _duration_ms(text: str) -> int:
         raise DefinitionError(f"ttl={text!r} is negative; give a duration such as '7d'")
     try:
         return duration_ms(text)
-    except (DefinitionError, OverflowError):
-        raise DefinitionError(
-            f"ttl={text!r} is not a duration; write a number and a unit, such as '90s', '12h' or '7d'"
-        ) from None
+    except DefinitionError as error:
+        raise DefinitionError(f"ttl={error}") from None
 
 
 def _duration_text(ms: int) -> str:

@@ -25,6 +25,8 @@ from holdfast.state.files.schema_conversion import Generation, Lineage
 _DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
 WINDOW_KEPT = "(window)"
 """Under this name stands, beside the aggregates of a state, which windows it is of."""
+LATENESS_KEPT = "(lateness)"
+"""Under this name, for how many ms it holds them after they have closed."""
 _DROP = "or start with allow_dropped_state=True to give it up"
 
 
@@ -191,8 +193,9 @@ class _Evolving:
         """A value of one aggregate means nothing to another, though both are kept in a field of one name."""
         known = self.stored.generations[-1].aggregates.get(old.id, {})
         changed: dict[tuple[str, str], str] = {}
+        self._check_lateness(new.name, known)
         for name, declared in self.declared.aggregates.get(new.name, {}).items():
-            if known.get(name, declared) != declared:
+            if name != LATENESS_KEPT and known.get(name, declared) != declared:
                 changed.setdefault((known[name], declared), name)
         for (stored, declared), name in changed.items():
             if name == WINDOW_KEPT:
@@ -207,6 +210,19 @@ class _Evolving:
                 f"holds {stored} in {name!r}, which is declared as {declared}; declare it as it was, give "
                 "the new aggregate another name, or, if only the column was renamed, rename it back in a "
                 "transform",
+            )
+
+    def _check_lateness(self, state: str, known: Mapping[str, str]) -> None:
+        """Of windows that were let go of nothing is left that a row could be added to."""
+        declared = self.declared.aggregates.get(state, {}).get(LATENESS_KEPT, "0")
+        stored = known.get(LATENESS_KEPT, declared)
+        if int(declared) > int(stored) and not self.may_drop:
+            self._problem(
+                state,
+                f"holds windows for {stored} ms after they closed, and allowed_lateness is {declared} ms "
+                "now: those that were let go of would be shown again, with only the rows that come from "
+                "now on; declare it as it was, give the operator another uid, which begins with no state, or "
+                "start with allow_dropped_state=True to have them shown so",
             )
 
     def _note(self, old: StateField, new: StateField, finding: _Finding) -> None:

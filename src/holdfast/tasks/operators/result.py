@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from holdfast.errors import UserCodeError
 from holdfast.graph.column_types import DEAD_LETTER_SCHEMA
+from holdfast.graph.event_time import bounded
 from holdfast.graph.functions import Declaring
 from holdfast.graph.job_graph import MAIN_OUTPUT, OnError
 from holdfast.ids import KeyGroup, KeyGroupRange
@@ -36,7 +37,8 @@ _HOLDFAST = str(Path(__file__).parents[2])
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """How far event time is for one operator in one epoch, in µs since 1970. None: not known yet.
+    """How far event time is for one operator in one epoch, in µs since 1970, and `bounded`. None: not known
+    yet.
 
     Rows are judged by `before`, as it was in the epoch before; then everything up to `now` is due. `closing`:
     there will be no more rows, so that everything is due.
@@ -49,6 +51,12 @@ class EventTime:
     """The newest epoch before this one that was `closing`; 0: none."""
     naive: bool = False
     """Times have no time zone, as in a timestamp_ntz column."""
+
+    def __post_init__(self) -> None:
+        # Plans of earlier versions may have any watermark.
+        for name, at_us in (("before_us", self.before_us), ("now_us", self.now_us)):
+            if at_us is not None:
+                object.__setattr__(self, name, bounded(at_us))
 
     @property
     def due_us(self) -> int | None:

@@ -14,6 +14,7 @@ import holdfast as hf
 from holdfast.checkpoint.chain.plans import Plans, input_of
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import PartitionTime, PlannedWatermark, PlanRecord
+from holdfast.connectors.memory import MemoryReader
 from holdfast.ids import EpochId, PlanAttempt
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.recorded_plans import PlanShape
@@ -237,6 +238,54 @@ def test_a_source_that_has_rows_or_was_not_asked_is_waited_for_however_long_it_w
     assert found == [
         (["s0"], 49_999_999), (["s1"], 49_999_999), (["s0"], 50_999_999), (["s1"], 50_999_999),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("silent_ms", "reached_us"), [(0, 49_999_999), (600_001, 3_590_000_000 - 1)])
+def test_a_source_that_a_drain_has_read_to_its_end_is_waited_for_unless_it_was_idle_before(
+    tmp_path: Path, silent_ms: int, reached_us: int
+) -> None:
+    """Rows that came to it since then wait there unseen: they would be late in the next run."""
+    clock = ManualClock(60_000 + silent_ms)
+    view = CheckpointView(
+        number=1,
+        last_epoch=4,
+        positions={"s0": 0, "s1": 3},
+        event_times={uid: {"": PartitionTime(newest_us=60_000_000, seen_ms=60_000)} for uid in ("s0", "s1")},
+        watermarks={"op": 49_999_999},
+        clock_ms=60_000,
+    )
+    made = planner(tmp_path, rows=3, sources=2, view=view, clock=clock, idle_after="10m")
+    made.end_here({})
+    marks = []
+    for _ in range(3):
+        plan = made.next(1, 0)
+        assert plan is not None
+        marks.append(plan.watermarks["op"].now_us)
+        seen(made, plan, 3_600_000_000)
+        clock.advance(timedelta(hours=1))
+    assert marks == [49_999_999, reached_us, reached_us]
+
+
+def test_partitions_that_a_reader_has_for_itself_are_none_of_event_time(tmp_path: Path) -> None:
+    """A source without a partition_column has none, whatever its readers are made of."""
+
+    class Reader(MemoryReader):
+        partitions = ("part-0", "part-1")
+
+    class Source(hf.MemorySource):
+        def reader(self, notes: Any) -> Any:
+            return Reader(self)
+
+    job = hf.Job("timed")
+    rows = job.source(Source([("u", None)] * 2, schema="user string, ts timestamp"), uid="s0")
+    rows.watermark("ts", idle_after="1m").key_by("user").process(Timed(), uid="op")
+    clock = ManualClock(0)
+    shape = replace_shape(SHAPE, sources=("s0",))
+    made = planner_of(tmp_path, declared=job.graph(), shape=shape, clock=clock)
+    for _ in range(2):
+        seen(made, made.next(1, 0), 0)
+        assert made.watermarks.idle_sources(clock.now_ms()) == []
+        clock.advance(timedelta(hours=1))
 
 
 def test_plans_that_differ_in_event_time_alone_are_different_input(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast as hf
 from holdfast.checkpoint.chain.view import CheckpointView
@@ -14,7 +15,7 @@ from holdfast.checkpoint.store.records import (
     PlannedWatermark,
     PlanRecord,
 )
-from holdfast.runtime.epoch.watermarks import FIRST_US, Watermarks, is_due, to_close
+from holdfast.runtime.epoch.watermarks import Watermarks, is_due, to_close
 from holdfast.state.contract import NextDue
 
 SCHEMA = "user string, ts timestamp"
@@ -278,10 +279,20 @@ def test_a_union_with_rows_that_have_no_event_time_has_none() -> None:
     assert Watermarks(job.graph(), CheckpointView()).next(0) == {}
 
 
-def test_the_earliest_time_there_is_less_the_delay_is_still_a_time() -> None:
+@pytest.mark.parametrize(("newest_us", "edge_us"), [(-(1 << 63), -(1 << 61)), ((1 << 63) - 1, 1 << 61)])
+def test_no_watermark_is_so_far_away_that_reckoning_with_it_overflows(newest_us: int, edge_us: int) -> None:
+    """A row without a time may have the first or the last that a timestamp can hold."""
     time = Time(graph_of(None))
-    time.epoch_of(s0=FIRST_US)
-    assert time.watermarks.next(0)["op"].now_us == FIRST_US
+    time.epoch_of(s0=newest_us)
+    assert time.watermarks.next(0)["op"].now_us == edge_us
+
+
+def test_a_watermark_of_earlier_versions_that_is_further_away_is_taken_for_the_last_there_is() -> None:
+    beyond, last = (1 << 63) - 2, 1 << 61
+    time = Time(graph_of(None), CheckpointView(watermarks={"op": beyond}))
+    assert time.watermarks.next(0)["op"] == PlannedWatermark(before_us=last, now_us=last)
+    time.watermarks.planned(replace(time.plan(), watermarks={"op": PlannedWatermark(now_us=beyond)}))
+    assert time.watermarks.next(0)["op"].now_us == last
 
 
 OPEN = NextDue(event_us=50_000, processing_us=70_000)

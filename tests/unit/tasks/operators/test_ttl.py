@@ -304,6 +304,7 @@ def test_an_aggregate_with_a_ttl_begins_from_nothing() -> None:
         ({"ttl": "soon"}, "ttl='soon' is not a duration"),
         ({"ttl": 7}, "ttl=7 is not text; write a duration such as '7d'"),
         ({"ttl": "400000d"}, "longer than 1000 years"),
+        ({"ttl": "30000000d"}, "ttl='30000000d' is longer than 73,000 years; give "),
         ({"ttl": "7d", "since": "birth"}, "since='birth' is not known; use one of 'write', 'read'"),
         ({"ttl": "7d", "clock": "wall"}, "clock='wall' is not known; use one of 'processing', 'event'"),
         ({"since": "read"}, "since means nothing without a ttl; give ttl='7d' too"),

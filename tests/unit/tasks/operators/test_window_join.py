@@ -220,3 +220,18 @@ def test_a_watermark_before_all_times_closes_nothing() -> None:
     result = run.epoch_of([shown(5, "p"), clicked(6, 1)], EventTime(before_all, before_all))
     assert (result.outputs[""].num_rows, result.outputs["!late"].num_rows) == (0, 0)
     assert given(run, [], None, 10) == [(0, "p", 1)]
+
+
+@pytest.mark.parametrize("window", [tumbling("1m"), sliding("1m", every="7s")])
+@pytest.mark.parametrize("at", [(1 << 63) - 2, (1 << 63) - 10 * SECOND, -(1 << 63), -(1 << 63) + 1])
+def test_a_watermark_near_the_ends_of_what_a_timestamp_holds_closes_all_or_nothing(
+    window: TimeWindow, at: int
+) -> None:
+    run = joining(window=window)
+    run.epoch_of([shown(5, "p"), clicked(5, 1)], EventTime(None, None))
+    assert (run.epoch_of([], EventTime(None, at)).outputs[""].num_rows > 0) == (at > 0)
+    assert run.epoch_of([], EventTime(at, at)).outputs[""].num_rows == 0
+    state: Any = run.state
+    found = next_due(run.function, run.layout, ALL_GROUPS, state, EventTime(at, at))
+    assert found is not None
+    assert (found.event_us is None) == (at > 0)

@@ -257,10 +257,11 @@ class _SessionRun:
         self, changes: Changes, held: _Sessions, kept: _Sessions, due: dict[int, list[int]]
     ) -> None:
         """Put into the changes when sessions close, or are let go of, that did so at other times before."""
-        before = self._closings(held, self.before_us)
-        before |= {(key, at) for key, times in due.items() for at in times}
-        now = self._closings(kept, self.now_us)
-        added, gone = sorted(now - before), sorted(before - now)
+        before, now = self._closings(held, self.before_us), self._closings(kept, self.now_us)
+        gone = sorted((before | {(key, at) for key, times in due.items() for at in times}) - now)
+        # Of a key that has something due, what is to come is written in any case: with another lateness than
+        # its sessions were kept by, it is not there.
+        added = sorted(each for each in now if each not in before or each[0] in due)
         if not added and not gone:
             return
         rows, times = (np.array([each[side] for each in (*added, *gone)], np.int64) for side in (0, 1))

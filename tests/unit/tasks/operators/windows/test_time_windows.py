@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -155,15 +156,41 @@ def test_early_results_of_the_windows_that_have_changed() -> None:
     ]  # fmt: skip
 
 
-def test_early_results_may_be_given_up_and_taken_up_again() -> None:
-    def declared(**settings: Any) -> Any:
-        job = hf.Job("early")
-        source = job.source(hf.MemorySource([], schema="user string, ts timestamp, value long"), uid="rows")
-        keyed = source.watermark("ts", delay="1s").key_by("user")
-        keyed.window(tumbling("10s"), on="ts", **settings).aggregate(uid="op", n=count(), total=sum("value"))
-        (node,) = (each for each in job.graph().nodes if isinstance(each, OperatorNode))
-        return declaration(node, harness(**settings).layout)
+def declared(window: Any = None, **settings: Any) -> Any:
+    """What a job says of the windows that `harness` runs."""
+    job = hf.Job("early")
+    source = job.source(hf.MemorySource([], schema="user string, ts timestamp, value long"), uid="rows")
+    keyed = source.watermark("ts", delay="1s").key_by("user")
+    windowed = keyed.window(window or tumbling("10s"), on="ts", **settings)
+    windowed.aggregate(uid="op", n=count(), total=sum("value"))
+    (node,) = (each for each in job.graph().nodes if isinstance(each, OperatorNode))
+    return declaration(node, harness(window, **settings).layout)
 
+
+@pytest.mark.parametrize("window", [tumbling("10s"), session("10s")])
+def test_a_longer_lateness_is_refused_since_windows_were_let_go_of(window: Any) -> None:
+    """The row would be in time, and its window told with nothing else in it: as the newest revision."""
+    lineage = declared(window, allowed_lateness="3s").begun
+    longer = declared(window, allowed_lateness="1m")
+    (problem,) = evolve(lineage, longer, allow_dropped_state=False).problems
+    assert "holds windows for 3000 ms after they closed, and allowed_lateness is 60000 ms now" in problem
+    accepted = evolve(lineage, longer, allow_dropped_state=True)
+    assert accepted.problems == ()
+    shorter = evolve(accepted.lineage, declared(window), allow_dropped_state=False)
+    assert shorter.problems == ()
+    assert evolve(shorter.lineage, longer, allow_dropped_state=False).problems != ()
+
+
+def test_windows_of_which_no_lateness_is_stored_take_any() -> None:
+    begun = declared().begun
+    (generation,) = begun.generations
+    known = {id: {name: told for name, told in each.items() if name != "(lateness)"}
+             for id, each in generation.aggregates.items()}  # fmt: skip
+    older = replace(begun, generations=(replace(generation, aggregates=known),))
+    assert evolve(older, declared(allowed_lateness="1m"), allow_dropped_state=False).problems == ()
+
+
+def test_early_results_may_be_given_up_and_taken_up_again() -> None:
     run, without, lineage = harness(emit_every="1s"), harness(), declared(emit_every="1s").begun
     run.epoch_of(rows(1), time(None, None), clock_ms=10_300)
     evolved = evolve(lineage, declared(), allow_dropped_state=False)
@@ -206,6 +233,9 @@ def test_a_sum_that_overflows_names_the_key() -> None:
         (tumbling("0s"), "no time at all"),
         (tumbling("-5s"), "negative"),
         (tumbling("soon"), "not a duration"),
+        (tumbling("100000000d"), "longer than 73,000 years"),
+        (session("9" * 400 + "d"), "longer than 73,000 years"),
+        (Windowed(tumbling("1m"), "ts", Aggregation({}), "100000000d"), "allowed_lateness: '100000000d' is"),
         (sliding("5s", every="10s"), "leave rows out"),
         (sliding("1h", every="7ms"), "panes"),
         (tumbling(5), "not text"),  # type: ignore[arg-type]
@@ -237,3 +267,37 @@ def test_a_time_that_no_window_can_hold_is_late(window: Any, at: int) -> None:
     told = run.epoch_of([], time(None, 100, closing=True))
     starts = told.outputs[""]["window_start"].cast(pa.int64()).to_pylist()
     assert {start < 0 for start in starts} == {True, False}
+
+
+@pytest.mark.parametrize("window", [tumbling("1d"), sliding("2d", every="7s"), session("1d")])
+@pytest.mark.parametrize("lateness", [None, "30d"])
+@pytest.mark.parametrize("at", [(1 << 63) - 2, (1 << 63) - 10 * S, -(1 << 63), -(1 << 63) + 1])
+def test_a_watermark_near_the_ends_of_what_a_timestamp_holds_closes_all_or_nothing(
+    window: Any, lateness: str | None, at: int
+) -> None:
+    """One row with such a time is enough to bring it there; the job has to go on."""
+    run = harness(window, allowed_lateness=lateness)
+    run.epoch_of(rows(1, user="ann"), time(None, None))
+    told = [run.epoch_of([], EventTime(before, at)) for before in (None, at)]
+    windows = [result.outputs[""].num_rows > 0 for result in told]
+    assert windows == [at > 0, False]
+    assert (run.state.entries == {}) == (at > 0)
+    state: Any = run.state
+    found = next_due(run.function, run.layout, ALL_GROUPS, state, EventTime(at, at))
+    assert found is not None
+    assert (found.event_us is None) == (at > 0)
+    assert run.epoch_of(rows(1), EventTime(at, at)).outputs[LATE_ROWS].num_rows == (at > 0)
+
+
+@pytest.mark.parametrize("window", [tumbling("10s"), sliding("10s", every="5s"), session("10s")])
+def test_with_a_longer_lateness_what_was_kept_is_let_go_of_when_that_ends(window: Any) -> None:
+    run = harness(window, allowed_lateness="10s")
+    run.epoch_of(rows(0), time(None, None))
+    assert run.epoch_of([], time(None, 12)).outputs[""].num_rows > 0
+    run.function = replace(run.function, allowed_lateness="100s")
+    for before, now in ((12, 20), (20, 109)):
+        run.epoch_of([], time(before, now))
+        assert due(run, now) == 110
+    run.epoch_of([], time(109, 110))
+    assert run.state.entries == {}
+    assert run.epoch_of(rows(0), time(110, 110)).outputs[LATE_ROWS].num_rows == 1
