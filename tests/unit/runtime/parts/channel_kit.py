@@ -162,12 +162,15 @@ class Producer(End):
             )
         )  # fmt: skip
 
-    def say(self, ended: bool = False) -> None:
+    def say(self, ended: bool = False, barrier: int = 0) -> None:
         """Commit without an epoch."""
         states = self.outlets.states(self.view.channels)
         self.commit_record(
-            news(self.view, term=1, run="run-1", published_through={}, channels=states, ended=ended)
-        )
+            news(
+                self.view, term=1, run="run-1", published_through={}, channels=states, ended=ended,
+                barrier=barrier,
+            )
+        )  # fmt: skip
         if ended:
             leader_ended(self.storage)
 

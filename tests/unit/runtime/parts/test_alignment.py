@@ -1,0 +1,168 @@
+"""A part reads each of its channels up to a barrier and no further, until all of them show it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint.chain.barriers import begin_barrier, end_barrier
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
+from holdfast.checkpoint.store.records import BarrierPlace, Json
+from holdfast.runtime.parts import alignment as alignment_module
+from holdfast.runtime.parts.alignment import Alignment
+from holdfast.runtime.parts.channel_source import ChannelReader
+from holdfast.storage.local_directory import LocalStorage
+from holdfast.testing.clocks import ManualClock
+from tests.unit.runtime.parts.channel_kit import CHANNEL, COLUMNS, Producer, outlet
+
+
+class Part:
+    """A part that reads two channels, epoch after epoch."""
+
+    def __init__(
+        self, root: Path, *, waits: bool = True, keeps: int = 0, view: CheckpointView = EMPTY
+    ) -> None:
+        self.clock = ManualClock()
+        self.root = LocalStorage(root / "root")
+        self.producers = {
+            name: Producer(LocalStorage(root / name), outlet(str(root / "reader")))
+            for name in ("fast", "slow")
+        }
+        self.readers = {
+            name: ChannelReader(CHANNEL, name, str(root / name), COLUMNS) for name in self.producers
+        }
+        self.positions: dict[str, Json] = dict.fromkeys(self.readers)
+        self.alignment = Alignment(self.root, view, self.readers, self.clock, waits=waits, keeps=keeps)
+
+    def reads(self, name: str) -> Json:
+        """Read what is to be had; gives the position."""
+        while (part := self.readers[name].next(self.positions[name], None, 0)) is not None:
+            self.positions[name] = part.end
+        return self.positions[name]
+
+    def meets(self) -> int:
+        self.clock.advance(timedelta(seconds=alignment_module.LOOK_SECONDS))
+        return self.alignment.next(self.positions)
+
+
+def carry(producer: Producer, barrier: int) -> None:
+    """The newest commit of a part carries a barrier."""
+    producer.say(barrier=barrier)
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> Part:
+    return Part(tmp_path)
+
+
+def test_nothing_behind_a_barrier_is_read_before_all_channels_show_it(part: Part) -> None:
+    begin_barrier(part.root, "test", 0, 1_000)
+    fast, slow = part.producers["fast"], part.producers["slow"]
+    fast.commit([b"aa"], [b"b"])
+    carry(fast, 1)
+    fast.commit([b"behind"])
+    slow.commit([b"s"])
+    assert part.reads("fast") == [2, 0]
+    assert part.reads("slow") == [1, 0]
+    assert part.meets() == 0, "the slow one has not come to its barrier"
+    slow.commit([b"t"])
+    carry(slow, 1)
+    assert part.reads("slow") == [2, 0]
+    assert part.meets() == 1
+    part.alignment.carry(1)
+    assert part.meets() == 0, "it is carried once"
+    assert part.reads("fast") == [3, 0]
+
+
+def test_without_waiting_what_is_behind_a_barrier_is_read_and_the_barrier_still_waits_for_all(
+    tmp_path: Path,
+) -> None:
+    part = Part(tmp_path, waits=False)
+    begin_barrier(part.root, "test", 0, 1_000)
+    fast, slow = part.producers["fast"], part.producers["slow"]
+    fast.commit([b"aa"])
+    carry(fast, 1)
+    fast.commit([b"behind"])
+    assert part.reads("fast") == [2, 0]
+    assert part.meets() == 0, "rows of the slow one that come before its barrier would be lost"
+    slow.commit([b"s"])
+    carry(slow, 1)
+    assert part.reads("slow") == [1, 0]
+    assert part.meets() == 1
+
+
+def test_a_barrier_that_has_ended_holds_nothing(part: Part) -> None:
+    begin_barrier(part.root, "test", 0, 1_000)
+    fast = part.producers["fast"]
+    fast.commit([b"aa"])
+    carry(fast, 1)
+    fast.commit([b"behind"])
+    assert part.reads("fast") == [1, 0]
+    end_barrier(part.root, 1, "aborted", 0)
+    part.meets()
+    assert part.reads("fast") == [2, 0]
+    assert part.meets() == 0
+
+
+def test_a_barrier_that_a_channel_shows_first_is_waited_at_though_its_beginning_was_not_seen(
+    part: Part,
+) -> None:
+    assert part.meets() == 0
+    begin_barrier(part.root, "test", 0, 1_000)
+    fast = part.producers["fast"]
+    fast.commit([b"aa"])
+    carry(fast, 1)
+    fast.commit([b"behind"])
+    # No time has passed since the part looked last.
+    assert part.reads("fast") == [1, 0]
+
+
+def test_a_barrier_falls_after_epochs_without_rows_too(part: Part) -> None:
+    begin_barrier(part.root, "test", 0, 1_000)
+    for producer in part.producers.values():
+        producer.commit([], [])
+        carry(producer, 1)
+    assert part.meets() == 0
+    assert [part.reads(name) for name in part.readers] == [[2, 0], [2, 0]]
+    assert part.meets() == 1
+
+
+def test_a_channel_that_has_ended_shows_every_barrier(part: Part) -> None:
+    fast, slow = part.producers["fast"], part.producers["slow"]
+    slow.commit([b"s"], [])
+    slow.say(ended=True)
+    begin_barrier(part.root, "test", 0, 1_000)
+    fast.commit([b"aa"])
+    carry(fast, 1)
+    part.reads("fast")
+    assert part.meets() == 0, "the rest of the ended one is read first"
+    part.reads("slow")
+    assert part.meets() == 1
+
+
+def test_a_part_without_channels_meets_a_barrier_at_once(tmp_path: Path) -> None:
+    root = LocalStorage(tmp_path)
+    begin_barrier(root, "test", 0, 1_000)
+    assert Alignment(root, EMPTY, {}, ManualClock(), waits=True, keeps=0).next({}) == 1
+    carried = CheckpointView(number=4, barriers=(BarrierPlace(number=1, commit=4, epoch=3),))
+    assert Alignment(root, carried, {}, ManualClock(), waits=True, keeps=0).next({}) == 0
+
+
+def test_commits_of_the_barrier_under_way_and_of_the_newest_complete_ones_are_kept(tmp_path: Path) -> None:
+    view = CheckpointView(
+        number=40,
+        barriers=tuple(BarrierPlace(number=n, commit=10 * n, epoch=n) for n in (1, 2, 3, 4)),
+    )
+    for keeps, kept in ((0, 40), (2, 20)):
+        root = LocalStorage(tmp_path / str(keeps))
+        for number in (1, 2, 3):
+            begin_barrier(root, "test", 0, 1_000)
+            end_barrier(root, number, "complete", 0, {})
+        begin_barrier(root, "test", 0, 1_000)
+        alignment = Alignment(root, view, {}, ManualClock(), waits=True, keeps=keeps)
+        alignment.next({})
+        assert alignment.keep_from(view) == kept
+    no_parts = Alignment(None, EMPTY, {}, ManualClock(), waits=True, keeps=2)
+    assert (no_parts.next({}), no_parts.keep_from(EMPTY)) == (0, None)
