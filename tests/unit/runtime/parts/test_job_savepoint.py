@@ -1,0 +1,152 @@
+"""Savepoints of a whole job: all parts at one barrier, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint.chain.barriers import ending_of_barrier, newest_barrier
+from holdfast.checkpoint.chain.layout import keep_layout, read_layout
+from holdfast.checkpoint.chain.pins import read_pins
+from holdfast.checkpoint.savepoints.stored_savepoint import read_savepoint
+from holdfast.checkpoint.store.records import LayoutRecord
+from holdfast.errors import RestoreError, RetryableError
+from holdfast.runtime.parts.coordinator import LASTS_SECONDS, LOOK_SECONDS, Coordinator
+from holdfast.runtime.parts.job_savepoint import take_job_savepoint
+from holdfast.storage.local_directory import LocalStorage
+from holdfast.storage.urls import open_storage
+from holdfast.testing.clocks import ManualClock
+from tests.unit.runtime.parts.channel_kit import CHANNEL, Consumer, Producer, outlet
+
+
+class WorkingClock(ManualClock):
+    """While one waits, the others work."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__()
+        self._work = work
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self._work()
+
+
+class TwoParts:
+    """A job of two parts, joined by a channel, both at work."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root / "ck")
+        layout = LayoutRecord(job="job", parts=("main", "scoring"), channels={CHANNEL: ("main", "scoring")})
+        keep_layout(open_storage(self.root), layout, False)
+        main, scoring = (f"{self.root}/parts/{name}" for name in layout.parts)
+        self.producer = Producer(LocalStorage(Path(main)), outlet(scoring))
+        self.consumer = Consumer(LocalStorage(Path(scoring)), main)
+        self.producer.commit([b"a"], [b"bb"])
+
+    def work(self) -> None:
+        """The producer carries the barrier at once and goes on; the consumer reads up to it and carries it."""
+        barrier = newest_barrier(open_storage(self.root))
+        if barrier.under_way and all(each.number < barrier.number for each in self.producer.view.barriers):
+            self.producer.say(barrier=barrier.number)
+            return
+        for _ in range(2):
+            self.producer.commit([b"ccc"])
+        self.consumer.reader.holds_at = lambda number: number == barrier.number
+        if self.consumer.take() is None and not self.consumer.view.barriers:
+            self.consumer.say(barrier.number)
+        elif self.consumer.planned:
+            self.consumer.commit()
+
+
+def test_all_parts_are_saved_at_one_barrier_while_they_go_on(tmp_path: Path) -> None:
+    job = TwoParts(tmp_path)
+    taken = take_job_savepoint(job.root, str(tmp_path / "sp"), WorkingClock(job.work), "test")
+    assert (taken.job, taken.barrier, set(taken.commits)) == ("job", 1, {"main", "scoring"})
+    records = {
+        name: read_savepoint(open_storage(str(tmp_path / "sp" / "parts" / name))) for name in taken.commits
+    }
+    at = records["main"].manifest.last_epoch
+    assert job.producer.view.last_epoch > at, "the part went on"
+    assert records["scoring"].manifest.positions[CHANNEL] == [at, 0]
+    state = records["main"].manifest.channels[CHANNEL]
+    assert (state.through, state.released, records["main"].manifest.sent) == (at, at, ())
+    assert read_layout(open_storage(str(tmp_path / "sp"))) == read_layout(open_storage(job.root))
+    ended = ending_of_barrier(open_storage(job.root), 1)
+    assert ended is not None
+    assert (ended.outcome, ended.commits) == ("complete", taken.commits)
+    assert not read_pins(job.producer.storage).records
+
+
+def test_a_barrier_that_does_not_come_through_leaves_nothing_behind(tmp_path: Path) -> None:
+    job = TwoParts(tmp_path)
+    with pytest.raises(RetryableError, match="did not come through part 'main', 'scoring' in 3 s"):
+        take_job_savepoint(job.root, str(tmp_path / "sp"), WorkingClock(lambda: None), "test", 3.0)
+    ended = ending_of_barrier(open_storage(job.root), 1)
+    assert ended is not None
+    assert ended.outcome == "aborted"
+    assert not open_storage(str(tmp_path / "sp")).list("")
+    assert not read_pins(job.producer.storage).records
+
+
+def test_what_failed_while_it_was_copied_is_removed(tmp_path: Path) -> None:
+    job = TwoParts(tmp_path)
+    second = open_storage(str(tmp_path / "sp" / "parts" / "scoring"))
+
+    def work() -> None:
+        job.work()
+        if job.consumer.view.barriers and not second.list(""):
+            second.put("in the way", b"")
+
+    with pytest.raises(RestoreError, match="holds something already"):
+        take_job_savepoint(job.root, str(tmp_path / "sp"), WorkingClock(work), "test")
+    assert [entry.name for entry in open_storage(str(tmp_path / "sp")).list("")] == [
+        "parts/scoring/in the way"
+    ]
+    assert not read_pins(job.producer.storage).records
+
+
+def test_only_a_job_in_parts_has_such_savepoints(tmp_path: Path) -> None:
+    with pytest.raises(RestoreError, match="there is no checkpoint of a job in parts"):
+        take_job_savepoint(str(tmp_path / "ck"), str(tmp_path / "sp"), ManualClock(), "test")
+
+
+def test_barriers_come_at_an_interval_and_end_when_all_parts_carry_them(tmp_path: Path) -> None:
+    job, clock = TwoParts(tmp_path), ManualClock()
+    root = open_storage(job.root)
+    parts = {"main": job.producer.storage, "scoring": job.consumer.storage}
+    coordinator = Coordinator(root, parts, "test", 10.0, clock)
+
+    def step() -> None:
+        clock.advance(timedelta(seconds=LOOK_SECONDS))
+        coordinator.step()
+
+    step()
+    assert newest_barrier(root).number == 0, "the interval is not over"
+    clock.advance(timedelta(seconds=10))
+    step()
+    assert newest_barrier(root).under_way
+    for _ in range(20):
+        job.work()
+        # Another leader of the first part goes on with what this one began.
+        coordinator = Coordinator(root, parts, "another", 10.0, clock)
+        step()
+    ended = ending_of_barrier(root, 1)
+    assert ended is not None
+    assert (ended.outcome, set(ended.commits)) == ("complete", {"main", "scoring"})
+
+
+def test_a_barrier_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    job, clock = TwoParts(tmp_path), ManualClock()
+    root, parts = open_storage(job.root), {"main": job.producer.storage, "scoring": job.consumer.storage}
+    coordinator = Coordinator(root, parts, "test", 1.0, clock)
+    clock.advance(timedelta(seconds=2))
+    coordinator.step()
+    job.producer.say(barrier=1)
+    clock.advance(timedelta(seconds=LASTS_SECONDS))
+    coordinator.step()
+    ended = ending_of_barrier(root, 1)
+    assert ended is not None
+    assert (ended.outcome, ended.reason) == ("aborted", "it did not come through scoring")
