@@ -21,7 +21,6 @@ from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.connectors.contract import Mark
 from holdfast.errors import RestoreError
 from holdfast.graph.fingerprint import fingerprint
-from holdfast.graph.guarantees import Guarantee
 from holdfast.ids import NO_EPOCH, shard_ranges
 from holdfast.runtime.epoch.admission import Admission
 from holdfast.runtime.epoch.combining import Combining
@@ -41,8 +40,7 @@ from holdfast.runtime.epoch.uncoordinated import Ledger, SavingPasses, saved_ope
 from holdfast.runtime.epoch.unfired_timers import refuse_unfired
 from holdfast.runtime.epoch.watermarks import milliseconds
 from holdfast.runtime.leader_context import LeaderContext
-from holdfast.runtime.parts.alignment import Alignment
-from holdfast.runtime.parts.coordinator import coordinator_of
+from holdfast.runtime.parts.edges import Edges
 from holdfast.runtime.parts.outlets import Outlets, refuse_unread
 from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, Until
@@ -50,9 +48,6 @@ from holdfast.runtime.spark_session import groups_cheaply
 from holdfast.state.contract import EMPTY_VERSION, NextDue
 from holdfast.steps import Step, reached
 from holdfast.tasks.operators.dispatch import keeps_times
-
-BARRIERS_RETAINED = 2
-"""How many complete barriers of the whole job can be gone back to, where they come at an interval."""
 
 
 class Ending(Enum):
@@ -92,12 +87,7 @@ class EpochLoop:
             # Nothing refuses the run from here on, so sinks may be marked as this job's.
             self._publishing.begin()
             self._prepare(in_force, view)
-            self._alignment = Alignment(
-                context.root, view, self._planner.readers, context.clock,
-                waits=settings.guarantee is Guarantee.EXACTLY_ONCE,
-                keeps=BARRIERS_RETAINED if settings.barrier_interval else 0,
-            )  # fmt: skip
-            self._coordinator = coordinator_of(context)
+            self._edges = Edges(context, view, self._outlets, self._planner.readers)
             opened.pop_all()
         self._admission = Admission(target_seconds=EPOCH_TARGET_SECONDS, ceiling=settings.max_rows_per_epoch)
         self._combining = _combining_of(context, shards)
@@ -181,7 +171,7 @@ class EpochLoop:
                 break
             if wishes.draining.is_set():
                 self._planner.end_here(wishes.ends)
-            room = self._room()
+            room = self._edges.room(self._committer.view.channels)
             if not room:
                 self._commit_pending()
                 wishes.stopping.wait(POLL_SECONDS)
@@ -209,40 +199,13 @@ class EpochLoop:
 
     def _meet_barrier(self) -> None:
         """Carry the barrier of the whole job that falls here, if one does: it needs no epoch and no room."""
-        if self._coordinator is not None:
-            self._coordinator.step()
-        self._committer.keep_from = self._alignment.keep_from(self._committer.view)
-        if barrier := self._alignment.next(self._planner.positions):
+        barrier = self._edges.barrier(self._planner.positions, self._committer)
+        if barrier:
             pending, self._pending = self._pending, []
             self._committer.submit(pending, barrier, self._shards)
-            self._alignment.carry(barrier)
             self._barrier = self._context.clock.monotonic()
             if self._context.wishes.ending_at_barrier.is_set():
                 self._context.wishes.stopping.set()
-
-    def _room(self) -> float:
-        """How much of an epoch the channels have room for: less when they are more than half full."""
-        if not self._outlets.nodes:
-            return 1.0
-        self._outlets.look()
-        waiting, monitor = self._outlets.waiting(self._committer.view.channels), self._context.monitor
-        told = {
-            each.channel: {
-                "part": each.part, "epochs": each.epochs, "rows": each.rows, "bytes": each.bytes,
-                "kept_bytes": each.kept_bytes, "full": each.share >= 1,
-            }
-            for each in waiting
-        }  # fmt: skip
-        if told != monitor.progress.channels:
-            for each in waiting:
-                was_full = monitor.progress.channels.get(each.channel, {}).get("full", False)
-                if each.share >= 1 and not was_full:
-                    monitor.say(
-                        f"FULL: channel {each.channel!r} holds {each.rows} rows that part {each.part!r} has "
-                        "not read; waiting for it"
-                    )
-            monitor.update(channels=told)
-        return max(0.0, min(1.0, 2.0 * (1.0 - max(each.share for each in waiting))))
 
     def _has_read_all(self, ending: Ending) -> bool:
         drained = ending is Ending.STOPPED and self._context.wishes.draining.is_set()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast.checkpoint.chain.channels import Channel, Channels
 from holdfast.checkpoint.chain.checkpoint import find_job
@@ -88,7 +89,23 @@ class Waiting:
     kept_bytes: int
     """Of what was read: kept because the part may go back."""
     share: float
-    """Of the limit; 1 and more: full."""
+    """Of the limit."""
+
+    @property
+    def full(self) -> bool:
+        return self.share >= 1
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """As progress shows it."""
+        return {
+            "part": self.part,
+            "epochs": self.epochs,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "kept_bytes": self.kept_bytes,
+            "full": self.full,
+        }
 
 
 @dataclass

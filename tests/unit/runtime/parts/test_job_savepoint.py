@@ -47,7 +47,7 @@ class TwoParts:
         self.producer.commit([b"a"], [b"bb"])
 
     def work(self) -> None:
-        """The producer carries the barrier at once and goes on; the consumer reads up to it and carries it."""
+        """The producer carries a barrier at once and goes on; the consumer reads up to it and carries it."""
         barrier = newest_barrier(open_storage(self.root))
         if barrier.under_way and all(each.number < barrier.number for each in self.producer.view.barriers):
             self.producer.say(barrier=barrier.number)

@@ -1,0 +1,73 @@
+"""Where a part meets the others: room in the channels that leave it, and barriers of the whole job.
+
+A job that is not in parts has no such edges: there is always room, and no barrier ever falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.checkpoint.chain.channels import Channels
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.connectors.contract import Json, SourceReader
+from holdfast.graph.guarantees import Guarantee
+from holdfast.runtime.epoch.committer import Committer
+from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.parts.alignment import Alignment
+from holdfast.runtime.parts.coordinator import coordinator_of
+from holdfast.runtime.parts.outlets import Outlets, Waiting
+
+BARRIERS_RETAINED = 2
+"""How many complete barriers of the whole job can be gone back to, where they come at an interval."""
+
+
+class Edges:
+    """Those of one part, for as long as it is led from one view. Of the leading thread."""
+
+    def __init__(
+        self,
+        context: LeaderContext,
+        view: CheckpointView,
+        outlets: Outlets,
+        readers: Mapping[str, SourceReader],
+    ) -> None:
+        settings = context.settings
+        self._outlets, self._monitor = outlets, context.monitor
+        self._alignment = Alignment(
+            context.root, view, readers, context.clock,
+            waits=settings.guarantee is Guarantee.EXACTLY_ONCE,
+            keeps=BARRIERS_RETAINED if settings.barrier_interval else 0,
+        )  # fmt: skip
+        self._coordinator = coordinator_of(context)
+
+    def barrier(self, positions: Mapping[str, Json], committer: Committer) -> int:
+        """The barrier that the next commit is to carry; 0: none."""
+        if self._coordinator is not None:
+            self._coordinator.step()
+        committer.keep_from = self._alignment.keep_from(committer.view)
+        barrier = self._alignment.next(positions)
+        if barrier:
+            self._alignment.carry(barrier)
+        return barrier
+
+    def room(self, channels: Channels) -> float:
+        """How much of an epoch the channels have room for: less when they are more than half full."""
+        if not self._outlets.nodes:
+            return 1.0
+        self._outlets.look()
+        waiting = self._outlets.waiting(channels)
+        self._tell(waiting)
+        return max(0.0, min(1.0, 2.0 * (1.0 - max(each.share for each in waiting))))
+
+    def _tell(self, waiting: list[Waiting]) -> None:
+        shown = self._monitor.progress.channels
+        told = {each.channel: each.told for each in waiting}
+        if told == shown:
+            return
+        for each in waiting:
+            if each.full and not shown.get(each.channel, {}).get("full", False):
+                self._monitor.say(
+                    f"FULL: channel {each.channel!r} holds {each.rows} rows that part {each.part!r} has not "
+                    "read; waiting for it"
+                )
+        self._monitor.update(channels=told)
