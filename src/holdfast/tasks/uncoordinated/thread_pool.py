@@ -86,7 +86,8 @@ class BoundedPool:
         if self._steps_back:
             # Linux does this for the one thread.
             with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+                me = threading.get_native_id()
+                os.setpriority(os.PRIO_PROCESS, me, os.getpriority(os.PRIO_PROCESS, me) + NICENESS)
         while (work := self._next()) is not None:
             try:
                 work()

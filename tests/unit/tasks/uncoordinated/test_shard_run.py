@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -427,9 +426,8 @@ def test_a_storage_that_hangs_costs_an_epoch_one_time_out_and_is_bypassed_after_
     users = [f"u{i}" for i in range(15)]
     for n in range(1, 11):
         assert n == 1 or shard.saver.fetcher.standing is Standing.ANSWERING, f"after {n - 1} silences"
-        began = time.monotonic()
+        # One silence for all of them: with one for each key the storage would be bypassed at once.
         assert shard.epoch(users) == dict.fromkeys(users, n)
-        assert time.monotonic() - began < 10 * 0.2
     assert shard.saver.fetcher.standing is Standing.BYPASSED
     shard.epoch(["v"])
     assert shard.last is not None
