@@ -51,10 +51,12 @@ class ChannelReading:
             if find_job(self._history.storage) is None or self._newest.is_still(self._view):
                 return
             view = self._newest.load()
-            oldest = self._history.view_at(view.given_up_below) if view.number else view
-            self._view = view
-            self.position = self._position(view)
-            self.released = max(self.released, self._position(oldest).epoch)
+            # Whatever becomes of the rest: a reader that has caught up is waited for no more.
+            self._view, self.position = view, self._position(view)
+            # Of all that it can go back to: one that is a rewind has read less than those before it.
+            kept = map(self._history.view_at, range(view.given_up_below, view.number + 1))
+            furthest_back = min(map(self._position, kept), default=Position())
+            self.released = max(self.released, furthest_back.epoch)
             self._history.forget_below(view.given_up_below)
 
     def seen(self) -> int:
