@@ -77,6 +77,9 @@ class Position:
     def stored(self) -> Json:
         return [self.epoch, self.files]
 
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}" + (f" and {self.files} files of the next" if self.files else "")
+
 
 class ChannelReader:
     """An open channel, on the driver of the part that reads it."""
@@ -97,8 +100,9 @@ class ChannelReader:
         unread = [file for file in _unread(channel, at) if file.epoch <= through]
         if not unread:
             end, time = Position(through), channel.time_after(through)
-            # A barrier falls after whole epochs, also after those that have no rows.
-            moves = bool(held) or (time is not None and time != channel.time_after(at.epoch))
+            # A barrier falls after whole epochs, also after those that have no rows, and so does the end.
+            moved = time is not None and time != channel.time_after(at.epoch)
+            moves = moved or bool(held) or self._view.ended
             return _slice(after, end, [], time) if moves and end > at else None
         taken = _fitting(unread, max_rows)
         end = _end(at, taken, unread[len(taken) :], through)
@@ -130,7 +134,8 @@ class ChannelReader:
         return spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(rows, ddl)
 
     def lag(self, after: Json | None) -> int | None:
-        return sum(file.rows for file in _unread(self._known(), Position.of(after)))
+        # As of now: a drain reads so many rows, and what was committed just before is among them.
+        return sum(file.rows for file in _unread(self._look(), Position.of(after)))
 
     def waiting(self, after: Json | None) -> Waiting:
         """What is not planned yet, as far as was seen when `next` last looked."""
@@ -163,9 +168,9 @@ class ChannelReader:
                 f"checkpoint has read it up to epoch {at.epoch}: it is older than what part {self._part!r} "
                 "was told; restore a newer copy of it, or go back with the whole job to a common barrier"
             )
-        if at.epoch > channel.through:
+        if at > Position(channel.through):
             raise RestoreError(
-                f"this checkpoint has read channel {self._channel!r} up to epoch {at.epoch}, and part "
+                f"this checkpoint has read channel {self._channel!r} up to {at}, and part "
                 f"{self._part!r} has come to epoch {channel.through}: its checkpoint is another or an older "
                 "one; restore both parts from copies of the same time"
             )

@@ -1,0 +1,289 @@
+"""Reading a channel: what the commits of the part before name, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import Extent
+from holdfast.connectors.contract import Slice
+from holdfast.errors import InputVanished, RestoreError, RetryableError
+from holdfast.runtime.parts.channel_source import ChannelReader, ChannelSource, Position
+from holdfast.storage.checksums import checksum
+from holdfast.storage.local_directory import LocalStorage
+from holdfast.tasks.messages import Payload
+from holdfast.tasks.task_output import ChannelRows
+from tests.unit.runtime.parts.channel_kit import CHANNEL, COLUMNS, Consumer, Producer, outlet, rows_of
+
+Both = tuple[Producer, Consumer]
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Both:
+    producer = Producer(LocalStorage(tmp_path / "main"), outlet(str(tmp_path / "scoring")))
+    return producer, Consumer(LocalStorage(tmp_path / "scoring"), str(tmp_path / "main"))
+
+
+def shape(part: Slice | None) -> object:
+    assert part is not None
+    return part.start, part.end, part.rows
+
+
+def test_a_channel_is_read_epoch_by_epoch(both: Both) -> None:
+    producer, consumer = both
+    assert consumer.take() is None
+    producer.commit([b"aa", b"b"])
+    producer.commit([b"cc"], [b"d"])
+    part = consumer.take()
+    assert shape(part) == (None, [3, 0], 6)
+    assert part is not None
+    assert rows_of(producer.storage, part) == [b"aa", b"b", b"cc", b"d"]
+    assert consumer.take() is None
+    producer.commit([b"e"])
+    assert shape(consumer.take()) == ([3, 0], [4, 0], 1)
+
+
+def test_an_epoch_may_be_taken_file_by_file(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([b"aa", b"bbb", b"c"], [], [b"dddd", b"e"])
+    assert [shape(consumer.take(max_rows=3)) for _ in range(5)] == [
+        (None, [0, 1], 2),
+        ([0, 1], [0, 2], 3),
+        # The epoch after it has no rows, and is read with it.
+        ([0, 2], [2, 0], 1),
+        # One file in any case.
+        ([2, 0], [2, 1], 4),
+        ([2, 1], [3, 0], 1),
+    ]
+    assert [rows_of(producer.storage, part) for part in consumer.planned[-2:]] == [[b"dddd"], [b"e"]]
+    assert consumer.take(max_rows=3) is None
+
+
+def test_files_of_several_epochs_are_taken_together_up_to_the_limit(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([b"aa", b"b"], [b"cc", b"dd"], [b"e"])
+    assert shape(consumer.take(max_rows=5)) == (None, [1, 1], 5)
+    assert shape(consumer.take(max_rows=5)) == ([1, 1], [3, 0], 3)
+
+
+def test_a_first_epoch_without_rows_is_read_with_the_next(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([], [])
+    assert consumer.take() is None
+    producer.commit([b"a"])
+    assert shape(consumer.take()) == (None, [3, 0], 1)
+
+
+def test_time_comes_with_the_rows_before_it(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([b"a", b"b"], [b"c"], times={1: 100, 2: 200})
+    times = []
+    for _ in range(3):
+        part = consumer.take(max_rows=1)
+        assert part is not None
+        times.append(consumer.reader.time_after(part))
+    # Of an epoch that is read in part, not even the rows that are read count.
+    assert times == [None, 100, 200]
+
+
+def test_time_that_moves_without_rows_is_read(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([b"a"], times={1: 100})
+    consumer.take()
+    producer.commit([], [], times={3: 300})
+    part = consumer.take()
+    assert part is not None
+    assert shape(part) == ([1, 0], [3, 0], 0)
+    assert (rows_of(producer.storage, part), consumer.reader.time_after(part)) == ([], 300)
+    producer.commit([], times={4: 300})
+    assert consumer.take() is None, "the same time is no news"
+
+
+def test_a_channel_ends_when_all_of_it_is_read(both: Both) -> None:
+    producer, consumer = both
+    assert not consumer.reader.exhausted(None)
+    producer.commit([b"a"])
+    producer.say(ended=True)
+    assert not consumer.reader.exhausted(None)
+    consumer.take()
+    assert consumer.reader.exhausted(consumer.position)
+    producer.commit([b"b"])
+    assert not consumer.reader.exhausted(consumer.position), "a later commit takes it back"
+    producer.say(ended=True)
+    assert not consumer.reader.exhausted(consumer.position)
+    consumer.take()
+    assert consumer.reader.exhausted(consumer.position)
+
+
+def test_epochs_without_rows_do_not_keep_a_channel_from_its_end(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([b"a"])
+    consumer.take()
+    producer.commit([], [])
+    producer.say(ended=True)
+    assert consumer.take() is None
+    assert consumer.reader.exhausted(consumer.position)
+
+
+def test_a_channel_that_never_had_rows_ends(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([])
+    producer.say(ended=True)
+    assert consumer.take() is None
+    assert consumer.reader.exhausted(None)
+
+
+def test_time_after_the_last_rows_is_read_before_the_end(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([b"a"])
+    consumer.take()
+    producer.commit([], times={2: 200})
+    producer.say(ended=True)
+    assert not consumer.reader.exhausted(consumer.position)
+    consumer.take()
+    assert consumer.reader.exhausted(consumer.position)
+
+
+def test_what_waits_is_counted_as_of_now(both: Both) -> None:
+    """A drain goes by it: what the part before has committed just now belongs to it."""
+    producer, consumer = both
+    producer.commit([b"aa", b"b"], [b"ccc"])
+    assert consumer.reader.lag(None) == 6
+    assert consumer.reader.lag([0, 1]) == 4
+    assert consumer.reader.lag([2, 0]) == 0
+    waiting = consumer.reader.waiting([0, 1])
+    assert (waiting.files, waiting.bytes) == (2, 4)
+
+
+def test_rows_that_were_let_go_are_missed(both: Both) -> None:
+    producer, consumer = both
+    for n in range(6):
+        producer.commit([b"%d" % n])
+        consumer.take()
+        consumer.commit()
+        producer.look()
+    producer.commit([b"x"])
+    assert producer.channel.released > 1
+    with pytest.raises(
+        InputVanished,
+        match=r"channel 'clicks-in' has let go of epochs up to \d, and this checkpoint has read it up to "
+        r"epoch 1: .* part 'main' .*; restore a newer copy",
+    ):
+        consumer.new_reader().next([1, 0], None, 0)
+
+
+@pytest.mark.parametrize("position", [[2, 0], [1, 1]])
+def test_a_reader_that_is_ahead_of_the_channel_is_refused(both: Both, position: list[int]) -> None:
+    producer, consumer = both
+    producer.commit([b"a"])
+    with pytest.raises(RestoreError, match=r"'main' has come to epoch 1: .*restore both parts from copies"):
+        consumer.reader.next(position, None, 0)
+
+
+def test_a_reader_whose_part_before_has_no_checkpoint_is_ahead(both: Both) -> None:
+    _, consumer = both
+    with pytest.raises(RestoreError, match="has come to epoch 0"):
+        consumer.reader.next([1, 0], None, 0)
+
+
+def test_a_channel_of_a_part_that_never_ran_has_nothing(tmp_path: Path) -> None:
+    reader = ChannelReader(CHANNEL, "main", str(tmp_path / "nothing"), COLUMNS)
+    assert reader.next(None, None, 0) is None
+    assert not reader.exhausted(None)
+    assert reader.lag(None) == 0
+
+
+def test_damage_in_the_part_before_is_waited_for(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([b"a"])
+    producer.commit([b"b"])
+    intact = producer.storage.get(names.commit(2))
+    producer.storage.put(names.commit(2), b"damaged")
+    with pytest.raises(RetryableError, match=r"channel 'clicks-in' cannot be read now: commit 2"):
+        consumer.reader.next(None, None, 0)
+    producer.storage.put(names.commit(2), intact)
+    assert shape(consumer.reader.next(None, None, 0)) == (None, [2, 0], 2)
+
+
+def test_what_is_computed_again_is_not_read(both: Both) -> None:
+    """Neither by a reader that has read it, nor by one that has not."""
+    producer, consumer = both
+    producer.commit([b"a"])
+    producer.commit([b"b"], times={2: 200})
+    producer.rewind(1)
+    assert shape(consumer.new_reader().next(None, None, 0)) == (None, [2, 0], 2)
+    producer.commit([b"other"], times={2: 999})
+    producer.commit([b"c"])
+    part = consumer.take()
+    assert part is not None
+    assert rows_of(producer.storage, part) == [b"a", b"b", b"c"]
+    assert consumer.reader.time_after(part) == 200
+
+
+def test_a_source_knows_its_columns_once_it_has_learned_them(tmp_path: Path) -> None:
+    source = ChannelSource(CHANNEL, "main", str(tmp_path))
+    with pytest.raises(AssertionError):
+        source.reader([])
+    source.learn(pa.schema([("user", pa.string()), ("at", pa.int64())]))
+    assert source.schema == "`user` string, `at` long"
+    assert source.replayable
+    assert source.reader([]).next(None, None, 0) is None
+
+
+def test_positions_are_ordered_as_they_are_read() -> None:
+    stored = [None, [0, 1], [0, 2], [1, 0], [1, 1], [2, 0]]
+    positions = [Position.of(each) for each in stored]
+    assert positions == sorted(positions)
+    assert [each.stored for each in positions[1:]] == stored[1:]
+
+
+Read = Callable[[pa.Table, pa.Schema], pa.Table]
+
+
+@pytest.fixture
+def read_as(tmp_path: Path) -> Read:
+    """Rows, written into a channel and read when it has other columns."""
+    storage = LocalStorage(tmp_path / "main")
+
+    def read(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        data = sink.getvalue().to_pybytes()
+        storage.put("data/1/bundle", data)
+        extent = Extent(object="data/1/bundle", offset=0, length=len(data), checksum=checksum(data))
+        payload = Payload(checksum=extent.checksum, length=extent.length, extent=extent)
+        reading = ChannelRows(storage.url, (payload,), columns, CHANNEL)
+        return pa.Table.from_batches(reading(iter([pa.record_batch({"id": [0]})])), columns)
+
+    return read
+
+
+ROWS = pa.table({"user": ["ann", None], "n": pa.array([1, 2], pa.int32())})
+
+
+def test_rows_of_a_channel_come_as_they_went(read_as: Read) -> None:
+    assert read_as(ROWS, ROWS.schema).equals(ROWS)
+
+
+def test_a_column_that_came_since_is_null_and_one_that_went_is_left_out(read_as: Read) -> None:
+    read = read_as(ROWS, pa.schema([("at", pa.timestamp("us")), ("user", pa.string())]))
+    assert read.to_pylist() == [{"at": None, "user": "ann"}, {"at": None, "user": None}]
+
+
+def test_a_number_may_have_become_wider(read_as: Read) -> None:
+    read = read_as(ROWS, pa.schema([("n", pa.int64())]))
+    assert read.column("n").to_pylist() == [1, 2]
+    assert read.schema.field("n").type == pa.int64()
+
+
+@pytest.mark.parametrize("now", [pa.int16(), pa.string(), pa.timestamp("us")])
+def test_a_column_that_cannot_be_read_is_refused(read_as: Read, now: pa.DataType) -> None:
+    with pytest.raises(
+        RestoreError, match=r"channel 'clicks-in' holds rows whose column 'n' is int32, and it is .* now; let"
+    ):
+        read_as(ROWS, pa.schema([("n", now)]))
