@@ -197,16 +197,17 @@ class History:
         return ()
 
     def _channels_at(self, number: int) -> Channels:
-        """What is in the channels after a commit, as far as records can be read: more than the view of an
-        older one says, where those between are damaged."""
-        try:
-            return self.view_at(number).channels
-        except CorruptionError:
-            if number <= read_floor(self.storage) + 1:
-                return {}
-        channels = self._channels_at(number - 1)
+        """What is in the channels after a commit, up to the first record that cannot be read: they never go
+        back, and what a lost record has put there is to be sent again before what came after it."""
+        floor = read_floor(self.storage)
+        channels: Channels = {}
+        for known in range(number, floor - 1, -1):
+            with suppress(CorruptionError):
+                channels = self.view_at(known).channels
+                break
         with suppress(CorruptionError):
-            channels = fold_channels(channels, self.record(number))
+            for later in range(known + 1, number + 1):
+                channels = fold_channels(channels, self.record(later))
         return channels
 
     def _record(self, number: int, *problems: str) -> tuple[CommitRecord, str]:

@@ -17,12 +17,14 @@ import pyarrow as pa
 from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.checkpoint import find_job
 from holdfast.checkpoint.chain.history import DamagedChain, History, NewestCommit
+from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.store.records import Extent, Json, SentFile
 from holdfast.clock import SystemClock
 from holdfast.connectors.contract import Slice, Waiting
 from holdfast.errors import InputVanished, RestoreError, RetryableError
+from holdfast.ids import EpochId
 from holdfast.state.encoding.types import frame_ddl
 from holdfast.storage.urls import open_storage
 from holdfast.tasks.messages import Payload
@@ -76,6 +78,11 @@ class Position:
     @property
     def stored(self) -> Json:
         return [self.epoch, self.files]
+
+    @property
+    def newest(self) -> int:
+        """The newest epoch that anything was read of."""
+        return self.epoch + (1 if self.files else 0)
 
     def __str__(self) -> str:
         return f"epoch {self.epoch}" + (f" and {self.files} files of the next" if self.files else "")
@@ -169,6 +176,11 @@ class ChannelReader:
                 "was told; restore a newer copy of it, or go back with the whole job to a common barrier"
             )
         if at > Position(channel.through):
+            if Plans(self._history.storage).next_attempt(EpochId(at.newest)) > 1:
+                raise RetryableError(
+                    f"this checkpoint has read channel {self._channel!r} up to {at}, and part {self._part!r} "
+                    f"has lost what came after epoch {channel.through} and computes it again; wait for it"
+                )
             raise RestoreError(
                 f"this checkpoint has read channel {self._channel!r} up to {at}, and part "
                 f"{self._part!r} has come to epoch {channel.through}: its checkpoint is another or an older "

@@ -70,7 +70,7 @@ class ChannelReading:
                     break
                 if (part := plan.slices.get(self.uid)) is not None:
                     seen = max(seen, Position.of(part.end))
-        return seen.epoch + (1 if seen.files else 0)
+        return seen.newest
 
     def _position(self, view: CheckpointView) -> Position:
         return Position.of(view.positions.get(self.uid))

@@ -8,6 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.history import DamagedChain
+from holdfast.checkpoint.chain.plans import Plans, PlanWritten
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Extent
 from holdfast.connectors.contract import Slice
@@ -17,7 +20,15 @@ from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.messages import Payload
 from holdfast.tasks.task_output import ChannelRows
-from tests.unit.runtime.parts.channel_kit import CHANNEL, COLUMNS, Consumer, Producer, outlet, rows_of
+from tests.unit.runtime.parts.channel_kit import (
+    CHANNEL,
+    COLUMNS,
+    Consumer,
+    Producer,
+    outlet,
+    plan_of,
+    rows_of,
+)
 
 Both = tuple[Producer, Consumer]
 
@@ -287,3 +298,26 @@ def test_a_column_that_cannot_be_read_is_refused(read_as: Read, now: pa.DataType
         RestoreError, match=r"channel 'clicks-in' holds rows whose column 'n' is int32, and it is .* now; let"
     ):
         read_as(ROWS, pa.schema([("n", now)]))
+
+
+def test_what_the_part_before_has_lost_and_computes_again_is_waited_for(both: Both) -> None:
+    producer, consumer = both
+    for n in range(3):
+        producer.commit([b"%d" % n])
+        assert isinstance(Plans(producer.storage).write(plan_of(n + 1)), PlanWritten)
+    consumer.take()
+    producer.storage.delete([names.commit(2)])
+    with pytest.raises(RetryableError):
+        consumer.new_reader().next(consumer.position, None, 0)
+    with pytest.raises(DamagedChain) as damage:
+        Chain(producer.storage).load()
+    Chain(producer.storage).rewind(damage.value.head, damage.value.fallback, term=1, run="run-1")
+    producer.open()
+    reader = consumer.new_reader()
+    for epoch in (2, 3):
+        with pytest.raises(RetryableError, match=f"has lost what came after epoch {epoch - 1} and computes"):
+            reader.next(consumer.position, None, 0)
+        producer.commit([b"%d" % (epoch - 1)])
+    assert reader.next(consumer.position, None, 0) is None
+    producer.commit([b"3"])
+    assert shape(reader.next(consumer.position, None, 0)) == ([3, 0], [4, 0], 1)
