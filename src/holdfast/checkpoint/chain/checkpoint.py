@@ -7,7 +7,7 @@ directory that holds something else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -21,6 +21,7 @@ from holdfast.checkpoint.store.write_once import write_once
 from holdfast.clock import Clock
 from holdfast.errors import ObjectMissing, RestoreError
 from holdfast.storage.contract import Storage
+from holdfast.storage.urls import below
 
 
 @dataclass(frozen=True)
@@ -89,19 +90,22 @@ def read_job(storage: Storage) -> JobRecord:
     if record is None:
         if storage.size(names.SAVEPOINT) is not None:
             raise RestoreError(_HOLDS_A_SAVEPOINT.format(storage.url))
-        refuse_parts(storage, (entry.name for entry in storage.list(names.LAYOUTS)))
+        below_it = (names.LAYOUTS, names.PARTS)
+        refuse_parts(storage, [entry.name for prefix in below_it for entry in storage.list(prefix)])
         raise RestoreError(f"there is no checkpoint in {storage.url}; check the place")
     return record
 
 
-def refuse_parts(storage: Storage, found: Iterable[str]) -> None:
+def refuse_parts(storage: Storage, found: Sequence[str]) -> None:
     """RestoreError: these names are of a job in parts: its checkpoints are below."""
+    if not any(name.startswith(names.LAYOUTS) for name in found):
+        return
     parts = sorted({name.split("/")[1] for name in found if name.startswith(names.PARTS)})
-    if parts or any(name.startswith(names.LAYOUTS) for name in found):
-        raise RestoreError(
-            f"{storage.url} is of a job in parts ({', '.join(parts) or 'none has begun'}), each of which has "
-            f"its checkpoint below: name one, such as {storage.url}/parts/{parts[0] if parts else 'main'}"
-        )
+    such_as = below(storage.url, f"{names.PARTS}{parts[0] if parts else 'main'}")
+    raise RestoreError(
+        f"{storage.url} is of a job in parts ({', '.join(parts) or 'none has begun'}), each of which has its "
+        f"checkpoint below; name one, such as {such_as}"
+    )
 
 
 def refuse_other_job(storage: Storage, record: JobRecord, job: str) -> None:

@@ -6,7 +6,7 @@ other parts adds one.
 
 from __future__ import annotations
 
-from holdfast.checkpoint.chain.checkpoint import find_job, other_job
+from holdfast.checkpoint.chain.checkpoint import find_job, other_job, refuse_if_occupied
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
 from holdfast.checkpoint.store.records import LayoutRecord
@@ -32,7 +32,13 @@ def keep_layout(storage: Storage, layout: LayoutRecord, allow_dropped_state: boo
         before = read_layout(storage)
         if before == layout:
             return
-        _refuse(storage, before, layout, allow_dropped_state)
+        try:
+            _refuse(storage, before, layout, allow_dropped_state)
+        except RestoreError:
+            if names.highest(storage, names.LAYOUTS) == newest:
+                raise
+            # Another run has just begun the checkpoint, perhaps of this very job.
+            continue
         data = seal("layout", layout)
         if write_once(storage, names.layout(newest + 1), data) == data:
             return
@@ -48,11 +54,7 @@ def _refuse(
                 f"{storage.url} holds the checkpoint of job {job.job!r} without parts, and {now.job!r} has "
                 f"parts {', '.join(now.parts)}; choose another place for it"
             )
-        if found := next(iter(storage.list("")), None):
-            raise RestoreError(
-                f"{storage.url} is not empty and holds no checkpoint ({found.name} is there); choose an "
-                "empty place"
-            )
+        refuse_if_occupied(storage)
         return
     if before.job != now.job:
         raise RestoreError(other_job(storage, before.job, now.job))
