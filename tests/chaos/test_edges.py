@@ -107,7 +107,7 @@ def no_marks(patch: pytest.MonkeyPatch) -> None:
 
 
 def clean_ends_not_recorded(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Committer, "record_published", lambda self: None)
+    patch.setattr(Committer, "record_published", lambda self, *_: None)
 
 
 def beginnings_not_marked(patch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ class EpochLoop:
         kept = [
             each for each in in_force.records if settings.saves_state or each.uid in program.uncoordinated
         ]
-        self._committer = Committer(context, self._publishing, view, tuple(kept), self._outlets)
+        self._committer = Committer(context, self._publishing, view, tuple(kept), self._outlets, shards)
 
     @property
     def view(self) -> CheckpointView:

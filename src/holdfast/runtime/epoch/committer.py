@@ -45,14 +45,15 @@ class Committer:
         view: CheckpointView,
         operators: tuple[OperatorSchema, ...],
         outlets: Outlets,
+        shards: int = 1,
     ) -> None:
-        """`operators`: the schemas in force, for the first commit."""
+        """`operators`: the schemas in force, and `shards`: how many there are, for the first commit."""
         self._context, self._checkpoint, self._publishing = context, context.checkpoint, publishing
         self._permit, self._guarantee = context.wishes.permit, context.settings.guarantee
         self._operators: tuple[OperatorSchema, ...] | None = operators
         early = self._guarantee is Guarantee.AT_LEAST_ONCE
         self._late = Recipients.DEDUPING if early else Recipients.ALL
-        self._held_back, self._outlets = "", outlets
+        self._held_back, self._outlets, self._shards = "", outlets, shards
         self._commits = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
         self._publishes = ThreadPoolExecutor(1, thread_name_prefix="holdfast-publish")
         self._pending: deque[Future[None]] = deque()
@@ -83,7 +84,7 @@ class Committer:
     def record_published(self, ended: bool = False) -> None:
         """Once everything given before is published, commit that it is, so that the next run has nothing to
         publish, whatever becomes of the sinks until then. `ended`: and that the channels have come to their
-        end."""
+        end, also where nothing was ever in them."""
         self.check(0)
         recorded, ended = self.view.published_through, ended and bool(self._outlets.nodes)
         if ended or any(epoch > recorded.get(uid, 0) for uid, epoch in self._publishing.through.items()):
@@ -91,23 +92,23 @@ class Committer:
 
     def _commit_news(self, shards: list[UncoordinatedShard], ended: bool = False, barrier: int = 0) -> None:
         """Commit what there is to say without an epoch."""
-        if self._failed or not (self.view.number or barrier):
+        if self._failed or not (self.view.number or barrier or ended):
             return
         with self._ending_with_a_failure():
             self._permit.await_commit()
-            self._append(
-                news(
-                    self.view,
-                    term=self._context.term,
-                    run=self._context.run,
-                    published_through=self._publishing.through,
-                    rows_through=self._publishing.rows_through,
-                    uncoordinated=tuple(shards),
-                    channels=self._outlets.states(self.view.channels),
-                    ended=ended,
-                    barrier=barrier,
-                )
+            record = news(
+                self.view,
+                term=self._context.term,
+                run=self._context.run,
+                published_through=self._publishing.through,
+                rows_through=self._publishing.rows_through,
+                uncoordinated=tuple(shards),
+                channels=self._outlets.states(self.view.channels),
+                ended=ended,
+                barrier=barrier,
             )
+            # Before the first epoch no commit says it, and whatever follows the chain goes by it.
+            self._append(replace(record, parallelism=self.view.parallelism or self._shards))
             self._tell()
 
     def add_snapshots(self, files: list[SnapshotFile]) -> None:

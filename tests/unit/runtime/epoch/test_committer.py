@@ -15,6 +15,7 @@ from holdfast.checkpoint.store.records import (
     Extent,
     PlannedSlice,
     PlanRecord,
+    SentFile,
     SnapshotFile,
     StagedFile,
     UncoordinatedShard,
@@ -28,12 +29,14 @@ from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.publisher import Publishing, Recipients
 from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.runtime.parts.outlets import Outlets
 from holdfast.runtime.progress import Listener, Progress
 from holdfast.state.contract import Version
 from holdfast.storage.contract import Storage
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.runtime.leader_kit import leader_of
+from tests.unit.runtime.parts.channel_kit import CHANNEL, COLUMNS, outlet, plan_of
 
 
 class Shown:
@@ -290,3 +293,62 @@ def mark() -> UncoordinatedShard:
         operator="op", shards=1, first_group=0, end_group=4, incarnation="i", unsaved=0, discarded=0, lost=0,
         version=Version(epoch=1, attempt=1, result=""),
     )  # fmt: skip
+
+
+def sending(root: Path) -> Committer:
+    """Of a part whose rows go into a channel, for a part that has not begun."""
+    context = context_of(LocalStorage(root / "main"), {})
+    view = context.checkpoint.chain.load()
+    outlets = Outlets((outlet(str(root / "scoring")),), context.clock)
+    return Committer(context, Publishing(context, view), view, (), outlets, shards=3)
+
+
+def sent(epoch: int) -> SentFile:
+    extent = Extent(object=f"data/{epoch}/bundle", offset=0, length=1, checksum="")
+    return SentFile(channel=CHANNEL, epoch=epoch, part=0, extent=extent, rows=1)
+
+
+def test_a_commit_puts_the_rows_of_its_epochs_into_channels(tmp_path: Path) -> None:
+    work = sending(tmp_path)
+    outcomes = [EpochOutcome(plan_of(epoch, time_us=10 * epoch), sent=[sent(epoch)]) for epoch in (1, 2, 3)]
+    work.submit(outcomes[:2])
+    work.submit(outcomes[2:])
+    work.close(wait=True)
+    channel = work.view.channels[CHANNEL]
+    assert ([file.epoch for file in channel.files], channel.through) == ([1, 2, 3], 3)
+    assert channel.times == ((1, 10), (2, 20), (3, 30))
+    assert not work.view.ended
+
+
+def test_the_end_of_the_input_is_committed_for_the_readers_of_channels(tmp_path: Path) -> None:
+    work = sending(tmp_path)
+    work.submit([EpochOutcome(plan_of(1), sent=[sent(1)])])
+    work.record_published(ended=True)
+    work.close(wait=True)
+    loaded = Chain(LocalStorage(tmp_path / "main")).load()
+    assert loaded.ended
+    assert (loaded.number, loaded.last_epoch, loaded.channels[CHANNEL].through) == (2, 1, 1)
+
+
+def test_a_part_that_never_had_input_says_that_this_was_all(tmp_path: Path) -> None:
+    """Else the parts that read from it would wait for it, with no end."""
+    work = sending(tmp_path)
+    work.record_published(ended=True)
+    work.close(wait=True)
+    assert work.view.parallelism == 3
+    assert ChannelReader(CHANNEL, "main", str(tmp_path / "main"), COLUMNS).exhausted(None)
+    later = sending(tmp_path)
+    assert (later.view.number, later.view.last_epoch) == (1, 0)
+    later.submit([EpochOutcome(plan_of(1), sent=[sent(1)])])
+    later.close(wait=True)
+    assert (later.view.number, later.view.last_epoch, later.view.ended) == (2, 1, False)
+
+
+def test_a_job_without_channels_commits_no_end(tmp_path: Path) -> None:
+    work = committer(tmp_path, Shown())
+    work.record_published(ended=True)
+    work.submit([outcome(1)])
+    work.record_published(ended=True)
+    work.close(wait=True)
+    loaded = Chain(LocalStorage(tmp_path)).load()
+    assert (loaded.ended, loaded.channels) == (False, {})
