@@ -36,7 +36,7 @@ from holdfast.state.contract import Version
 from holdfast.storage.contract import Storage
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.runtime.leader_kit import leader_of
-from tests.unit.runtime.parts.channel_kit import CHANNEL, COLUMNS, outlet, plan_of
+from tests.unit.runtime.parts.channel_kit import CHANNEL, COLUMNS, lead, leave, outlet, plan_of
 
 
 class Shown:
@@ -336,6 +336,8 @@ def test_a_part_that_never_had_input_says_that_this_was_all(tmp_path: Path) -> N
     work.record_published(ended=True)
     work.close(wait=True)
     assert work.view.parallelism == 3
+    lead(LocalStorage(tmp_path / "main"))
+    leave(LocalStorage(tmp_path / "main"))
     assert ChannelReader(CHANNEL, "main", str(tmp_path / "main"), COLUMNS).exhausted(None)
     later = sending(tmp_path)
     assert (later.view.number, later.view.last_epoch) == (1, 0)

@@ -16,10 +16,12 @@ from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.plans import Plans, PlanWritten
 from holdfast.checkpoint.chain.retention import Retention
+from holdfast.checkpoint.chain.terms import claim, newest_term, record_ending
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import (
     CommitRecord,
+    EndedRecord,
     Extent,
     Json,
     PlannedSlice,
@@ -76,6 +78,23 @@ def plan_of(
         epoch=epoch, attempt=attempt, term=1, run="run-1", parent=0, fingerprint="f", parallelism=1,
         clock_ms=epoch, slices=slices or {}, watermarks=marks,
     )  # fmt: skip
+
+
+def lead(storage: Storage) -> None:
+    """A new leader begins. Commits are not numbered by it here."""
+    claim(storage, "run-1", "host", 1, 0)
+
+
+def leave(storage: Storage) -> None:
+    """The leader has ended in good order."""
+    leader = newest_term(storage)
+    assert leader is not None
+    record_ending(
+        storage,
+        EndedRecord(
+            term=leader.term, run="run-1", at_ms=0, ending="exhausted", commit=0, last_epoch=0, published=True
+        ),
+    )
 
 
 class End:
@@ -148,6 +167,12 @@ class Producer(End):
                 channels=self.outlets.states(self.view.channels, outcomes, last),
             )
         )  # fmt: skip
+
+    def end(self) -> None:
+        """Say that this was all, and leave."""
+        self.say(ended=True)
+        lead(self.storage)
+        leave(self.storage)
 
     def say(self, ended: bool = False) -> None:
         """Commit without an epoch."""
