@@ -121,7 +121,7 @@ class EpochLoop:
         kept = [
             each for each in in_force.records if settings.saves_state or each.uid in program.uncoordinated
         ]
-        self._committer = Committer(context, self._publishing, view, tuple(kept), self._outlets)
+        self._committer = Committer(context, self._publishing, view, tuple(kept), self._outlets, shards)
 
     @property
     def view(self) -> CheckpointView:
@@ -145,7 +145,7 @@ class EpochLoop:
             self._committer.publish_recovered()
             ending = self._loop()
             self._save_keys(everything=True)
-            self._committer.record_published(self._has_read_all(ending), self._shards)
+            self._committer.record_published(self._has_read_all(ending))
             clean = True
         finally:
             self._snapshotter.close()
@@ -202,7 +202,7 @@ class EpochLoop:
         barrier = self._edges.barrier(self._planner.positions, self._committer)
         if barrier:
             pending, self._pending = self._pending, []
-            self._committer.submit(pending, barrier, self._shards)
+            self._committer.submit(pending, barrier)
             self._barrier = self._context.clock.monotonic()
             if self._context.wishes.ending_at_barrier.is_set():
                 self._context.wishes.stopping.set()

@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 
-from msgspec.structs import replace as changed
+from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.commits import Adopted
 from holdfast.checkpoint.chain.live_files import with_lists
@@ -46,14 +45,15 @@ class Committer:
         view: CheckpointView,
         operators: tuple[OperatorSchema, ...],
         outlets: Outlets,
+        shards: int = 1,
     ) -> None:
-        """`operators`: the schemas in force, for the first commit."""
+        """`operators`: the schemas in force, and `shards`: how many there are, for the first commit."""
         self._context, self._checkpoint, self._publishing = context, context.checkpoint, publishing
         self._permit, self._guarantee = context.wishes.permit, context.settings.guarantee
         self._operators: tuple[OperatorSchema, ...] | None = operators
         early = self._guarantee is Guarantee.AT_LEAST_ONCE
         self._late = Recipients.DEDUPING if early else Recipients.ALL
-        self._held_back, self._outlets = "", outlets
+        self._held_back, self._outlets, self._shards = "", outlets, shards
         self._commits = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
         self._publishes = ThreadPoolExecutor(1, thread_name_prefix="holdfast-publish")
         self._pending: deque[Future[None]] = deque()
@@ -64,16 +64,15 @@ class Committer:
         self.keep_from: int | None = None
         """From this commit on none is given up; None: as many are kept as the settings say."""
 
-    def submit(self, outcomes: list[EpochOutcome], barrier: int = 0, shards: int = 0) -> None:
+    def submit(self, outcomes: list[EpochOutcome], barrier: int = 0) -> None:
         """Commit these epochs as one. Waits while too many are in flight; raises what an earlier one failed
         with. `barrier`: of the whole job, that falls after them; there may be none of them then.
-        `shards`: what the job runs with.
         """
         self.check(COMMITS_IN_FLIGHT - 1)
         if outcomes:
             self._pending.append(self._commits.submit(self._commit, outcomes, barrier))
         else:
-            self._pending.append(self._commits.submit(self._commit_news, [], False, shards, barrier))
+            self._pending.append(self._commits.submit(self._commit_news, [], barrier=barrier))
 
     def publish(self, outcomes: list[EpochOutcome]) -> None:
         """Publish these epochs, after those given before."""
@@ -84,40 +83,34 @@ class Committer:
         self.check(COMMITS_IN_FLIGHT - 1)
         self._pending.append(self._commits.submit(self._commit_news, shards))
 
-    def record_published(self, ended: bool = False, shards: int = 0) -> None:
+    def record_published(self, ended: bool = False) -> None:
         """Once everything given before is published, commit that it is, so that the next run has nothing to
         publish, whatever becomes of the sinks until then. `ended`: and that the channels have come to their
-        end, if there never was anything in them, too. `shards`: what the job runs with."""
+        end, also where nothing was ever in them."""
         self.check(0)
         recorded, ended = self.view.published_through, ended and bool(self._outlets.nodes)
         if ended or any(epoch > recorded.get(uid, 0) for uid, epoch in self._publishing.through.items()):
-            self._pending.append(self._commits.submit(self._commit_news, [], ended, shards))
+            self._pending.append(self._commits.submit(self._commit_news, [], ended))
 
-    def _commit_news(
-        self,
-        shards: list[UncoordinatedShard],
-        ended: bool = False,
-        parallelism: int = 0,
-        barrier: int = 0,
-    ) -> None:
+    def _commit_news(self, shards: list[UncoordinatedShard], ended: bool = False, barrier: int = 0) -> None:
         """Commit what there is to say without an epoch."""
-        if self._failed or not (self.view.number or ended or barrier):
+        if self._failed or not (self.view.number or barrier or ended):
             return
         with self._ending_with_a_failure():
             self._permit.await_commit()
-            self._append(
-                news(
-                    replace(self.view, parallelism=self.view.parallelism or parallelism),
-                    term=self._context.term,
-                    run=self._context.run,
-                    published_through=self._publishing.through,
-                    rows_through=self._publishing.rows_through,
-                    uncoordinated=tuple(shards),
-                    channels=self._outlets.states(self.view.channels),
-                    ended=ended,
-                    barrier=barrier,
-                )
+            record = news(
+                self.view,
+                term=self._context.term,
+                run=self._context.run,
+                published_through=self._publishing.through,
+                rows_through=self._publishing.rows_through,
+                uncoordinated=tuple(shards),
+                channels=self._outlets.states(self.view.channels),
+                ended=ended,
+                barrier=barrier,
             )
+            # Before the first epoch no commit says it, and whatever follows the chain goes by it.
+            self._append(replace(record, parallelism=self.view.parallelism or self._shards))
             self._tell()
 
     def add_snapshots(self, files: list[SnapshotFile]) -> None:
@@ -159,7 +152,7 @@ class Committer:
             if self._guarantee is Guarantee.AT_LEAST_ONCE:
                 self._publish(outcomes, Recipients.REPEATING)
             self._permit.await_commit()
-            self._append(changed(self._record(outcomes), barrier=barrier))
+            self._append(replace(self._record(outcomes), barrier=barrier))
             if self._guarantee is not Guarantee.AT_MOST_ONCE:
                 self.publish(outcomes)
             self._tell()

@@ -103,21 +103,30 @@ class ChannelReader:
         at, channel = Position.of(after), self._look()
         self._refuse_if_gone(at, channel)
         held = [place.epoch for place in self._view.barriers if self.holds_at(place.number)]
-        return _next(after, channel, max_rows, min(held, default=None))
+        through = min([channel.through, *held])
+        unread = [file for file in _unread(channel, at) if file.epoch <= through]
+        if not unread:
+            end, time = Position(through), channel.time_after(through)
+            # A barrier falls after whole epochs, also after those that have no rows, and so does the end.
+            moved = time is not None and time != channel.time_after(at.epoch)
+            moves = moved or bool(held) or self._view.ended
+            return _slice(after, end, [], time) if moves and end > at else None
+        taken = _fitting(unread, max_rows)
+        end = _end(at, taken, unread[len(taken) :], through)
+        return _slice(after, end, taken, channel.time_after(end.epoch))
 
     def shows(self, barrier: int, after: Json | None, *, exactly: bool) -> bool:
         """Whether a barrier falls at this position, or, unless `exactly`, before it."""
         place = next((each for each in self._view.barriers if each.number == barrier), None)
-        if place is None:
-            # What has come to its end shows every barrier there.
-            return self._view.ended and _next(after, self._known(), None) is None
-        at, falls = Position.of(after), Position(place.epoch)
-        return at == falls or (not exactly and at > falls)
+        # What has come to its end shows every barrier there.
+        falls = place.epoch if place is not None else self._known().through if self._view.ended else None
+        if falls is None:
+            return False
+        return Position.of(after) == Position(falls) or (not exactly and Position.of(after) > Position(falls))
 
     def exhausted(self, after: Json | None) -> bool:
         channel = self._look()
-        # Epochs without rows may follow that are never read on their own.
-        if not self._view.ended or _next(after, channel, None) is not None:
+        if not self._view.ended or Position.of(after) < Position(channel.through):
             return False
         # A leader that has begun since then may read more.
         return newest_ending(self._history.storage) is not None
@@ -177,22 +186,6 @@ class ChannelReader:
                 f"{self._part!r} has come to epoch {channel.through}: its checkpoint is another or an older "
                 "one; restore both parts from copies of the same time"
             )
-
-
-def _next(
-    after: Json | None, channel: Channel, max_rows: int | None, held: int | None = None
-) -> Slice | None:
-    """`held`: the epoch after which a barrier is waited at; None: none is."""
-    at, through = Position.of(after), min(channel.through, channel.through if held is None else held)
-    unread = [file for file in _unread(channel, at) if file.epoch <= through]
-    if not unread:
-        end, time = Position(through), channel.time_after(through)
-        # A barrier falls after whole epochs, also after those that have no rows.
-        moves = held is not None or (time is not None and time != channel.time_after(at.epoch))
-        return _slice(after, end, [], time) if moves and end > at else None
-    taken = _fitting(unread, max_rows)
-    end = _end(at, taken, unread[len(taken) :], through)
-    return _slice(after, end, taken, channel.time_after(end.epoch))
 
 
 def _unread(channel: Channel, at: Position) -> list[SentFile]:

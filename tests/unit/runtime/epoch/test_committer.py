@@ -36,7 +36,7 @@ from holdfast.state.contract import Version
 from holdfast.storage.contract import Storage
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.runtime.leader_kit import leader_of
-from tests.unit.runtime.parts.channel_kit import CHANNEL, COLUMNS, leader_ended, outlet, plan_of
+from tests.unit.runtime.parts.channel_kit import CHANNEL, COLUMNS, lead, leave, outlet, plan_of
 
 
 class Shown:
@@ -300,7 +300,7 @@ def sending(root: Path) -> Committer:
     context = context_of(LocalStorage(root / "main"), {})
     view = context.checkpoint.chain.load()
     outlets = Outlets((outlet(str(root / "scoring")),), context.clock)
-    return Committer(context, Publishing(context, view), view, (), outlets)
+    return Committer(context, Publishing(context, view), view, (), outlets, shards=3)
 
 
 def sent(epoch: int) -> SentFile:
@@ -333,10 +333,11 @@ def test_the_end_of_the_input_is_committed_for_the_readers_of_channels(tmp_path:
 def test_a_part_that_never_had_input_says_that_this_was_all(tmp_path: Path) -> None:
     """Else the parts that read from it would wait for it, with no end."""
     work = sending(tmp_path)
-    work.record_published(ended=True, shards=3)
+    work.record_published(ended=True)
     work.close(wait=True)
     assert work.view.parallelism == 3
-    leader_ended(LocalStorage(tmp_path / "main"))
+    lead(LocalStorage(tmp_path / "main"))
+    leave(LocalStorage(tmp_path / "main"))
     assert ChannelReader(CHANNEL, "main", str(tmp_path / "main"), COLUMNS).exhausted(None)
     later = sending(tmp_path)
     assert (later.view.number, later.view.last_epoch) == (1, 0)

@@ -16,7 +16,7 @@ from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.plans import Plans, PlanWritten
 from holdfast.checkpoint.chain.retention import Retention
-from holdfast.checkpoint.chain.terms import claim, record_ending
+from holdfast.checkpoint.chain.terms import claim, newest_term, record_ending
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import (
@@ -80,15 +80,21 @@ def plan_of(
     )  # fmt: skip
 
 
-def leader_ended(storage: Storage) -> None:
-    """The last leader has written down that it ended."""
-    term = claim(storage, "run-1", "here", 1, 0)
+def lead(storage: Storage) -> None:
+    """A new leader begins. Commits are not numbered by it here."""
+    claim(storage, "run-1", "host", 1, 0)
+
+
+def leave(storage: Storage) -> None:
+    """The leader has ended in good order."""
+    leader = newest_term(storage)
+    assert leader is not None
     record_ending(
         storage,
         EndedRecord(
-            term=term, run="run-1", at_ms=0, ending="exhausted", commit=1, last_epoch=1, published=True
+            term=leader.term, run="run-1", at_ms=0, ending="exhausted", commit=0, last_epoch=0, published=True
         ),
-    )  # fmt: skip
+    )
 
 
 class End:
@@ -162,6 +168,12 @@ class Producer(End):
             )
         )  # fmt: skip
 
+    def end(self) -> None:
+        """Say that this was all, and leave."""
+        self.say(ended=True)
+        lead(self.storage)
+        leave(self.storage)
+
     def say(self, ended: bool = False, barrier: int = 0) -> None:
         """Commit without an epoch."""
         states = self.outlets.states(self.view.channels)
@@ -171,8 +183,6 @@ class Producer(End):
                 barrier=barrier,
             )
         )  # fmt: skip
-        if ended:
-            leader_ended(self.storage)
 
     def _sent(self, epoch: int, files: Files) -> list[SentFile]:
         self._serial += 1

@@ -132,7 +132,7 @@ def test_a_barrier_falls_after_epochs_without_rows_too(part: Part) -> None:
 def test_a_channel_that_has_ended_shows_every_barrier(part: Part) -> None:
     fast, slow = part.producers["fast"], part.producers["slow"]
     slow.commit([b"s"], [])
-    slow.say(ended=True)
+    slow.end()
     begin_barrier(part.root, "test", 0, 1_000)
     fast.commit([b"aa"])
     carry(fast, 1)
