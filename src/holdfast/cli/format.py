@@ -169,6 +169,8 @@ def table_told(one: dict[str, Any], now_ms: int) -> str:
 
 def channel_told(one: dict[str, Any]) -> str:
     """What waits in a channel, from its part of `Progress.channels`."""
+    if not one["rows"]:
+        return f"nothing waits for {one['part']}"
     waits = f"{counted(one['rows'], 'row')} of {counted(one['epochs'], 'epoch')}, {size(one['bytes'])}"
     return f"{waits} wait for {one['part']}{'; FULL' if one['full'] else ''}"
 
