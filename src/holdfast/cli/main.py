@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from holdfast.cli.channels import channels
 from holdfast.cli.chaos import chaos
 from holdfast.cli.check import check
 from holdfast.cli.checkpoints import checkpoints
@@ -42,7 +43,7 @@ for command in (
     guarantees,
 ):  # fmt: skip
     app.command()(command)
-for group in (savepoints, checkpoints, state, sinks):
+for group in (savepoints, checkpoints, state, sinks, channels):
     app.add_typer(group)
 
 

@@ -212,6 +212,8 @@ def test_a_stop_that_cannot_be_meant_asks_nothing(
         ["sinks", "list"],
         ["sinks", "set-aside", "out", "--to", "aside", "--yes"],
         ["skip", "--yes"],
+        ["channels", "list"],
+        ["channels", "remove", CHANNEL, "--yes"],
         ["check", "APP"],
     ],
 )
