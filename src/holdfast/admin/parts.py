@@ -14,9 +14,10 @@ from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.checkpoint import find_job, place_of_part, read_layout
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
+from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import LayoutRecord
 from holdfast.clock import Clock
-from holdfast.errors import CorruptionError
+from holdfast.errors import CorruptionError, RestoreError
 from holdfast.graph.parts import reading_order
 from holdfast.runtime.parts.channel_source import Position
 from holdfast.runtime.parts.waiting import NO_LIMITS, waiting_in
@@ -51,6 +52,11 @@ def job_standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, An
     if layout is None:
         return standing(storage, clock, seconds)
     parts = stored_parts(storage, layout)
+    if any(part.storage.size(names.SAVEPOINT) is not None for part in parts):
+        raise RestoreError(
+            f"{storage.url} holds a savepoint of job {layout.job!r}, not its checkpoint; look at it with "
+            f"`holdfast savepoints list {storage.url}`"
+        )
 
     def look(part: StoredPart) -> dict[str, Any] | None:
         return None if find_job(part.storage) is None else standing(part.storage, clock, seconds)

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import msgspec
@@ -20,6 +21,7 @@ from rich.console import Console
 from holdfast.admin.parts import StoredPart, stored_parts
 from holdfast.admin.status import asked_plainly
 from holdfast.checkpoint.chain.checkpoint import find_job, read_layout
+from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.terms import ending_of, newest_ending, newest_term
 from holdfast.checkpoint.log.requests import NOBODY, Asked, State, read_asked
 from holdfast.cli.format import age, answer, ending
@@ -27,6 +29,7 @@ from holdfast.cli.options import AsJson, Checkpoint, Verbose, one_line_errors, o
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.errors import DefinitionError, HoldfastError, RetryableError
 from holdfast.runtime.control.request_client import TAKEN_SECONDS, ask_leader, asker, wait_for_end
+from holdfast.runtime.parts.job_savepoint import ALIGN_SECONDS, take_job_savepoint
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 
@@ -58,8 +61,14 @@ def savepoint(
     json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Have a running job take a savepoint; it goes on meanwhile."""
+    """Have a running job take a savepoint; it goes on meanwhile. Of a job in parts: of all of them, at one
+    barrier."""
     with one_line_errors(verbose):
+        root = open_storage(checkpoint)
+        if (layout := read_layout(root)) is not None:
+            parts = stored_parts(root, layout)
+            _savepoint_of_parts(parts, root, url, format, timeout, wait=not no_wait, as_json=json)
+            return
         arguments = {"url": _for_the_leader(url), "format": format}
         _ask(checkpoint, "savepoint", arguments, timeout, wait=not no_wait, as_json=json)
 
@@ -101,8 +110,8 @@ def _ask(
     if verb in ("stop", "rescale") and (layout := read_layout(root)) is not None:
         if arguments.get("savepoint") is not None:
             raise DefinitionError(
-                "a job in parts leaves no savepoint when it stops; leave out --savepoint, and start it again "
-                "from its checkpoint"
+                "a job in parts leaves no savepoint when this command stops it; take one with `holdfast "
+                "savepoint` and stop the job then"
             )
         _ask_parts(stored_parts(root, layout), verb, arguments, timeout, wait=wait, as_json=as_json)
         return
@@ -114,6 +123,32 @@ def _ask(
         answer(as_json, {"request": id}, id)
         return
     _await(storage, checkpoint, id, verb, timeout, as_json=as_json)
+
+
+def _savepoint_of_parts(
+    parts: list[StoredPart], root: Storage, url: str, format: str, timeout: str, *, wait: bool, as_json: bool
+) -> None:
+    if format != "native" or not wait:
+        raise DefinitionError(
+            "the savepoint of a job in parts is native, and this command waits for it; leave out --format "
+            "and --no-wait"
+        )
+    still = [part.name for part in parts if not (_may_run(part.storage) or _has_read_all(part.storage))]
+    if still:
+        raise RetryableError(
+            f"savepoint was not asked: part {still[0]!r} does not run, and a barrier goes through all parts; "
+            "start the job"
+        )
+    clock, seconds = SystemClock(), min(ALIGN_SECONDS, duration_ms(timeout) / 1_000)
+    target = _for_the_leader(url) or ""
+    taken = take_job_savepoint(root.url, target, clock, asker("holdfast savepoint"), seconds)
+    commits = ", ".join(f"{part} {commit}" for part, commit in taken.commits.items())
+    told = f"savepoint: done (barrier {taken.barrier}, commits {commits}, at {taken.url})"
+    answer(as_json, asdict(taken), told)
+
+
+def _has_read_all(storage: Storage) -> bool:
+    return find_job(storage) is not None and History(storage).load().ended
 
 
 def _ask_parts(

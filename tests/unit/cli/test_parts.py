@@ -18,11 +18,13 @@ from holdfast.checkpoint.chain.layout import keep_layout
 from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import LayoutRecord
+from holdfast.cli import control
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
 from holdfast.errors import StorageError
 from holdfast.graph.parts import reading_order
 from holdfast.runtime.control.request_server import Control
+from holdfast.runtime.parts.job_savepoint import JobSavepoint
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.cli.parts_kit import APP, CHANNEL, Parts
 from tests.unit.cli.shell import call, refusal, text
@@ -186,7 +188,7 @@ def test_no_wait_gives_a_request_for_each_part(parts: Parts) -> None:
     ("more", "code", "told"),
     [
         (["--drain", "--no-wait"], 2, "leave out --no-wait"),
-        (["--savepoint", "sp"], 2, "leave out --savepoint"),
+        (["--savepoint", "sp"], 2, "take one with `holdfast savepoint`"),
         (["--drain"], 75, "none of the parts main, scoring runs"),
     ],
 )
@@ -199,10 +201,55 @@ def test_a_stop_that_cannot_be_meant_asks_nothing(
     assert parts.root.list("") == before
 
 
+def test_a_savepoint_is_taken_of_all_parts(
+    parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def take(root: str, url: str, clock: object, by: str, seconds: float) -> JobSavepoint:
+        asked.append((root, url, seconds))
+        return JobSavepoint(url=url, job="fraud", barrier=7, commits={"main": 3, "scoring": 1})
+
+    monkeypatch.setattr(control, "take_job_savepoint", take)
+    monkeypatch.chdir(tmp_path)
+    told = text("savepoint", "sp", "--timeout", "30s", "--checkpoint", parts.root.url)
+    assert told == f"savepoint: done (barrier 7, commits main 3, scoring 1, at {tmp_path}/sp)\n"
+    assert asked == [(parts.root.url, f"{tmp_path}/sp", 30.0)]
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "told"),
+    [
+        (["--format", "canonical"], 2, "leave out --format"),
+        (["--no-wait"], 2, "leave out --format and --no-wait"),
+        ([], 75, "part 'main' does not run, and a barrier goes through all parts"),
+    ],
+)
+def test_a_savepoint_that_cannot_be_taken_leaves_nothing(
+    parts: Parts, tmp_path: Path, more: list[str], code: int, told: str
+) -> None:
+    parts.end()
+    before = parts.root.list("")
+    line = refusal("savepoint", str(tmp_path / "sp"), "--checkpoint", parts.root.url, *more, code=code)
+    assert told in line
+    assert not (tmp_path / "sp").exists()
+    assert parts.root.list("") == before
+
+
+def test_the_savepoint_of_a_job_in_parts_is_not_taken_for_its_checkpoint(
+    parts: Parts, tmp_path: Path
+) -> None:
+    for part in ("main", "scoring"):
+        parts.root.delete([f"parts/{part}/{names.JOB}"])
+        parts.root.put(f"parts/{part}/{names.SAVEPOINT}", b"x")
+    assert "holds a savepoint of job 'fraud'" in refusal("status", "--checkpoint", parts.root.url, code=4)
+    told = refusal("savepoints", "show", parts.root.url, code=4)
+    assert f"name one, such as {parts.root.url}/parts/scoring" in told
+
+
 @pytest.mark.parametrize(
     "command",
     [
-        ["savepoint", "sp"],
         ["request", "0000000000000-00000000"],
         ["checkpoints", "list"],
         ["checkpoints", "verify"],
@@ -212,6 +259,7 @@ def test_a_stop_that_cannot_be_meant_asks_nothing(
         ["sinks", "list"],
         ["sinks", "set-aside", "out", "--to", "aside", "--yes"],
         ["skip", "--yes"],
+        ["rewind", "--to", "1", "--yes"],
         ["channels", "list"],
         ["channels", "remove", CHANNEL, "--yes"],
         ["check", "APP"],
