@@ -127,14 +127,16 @@ def _part_of(graph: Graph, origin: _Origin, storage: Storage) -> Graph:
     """The part whose checkpoint this is; the job, where that is not in parts or there is none yet."""
     if origin.is_new or not is_in_parts(graph):
         return graph
-    if origin.chain is None:
+    parts = part_jobs(graph, storage.url)
+    found = next((part.graph() for part in parts if part.name == origin.job), None)
+    if found is None and origin.chain is None:
+        names = ", ".join(part.name for part in parts)
         raise RestoreError(
-            f"job {graph.name!r} is in parts and begins with no savepoint, and {storage.url} holds one; "
-            "compare it with a checkpoint"
+            f"the savepoint in {storage.url} is of {origin.job!r}, and the job has parts {names}; name that "
+            "of one of these"
         )
     # A checkpoint of none of them is another job's: that is told where jobs are compared.
-    parts = part_jobs(graph, storage.url)
-    return next((part.graph() for part in parts if part.name == origin.job), graph)
+    return found or graph
 
 
 def _unread(graph: Graph, view: CheckpointView, storage: Storage) -> list[str]:

@@ -147,7 +147,7 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
 
 
 @pytest.mark.parametrize(
-    "root", ["/x/ck", "file:///x/ck?fsync=off", "s3://bucket/ck?region=here", "/x/parts/ck"]
+    "root", ["/x/ck", "file:///x/ck?fsync=off", "s3://bucket/ck?region=here", "/x/parts/ck", "/x/?/ck"]
 )
 def test_the_place_of_a_job_is_found_from_that_of_a_part(root: str) -> None:
     assert job_url(place_of_part(root, "main")) == root

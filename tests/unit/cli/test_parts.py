@@ -13,9 +13,11 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from holdfast.admin.parts import channels_plainly
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.layout import keep_layout
 from holdfast.checkpoint.chain.view import EMPTY
+from holdfast.checkpoint.savepoints.take import take_savepoint
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import LayoutRecord
 from holdfast.cli import control
@@ -290,6 +292,19 @@ def test_check_compares_a_part_with_its_own_checkpoint(parts: Parts, tmp_path: P
     *found, verdict = map(json.loads, done.stdout.splitlines())
     assert verdict["job"] == "fraud.main"
     assert ("source", "clicks", "kept") in [(each["part"], each["name"], each["what"]) for each in found]
+
+
+def test_check_compares_a_part_with_its_share_of_a_savepoint(parts: Parts, tmp_path: Path) -> None:
+    clock, share = SystemClock(), LocalStorage(tmp_path / "sp/parts/main")
+    checkpoint = open_checkpoint(parts.main, "fraud.main", 4, clock, identity="main")
+    take_savepoint(checkpoint, None, share, id="i", stopped=False, clock=clock, holder="test")
+    file = tmp_path / "app.py"
+    file.write_text(APP)
+    *_, verdict = call("check", str(file), "--checkpoint", share.url)
+    assert (verdict["job"], verdict["can_continue"]) == ("fraud.main", True)
+    file.write_text(APP.replace('"fraud"', '"other"'))
+    told = refusal("check", str(file), "--checkpoint", share.url, code=4)
+    assert "is of 'fraud.main', and the job has parts other.main, other.scoring" in told
 
 
 def test_check_knows_the_columns_that_come_through_a_channel(parts: Parts, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def place_of_part(root: str, part: str) -> str:
 def job_url(url: str) -> str | None:
     """The place of the job whose part has its checkpoint at `url`: the inverse of `place_of_part`. None: by
     its name it is of no part."""
-    place, mark, settings = url.partition("?")
+    place, mark, settings = url.partition("?") if "://" in url else (url, "", "")
     root, found, part = place.rstrip("/").rpartition(f"/{names.PARTS}")
     return f"{root}{mark}{settings}" if found and part and "/" not in part else None
 
