@@ -91,7 +91,8 @@ def _over(pin: PinRecord, now_ms: int, older_than_ms: int | None) -> bool:
 
 def _given_up(chain: Chain, view: CheckpointView, clock: Clock, term: int, run: str) -> CheckpointView:
     for _ in range(GIVING_UP):
-        record = news(view, term=term, run=run, published_through=view.published_through)
+        published = view.published_through
+        record = news(view, term=term, run=run, published_through=published, ended=view.ended)
         done = chain.commit(view, replace(record, clock_ms=max(view.clock_ms, clock.now_ms())))
         if isinstance(done, Adopted):
             raise RetryableError(

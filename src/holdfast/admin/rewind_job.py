@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from holdfast.admin.brief_term import look_for_leader
 from holdfast.admin.rewind import Outlook, Rewound, outlook, refuse_unless_whole, rewind
 from holdfast.checkpoint.chain.barriers import complete_barriers, ending_of_barrier
+from holdfast.checkpoint.chain.checkpoint import place_of_part, read_layout
 from holdfast.checkpoint.chain.history import History
-from holdfast.checkpoint.chain.layout import read_layout
-from holdfast.checkpoint.store import names
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.storage.contract import Storage
-from holdfast.storage.urls import below, open_storage
+from holdfast.storage.urls import open_storage
 
 BARRIERS_LOOKED_AT = 64
 
@@ -37,7 +36,7 @@ def parts_of(root: str) -> dict[str, Storage]:
     layout = read_layout(open_storage(root))
     if layout is None:
         raise RestoreError(f"there is no checkpoint of a job in parts in {root}; check the place")
-    return {name: open_storage(below(root, f"{names.PARTS}{name}")) for name in layout.parts}
+    return {name: open_storage(place_of_part(root, name)) for name in layout.parts}
 
 
 def retained_barriers(root: str) -> list[RetainedBarrier]:

@@ -11,17 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from holdfast.admin.brief_term import brief_term, look_for_leader
+from holdfast.admin.rows_aside import write_aside
 from holdfast.checkpoint.chain.commits import RETAIN_ALL, Adopted, Chain
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.clock import Clock
 from holdfast.errors import RestoreError, RetryableError
-from holdfast.storage.contract import Put, Storage
-from holdfast.tasks.task_output import load_extent
+from holdfast.storage.contract import Storage
 
 
 @dataclass(frozen=True)
@@ -78,10 +75,7 @@ def set_aside(
         view = chain.load()
         files, last = _chosen(view, sink, through)
         epochs = tuple(sorted({file.epoch for file in files}))
-        names = tuple(
-            _write(storage, target, sink, epoch, [file for file in files if file.epoch == epoch])
-            for epoch in epochs
-        )
+        names = write_aside(storage, target, sink, files)
         _commit(chain, view, sink, last, term, run)
     return SetAside(sink, epochs, sum(file.rows for file in files), target.url, names)
 
@@ -108,23 +102,9 @@ def _waiting(view: CheckpointView, sink: str) -> list[StagedFile]:
     ]
 
 
-def _write(storage: Storage, target: Storage, sink: str, epoch: int, files: list[StagedFile]) -> str:
-    name = f"{sink}-{epoch:012d}.parquet"
-    tables = [load_extent(storage.url, file.extent) for file in sorted(files, key=lambda file: file.part)]
-    out = pa.BufferOutputStream()
-    pq.write_table(pa.concat_tables(tables), out)
-    data = out.getvalue().to_pybytes()
-    # What an interrupted try has left is the same committed rows.
-    if target.put_new(name, data) is Put.EXISTS and target.get(name) != data:
-        raise RestoreError(
-            f"{name} in {target.url} holds other rows, of another job or copy, and was left as it is; choose "
-            "another place"
-        )
-    return name
-
-
 def _commit(chain: Chain, view: CheckpointView, sink: str, last: int, term: int, run: str) -> None:
-    record = news(view, term=term, run=run, published_through={**view.published_through, sink: last})
+    published = {**view.published_through, sink: last}
+    record = news(view, term=term, run=run, published_through=published, ended=view.ended)
     if isinstance(chain.commit(view, record), Adopted):
         raise RetryableError(
             "another leader has committed meanwhile, and the rows may have been shown; stop the job and look "

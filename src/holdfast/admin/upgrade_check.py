@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.checkpoint.chain.checkpoint import find_job, other_job
+from holdfast.checkpoint.chain.checkpoint import find_job, other_job, refuse_parts
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import DamagedChain
 from holdfast.checkpoint.chain.plans import Plans
@@ -23,6 +23,7 @@ from holdfast.graph.column_types import known_input, state_layout
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.job_graph import Graph
+from holdfast.graph.parts import is_in_parts
 from holdfast.graph.validate import check
 from holdfast.ids import EpochId
 from holdfast.runtime.epoch.program import compile_graph
@@ -30,6 +31,8 @@ from holdfast.runtime.epoch.publisher import left_behind
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
 from holdfast.runtime.epoch.schemas_in_force import declaration, examine
 from holdfast.runtime.epoch.unfired_timers import unfired_timers
+from holdfast.runtime.parts.outlets import refuse_unread
+from holdfast.runtime.parts.part_jobs import part_jobs
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.types import relaxed
 from holdfast.storage.contract import Storage
@@ -89,8 +92,9 @@ def rehearse(
     RestoreError: what is there cannot be read.
     """
     check(graph)
+    refuse_parts(storage)
     origin = _origin(storage)
-    view = origin.view
+    graph, view = _part_of(graph, origin, storage), origin.view
     if origin.chain is not None and origin.job != graph.name:
         # Before any comparison of state: to drop what does not fit would be no remedy.
         refusal = other_job(storage, origin.job, graph.name)
@@ -109,9 +113,39 @@ def rehearse(
         job=graph.name,
         epoch=view.last_epoch,
         findings=(*_sources(graph, view), *operators, *findings, *_sinks(graph, view), *settings),
-        problems=(*more, *problems, *left_behind(view, [node.uid for node in graph.sinks], storage.url)),
+        problems=(
+            *more,
+            *problems,
+            *left_behind(view, [node.uid for node in graph.sinks], storage.url),
+            *_unread(graph, view, storage),
+        ),
         is_new=origin.is_new,
     )
+
+
+def _part_of(graph: Graph, origin: _Origin, storage: Storage) -> Graph:
+    """The part whose checkpoint this is; the job, where that is not in parts or there is none yet."""
+    if origin.is_new or not is_in_parts(graph):
+        return graph
+    parts = part_jobs(graph, storage.url)
+    found = next((part.graph() for part in parts if part.name == origin.job), None)
+    if found is None and origin.chain is None:
+        names = ", ".join(part.name for part in parts)
+        raise RestoreError(
+            f"the savepoint in {storage.url} is of {origin.job!r}, and the job has parts {names}; name that "
+            "of one of these"
+        )
+    # A checkpoint of none of them is another job's: that is told where jobs are compared.
+    return found or graph
+
+
+def _unread(graph: Graph, view: CheckpointView, storage: Storage) -> list[str]:
+    """What the channels hold that the job has no more."""
+    try:
+        refuse_unread(view.channels, graph.outlets, storage.url)
+    except RestoreError as refusal:
+        return [str(refusal)]
+    return []
 
 
 def _origin(storage: Storage) -> _Origin:

@@ -1,13 +1,14 @@
 """How a running job is shown: a panel on a terminal, a line now and then in a log, JSON lines for programs.
 
-A display is told of changes from any thread and shows them at its own pace; the last one is always shown.
+A display is told of changes from any thread and shows them at its own pace. Several jobs, or parts of one,
+may tell the same display: each has a pace of its own, and the last word of each is always shown.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from types import TracebackType
 from typing import Self, TextIO
@@ -16,18 +17,19 @@ from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
 
-from holdfast.cli.format import fact_grid, facts, line
+from holdfast.cli.format import fact_grid, facts, line, several_jobs
 from holdfast.cli.terminal_guard import LogFile
 from holdfast.clock import Clock
 from holdfast.runtime.progress import Progress
 
 JSON_SECONDS = 0.2
-"""At most one progress object per this long."""
+"""At most one progress object of a job per this long."""
 LINE_SECONDS = 5.0
 
 
 class Pace:
-    """Lets the newest progress through at most once per `seconds`, and at once where `urgent` says so.
+    """Lets the newest progress of one job through at most once per `seconds`, and at once where `urgent` says
+    so.
 
     Not safe to use from several threads: `Paced` holds the lock.
     """
@@ -60,18 +62,22 @@ class Pace:
 
 
 class Paced:
-    """A display that writes text at a pace; what waits is written by a thread when its time comes."""
+    """A display that writes text, each job's at the pace that `new_pace` gives; what waits is written by a
+    thread when its time comes."""
 
-    def __init__(self, pace: Pace, clock: Clock) -> None:
-        self._pace, self._clock = pace, clock
+    def __init__(self, new_pace: Callable[[], Pace], clock: Clock) -> None:
+        self._new_pace, self._clock = new_pace, clock
+        self._paces: dict[str, Pace] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._ticking = threading.Thread(target=self._tick, name="holdfast-display", daemon=True)
 
     def progress(self, progress: Progress) -> None:
         with self._lock:
-            self._pace.offer(progress)
-            self._show(self._pace.due(self._clock.monotonic()))
+            if progress.job not in self._paces:
+                self._paces[progress.job] = self._new_pace()
+            self._paces[progress.job].offer(progress)
+            self._show_due()
 
     def message(self, text: str) -> None:
         with self._lock:
@@ -85,14 +91,21 @@ class Paced:
         self._closed.set()
         self._ticking.join()
         with self._lock:
-            self._show(self._pace.take(self._clock.monotonic()))
+            for pace in self._paces.values():
+                if (left := pace.take(self._clock.monotonic())) is not None:
+                    self._show(left)
 
     def _tick(self) -> None:
         while not self._closed.wait(JSON_SECONDS):
             with self._lock:
-                self._show(self._pace.due(self._clock.monotonic()))
+                self._show_due()
 
-    def _show(self, progress: Progress | None) -> None:
+    def _show_due(self) -> None:
+        for pace in self._paces.values():
+            if (due := pace.due(self._clock.monotonic())) is not None:
+                self._show(due)
+
+    def _show(self, progress: Progress) -> None:
         raise NotImplementedError
 
     def _say(self, text: str) -> None:
@@ -103,12 +116,11 @@ class JsonLines(Paced):
     """One JSON object per line: `{"event": "progress", ...}` or `{"event": "message", "text": ...}`."""
 
     def __init__(self, out: TextIO, clock: Clock) -> None:
-        super().__init__(Pace(JSON_SECONDS, urgent=lambda shown, newest: False), clock)
+        super().__init__(lambda: Pace(JSON_SECONDS, urgent=lambda shown, newest: False), clock)
         self._out = out
 
-    def _show(self, progress: Progress | None) -> None:
-        if progress is not None:
-            self._write({"event": "progress", **asdict(progress)})
+    def _show(self, progress: Progress) -> None:
+        self._write({"event": "progress", **asdict(progress)})
 
     def _say(self, text: str) -> None:
         self._write({"event": "message", "text": text})
@@ -119,15 +131,14 @@ class JsonLines(Paced):
 
 
 class PlainLines(Paced):
-    """A line when the phase changes and every few seconds: for logs."""
+    """A line of a job when its phase changes and every few seconds: for logs."""
 
     def __init__(self, out: TextIO, clock: Clock) -> None:
-        super().__init__(Pace(LINE_SECONDS, urgent=_other_phase), clock)
+        super().__init__(lambda: Pace(LINE_SECONDS, urgent=_other_phase), clock)
         self._out = out
 
-    def _show(self, progress: Progress | None) -> None:
-        if progress is not None:
-            self._say(line(progress, self._clock.now_ms()))
+    def _show(self, progress: Progress) -> None:
+        self._say(line(progress, self._clock.now_ms()))
 
     def _say(self, text: str) -> None:
         self._out.write(f"holdfast: {text}\n")
@@ -135,33 +146,35 @@ class PlainLines(Paced):
 
 
 class LivePanel:
-    """One panel that refreshes in place; messages scroll by above it. `log` takes what others, such as Spark,
+    """One panel that refreshes in place, with a row for each job where there are several; messages scroll by
+    above it. `log` takes what others, such as Spark,
     would write across it; it is named at the start, and again when the run ends with an error and something
     is in it.
     """
 
     def __init__(self, console: Console, clock: Clock, log: LogFile | None = None) -> None:
         self._console, self._clock, self._log = console, clock, log
-        self._newest: Progress | None = None
+        self._newest: dict[str, Progress] = {}
         self._live = Live(console=console, get_renderable=self.render, refresh_per_second=4)
 
     def progress(self, progress: Progress) -> None:
-        self._newest = progress
+        # A new dict: the thread that draws may be walking through this one.
+        self._newest = {**self._newest, progress.job: progress}
 
     def message(self, text: str) -> None:
         self._console.print(text, style="yellow", markup=False, highlight=False)
 
     def render(self) -> Panel:
         """The panel as of now."""
-        progress = self._newest
-        if progress is None:
+        told, now_ms = [*self._newest.values()], self._clock.now_ms()
+        if not told:
             return Panel("starting Spark", title="holdfast", expand=False)
-        return Panel(
-            fact_grid(facts(progress, self._clock.now_ms())),
-            title=f"holdfast: {progress.job}",
-            expand=False,
-            border_style=_colour(progress.phase),
-        )
+        colour = _colour({progress.phase for progress in told})
+        if len(told) > 1:
+            title, drawn = several_jobs(told, now_ms)
+            return Panel(drawn, title=f"holdfast: {title}" if title else "holdfast", border_style=colour)
+        title, grid = f"holdfast: {told[0].job}", fact_grid(facts(told[0], now_ms))
+        return Panel(grid, title=title, expand=False, border_style=colour)
 
     def __enter__(self) -> Self:
         if self._log is not None:
@@ -189,5 +202,7 @@ def _other_phase(shown: Progress | None, newest: Progress) -> bool:
     return shown is None or shown.phase != newest.phase
 
 
-def _colour(phase: str) -> str:
-    return {"running": "green", "failed": "red"}.get(phase, "yellow")
+def _colour(phases: Collection[str]) -> str:
+    if "failed" in phases:
+        return "red"
+    return "green" if {*phases} == {"running"} else "yellow"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +23,8 @@ _ENDINGS = {
     "failed": "ended with a failure",
     "unknown": "was a command; the run before it left no word",
 }
+_OF_EVERY_JOB = ("phase", "epoch", "rows", "rows/s", "lag", "state", "checkpoint age", "restarts", "term")
+"""The facts that every run has."""
 Thing = TypeVar("Thing")
 _SIZES = ("bytes", "kB", "MB", "GB", "TB")
 
@@ -164,6 +167,14 @@ def table_told(one: dict[str, Any], now_ms: int) -> str:
     return f"{said}; no newer copy could be made: {one['error']}" if one["error"] else said
 
 
+def channel_told(one: dict[str, Any]) -> str:
+    """What waits in a channel, from its part of `Progress.channels`."""
+    if not one["rows"]:
+        return f"nothing waits for {one['part']}"
+    waits = f"{counted(one['rows'], 'row')} of {counted(one['epochs'], 'epoch')}, {size(one['bytes'])}"
+    return f"{waits} wait for {one['part']}{'; FULL' if one['full'] else ''}"
+
+
 def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
     """What a person wants to know of a run, in reading order. Not its error: that is told when it happens."""
     idle = progress.idle_sources
@@ -183,6 +194,7 @@ def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
         *((f"watermark of {uid}", behind(at, now_ms)) for uid, at in progress.watermarks.items()),
         *((f"late rows of {uid}", str(rows)) for uid, rows in progress.late_rows.items()),
         *((f"table of {uid}", table_told(one, now_ms)) for uid, one in progress.tables.items()),
+        *((f"channel {uid}", channel_told(one)) for uid, one in progress.channels.items()),
         *([("idle sources", f"{', '.join(idle)}; event time does not wait for them")] if idle else []),
         ("checkpoint age", age(progress.committed_ms, now_ms)),
         ("restarts", str(progress.restarts)),
@@ -194,3 +206,22 @@ def line(progress: Progress, now_ms: int) -> str:
     """A run in one line."""
     first, *others = facts(progress, now_ms)
     return f"{progress.job}: {first[1]}, " + ", ".join(f"{name} {value}" for name, value in others)
+
+
+def several_jobs(told: Sequence[Progress], now_ms: int) -> tuple[str, RenderableType]:
+    """Several runs, a row for each, and below that what only some have to tell. First the name of the job, if
+    all are parts of one; empty: they are not.
+    """
+    owners = {progress.job.rpartition(".")[0] for progress in told}
+    job = owners.pop() if len(owners) == 1 else ""
+    named = {progress.job.removeprefix(f"{job}.") if job else progress.job: progress for progress in told}
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("part" if job else "job", *_OF_EVERY_JOB):
+        table.add_column(heading, overflow="fold")
+    more = []
+    for name, progress in named.items():
+        found = facts(progress, now_ms)
+        of_every = {fact: value for fact, value in found if fact in _OF_EVERY_JOB}
+        table.add_row(*(Text(cell) for cell in (name, *(of_every[fact] for fact in _OF_EVERY_JOB))))
+        more += [(f"{name}: {fact}", value) for fact, value in found if fact not in _OF_EVERY_JOB]
+    return job, Group(table, Text(), fact_grid(more)) if more else table

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from holdfast.cli.channels import channels
 from holdfast.cli.chaos import chaos
 from holdfast.cli.check import check
 from holdfast.cli.checkpoints import checkpoints
@@ -21,6 +22,7 @@ from holdfast.cli.control import request, rescale, savepoint, stop
 from holdfast.cli.guarantees import guarantees
 from holdfast.cli.node import handover, node, zookeeper
 from holdfast.cli.options import Verbose, one_line_errors
+from holdfast.cli.plan import plan
 from holdfast.cli.rewind import rewind
 from holdfast.cli.run import run
 from holdfast.cli.savepoints import savepoints
@@ -38,11 +40,11 @@ app = typer.Typer(
     help="Fault-tolerant stateful stream processing for PySpark.",
 )
 for command in (
-    run, check, chaos, status, stop, savepoint, rescale, request, skip, rewind, node, handover, zookeeper,
-    guarantees,
+    run, check, plan, chaos, status, stop, savepoint, rescale, request, skip, rewind, node, handover,
+    zookeeper, guarantees,
 ):  # fmt: skip
     app.command()(command)
-for group in (savepoints, checkpoints, state, sinks):
+for group in (savepoints, checkpoints, state, sinks, channels):
     app.add_typer(group)
 
 

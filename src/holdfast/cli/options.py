@@ -15,7 +15,7 @@ import typer
 from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.store.records import JobRecord
 from holdfast.cli.closed_output import CLOSED_OUTPUT, reader_has_gone, write_no_more
-from holdfast.errors import UNEXPECTED, HoldfastError
+from holdfast.errors import UNEXPECTED, DefinitionError, HoldfastError
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 
@@ -25,6 +25,10 @@ Checkpoint = Annotated[str, typer.Option("--checkpoint", help="Where the job's c
 CheckpointOrSavepoint = Annotated[
     str, typer.Option("--checkpoint", help="Where the checkpoint or savepoint is.")
 ]
+NotRunning = Annotated[
+    bool, typer.Option("--not-running", help="The job was killed, and is known not to run.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
 
@@ -64,3 +68,12 @@ def open_checkpoint(url: str) -> tuple[Storage, JobRecord]:
     """The storage of a checkpoint, and whose it is. RestoreError: there is no checkpoint."""
     storage = open_storage(url)
     return storage, read_job(storage)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before rows are given up. `yes`: it was answered on the command line."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise DefinitionError("this gives up rows and no person can be asked here; say --yes")
+    typer.confirm(question, abort=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import msgspec
@@ -11,9 +10,17 @@ import typer
 from holdfast.admin.set_aside_rows import Standing, set_aside, standings
 from holdfast.checkpoint.chain.history import History
 from holdfast.cli.format import answer, new_table, print_rows
-from holdfast.cli.options import AsJson, Checkpoint, Verbose, one_line_errors, open_checkpoint
+from holdfast.cli.options import (
+    AsJson,
+    Checkpoint,
+    NotRunning,
+    Verbose,
+    Yes,
+    confirm,
+    one_line_errors,
+    open_checkpoint,
+)
 from holdfast.clock import SystemClock
-from holdfast.errors import DefinitionError
 from holdfast.storage.urls import open_storage
 
 sinks = typer.Typer(
@@ -54,10 +61,8 @@ def set_aside_command(
     through: Annotated[
         int | None, typer.Option(help="Only epochs up to this one. [default: all that wait]")
     ] = None,
-    not_running: Annotated[
-        bool, typer.Option("--not-running", help="The job was killed, and is known not to run.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    not_running: NotRunning = False,
+    yes: Yes = False,
     json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
@@ -68,18 +73,10 @@ def set_aside_command(
     """
     with one_line_errors(verbose):
         storage, _ = open_checkpoint(checkpoint)
-        _confirm(f"Sink {sink!r} will never show these rows; they are written to {to}. Go on?", yes)
+        confirm(f"Sink {sink!r} will never show these rows; they are written to {to}. Go on?", yes)
         done = set_aside(
             storage, sink, open_storage(to), SystemClock(), through=through, not_running=not_running
         )
         epochs = f"epochs {done.epochs[0]} to {done.epochs[-1]}"
         told = f"{done.rows:,} rows of {epochs} are in {done.place}; the job goes on after them"
         answer(json, msgspec.to_builtins(done), told)
-
-
-def _confirm(question: str, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise DefinitionError("this gives up showing rows and nobody can be asked here; say --yes")
-    typer.confirm(question, abort=True)

@@ -11,16 +11,18 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from holdfast.admin.cluster import cluster_standing, visit
-from holdfast.admin.status import standing
+from holdfast.admin.parts import job_standing
 from holdfast.cli.closed_output import OutputConsole
 from holdfast.cli.cluster_tables import cluster_picture
 from holdfast.cli.format import (
     age,
     behind,
+    counted,
     ending,
     fact_grid,
     facts,
@@ -71,7 +73,7 @@ def status(
                 _tell(lambda: cluster_standing(visited, clock), cluster_picture, clock, watch, json)
         elif checkpoint is not None and cluster is None and zookeeper is None:
             storage = open_storage(checkpoint)
-            _tell(lambda: standing(storage, clock, ANSWER_SECONDS), picture, clock, watch, json)
+            _tell(lambda: job_standing(storage, clock, ANSWER_SECONDS), picture, clock, watch, json)
         else:
             raise DefinitionError("say whose status: --checkpoint PLACE, or --cluster NAME --zookeeper HOSTS")
 
@@ -103,8 +105,33 @@ def _tell(
 
 def picture(found: dict[str, Any]) -> RenderableType:
     """A job's standing for people."""
+    if "parts" in found:
+        return _parts(found)
     grid, shown = fact_grid(lines(found)), grouped(found["failures"])[-FAILURES_SHOWN:]
     return Group(grid, _failures(shown, found["now_ms"])) if shown else grid
+
+
+def _parts(found: dict[str, Any]) -> RenderableType:
+    drawn: list[RenderableType] = [Text(f"{found['job']}, in {counted(len(found['parts']), 'part')}")]
+    for name, part in found["parts"].items():
+        told = Text("it has not begun") if part is None else picture(part)
+        drawn += [Text(f"part {name}", style="bold"), Padding(told, (0, 0, 1, 2))]
+    return Group(*drawn, _channels(found["channels"]))
+
+
+def _channels(channels: list[dict[str, Any]]) -> Table:
+    right = ("rows that wait", "epochs", "size", "kept for going back")
+    table = new_table("channels", "channel", "from", "to", *right, "", right=right)
+    for one in channels:
+        cells = [one["channel"], one["from"], one["to"] or "-"]
+        if "problem" in one:
+            cells += ["?", "?", "?", "?", f"DAMAGED: {one['problem']}"]
+        else:
+            cells += [rows(one["rows"]), rows(one["epochs"]), size(one["bytes"]), size(one["kept_bytes"])]
+            gone = f"the job has it no more; see `holdfast channels remove {one['channel']}`"
+            cells.append(gone if one["to"] is None else "FULL" if one["full"] else "")
+        table.add_row(*map(Text, cells))
+    return table
 
 
 def lines(found: dict[str, Any]) -> list[tuple[str, str]]:

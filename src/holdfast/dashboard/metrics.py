@@ -78,6 +78,8 @@ class Metrics(Collector):
             yield from self._gauges(self._newest)
             if self._newest.sources:
                 yield from self._sources(self._newest.sources)
+            if self._newest.channels:
+                yield from self._channels(self._newest.channels)
             if self._newest.own_keys:
                 yield from self._uncoordinated(self._newest.own_keys)
 
@@ -131,6 +133,18 @@ class Metrics(Collector):
         silent = {uid: int(one["silent"]) for uid, one in watched.items()}
         text = "1 while no rows have come for as long as stalled_after says."
         yield self._by_label("holdfast_source_silent", text, "source", silent)
+
+    def _channels(self, channels: dict[str, dict[str, Any]]) -> Iterator[Metric]:
+        """Of the channels that leave this part."""
+        for name, text, what in (
+            ("holdfast_channel_waiting_rows", "Rows that the part after has not read.", "rows"),
+            ("holdfast_channel_waiting_epochs", "Epochs that these rows are of.", "epochs"),
+            ("holdfast_channel_waiting_bytes", "Bytes of these rows.", "bytes"),
+            ("holdfast_channel_kept_bytes", "Bytes that were read and may be read again.", "kept_bytes"),
+            ("holdfast_channel_full", "1 while this part waits for the part after.", "full"),
+        ):
+            values = {uid: int(one[what]) for uid, one in channels.items()}
+            yield self._by_label(name, text, "channel", values)
 
     def _epoch_seconds(self) -> Metric:
         family = HistogramMetricFamily(

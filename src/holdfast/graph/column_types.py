@@ -21,6 +21,7 @@ from holdfast.graph.job_graph import (
     MAIN_OUTPUT,
     ChannelNode,
     ConnectNode,
+    InletNode,
     LookupNode,
     Mistake,
     OperatorNode,
@@ -119,6 +120,8 @@ def output_schemas(function: StatefulFunction, rows: pa.Schema, key: tuple[str, 
 
 
 def _schema(node: StreamNode) -> pa.Schema | None:
+    if isinstance(node, InletNode):
+        return known_schema(node.channel)
     if isinstance(node, SourceNode):
         return parse_schema(node.source.schema)
     if isinstance(node, TransformNode | LookupNode):

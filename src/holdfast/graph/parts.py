@@ -7,7 +7,7 @@ Always true: parts read from parts before them only, so that each can be compile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -86,10 +86,14 @@ def parts_before(graph: Graph) -> dict[str, set[str]]:
 
 def part_names(graph: Graph) -> tuple[str, ...]:
     """The parts of a job, each after those that it reads from."""
-    before = parts_before(graph)
+    return reading_order(parts_before(graph))
+
+
+def reading_order(before: Mapping[str, Collection[str]]) -> tuple[str, ...]:
+    """Parts, each after those that it reads from. `before`: every part, and from which it reads."""
     found: list[str] = []
     while len(found) < len(before):
-        ready = [name for name, needed in before.items() if name not in found and needed <= {*found}]
+        ready = [name for name, needed in before.items() if name not in found and {*needed} <= {*found}]
         if not ready:
             break
         found.append(ready[0])

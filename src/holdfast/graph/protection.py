@@ -22,3 +22,42 @@ class PassiveStandby:
 
 Protection = Rollback | PassiveStandby
 PROTECTIONS: tuple[type, ...] = (Rollback, PassiveStandby)
+
+
+@dataclass(frozen=True)
+class Survival:
+    """What a protection costs and gives, in words: `costs` while all is well, the `gap` in the output when a
+    node dies, how many ends of nodes it `survives`, and what it `needs`."""
+
+    costs: str
+    gap: str
+    survives: str
+    needs: str
+
+
+_SURVIVAL: dict[type, Survival] = {
+    Rollback: Survival(
+        costs="deltas with every commit, snapshots in the background",
+        gap="detection, start of Spark, restore, replay",
+        survives="any number, if storage does",
+        needs="sources that can be read again",
+    ),
+    PassiveStandby: Survival(
+        costs="the same as Rollback, and a second process that follows",
+        gap="detection and about one epoch",
+        survives="as many as there are standbys; then as Rollback",
+        needs="sources that can be read again; a second node",
+    ),
+}
+UNCOORDINATED = Survival(
+    costs="saves of keys, on their own",
+    gap="detection, start of Spark; keys are fetched when they are seen",
+    survives="any number, but loses what was not saved, and counts it",
+    needs="storage for keys",
+)
+"""Of operators whose keys are saved on their own, whatever the protection of their part is."""
+
+
+def survival(protection: Protection) -> Survival:
+    """What a protection costs and gives."""
+    return _SURVIVAL[type(protection)]

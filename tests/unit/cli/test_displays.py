@@ -82,6 +82,51 @@ def test_plain_lines_come_with_each_phase_and_not_with_each_epoch() -> None:
     assert [line.split(",")[0] for line in lines] == ["holdfast: j: running", "holdfast: j: stopped"]
 
 
+def test_no_part_swallows_what_another_tells() -> None:
+    out, lines = io.StringIO(), io.StringIO()
+    clock = ManualClock()
+    with JsonLines(out, clock) as programs, PlainLines(lines, clock) as people:
+        for display in (programs, people):
+            for epoch in (1, 2):
+                for part in ("fraud.main", "fraud.scoring"):
+                    display.progress(Progress(job=part, phase="running", epoch=epoch))
+    told = [(thing["job"], thing["epoch"]) for thing in shown(out.getvalue())]
+    assert told == [("fraud.main", 1), ("fraud.scoring", 1), ("fraud.main", 2), ("fraud.scoring", 2)]
+    assert [line.split(":")[1] for line in lines.getvalue().splitlines()] == [
+        " fraud.main", " fraud.scoring", " fraud.main", " fraud.scoring",
+    ]  # fmt: skip
+
+
+def drawn(*told: Progress) -> str:
+    console = Console(file=io.StringIO(), width=140)
+    panel = LivePanel(console, ManualClock())
+    for progress in told:
+        panel.progress(progress)
+    with console.capture() as captured:
+        console.print(panel.render())
+    return captured.get()
+
+
+def test_the_panel_has_a_row_for_each_part_and_what_waits_between_them() -> None:
+    waits = {"part": "scoring", "epochs": 2, "rows": 20, "bytes": 1_500, "kept_bytes": 0, "full": True}
+    text = drawn(
+        Progress(job="fraud.main", phase="running", epoch=1),
+        Progress(job="fraud.scoring", phase="restoring"),
+        Progress(job="fraud.main", phase="running", epoch=7, channels={"clicks-in": waits}),
+    )
+    lines = text.splitlines()
+    assert "holdfast: fraud " in lines[0]
+    assert [line.split()[1:3] for line in lines[2:4]] == [["main", "running"], ["scoring", "restoring"]]
+    assert "7 (committed 0)" in lines[2]
+    assert "main: channel clicks-in  20 rows of 2 epochs, 1.5 kB wait for scoring; FULL" in text
+
+
+def test_jobs_of_a_node_are_not_taken_for_parts() -> None:
+    lines = drawn(Progress(job="orders"), Progress(job="fraud.main")).splitlines()
+    assert " holdfast " in lines[0]
+    assert [line.split()[1] for line in lines[1:4]] == ["job", "orders", "fraud.main"]
+
+
 def test_the_panel_leaves_the_error_to_the_message_that_tells_it() -> None:
     out = io.StringIO()
     with LivePanel(Console(file=out, width=100), ManualClock()) as panel:

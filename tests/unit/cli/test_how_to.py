@@ -18,6 +18,7 @@ from holdfast.cli import main
 from holdfast.cli.closed_output import CLOSED_OUTPUT
 from holdfast.cli.options import UNEXPECTED
 from holdfast.connectors.memory import MemorySink
+from holdfast.graph.outline import outline
 from holdfast.graph.streams import Declaration
 from holdfast.graph.validate import check
 from holdfast.state.encoding.arrow_values import column_of, objects_of
@@ -75,6 +76,16 @@ def test_the_page_tells_everything_that_a_harness_has() -> None:
     text = (HOW_TO / "test-without-spark.md").read_text()
     public = [name for name in dir(testing.Harness) if not name.startswith("_")]
     assert not [name for name in public if not re.search(rf"`(?:Harness\.)?{name}[`(]", text)]
+
+
+def test_the_job_in_parts_is_in_three_of_them() -> None:
+    graph = defined_in("parts.md")["job"].graph()
+    check(graph)
+    found = outline(graph)
+    assert [(part.name, part.protection) for part in found.parts] == [
+        ("main", "Rollback"), ("scoring", "PassiveStandby"), ("archive", "Rollback"),
+    ]  # fmt: skip
+    assert [channel.limit_bytes for channel in found.channels] == [1 << 30, 256 << 20]
 
 
 def functions_of_the_guide() -> dict[str, Any]:

@@ -95,6 +95,15 @@ def test_rows_that_a_sink_cannot_show_are_put_aside_whole_and_the_job_goes_on(
     assert (ended.term, ended.ending) == (2, "failed"), "how the run before has ended stays known"
 
 
+def test_that_a_part_has_come_to_its_end_stays_known(checkpoint: LocalStorage, tmp_path: Path) -> None:
+    chain = Chain(checkpoint)
+    view = chain.load()
+    chain.commit(view, news(view, term=1, run="run", published_through=view.published_through, ended=True))
+    called("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", str(tmp_path / "a"), "--yes")
+    after = Chain(checkpoint).load()
+    assert (after.number, after.ended) == (5, True)
+
+
 def test_only_the_epochs_that_are_named_are_put_aside(checkpoint: LocalStorage, tmp_path: Path) -> None:
     to = str(tmp_path / "aside")
     called("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", to, "--through", "2", "--yes")

@@ -183,6 +183,20 @@ def test_sources_tell_what_they_set_aside_what_drifts_and_who_is_silent() -> Non
     assert ("holdfast_source_silent", "dirty") not in samples
 
 
+def test_channels_tell_what_waits_in_them() -> None:
+    watched = Watched()
+    assert not [name for name, _ in watched.samples() if "channel" in name]
+    waits = {"part": "scoring", "epochs": 2, "rows": 20, "bytes": 1_500, "kept_bytes": 700, "full": True}
+    watched.monitor.update(channels={"clicks-in": waits})
+    told = {name: value for (name, label), value in watched.samples().items() if label == "clicks-in"}
+    assert told == {
+        "holdfast_channel_waiting_rows": 20, "holdfast_channel_waiting_epochs": 2,
+        "holdfast_channel_waiting_bytes": 1_500, "holdfast_channel_kept_bytes": 700,
+        "holdfast_channel_full": 1,
+    }  # fmt: skip
+    assert all(f"`{name}`" in PAGE.read_text() for name in told)
+
+
 def test_event_time_is_shown_by_operator_with_how_far_it_is_behind_and_idle_sources() -> None:
     watched = Watched()
     assert not [name for name, _ in watched.samples() if "watermark" in name or "idle" in name]

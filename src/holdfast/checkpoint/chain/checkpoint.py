@@ -7,7 +7,7 @@ directory that holds something else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -16,7 +16,7 @@ from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import ClusterRecord, JobRecord
+from holdfast.checkpoint.store.records import ClusterRecord, JobRecord, LayoutRecord
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.clock import Clock
 from holdfast.errors import ObjectMissing, RestoreError
@@ -90,22 +90,44 @@ def read_job(storage: Storage) -> JobRecord:
     if record is None:
         if storage.size(names.SAVEPOINT) is not None:
             raise RestoreError(_HOLDS_A_SAVEPOINT.format(storage.url))
-        below_it = (names.LAYOUTS, names.PARTS)
-        refuse_parts(storage, [entry.name for prefix in below_it for entry in storage.list(prefix)])
+        refuse_parts(storage)
         raise RestoreError(f"there is no checkpoint in {storage.url}; check the place")
     return record
 
 
-def refuse_parts(storage: Storage, found: Sequence[str]) -> None:
-    """RestoreError: these names are of a job in parts: its checkpoints are below."""
-    if not any(name.startswith(names.LAYOUTS) for name in found):
-        return
-    parts = sorted({name.split("/")[1] for name in found if name.startswith(names.PARTS)})
-    such_as = below(storage.url, f"{names.PARTS}{parts[0] if parts else 'main'}")
-    raise RestoreError(
-        f"{storage.url} is of a job in parts ({', '.join(parts) or 'none has begun'}), each of which has its "
-        f"checkpoint below; name one, such as {such_as}"
-    )
+def read_layout(storage: Storage) -> LayoutRecord | None:
+    """The parts of the job whose checkpoints are below; None: this is no place of a job in parts."""
+    return next(layouts(storage), None)
+
+
+def layouts(storage: Storage) -> Iterator[LayoutRecord]:
+    """Of which parts the job consists, and consisted before, newest first."""
+    for number in range(names.highest(storage, names.LAYOUTS), 0, -1):
+        name = names.layout(number)
+        yield unseal("layout", LayoutRecord, storage.get(name), name)
+
+
+def place_of_part(root: str, part: str) -> str:
+    """Where a part of a job has its checkpoint, or its share of a savepoint."""
+    return below(root, f"{names.PARTS}{part}")
+
+
+def job_url(url: str) -> str | None:
+    """The place of the job whose part has its checkpoint at `url`: the inverse of `place_of_part`. None: by
+    its name it is of no part."""
+    place, mark, settings = url.partition("?") if "://" in url else (url, "", "")
+    root, found, part = place.rstrip("/").rpartition(f"/{names.PARTS}")
+    return f"{root}{mark}{settings}" if found and part and "/" not in part else None
+
+
+def refuse_parts(storage: Storage) -> None:
+    """RestoreError: this place is of a job in parts, whose checkpoints are below."""
+    if (layout := read_layout(storage)) is not None:
+        parts, example = ", ".join(layout.parts), place_of_part(storage.url, layout.parts[0])
+        raise RestoreError(
+            f"{storage.url} is of a job in parts ({layout.job}: {parts}), each of which has its own place "
+            f"below; name one, such as {example}"
+        )
 
 
 def refuse_other_job(storage: Storage, record: JobRecord, job: str) -> None:
@@ -166,7 +188,7 @@ def refuse_if_occupied(storage: Storage) -> None:
         return
     if names.SAVEPOINT in found or names.UNFINISHED in found:
         raise RestoreError(_HOLDS_A_SAVEPOINT.format(storage.url))
-    refuse_parts(storage, found)
+    refuse_parts(storage)
     ours = [
         name for name in found if name.startswith((names.TERMS, names.COMMITS, names.MANIFESTS, names.FLOORS))
     ]

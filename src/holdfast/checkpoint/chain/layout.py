@@ -6,22 +6,18 @@ other parts adds one.
 
 from __future__ import annotations
 
-from holdfast.checkpoint.chain.checkpoint import find_job, other_job, refuse_if_occupied
+from holdfast.checkpoint.chain.checkpoint import (
+    find_job,
+    other_job,
+    read_layout,
+    refuse_if_occupied,
+)
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.envelope import seal, unseal
+from holdfast.checkpoint.store.envelope import seal
 from holdfast.checkpoint.store.records import LayoutRecord
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.errors import RestoreError
 from holdfast.storage.contract import Storage
-
-
-def read_layout(storage: Storage) -> LayoutRecord | None:
-    """The parts of the job whose checkpoint this is; None: it is not in parts."""
-    number = names.highest(storage, names.LAYOUTS)
-    if number == 0:
-        return None
-    name = names.layout(number)
-    return unseal("layout", LayoutRecord, storage.get(name), name)
 
 
 def keep_layout(storage: Storage, layout: LayoutRecord, allow_dropped_state: bool) -> None:

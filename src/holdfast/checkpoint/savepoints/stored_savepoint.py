@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from holdfast.checkpoint.chain.checkpoint import refuse_parts
 from holdfast.checkpoint.savepoints.copy import Copy, chunks_of, damage_in
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import R, seal, unseal
@@ -53,6 +54,7 @@ def read_savepoint(storage: Storage) -> SavepointRecord:
     entries = storage.list("")
     record = find_savepoint(storage)
     if record is None:
+        refuse_parts(storage)
         raise RestoreError(_why_none(storage, [entry.name for entry in entries]))
     lacking = lacking_in(record.manifest, entries)
     if lacking:

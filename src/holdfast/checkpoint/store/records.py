@@ -44,6 +44,8 @@ class LayoutRecord(Record, frozen=True, kw_only=True):
     job: str
     parts: tuple[str, ...]
     channels: dict[str, tuple[str, str]] = {}
+    limits: dict[str, tuple[int, int]] = {}
+    """Channel uid -> how many bytes and epochs may wait in it before the part that sends stops."""
 
 
 class TermRecord(Record, frozen=True, kw_only=True):

@@ -104,7 +104,7 @@ class ChannelReader:
         self._refuse_if_gone(at, channel)
         held = [place.epoch for place in self._view.barriers if self.holds_at(place.number)]
         through = min([channel.through, *held])
-        unread = [file for file in _unread(channel, at) if file.epoch <= through]
+        unread = [file for file in unread_files(channel, at) if file.epoch <= through]
         if not unread:
             end, time = Position(through), channel.time_after(through)
             # A barrier falls after whole epochs, also after those that have no rows, and so does the end.
@@ -142,11 +142,11 @@ class ChannelReader:
 
     def lag(self, after: Json | None) -> int | None:
         # As of now: a drain reads so many rows, and what was committed just before is among them.
-        return sum(file.rows for file in _unread(self._look(), Position.of(after)))
+        return sum(file.rows for file in unread_files(self._look(), Position.of(after)))
 
     def waiting(self, after: Json | None) -> Waiting:
         """What is not planned yet, as far as was seen when `next` last looked."""
-        unread = _unread(self._known(), Position.of(after))
+        unread = unread_files(self._known(), Position.of(after))
         return Waiting(len(unread), sum(file.extent.length for file in unread))
 
     def time_after(self, slice: Slice) -> int | None:
@@ -188,9 +188,10 @@ class ChannelReader:
             )
 
 
-def _unread(channel: Channel, at: Position) -> list[SentFile]:
-    later = [file for file in channel.files if file.epoch > at.epoch]
-    return later[at.files :]
+def unread_files(channel: Channel, at: Position) -> list[SentFile]:
+    """What is in a channel after a position, in order."""
+    begun = [file for file in channel.files if file.epoch == at.epoch + 1]
+    return [*begun[at.files :], *(file for file in channel.files if file.epoch > at.epoch + 1)]
 
 
 def _fitting(unread: list[SentFile], max_rows: int | None) -> list[SentFile]:

@@ -15,7 +15,8 @@ from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.parts.alignment import Alignment
 from holdfast.runtime.parts.coordinator import coordinator_of
-from holdfast.runtime.parts.outlets import Outlets, Waiting
+from holdfast.runtime.parts.outlets import Outlets
+from holdfast.runtime.parts.waiting import Waiting
 
 BARRIERS_RETAINED = 2
 """How many complete barriers of the whole job can be gone back to, where they come at an interval."""

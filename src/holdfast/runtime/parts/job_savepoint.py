@@ -15,10 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from holdfast.checkpoint.chain.barriers import begin_barrier, end_barrier
-from holdfast.checkpoint.chain.checkpoint import Checkpoint, read_job
+from holdfast.checkpoint.chain.checkpoint import Checkpoint, place_of_part, read_job, read_layout
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import History
-from holdfast.checkpoint.chain.layout import read_layout
 from holdfast.checkpoint.chain.pins import pin, unpin
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.retention import Retention
@@ -32,7 +31,6 @@ from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, RestoreError, RetryableError
 from holdfast.runtime.parts.channel_source import Position
 from holdfast.runtime.parts.coordinator import carrying
-from holdfast.runtime.parts.part_jobs import place_of_part
 from holdfast.runtime.savepoints.run_savepoints import refuse_target
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from holdfast.checkpoint.chain.channels import Channel, Channels
 from holdfast.checkpoint.chain.checkpoint import find_job
@@ -26,6 +25,7 @@ from holdfast.graph.job_graph import OutletNode
 from holdfast.ids import EpochId
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.parts.channel_source import Position
+from holdfast.runtime.parts.waiting import Waiting, waiting_in
 from holdfast.storage.urls import open_storage
 
 LOOK_SECONDS = 0.5
@@ -77,37 +77,6 @@ class ChannelReading:
         return Position.of(view.positions.get(self.uid))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Waiting:
-    """What waits in a channel, after the newest commit of the part that reads it."""
-
-    channel: str
-    part: str
-    epochs: int
-    bytes: int
-    rows: int
-    kept_bytes: int
-    """Of what was read: kept because the part may go back."""
-    share: float
-    """Of the limit."""
-
-    @property
-    def full(self) -> bool:
-        return self.share >= 1
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """As progress shows it."""
-        return {
-            "part": self.part,
-            "epochs": self.epochs,
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "kept_bytes": self.kept_bytes,
-            "full": self.full,
-        }
-
-
 @dataclass
 class Outlets:
     """The channels that leave one part. `look` and `waiting` by the leading thread, `states` by the
@@ -138,17 +107,8 @@ class Outlets:
         return [self._waiting(node, channels.get(node.uid, Channel())) for node in self.nodes]
 
     def _waiting(self, node: OutletNode, channel: Channel) -> Waiting:
-        reading = self._readings[node.uid]
-        unread = [file for file in channel.files if file.epoch > reading.position.epoch]
-        unread = unread[reading.position.files :]
-        waiting = sum(file.extent.length for file in unread)
-        kept = sum(file.extent.length for file in channel.files) - waiting
-        epochs = len({file.epoch for file in unread})
-        share = max(waiting / node.channel.limit_bytes, epochs / node.channel.limit_epochs)
-        return Waiting(
-            channel=node.uid, part=reading.part, epochs=epochs, bytes=waiting,
-            rows=sum(file.rows for file in unread), kept_bytes=kept, share=share,
-        )  # fmt: skip
+        reading, limits = self._readings[node.uid], (node.channel.limit_bytes, node.channel.limit_epochs)
+        return waiting_in(node.uid, channel, reading.part, reading.position, limits)
 
     def states(
         self, channels: Channels, outcomes: Iterable[EpochOutcome] = (), through: int = 0

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.chain.layout import keep_layout, read_layout
-from holdfast.checkpoint.store import names
+from holdfast.checkpoint.chain.checkpoint import place_of_part, read_layout
+from holdfast.checkpoint.chain.layout import keep_layout
 from holdfast.checkpoint.store.records import LayoutRecord
 from holdfast.errors import DefinitionError, RestoreError
 from holdfast.graph.guarantees import Guarantee, check_guarantee
@@ -24,7 +24,7 @@ from holdfast.runtime.job_handle import JobHandle, launch
 from holdfast.runtime.parts.channel_source import ChannelSource
 from holdfast.runtime.progress import Listener, Message
 from holdfast.runtime.settings import RunOptions, RunSettings, check_settings
-from holdfast.storage.urls import below, open_storage
+from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,11 +59,6 @@ class PartJob:
             settings = replace(settings, from_savepoint=own)
         check_sources(self._graph)
         return launch(self._graph, settings, wishes, spark, on_progress, on_message, prepared)
-
-
-def place_of_part(root: str, part: str) -> str:
-    """Where a part of a job has its checkpoint, or its share of a savepoint."""
-    return below(root, f"{names.PARTS}{part}")
 
 
 def part_jobs(graph: Graph, checkpoint: str) -> list[PartJob]:
@@ -107,6 +102,7 @@ def layout_of(graph: Graph) -> LayoutRecord:
         job=graph.name,
         parts=tuple(dict.fromkeys(homes.values())),
         channels={each.uid: (homes[each.parent], homes[each]) for each in graph.channels},
+        limits={each.uid: (each.limit_bytes, each.limit_epochs) for each in graph.channels},
     )
 
 

@@ -11,7 +11,8 @@ from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.store import names
 from holdfast.errors import RestoreError
 from holdfast.runtime.epoch.outcome import EpochOutcome
-from holdfast.runtime.parts.outlets import Outlets, Waiting, refuse_unread
+from holdfast.runtime.parts.outlets import Outlets, refuse_unread
+from holdfast.runtime.parts.waiting import Waiting
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from tests.unit.runtime.parts.channel_kit import CHANNEL, Consumer, Producer, outlet, plan_of

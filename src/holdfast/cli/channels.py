@@ -1,0 +1,80 @@
+"""`holdfast channels list | remove`: what the channels of a part hold, and how a former one is given up."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from holdfast.admin.remove_channel import HeldChannel, held_channels, removable, remove_channel
+from holdfast.cli.format import answer, counted, new_table, print_rows
+from holdfast.cli.options import (
+    AsJson,
+    Checkpoint,
+    NotRunning,
+    Verbose,
+    Yes,
+    confirm,
+    one_line_errors,
+    open_checkpoint,
+)
+from holdfast.clock import SystemClock
+from holdfast.storage.urls import open_storage
+
+channels = typer.Typer(
+    name="channels",
+    no_args_is_help=True,
+    help="See what the channels of a part hold; give up those that the job has no more.",
+)
+
+
+@channels.command("list")
+def list_command(checkpoint: Checkpoint, json: AsJson = False, verbose: Verbose = False) -> None:
+    """List the channels that leave a part: how many rows each holds, and how many are not read yet."""
+    with one_line_errors(verbose):
+        storage, job = open_checkpoint(checkpoint)
+        numbers = ("sent through epoch", "released through epoch", "rows", "not read")
+        print_rows(
+            held_channels(storage),
+            as_json=json,
+            plain=msgspec.to_builtins,
+            cells=_cells,
+            table=new_table(f"{job.job}: channels", "channel", "to", *numbers, right=numbers),
+            empty=f"no channel leaves {job.job}",
+        )
+
+
+def _cells(held: HeldChannel) -> tuple[str, ...]:
+    numbers = (held.through, held.released, held.rows, held.unread)
+    return held.channel, held.reader or "-", *(f"{number:,}" for number in numbers)
+
+
+@channels.command("remove")
+def remove_command(
+    channel: Annotated[str, typer.Argument(metavar="UID", help="The uid of the channel.")],
+    checkpoint: Checkpoint,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Write the rows there first, as Parquet: a directory, s3://, gs://, az://."),
+    ] = None,
+    not_running: NotRunning = False,
+    yes: Yes = False,
+    json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Give up the rows of a channel that the job has no more, so that the part that sent them can start.
+
+    For a part that is not running: --checkpoint is that of the part, below parts/ of the job's. The rows that
+    no part has read are lost, unless --to says where to write them.
+    """
+    with one_line_errors(verbose):
+        storage, _ = open_checkpoint(checkpoint)
+        held = removable(storage, channel)
+        rows, kept = counted(held.unread, "row"), f"; they are written to {to}" if to else " and are lost"
+        confirm(f"{rows} of channel {channel!r} were not read{kept}. Go on?", yes)
+        target = open_storage(to) if to is not None else None
+        done = remove_channel(storage, channel, target, SystemClock(), not_running=not_running)
+        where = f"written to {done.place}" if done.place is not None else "given up"
+        told = f"channel {channel!r} is removed; {counted(done.rows, 'row')} that were not read: {where}"
+        answer(json, msgspec.to_builtins(done), told)

@@ -1,0 +1,155 @@
+"""`holdfast channels`: what the channels of a part hold, and how the rows of a former one are given up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.admin import brief_term
+from holdfast.admin import remove_channel as module
+from holdfast.checkpoint.chain.checkpoint import job_url, place_of_part
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.layout import keep_layout
+from holdfast.checkpoint.chain.terms import newest_ending
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import LayoutRecord
+from holdfast.cli.main import app
+from tests.unit.cli.parts_kit import CHANNEL, Parts
+from tests.unit.cli.shell import call, refusal, text
+
+OTHER = "orders-in"
+
+
+@pytest.fixture(autouse=True)
+def no_leader_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brief_term, "ANSWER_SECONDS", 0.0)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Parts:
+    """Both parts have ended. The job that was started last has another channel in place of the first; what
+    `scoring` has not read are epoch 3, half of epoch 2, and epoch 4, which went into both."""
+    made = Parts(tmp_path / "ck")
+    made.send(4, CHANNEL, OTHER)
+    made.end()
+    layout = LayoutRecord(job="fraud", parts=("main", "scoring"), channels={OTHER: ("main", "scoring")})
+    keep_layout(made.root, layout, allow_dropped_state=False)
+    return made
+
+
+def removing(parts: Parts, *more: str) -> tuple[str, ...]:
+    return ("channels", "remove", CHANNEL, "--checkpoint", parts.main.url, *more)
+
+
+def test_list_tells_what_is_held_and_what_was_not_read(parts: Parts) -> None:
+    former, other = call("channels", "list", "--checkpoint", parts.main.url)
+    assert former == {
+        "channel": CHANNEL, "reader": "scoring", "through": 4, "released": 0, "rows": 40, "unread": 25,
+    }  # fmt: skip
+    assert (other["channel"], other["rows"], other["unread"]) == (OTHER, 10, 10)
+    assert "no channel leaves fraud.scoring" in text("channels", "list", "--checkpoint", parts.scoring.url)
+
+
+def test_a_removed_channel_is_gone_and_the_others_stay_as_they_were(parts: Parts) -> None:
+    before = Chain(parts.main).load()
+    told = text(*removing(parts, "--yes"))
+    assert told == f"channel {CHANNEL!r} is removed; 25 rows that were not read: given up\n"
+    after = Chain(parts.main).load()
+    assert (after.number, after.last_epoch, after.positions) == (5, 4, before.positions)
+    assert after.channels == {OTHER: before.channels[OTHER]}
+    assert list(after.channels[OTHER].files) == list(before.channels[OTHER].files)
+    ended = newest_ending(parts.main)
+    assert ended is not None
+    assert (ended.term, ended.ending) == (2, "stopped"), "how the run before has ended stays known"
+
+
+def test_no_commit_is_given_up_that_the_job_keeps(parts: Parts) -> None:
+    for epoch in range(5, 16):
+        parts.send(epoch, CHANNEL, OTHER)
+    text(*removing(parts, "--yes"))
+    after = Chain(parts.main).load()
+    assert (after.number, after.retained_from) == (16, 6)
+
+
+def test_what_was_not_read_is_written_where_the_user_wants_it_and_nothing_else(
+    parts: Parts, tmp_path: Path
+) -> None:
+    aside = tmp_path / "aside"
+    (told,) = call(*removing(parts, "--yes", "--to", str(aside)))
+    assert (told["rows"], told["epochs"], told["place"]) == (25, [2, 3, 4], str(aside))
+    expected = [200 + 10 + i for i in range(5)]
+    expected += [epoch * 100 + part * 10 + i for epoch in (3, 4) for part in (0, 1) for i in range(5)]
+    assert pq.read_table(aside).column("n").to_pylist() == expected
+
+
+def test_interrupted_before_the_commit_nothing_is_given_up_and_it_is_done_again(
+    parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = removing(parts, "--yes", "--to", str(tmp_path / "aside"))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_commit", lambda *given: exec("raise KeyboardInterrupt"))
+        CliRunner().invoke(app, arguments)
+    assert CHANNEL in Chain(parts.main).load().channels
+    text(*arguments)
+    assert pq.read_table(tmp_path / "aside").num_rows == 25
+
+
+@pytest.mark.parametrize(
+    "command", [["channels", "remove", CHANNEL, "--yes"], ["checkpoints", "prune", "--keep", "2"]]
+)
+def test_that_a_part_has_come_to_its_end_stays_known(parts: Parts, command: list[str]) -> None:
+    parts.send(5, CHANNEL, OTHER, ended=True)
+    text(*command, "--checkpoint", parts.main.url)
+    after = Chain(parts.main).load()
+    assert after.number > 5
+    assert after.ended, "the part after it is told of no further rows"
+
+
+def test_a_channel_that_the_job_still_has_is_left_alone(parts: Parts) -> None:
+    keep_layout(parts.root, parts.layout, allow_dropped_state=False)
+    told = refusal(*removing(parts, "--yes"), code=4)
+    assert "job 'fraud' still has channel 'clicks-in', to part 'scoring'" in told
+    assert CHANNEL in Chain(parts.main).load().channels
+
+
+def test_nothing_is_removed_beside_a_running_part(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brief_term, "status_of_leader", lambda *given, **more: {"phase": "running"})
+    assert "the part is running; stop it" in refusal(*removing(parts, "--yes"), code=4)
+    assert CHANNEL in Chain(parts.main).load().channels
+
+
+def test_a_leader_that_is_silent_is_left_alone_unless_it_is_known_to_be_gone(parts: Parts) -> None:
+    parts.main.delete([names.ended(1)])
+    assert "--not-running" in refusal(*removing(parts, "--yes"), code=75)
+    assert CHANNEL in Chain(parts.main).load().channels
+    text(*removing(parts, "--yes", "--not-running"))
+    assert CHANNEL not in Chain(parts.main).load().channels
+
+
+@pytest.mark.parametrize(
+    ("uid", "yes", "code", "told"),
+    [
+        ("typo", True, 4, "no channel 'typo' leaves the part in"),
+        (CHANNEL, False, 2, "say --yes"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
+    parts: Parts, tmp_path: Path, uid: str, yes: bool, code: int, told: str
+) -> None:
+    to, before = tmp_path / "aside", parts.main.list("")
+    asked = ["channels", "remove", uid, "--checkpoint", parts.main.url, "--to", str(to)]
+    assert told in refusal(*asked, *(["--yes"] if yes else []), code=code)
+    assert not to.exists()
+    assert parts.main.list("") == before
+
+
+@pytest.mark.parametrize(
+    "root", ["/x/ck", "file:///x/ck?fsync=off", "s3://bucket/ck?region=here", "/x/parts/ck", "/x/?/ck"]
+)
+def test_the_place_of_a_job_is_found_from_that_of_a_part(root: str) -> None:
+    assert job_url(place_of_part(root, "main")) == root
+    assert job_url("/x/ck") is None
+    assert job_url("/x/parts/ck/commits/1") is None
