@@ -35,6 +35,10 @@ class JobOnNode:
         self.name = checked_name("job", job.name)
         self.job, self.checkpoint, self.options = job, checkpoint, options
         self.code = fingerprint_parts(job.graph())
+        self.before = job.before if isinstance(job, PartJob) else ()
+        """The jobs of this node whose rows it reads: the parts before it."""
+        self.before_run = True
+        """Whether one of these is still to be run: then its channels have not ended."""
         self.unfit: Unfit | None = None
         """Why this node leaves the job to the others; None: it does not."""
         self.failure: BaseException | None = None

@@ -75,6 +75,7 @@ class SeatKeeper:
         for job, seat in self._seats.items():
             self._mind_holder(seat, known[job])
             self._mind_failures(seat, known[job])
+            seat.job.before_run = any(known[name].over is None for name in seat.job.before)
         if all(seat.job.superseded for seat in self._seats.values()):
             first = next(iter(self._seats.values())).job
             refuse_other_code(first, first.superseded)
