@@ -68,7 +68,7 @@ class NodeProcess:
             **settings.environment,
             "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_SUBMIT_ARGS": shlex.join([*settings.spark, *spark_arguments(SPARK), "pyspark-shell"]),
+            "PYSPARK_SUBMIT_ARGS": shlex.join([*spark_arguments(SPARK), *settings.spark, "pyspark-shell"]),
         }
         if settings.stop_at is not None:
             environment.update(recorded_storage.environment(self.writes))
@@ -146,6 +146,10 @@ class NodeProcess:
         self._process.kill()
         self._process.wait()
 
+    def ask_to_end(self) -> None:
+        """SIGTERM: it gives its seats up in good order."""
+        self._process.terminate()
+
     def pause_all(self) -> None:
         """Stop it with its JVM and its workers: a machine that is frozen."""
         for process in nemesis.members(self.pid):
@@ -202,9 +206,13 @@ class Cluster:
         self.place = Place(self.root)
         self.server = ZooKeeperServer(self.root / "zookeeper", free_port())
         self.server.start()
-        shape = {name: getattr(self.shape, name) for name in ("epochs", "rows", "keys", "buckets", "pad")}
-        (self.root / "app.py").write_text(APP.format(root=str(self.root), shape=shape))
+        (self.root / "app.py").write_text(self.app())
         return self
+
+    def app(self) -> str:
+        """The file that declares the job."""
+        shape = {name: getattr(self.shape, name) for name in ("epochs", "rows", "keys", "buckets", "pad")}
+        return APP.format(root=str(self.root), shape=shape)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -213,15 +221,25 @@ class Cluster:
             node.close()
         self.server.kill()
 
-    def start(self, name: str, standby: str = "hot", *, stop_at: Step | None = None) -> NodeProcess:
-        """Start a node that reaches ZooKeeper, and the store if there is one, through cables of its own."""
+    def start(
+        self,
+        name: str,
+        standby: str = "hot",
+        *,
+        stop_at: Step | None = None,
+        app: str = "app.py",
+        more: Sequence[str] = (),
+    ) -> NodeProcess:
+        """Start a node that reaches ZooKeeper, and the store if there is one, through cables of its own.
+        `more`: options of `holdfast node`.
+        """
         cables = Cables(Cable(self.server.port), Cable(self.store.port) if self.store else None)
         arguments = [
-            "app.py", "--cluster", CLUSTER, "--zookeeper", cables.zookeeper.hosts, "--checkpoint", self.url,
+            app, "--cluster", CLUSTER, "--zookeeper", cables.zookeeper.hosts, "--checkpoint", self.url,
             "--standby", standby, "--session-timeout", self.session, "--until", "exhausted",
             "--max-rows-per-epoch", str(self.shape.rows), "--parallelism", str(self.shape.shards),
             "--retain", str(self.retain), "--working-dir", str(self.root / "working"),
-            "--epoch-interval", self.epoch_interval, "--resign-after", self.resign_after,
+            "--epoch-interval", self.epoch_interval, "--resign-after", self.resign_after, *more,
         ]  # fmt: skip
         reaching = self.store.environment(cables.storage.port) if self.store and cables.storage else {}
         settings = NodeSettings(stop_at=stop_at, spark=self.spark, environment=reaching)
@@ -297,19 +315,19 @@ class Cluster:
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command of the command line, about this cluster."""
-        about = ["--cluster", CLUSTER, "--zookeeper", self.server.hosts]
+        return self.run(*arguments, "--cluster", CLUSTER, "--zookeeper", self.server.hosts)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command of the command line."""
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         return subprocess.run(
-            [sys.executable, "-m", "holdfast", *arguments, *about],
-            cwd=self.root, env=environment, capture_output=True, text=True, timeout=180,
+            [sys.executable, "-m", "holdfast", *arguments],
+            cwd=self.root, env=environment, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
 
     def stop(self, *nodes: NodeProcess) -> None:
         """Have the job stop where it is, and judge what it has done so far."""
-        asked = subprocess.run(
-            [sys.executable, "-m", "holdfast", "stop", "--checkpoint", self.url, "--timeout", "3m"],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, timeout=240,
-        )  # fmt: skip
+        asked = self.run("stop", "--checkpoint", self.url, "--timeout", "3m")
         assert asked.returncode == 0, asked.stderr + self.told()
         self.finish(*nodes)
 

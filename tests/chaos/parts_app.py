@@ -16,6 +16,9 @@ import holdfast as hf
 from holdfast.chaos.inside.child import tightened
 from tests.chaos.apps import Place, Shape, choose_spark, options
 
+COLUMNS = "key long, event long"
+RENUMBERED = 1_000_000
+
 
 class Number(hf.KeyedFunction):
     """Numbers the events of a key."""
@@ -26,6 +29,14 @@ class Number(hf.KeyedFunction):
     def process(self, row: hf.Row, ctx: hf.Context) -> Iterator[Any]:
         self.n.value += 1
         yield row.key, self.n.value
+
+
+class Renumber(Number):
+    """Newer code for the same state, which its rows show."""
+
+    def process(self, row: hf.Row, ctx: hf.Context) -> Iterator[Any]:
+        self.n.value += 1
+        yield row.key, RENUMBERED + self.n.value
 
 
 class Meet(hf.CoFunction):
@@ -46,13 +57,32 @@ class Meet(hf.CoFunction):
         yield row.key, "long", self.long.value, self.total.value
 
 
-def diamond(place: Place, shape: Shape) -> hf.Job:
-    job = hf.Job("diamond")
-    numbered, joined = job.part("numbered"), job.part("joined")
+def finite(shape: Shape) -> hf.Source:
+    """The events of a shape, all there from the beginning."""
     events = [(shape.key_of(event), event) for event in range(shape.events)]
-    source = job.source(hf.MemorySource(events, schema="key long, event long"), uid="events")
+    return hf.MemorySource(events, schema=COLUMNS)
+
+
+def steady(shape: Shape, rows_per_second: float, total: int | None = None) -> hf.Source:
+    """The same events as they become due."""
+    columns = {"key": f"id * 48271 % 2147483647 % {shape.keys}", "event": "id"}
+    return hf.GeneratorSource(columns, schema=COLUMNS, rows_per_second=rows_per_second, total=total)
+
+
+def diamond(
+    place: Place,
+    source_of_events: hf.Source,
+    *,
+    number: hf.KeyedFunction | None = None,
+    protection: hf.Rollback | hf.PassiveStandby | None = None,
+) -> hf.Job:
+    """`protection`: that of part `numbered`, where `number` is."""
+    job = hf.Job("diamond")
+    numbered = job.part("numbered", protection=protection or hf.Rollback())
+    joined = job.part("joined")
+    source = job.source(source_of_events, uid="events")
     source.sink(hf.FileSink(place.sink("events"), format="parquet"), uid="events-out")
-    numbers = source.into(numbered, uid="long-way").key_by("key").process(Number(), uid="number")
+    numbers = source.into(numbered, uid="long-way").key_by("key").process(number or Number(), uid="number")
     numbers.sink(hf.FileSink(place.sink("numbers"), format="parquet"), uid="numbers-out")
     left = source.into(joined, uid="short-way").key_by("key")
     met = left.connect(numbers.into(joined).key_by("key")).process(Meet(), uid="meet")
@@ -69,7 +99,7 @@ def main() -> None:
     choose_spark("local[2]", [], place)
     try:
         with tightened():
-            diamond(place, shape).run(**options(place, shape))
+            diamond(place, finite(shape)).run(**options(place, shape))
     except hf.HoldfastError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)

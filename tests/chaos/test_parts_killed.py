@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from holdfast.checkpoint.chain.history import History
 from holdfast.steps import Step
-from holdfast.storage.urls import open_storage
 from tests.chaos.apps import Place, Shape
 from tests.chaos.harness import Scenario
 from tests.chaos.nemesis import DRIVER_STEPS, Fault
+from tests.chaos.parts_checker import check, storage_of
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -32,28 +30,8 @@ def finish(scenario: Scenario) -> None:
     driver = scenario.start()
     code = driver.wait()
     assert code == 0, f"the last life failed with {code}: {driver.last_words()}{scenario.history.story()}"
-    check(scenario)
-
-
-def check(scenario: Scenario) -> None:
-    """Every sink shows each row once, in every part."""
-    place, shape = scenario.place, scenario.shape
-    keys = Counter(shape.key_of(event) for event in range(shape.events))
-    numbered = Counter((key, n) for key, count in keys.items() for n in range(1, count + 1))
-    story = scenario.history.story()
-    assert Counter(rows(place, "events", "event")) == Counter((e,) for e in range(shape.events)), story
-    assert Counter(rows(place, "numbers", "key", "n")) == numbered, story
-    met = Counter(rows(place, "met", "key", "way", "n"))
-    assert met == Counter({(key, way, n): 1 for key, n in numbered for way in ("short", "long")}), story
-    last = {
-        key: max(row[2] for row in rows(place, "met", "key", "way", "total") if row[0] == key) for key in keys
-    }
-    assert last == {key: count * (count + 1) // 2 for key, count in keys.items()}, story
-
-
-def rows(place: Place, sink: str, *columns: str) -> list[tuple[object, ...]]:
-    table = pq.read_table(place.sink(sink), columns=list(columns))
-    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    codes = check(scenario.place, scenario.shape, scenario.shape.events, scenario.history.story())
+    assert codes["new"] == 0
 
 
 def test_parts_that_are_killed_lose_and_double_nothing(tmp_path: Path) -> None:
@@ -77,7 +55,6 @@ def test_parts_that_are_killed_at_any_step_lose_and_double_nothing(step: Step, t
 def test_channels_are_let_go_when_they_are_read(tmp_path: Path) -> None:
     with scenario_of(tmp_path, Shape(epochs=40, rows=20, keys=20)) as scenario:
         finish(scenario)
-        sent = open_storage(str(scenario.place.checkpoint / "parts" / "main"))
-        for uid, channel in History(sent).load().channels.items():
+        for uid, channel in History(storage_of(scenario.place, "main")).load().channels.items():
             assert channel.released >= 20, (uid, channel.released)
             assert len({file.epoch for file in channel.files}) <= 20, uid

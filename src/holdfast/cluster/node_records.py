@@ -58,9 +58,9 @@ class Unfit(Record, frozen=True, kw_only=True):
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):
-    """A node that is there. `code`: per job, a short name for each part of it. `lag`: per job that it
-    follows; written again about once a second while it changes. `unfit`: the jobs that it does not try again
-    until another node has brought them further.
+    """A node that is there. `code`: per job that it would run, a short name for each part of it. `lag`: per
+    job that it follows; written again about once a second while it changes. `unfit`: the jobs that it does
+    not try again until another node has brought them further.
     """
 
     name: str

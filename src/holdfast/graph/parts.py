@@ -55,6 +55,8 @@ class PartGraph:
     name: str
     protection: Protection
     graph: Graph
+    before: tuple[str, ...] = ()
+    """The parts that it reads from."""
 
 
 def homes_of(graph: Graph) -> dict[Node, str]:
@@ -129,6 +131,7 @@ def split(
                 parent=made[node], column="", delay="0s", idle_after=None, place=node.place, origins=origins
             )
             nodes[after].append(made[node])
+    before_each = parts_before(graph)
     protections = {part.name: part.protection for part in graph.parts}
     return tuple(
         PartGraph(
@@ -137,6 +140,7 @@ def split(
             graph=replace(
                 graph, name=f"{graph.name}.{name}", nodes=tuple(own), parts=(), mistakes=(), whole=graph
             ),
+            before=tuple(sorted(before_each[name])),
         )
         for name, own in nodes.items()
     )

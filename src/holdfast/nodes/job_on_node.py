@@ -35,10 +35,17 @@ class JobOnNode:
         self.name = checked_name("job", job.name)
         self.job, self.checkpoint, self.options = job, checkpoint, options
         self.code = fingerprint_parts(job.graph())
+        self.before = job.before if isinstance(job, PartJob) else ()
+        """The jobs of this node whose rows it reads: the parts before it."""
+        self.before_run = True
+        """Whether one of these is still to be run: then its channels have not ended."""
         self.unfit: Unfit | None = None
         """Why this node leaves the job to the others; None: it does not."""
         self.failure: BaseException | None = None
         """The failure that `unfit` tells of."""
+        self.superseded = ""
+        """How the code of the node that leads the job, or led it last, differs from this one's: then the job
+        is left to nodes of that code. Empty: it does not, or may."""
         self._newest = Progress(job=self.name, phase=STANDING_BY)
         self._before = self._newest
         """The last of the run before this one: what was counted until then."""
@@ -49,6 +56,11 @@ class JobOnNode:
         """How a node of some kind of standby stands by for this job: a part may ask for more."""
         follows = isinstance(self.job, PartJob) and isinstance(self.job.protection, PassiveStandby)
         return "hot" if follows else of_node
+
+    @property
+    def left_to_others(self) -> bool:
+        """Whether this node neither leads the job nor stands by for it."""
+        return self.unfit is not None or bool(self.superseded)
 
     @property
     def storage(self) -> Storage:

@@ -76,6 +76,12 @@ class JobSeat:
         if self.job.standby(self._context.registration.standby) != "cold":
             self.standby = Standby(self.job, self._context)
 
+    def stop_standing_by(self) -> None:
+        """Keep nothing ready any more."""
+        standby, self.standby = self.standby, None
+        if standby is not None:
+            standby.stop()
+
     def won(self, event: Won, before: Predecessor) -> None:
         """The seat is ours: begin."""
         self._before = before
@@ -129,9 +135,8 @@ class JobSeat:
 
     def _begin(self) -> None:
         self._why = ""
-        standby, self.standby = self.standby, None
-        if standby is not None:
-            standby.stop()
+        standby = self.standby
+        self.stop_standing_by()
         self.run = Run(self.job, self._context, self._until, self._before, standby)
 
 

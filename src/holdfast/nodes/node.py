@@ -191,7 +191,7 @@ class Node:
             self._say(f"{job}: the run ended in good order")
         self._keeper.feed(seat, RunEnded())
         seat.forget_run()
-        standing_by = (run.asked_to_end or left_to_others) and seat.job.unfit is None
+        standing_by = (run.asked_to_end or left_to_others) and not seat.job.left_to_others
         if standing_by and not self._leaving.is_set():
             seat.stand_by()
         self._dirty = True

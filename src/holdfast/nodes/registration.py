@@ -89,8 +89,8 @@ class Registration:
             if first:
                 self.mark_checkpoint(job, move=self._settings.move_checkpoint)
                 seat.reopen()
-            if (holder := seat.look().holder) is not None:
-                self.refuse_other_code(job, holder)
+                if (holder := seat.look().holder) is not None:
+                    refuse_other_code(job, self.other_code(job, holder))
 
     def join(self, lags: Mapping[str, Lag]) -> None:
         self._told = self._record(lags)
@@ -109,16 +109,12 @@ class Registration:
                 self.tell(lags)
             self._lag_told = now
 
-    def refuse_other_code(self, job: JobOnNode, holder: HolderRecord) -> None:
-        """DefinitionError: another node leads the job, and not as this one would."""
+    def other_code(self, job: JobOnNode, holder: HolderRecord) -> str:
+        """How another node leads the job unlike this one would, in words; empty: it does not, or may."""
         if holder.instance == self.instance or self._settings.allow_other_code:
-            return
-        differences = code_differences(job.code, holder.code)
-        if differences:
-            raise DefinitionError(
-                f"job {job.name!r} is not as node {holder.node} leads it: {'; '.join(differences)}; "
-                "start the same code, or --allow-other-code to upgrade by taking over"
-            )
+            return ""
+        differences = "; ".join(code_differences(job.code, holder.code))
+        return differences and f"not as node {holder.node} leads it: {differences}"
 
     def mark_checkpoint(self, job: JobOnNode, *, move: bool) -> None:
         """See to it that the checkpoint is this cluster's. RestoreError: it is another's."""
@@ -136,7 +132,8 @@ class Registration:
         jobs = self._jobs.values()
         return NodeRecord(
             name=self.name, instance=self.instance, host=socket.gethostname(), pid=os.getpid(),
-            since_ms=self._since_ms, standby=self.standby, code={job.name: job.code for job in jobs},
+            since_ms=self._since_ms, standby=self.standby,
+            code={job.name: job.code for job in jobs if not job.superseded},
             lag=dict(lags), unfit={job.name: job.unfit for job in jobs if job.unfit is not None},
         )  # fmt: skip
 
@@ -148,6 +145,15 @@ class Registration:
             if known is not None and (known.cluster, known.zookeeper) == here:
                 return known.id
         return uuid.uuid4().hex
+
+
+def refuse_other_code(job: JobOnNode, other: str) -> None:
+    """DefinitionError: the code differs as `other` says."""
+    if other:
+        raise DefinitionError(
+            f"job {job.name!r} is {other}; start the same code, or --allow-other-code to upgrade by taking "
+            "over"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,6 +102,7 @@ class Run:
         self._job, self._context, self._standby = job, context, standby
         self._say = context.saying(job)
         self._wishes = Wishes(Permit(context.clock, until))
+        self._wishes.parts_before_run = lambda: job.before_run
         self._takeover = Takeover(context.clock.monotonic(), before)
         self._told = False
         self.failure: BaseException | None = None

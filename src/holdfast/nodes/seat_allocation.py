@@ -34,7 +34,7 @@ from holdfast.cluster.ranking import (
 from holdfast.cluster.seat_lease import Contact, Event, Give, Lost, Stage, Won
 from holdfast.errors import HoldfastError
 from holdfast.nodes.job_seat import JobSeat
-from holdfast.nodes.registration import NodeContext
+from holdfast.nodes.registration import NodeContext, refuse_other_code
 from holdfast.nodes.run import Predecessor
 
 BEATS_PER_SESSION = 10
@@ -75,6 +75,10 @@ class SeatKeeper:
         for job, seat in self._seats.items():
             self._mind_holder(seat, known[job])
             self._mind_failures(seat, known[job])
+            seat.job.before_run = any(known[name].over is None for name in seat.job.before)
+        if all(seat.job.superseded for seat in self._seats.values()):
+            first = next(iter(self._seats.values())).job
+            refuse_other_code(first, first.superseded)
         return True
 
     def _mind_holder(self, seat: JobSeat, seen: SeatSeen) -> None:
@@ -85,11 +89,28 @@ class SeatKeeper:
         else:
             self._free_since.pop(job.name, None)
         if holder is not None:
-            self._registration.refuse_other_code(job, holder)
+            self._mind_code(seat, holder)
         if seat.holds and not self._is_ours(seen):
             seat.feed(Lost(f"node {holder.node} has it" if holder else "it was taken away in ZooKeeper"))
         elif seat.holds and seen.wish is not None and seen.wish.giver == self._registration.name:
             seat.feed(Give(f"hand-over to {seen.wish.to or 'whoever is readiest'}"))
+
+    def _mind_code(self, seat: JobSeat, holder: HolderRecord) -> None:
+        """Leave a job that is led with other code to nodes of that code, also when its leader is gone, and go
+        on with the others; until it is led as this node would again.
+        """
+        job, other = seat.job, self._registration.other_code(seat.job, holder)
+        if bool(other) == bool(job.superseded):
+            return
+        job.superseded = other
+        self._registration.tell(self.lags)
+        if other:
+            seat.stop_standing_by()
+            self._say(f"{job.name}: LEFT TO NODES OF OTHER CODE: it is {other}")
+        else:
+            self._say(f"{job.name}: node {holder.node} leads it as this one would; standing by for it again")
+            if seat.stage is Stage.STANDING_BY and not job.left_to_others:
+                seat.stand_by()
 
     def _mind_failures(self, seat: JobSeat, seen: SeatSeen) -> None:
         """Try again once another node has brought the job further; end it where none can."""
@@ -98,7 +119,8 @@ class SeatKeeper:
             job.unfit = job.failure = None
             self._registration.tell(self.lags)
             self._say(f"{job.name}: node {pulse.node} has brought it further; standing by for it again")
-            seat.stand_by()
+            if not job.superseded:
+                seat.stand_by()
         elif (why := hopeless(self._seen, job.name)) is not None:
             self.end(job.name, "failed", why[:2_000])
             self._say(f"{job.name}: FAILED: {why}")
@@ -141,7 +163,8 @@ class SeatKeeper:
         job, seen = seat.job.name, self._seen.seats.get(seat.job.name)
         if seen is None or seat.stage is not Stage.STANDING_BY or now < self._cool_until.get(job, 0):
             return False
-        if seat.job.unfit is not None:
+        here = self._seen.nodes.get(self._registration.name)
+        if seat.job.left_to_others or here is None or job not in here.code:
             return False
         patience = rank(self._seen, job, self._registration.name) * STEP_SECONDS
         return self._is_ours(seen) or (is_free(seen) and now - self._free_since[job] >= patience)

@@ -29,7 +29,7 @@ class Wishes:
         self.barrier = threading.Event()
         """Commit what was run so far, whatever the checkpoint interval says."""
         self.parts_before_run: Callable[[], bool] = lambda: False
-        """Whether a part runs in this process whose channels this one reads: then they have not ended."""
+        """Whether a part runs, or is to be run, whose channels this one reads: then they have not ended."""
         self.ending_at_barrier = threading.Event()
         """End with the commit that carries the next barrier of the whole job."""
         self._parallelism: int | None = None

@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
 
 class PartJob:
-    """A part of a job, as whatever runs jobs takes it. `name`: of job and part; `part`: of the part alone."""
+    """A part of a job, as whatever runs jobs takes it. `name`: of job and part; `part`: of the part alone;
+    `before`: the names of those that it reads from."""
 
     def __init__(self, part: PartGraph, root: str) -> None:
         self.name, self.part = part.graph.name, part.name
+        self.before = tuple(part.graph.name.removesuffix(part.name) + name for name in part.before)
         self.checkpoint, self._root = place_of_part(root, part.name), root
         self.protection = part.protection
         self._graph = part.graph

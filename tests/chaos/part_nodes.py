@@ -1,0 +1,250 @@
+"""The parts of one job on real nodes, and a record of who held which seat and how far each part was.
+
+Always true: what is recorded was seen from outside, in ZooKeeper and in storage, by one thread that disturbs
+nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from holdfast.admin.cluster import visit
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.log.incidents import read_failovers
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import FailoverRecord
+from holdfast.clock import SystemClock
+from holdfast.cluster.ranking import ClusterSeen
+from holdfast.cluster.zookeeper import ZooKeeperSettings
+from holdfast.errors import HoldfastError
+from holdfast.ids import CommitNumber
+from tests.chaos.apps import Shape
+from tests.chaos.nodes import CLUSTER, Cluster, NodeProcess
+from tests.chaos.parts_checker import PARTS, check, events_read, storage_of
+
+JOB = "diamond"
+APP = """
+from pathlib import Path
+import holdfast as hf
+from tests.chaos.apps import Place, Shape
+from tests.chaos.parts_app import Number, Renumber, diamond, steady
+source = steady(Shape(keys={keys}), rows_per_second={rate}, total={total})
+job = diamond(Place(Path({root!r})), source, number={number}(), protection=hf.{protection}())
+"""
+NEW_APP = "new_app.py"
+"""As app.py, with other code in part `numbered`."""
+LOOK_SECONDS = 0.2
+SMALL_SPARK = (
+    "--master", "local[1]", "--conf", "spark.driver.memory=512m",
+    # Lives are short: time spent on making code fast is time lost.
+    "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+)  # fmt: skip
+
+
+def seat_of(part: str) -> str:
+    return f"{JOB}.{part}"
+
+
+@dataclass
+class PartsCluster(Cluster):
+    """The job in three parts, its nodes and their ZooKeeper. Use as a context.
+
+    `rate`: events per second. `total`: how many there are; None: they do not end. `protection`: of part
+    `numbered`.
+    """
+
+    shape: Shape = field(default_factory=lambda: Shape(rows=400, keys=20))
+    epoch_interval: str = "500ms"
+    spark: tuple[str, ...] = SMALL_SPARK
+    rate: float = 20.0
+    total: int | None = None
+    protection: str = "Rollback"
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        (self.root / NEW_APP).write_text(self.app("Renumber"))
+        self.spark = (*self.spark, "--conf", f"spark.local.dir={self.root / 'spark'}")
+        self.timeline = Timeline(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.timeline.close()
+        super().__exit__(kind, error, trace)
+
+    def app(self, number: str = "Number") -> str:
+        return APP.format(
+            keys=self.shape.keys, rate=self.rate, total=self.total, root=str(self.root), number=number,
+            protection=self.protection,
+        )  # fmt: skip
+
+    def start_cold(self, *given: str, app: str = "app.py", more: Sequence[str] = ()) -> list[NodeProcess]:
+        """Start nodes that have nothing ready; returns when all of them are there."""
+        started = [self.start(name, "cold", app=app, more=more) for name in given]
+        for node in started:
+            self.wait_joined(node)
+        return started
+
+    def number_of(self, part: str) -> int:
+        """The newest commit of a part."""
+        found = [names.number_of(entry.name) for entry in storage_of(self.place, part).list(names.COMMITS)]
+        return max((number for number in found if number is not None), default=0)
+
+    def numbers(self) -> dict[str, int]:
+        return {part: self.number_of(part) for part in PARTS}
+
+    def term_of(self, part: str) -> int:
+        """Of the newest commit of a part; 0: there is none."""
+        number = self.number_of(part)
+        return History(storage_of(self.place, part)).record(CommitNumber(number)).term if number else 0
+
+    def failovers_of(self, part: str) -> list[FailoverRecord]:
+        return read_failovers(storage_of(self.place, part))
+
+    def wait_progress_of(self, *parts: str, commits: int = 1) -> None:
+        """Wait for that many commits more of each of these parts than there are now."""
+        before = self.numbers()
+        self.wait(
+            lambda: all(self.number_of(part) >= before[part] + commits for part in parts),
+            f"{commits} commits of {', '.join(parts)} after {before}",
+        )
+
+    def holders(self) -> dict[str, NodeProcess]:
+        """Which node holds the seat of each part, where one does that has not ended."""
+        seen, there = self.timeline.seen, {node.name: node for node in self.nodes if node.running}
+        held = {part: seen.seats.get(seat_of(part)) for part in PARTS}
+        return {
+            part: there[seat.holder.node]
+            for part, seat in held.items()
+            if seat is not None and seat.holder is not None and seat.holder.node in there
+        }
+
+    def holder(self, part: str) -> NodeProcess:
+        self.wait(lambda: part in self.holders(), f"a holder of {part}")
+        return self.holders()[part]
+
+    def held_by(self, node: NodeProcess) -> list[str]:
+        return [part for part, holder in self.holders().items() if holder is node]
+
+    def idle(self) -> list[NodeProcess]:
+        """The nodes that are in the cluster and hold no seat."""
+        held = self.holders().values()
+        there = self.timeline.seen.nodes
+        return [node for node in self.nodes if node.running and node.name in there and node not in held]
+
+    def wait_spread(self) -> None:
+        """Wait until every part commits, each on a node of its own."""
+        self.wait(
+            lambda: (
+                len({node.name for node in self.holders().values()}) == len(PARTS)
+                and all(self.numbers().values())
+            ),
+            "each part on a node of its own",
+        )
+
+    def drain(self) -> None:
+        """End the job part after part, each when it has read what the one before it left."""
+        for part in PARTS:
+            how = () if part == PARTS[0] else ("--drain",)
+            url = str(self.place.checkpoint / "parts" / part)
+            asked = self.run("stop", "--checkpoint", url, "--timeout", "4m", *how)
+            assert asked.returncode == 0, f"{part}: {asked.stderr}{self.told()}"
+
+    def finish(self, *nodes: NodeProcess) -> None:
+        """Wait until the nodes have ended, in good order, and judge what they left behind."""
+        self.judge(*nodes, new=False)
+
+    def judge(self, *nodes: NodeProcess, new: bool) -> None:
+        """`new`: whether rows of the newer code are to be there."""
+        self.wait(lambda: not any(node.running for node in nodes), "every node to end")
+        assert [node.code for node in nodes] == [0] * len(nodes), self.told()
+        codes = check(self.place, self.shape, events_read(self.place), self.told())
+        assert (codes["new"] > 0) == new, codes
+        for part in PARTS:
+            terms = self.terms(part)
+            assert terms == sorted(terms), f"{part}: an old leader committed after a new one\n{self.told()}"
+
+    def terms(self, part: str) -> list[int]:
+        """Of each retained commit of a part, oldest first."""
+        history = History(storage_of(self.place, part))
+        newest = history.load()
+        return [history.record(n).term for n in range(max(newest.retained_from, 1), newest.number + 1)]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was seen at one time: of each part, the holder of its seat, if any, and its newest commit."""
+
+    seconds: float
+    holders: Mapping[str, str]
+    numbers: Mapping[str, int]
+
+
+class Timeline:
+    """Looks a few times a second, from its making to `close`."""
+
+    def __init__(self, cluster: PartsCluster) -> None:
+        self._cluster, self._began = cluster, time.monotonic()
+        self.seen = ClusterSeen(nodes={}, seats={})
+        self.samples: list[Sample] = []
+        self.notes: list[tuple[float, str]] = []
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def now(self) -> float:
+        return time.monotonic() - self._began
+
+    def note(self, what: str) -> None:
+        """Something was done to the cluster."""
+        self.notes.append((self.now(), what))
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        settings = ZooKeeperSettings(hosts=self._cluster.server.hosts)
+        while not self._closing.wait(LOOK_SECONDS):
+            # No cluster before the first node is there.
+            with suppress(HoldfastError), visit(settings, CLUSTER, SystemClock()) as visited:
+                while not self._closing.wait(LOOK_SECONDS):
+                    self.seen = visited.look()
+                    held = {part: self.seen.seats.get(seat_of(part)) for part in PARTS}
+                    holders = {part: seat.holder.node for part, seat in held.items() if seat and seat.holder}
+                    self.samples.append(Sample(self.now(), holders, self._cluster.numbers()))
+
+    def commits_until(
+        self, since: float, before: Mapping[str, int], hurt: str
+    ) -> tuple[float, dict[str, int]]:
+        """How long after `since`, when the newest commits were `before`, a part committed again; and how
+        often each other part did until then."""
+        again = next(each for each in self.samples if each.numbers[hurt] > before[hurt])
+        others = {part: again.numbers[part] - before[part] for part in PARTS if part != hurt}
+        return again.seconds - since, others
+
+    def save(self, path: Path) -> None:
+        """One line a second: of each part the holder and the commits of that second; and what was done."""
+        lines, last = [], dict.fromkeys(PARTS, 0)
+        for second in range(int(self.now()) + 1):
+            within = [each for each in self.samples if second <= each.seconds < second + 1]
+            done = ", ".join(what for at, what in self.notes if second <= at < second + 1)
+            if not within:
+                lines.append(f"{second:5} s  {'nothing seen':63} {done}")
+                continue
+            numbers = within[-1].numbers
+            told = [
+                f"{part} {within[-1].holders.get(part, '-'):>9} {numbers[part] - last[part]:+}"
+                for part in PARTS
+            ]
+            last = dict(numbers)
+            lines.append(f"{second:5} s  {'   '.join(told):63} {done}")
+        path.write_text("\n".join(lines) + "\n")
