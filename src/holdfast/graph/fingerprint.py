@@ -31,6 +31,7 @@ from holdfast.graph.job_graph import (
     LookupNode,
     Node,
     OperatorNode,
+    OutletNode,
     OutputNode,
     SinkNode,
     SourceNode,
@@ -116,8 +117,9 @@ def _settings(node: Node, walk: _Walk) -> list[str]:
         fixed = walk.of((node.uid, node.key, node.order_by, node.on_error))
         second = (node.right_key, node.right_order_by) if isinstance(node, ConnectNode) else ()
         return [fixed, *map(walk.of, second), walk.of(node.function)]
-    if isinstance(node, ChannelNode):
-        return [str(node.uid), str(node.part.name)]
+    if isinstance(node, ChannelNode | OutletNode):
+        part = node.part if isinstance(node, ChannelNode) else node.channel.part
+        return [str(node.uid), str(part.name)]
     return [node.name] if isinstance(node, OutputNode) else []
 
 

@@ -197,8 +197,12 @@ def _node(node: Node, graph: Graph, homes: Mapping[Node, str]) -> Iterator[tuple
     if isinstance(node, ChannelNode):
         if homes[node.parent] == homes[node]:
             yield f"its rows are in part {homes[node]!r} already", "leave out into(...), or name another part"
-        if node.limit_bytes < 1 or node.limit_epochs < 1:
-            yield "its limits admit nothing", "give limit_bytes and limit_epochs of at least 1"
+        for name in ("limit_bytes", "limit_epochs"):
+            limit: object = getattr(node, name)
+            if not isinstance(limit, int):
+                yield f"{name}={limit!r} is not a whole number", "give one of at least 1, or leave it out"
+            elif limit < 1:
+                yield f"{name}={limit} admits nothing", "give at least 1, or leave it out"
         return
     together = sorted({homes[parent] for parent in _joined(node) if parent in homes})
     if len(together) > 1:

@@ -108,7 +108,8 @@ class Declaration:
         `protection`: how it survives the end of its node: `hf.Rollback()` unless given, or
         `hf.PassiveStandby()`.
         """
-        made = Part(name=name, protection=protection or Rollback(), place=Place.of_caller())
+        chosen = Rollback() if protection is None else protection
+        made = Part(name=name, protection=chosen, place=Place.of_caller())
         self._parts.append(made)
         return made
 
