@@ -16,6 +16,7 @@ from holdfast.checkpoint.store.records import (
     PlanRecord,
 )
 from holdfast.runtime.epoch.watermarks import Watermarks, is_due, to_close
+from holdfast.runtime.parts.part_jobs import part_jobs
 from holdfast.state.contract import NextDue
 
 SCHEMA = "user string, ts timestamp"
@@ -330,3 +331,39 @@ def test_what_is_due_without_rows(open_times: Any, now_us: int | None, now_ms: i
 )
 def test_what_there_is_to_close(open_times: Any, left: bool) -> None:
     assert to_close(open_times, {"op": mark(None, None)}) is left
+
+
+def carried_graph() -> Any:
+    """Part `there` of a job: two channels with event time, united before operator `op`, and on into a third
+    part."""
+    job = hf.Job("timed")
+    there = job.part("there")
+    streams = [
+        job.source(hf.MemorySource([], schema=SCHEMA), uid=f"s{n}")
+        .watermark("ts", "10s")
+        .into(there, uid=uid)
+        for n, uid in enumerate(("c0", "c1"))
+    ]
+    out = streams[0].union(streams[1]).key_by("user").process(Quiet(), uid="op")
+    out.into(job.part("last"), uid="c2").sink(hf.MemorySink(), uid="out")
+    parts = {part.part: part.graph() for part in part_jobs(job.graph(), "/cp")}
+    return parts["there"]
+
+
+def test_time_that_came_through_channels_waits_for_the_slowest_and_goes_on_into_the_next() -> None:
+    time = Time(carried_graph())
+    # Carried times are complete already: no delay is taken off again.
+    time.epoch_of(c0=100_000_000, c1=70_000_000)
+    plan = time.plan()
+    assert plan.watermarks == {"op": mark(None, 70_000_000), "c2": mark(None, 70_000_000)}
+
+
+@pytest.mark.parametrize("had_rows", [True, False])
+def test_time_does_not_wait_for_a_channel_that_has_come_to_its_end(had_rows: bool) -> None:
+    time = Time(carried_graph())
+    time.epoch_of(c0=100_000_000, **({"c1": 70_000_000} if had_rows else {}))
+    assert time.now() == (70_000_000 if had_rows else None)
+    time.watermarks.ended = frozenset({"c1"})
+    assert time.now() == 100_000_000
+    time.watermarks.ended = frozenset()
+    assert time.now() == (70_000_000 if had_rows else None), "it was taken back before any plan went by it"
