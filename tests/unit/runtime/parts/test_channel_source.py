@@ -11,6 +11,7 @@ import pytest
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import DamagedChain
 from holdfast.checkpoint.chain.plans import Plans, PlanWritten
+from holdfast.checkpoint.chain.terms import claim
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Extent
 from holdfast.connectors.contract import Slice
@@ -25,6 +26,7 @@ from tests.unit.runtime.parts.channel_kit import (
     COLUMNS,
     Consumer,
     Producer,
+    leader_ended,
     outlet,
     plan_of,
     rows_of,
@@ -127,6 +129,17 @@ def test_a_channel_ends_when_all_of_it_is_read(both: Both) -> None:
     producer.say(ended=True)
     assert not consumer.reader.exhausted(consumer.position)
     consumer.take()
+    assert consumer.reader.exhausted(consumer.position)
+
+
+def test_a_leader_that_has_begun_since_may_read_more(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([b"a"])
+    producer.say(ended=True)
+    consumer.take()
+    claim(producer.storage, "run-2", "here", 1, 0)
+    assert not consumer.reader.exhausted(consumer.position)
+    leader_ended(producer.storage)
     assert consumer.reader.exhausted(consumer.position)
 
 
