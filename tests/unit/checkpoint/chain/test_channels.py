@@ -230,7 +230,8 @@ COMMIT = (
 MANIFEST = (
     b'{"number":2,"parent":{"number":1,"checksum":"c"},"term":1,"run":"run-1","positions":{"in":1},'
     b""
-    b'"notes":{},"last_epoch":1,"clock_ms":1,"parallelism":1,"fingerprint":"f","rows":10,"operators":[],"deltas":[],'
+    b'"notes":{},"last_epoch":1,"clock_ms":1,"parallelism":1,"fingerprint":"f","rows":10,'
+    b'"operators":[],"deltas":[],'
     b'"snapshots":[],%b,"published_through":{"out":0},"retained_from":1}'
 )
 
