@@ -11,7 +11,6 @@ import pytest
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import DamagedChain
 from holdfast.checkpoint.chain.plans import Plans, PlanWritten
-from holdfast.checkpoint.chain.terms import claim
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Extent
 from holdfast.connectors.contract import Slice
@@ -26,7 +25,7 @@ from tests.unit.runtime.parts.channel_kit import (
     COLUMNS,
     Consumer,
     Producer,
-    leader_ended,
+    lead,
     outlet,
     plan_of,
     rows_of,
@@ -120,35 +119,28 @@ def test_a_channel_ends_when_all_of_it_is_read(both: Both) -> None:
     producer, consumer = both
     assert not consumer.reader.exhausted(None)
     producer.commit([b"a"])
-    producer.say(ended=True)
+    producer.end()
     assert not consumer.reader.exhausted(None)
     consumer.take()
     assert consumer.reader.exhausted(consumer.position)
     producer.commit([b"b"])
     assert not consumer.reader.exhausted(consumer.position), "a later commit takes it back"
-    producer.say(ended=True)
+    producer.end()
     assert not consumer.reader.exhausted(consumer.position)
     consumer.take()
     assert consumer.reader.exhausted(consumer.position)
+    lead(producer.storage)
+    assert not consumer.reader.exhausted(consumer.position), "a leader that has begun may read more"
 
 
-def test_a_leader_that_has_begun_since_may_read_more(both: Both) -> None:
-    producer, consumer = both
-    producer.commit([b"a"])
-    producer.say(ended=True)
-    consumer.take()
-    claim(producer.storage, "run-2", "here", 1, 0)
-    assert not consumer.reader.exhausted(consumer.position)
-    leader_ended(producer.storage)
-    assert consumer.reader.exhausted(consumer.position)
-
-
-def test_epochs_without_rows_do_not_keep_a_channel_from_its_end(both: Both) -> None:
+def test_epochs_without_rows_are_read_up_to_the_end(both: Both) -> None:
     producer, consumer = both
     producer.commit([b"a"])
     consumer.take()
     producer.commit([], [])
-    producer.say(ended=True)
+    assert consumer.take() is None
+    producer.end()
+    assert shape(consumer.take()) == ([1, 0], [3, 0], 0)
     assert consumer.take() is None
     assert consumer.reader.exhausted(consumer.position)
 
@@ -156,9 +148,10 @@ def test_epochs_without_rows_do_not_keep_a_channel_from_its_end(both: Both) -> N
 def test_a_channel_that_never_had_rows_ends(both: Both) -> None:
     producer, consumer = both
     producer.commit([])
-    producer.say(ended=True)
+    producer.end()
+    assert shape(consumer.take()) == (None, [1, 0], 0)
     assert consumer.take() is None
-    assert consumer.reader.exhausted(None)
+    assert consumer.reader.exhausted(consumer.position)
 
 
 def test_time_after_the_last_rows_is_read_before_the_end(both: Both) -> None:
@@ -166,10 +159,24 @@ def test_time_after_the_last_rows_is_read_before_the_end(both: Both) -> None:
     producer.commit([b"a"])
     consumer.take()
     producer.commit([], times={2: 200})
-    producer.say(ended=True)
+    producer.end()
     assert not consumer.reader.exhausted(consumer.position)
-    consumer.take()
+    part = consumer.take()
+    assert part is not None
+    assert consumer.reader.time_after(part) == 200
     assert consumer.reader.exhausted(consumer.position)
+
+
+@pytest.mark.parametrize("rows", [[b"b"], []])
+def test_what_has_come_to_its_end_shows_every_barrier_there(both: Both, rows: list[bytes]) -> None:
+    producer, consumer = both
+    producer.commit([b"a"])
+    consumer.take()
+    producer.commit(rows)
+    producer.end()
+    assert not consumer.reader.shows(1, consumer.position, exactly=True)
+    consumer.take()
+    assert consumer.reader.shows(1, consumer.position, exactly=True)
 
 
 def test_what_waits_is_counted_as_of_now(both: Both) -> None:
