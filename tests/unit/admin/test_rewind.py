@@ -231,7 +231,7 @@ def test_a_leader_that_commits_before_the_term_is_claimed_keeps_what_it_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = grown(tmp_path)
-    monkeypatch.setattr(module, "_refuse_unless_whole", lambda *given: made.commit(state(7)))
+    monkeypatch.setattr(module, "refuse_unless_whole", lambda *given: made.commit(state(7)))
     with pytest.raises(RetryableError, match="a leader has committed 8 meanwhile: nothing was written"):
         rewind(made.storage, 4, CLOCK)
     assert read(made) == state(7)
