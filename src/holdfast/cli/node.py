@@ -20,6 +20,7 @@ from holdfast.cli.options import AppFile, AsJson, Verbose, one_line_errors
 from holdfast.cli.run import (
     AllowDroppedState,
     Backend,
+    BarrierInterval,
     Checkpoint,
     CheckpointInterval,
     Claim,
@@ -94,6 +95,7 @@ def node(
     until: Until = "stopped",
     checkpoint_interval: CheckpointInterval = None,
     epoch_interval: EpochInterval = None,
+    barrier_interval: BarrierInterval = None,
     max_rows_per_epoch: MaxRowsPerEpoch = None,
     parallelism: Parallelism = None,
     key_groups: KeyGroups = 128,
@@ -124,7 +126,8 @@ def node(
         )  # fmt: skip
         options = RunOptions(
             guarantee=guarantee, until=until, checkpoint_interval=checkpoint_interval,
-            epoch_interval=epoch_interval, max_rows_per_epoch=max_rows_per_epoch,
+            epoch_interval=epoch_interval, barrier_interval=barrier_interval,
+            max_rows_per_epoch=max_rows_per_epoch,
             parallelism=parallelism_of(parallelism), key_groups=key_groups, backend=backend,
             restart=restart_of(restart), from_savepoint=from_savepoint, claim=claim,
             allow_dropped_state=allow_dropped_state, retain=retain, working_dir=working_dir,

@@ -10,10 +10,13 @@ import typer
 
 from holdfast.admin.rewind import Outlook, outlook
 from holdfast.admin.rewind import rewind as go_back
+from holdfast.admin.rewind_job import outlook_of_job, rewind_job
+from holdfast.checkpoint.chain.checkpoint import place_of_part, read_layout
 from holdfast.cli.format import answer, counted, moment
 from holdfast.cli.options import AsJson, Checkpoint, Verbose, one_line_errors, open_checkpoint
 from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError
+from holdfast.storage.urls import open_storage
 
 DECLINED = 1
 """Exit code where the answer was no."""
@@ -22,7 +25,11 @@ DECLINED = 1
 def rewind(
     checkpoint: Checkpoint,
     to: Annotated[
-        int, typer.Option(metavar="COMMIT", help="The commit, as `holdfast checkpoints list` numbers them.")
+        int,
+        typer.Option(
+            metavar="COMMIT",
+            help="The commit, as `holdfast checkpoints list` numbers them; the barrier, of a job in parts.",
+        ),
     ],
     not_running: Annotated[
         bool, typer.Option("--not-running", help="The job was killed, and is known not to run.")
@@ -36,22 +43,49 @@ def rewind(
 
     Epochs that were committed since are read again, with the rows that they had, when the job starts. What
     sinks show they keep, and do not show again. Nothing is deleted: one can go forward again in the same way.
+    A job in parts goes back as a whole, to a barrier that went through all of them.
     """
     agreed = False
     with one_line_errors(verbose):
-        storage, job = open_checkpoint(checkpoint)
-        found = outlook(storage, to)
-        if not found.holds:
-            for line in described(job.job, found, storage.url):
-                print(line, file=sys.stderr if json else sys.stdout)
-        agreed = yes or found.holds or _agreed()
-        if agreed:
-            done = go_back(storage, to, SystemClock(), not_running=not_running)
-            told = {**asdict(done.outlook), "replayed": done.outlook.replayed, "commit": done.commit}
-            answer(json, told, *_told(done.commit, done.outlook, storage.url))
+        in_parts = read_layout(open_storage(checkpoint)) is not None
+        go = _whole_job if in_parts else _one_checkpoint
+        agreed = go(checkpoint, to, not_running=not_running, yes=yes, json=json)
     if not agreed:
         print("nothing was written", file=sys.stderr)
         raise typer.Exit(DECLINED)
+
+
+def _one_checkpoint(url: str, to: int, *, not_running: bool, yes: bool, json: bool) -> bool:
+    """Go back with a job, or with one part. False: the answer was no."""
+    storage, job = open_checkpoint(url)
+    found = outlook(storage, to)
+    if not found.holds:
+        for line in described(job.job, found, storage.url):
+            print(line, file=sys.stderr if json else sys.stdout)
+    if not (yes or found.holds or _agreed()):
+        return False
+    done = go_back(storage, to, SystemClock(), not_running=not_running)
+    told = {**asdict(done.outlook), "replayed": done.outlook.replayed, "commit": done.commit}
+    answer(json, told, *_told(done.commit, done.outlook, storage.url))
+    return True
+
+
+def _whole_job(root: str, barrier: int, *, not_running: bool, yes: bool, json: bool) -> bool:
+    """Go back with all parts of a job. False: the answer was no."""
+    found = outlook_of_job(root, barrier)
+    for name, part in found.items():
+        for line in described(name, part, place_of_part(root, name)):
+            print(line, file=sys.stderr if json else sys.stdout)
+    if not (yes or _agreed()):
+        return False
+    done = rewind_job(root, barrier, SystemClock(), not_running=not_running)
+    told = {name: {**asdict(part.outlook), "commit": part.commit} for name, part in done.items()}
+    answer(
+        json,
+        {"barrier": barrier, "parts": told},
+        f"all parts go to barrier {barrier}; start the job again with `holdfast run` or `holdfast node`",
+    )
+    return True
 
 
 def described(job: str, found: Outlook, url: str) -> list[str]:

@@ -45,6 +45,10 @@ EpochInterval = Annotated[
     str | None,
     typer.Option(help="Least time between epochs, such as 500ms. [default: as fast as it goes]"),
 ]
+BarrierInterval = Annotated[
+    str | None,
+    typer.Option(help="Of a job in parts: how often a barrier goes through all of them, such as 1m."),
+]
 MaxRowsPerEpoch = Annotated[int | None, typer.Option(help="[default: found by itself]")]
 Parallelism = Annotated[
     str | None,
@@ -86,6 +90,7 @@ def run(
     until: Until = "stopped",
     checkpoint_interval: CheckpointInterval = None,
     epoch_interval: EpochInterval = None,
+    barrier_interval: BarrierInterval = None,
     max_rows_per_epoch: MaxRowsPerEpoch = None,
     parallelism: Parallelism = None,
     key_groups: KeyGroups = 128,
@@ -112,7 +117,8 @@ def run(
             run_beside(
                 http, http_token_file, declared, checkpoint,
                 guarantee=guarantee, until=until, checkpoint_interval=checkpoint_interval,
-                epoch_interval=epoch_interval, max_rows_per_epoch=max_rows_per_epoch,
+                epoch_interval=epoch_interval, barrier_interval=barrier_interval,
+                max_rows_per_epoch=max_rows_per_epoch,
                 parallelism=parallelism_of(parallelism), key_groups=key_groups, backend=backend,
                 restart=restart_of(restart), from_savepoint=from_savepoint, claim=claim,
                 allow_dropped_state=allow_dropped_state, retain=retain, working_dir=working_dir,

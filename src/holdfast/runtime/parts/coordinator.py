@@ -16,16 +16,15 @@ from holdfast.checkpoint.chain.barriers import (
     forget_barriers,
     newest_barrier,
 )
-from holdfast.checkpoint.chain.checkpoint import find_job
+from holdfast.checkpoint.chain.checkpoint import find_job, place_of_part
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.terms import newest_ending
-from holdfast.checkpoint.store import names
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, ObjectMissing, RetryableError, StorageError
 from holdfast.graph.parts import part_names
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.storage.contract import Storage
-from holdfast.storage.urls import below, open_storage
+from holdfast.storage.urls import open_storage
 
 LOOK_SECONDS = 0.5
 LASTS_SECONDS = 120.0
@@ -84,7 +83,7 @@ def coordinator_of(context: LeaderContext) -> Coordinator | None:
     order = part_names(whole)
     if context.program.graph.name != f"{whole.name}.{order[0]}":
         return None
-    parts = {name: open_storage(below(settings.root, f"{names.PARTS}{name}")) for name in order}
+    parts = {name: open_storage(place_of_part(settings.root, name)) for name in order}
     by = f"the leader of part {order[0]!r}"
     return Coordinator(context.root, parts, by, settings.barrier_interval, context.clock)
 
