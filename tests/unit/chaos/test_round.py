@@ -98,7 +98,8 @@ def test_a_driver_is_paused_and_goes_on(draw: int, tmp_path: Path) -> None:
 
 
 def test_another_driver_takes_over_and_the_first_finds_out(tmp_path: Path) -> None:
-    round = suffer(tmp_path, fault(Kind.TAKE_OVER))
+    # Long enough that the first is still at work when it is struck, however busy the machine is.
+    round = suffer(tmp_path, fault(Kind.TAKE_OVER), commits=240)
     assert "driver-2 took over, driver-1 woke up and ended with 77" in in_detail(round)
 
 
