@@ -34,6 +34,13 @@ class Trouble:
         self.cluster.wait(self.has_lasted, f"{self} to have lasted long enough")
         self.end()
         self.ended = timeline.now()
+        if self.part is not None:
+            self.cluster.wait(self._committed_again, f"{self.part} to commit after {self}")
+
+    def _committed_again(self) -> bool:
+        """Whether the timeline shows it."""
+        samples, part = self.cluster.timeline.samples, self.part
+        return part is not None and bool(samples) and samples[-1].numbers[part] > self.before[part]
 
     def begin(self) -> None:
         raise NotImplementedError
@@ -118,17 +125,15 @@ class HandOver(Trouble):
     """`holdfast handover` of the part. One that is under way already is waited for."""
 
     def begin(self) -> None:
-        if self.part is None:
-            return
-        self.cluster.wait(self._asked, f"{self.part} to be handed over")
-
-    def _asked(self) -> bool:
-        assert self.part is not None
-        done = self.cluster.command("handover", "--job", seat_of(self.part))
-        return done.returncode == 0
+        assert self.part is not None, "what stands by has nothing to hand over"
+        command = ("handover", "--job", seat_of(self.part))
+        self.cluster.wait(
+            lambda: self.cluster.command(*command).returncode == 0, f"{self.part} to be handed over"
+        )
 
     def has_lasted(self) -> bool:
-        return self.part is None or self.cluster.term_of(self.part) > self._terms[self.part]
+        assert self.part is not None
+        return self.cluster.term_of(self.part) > self._terms[self.part]
 
     def outage(self) -> tuple[float, dict[str, int]] | None:
         return None  # it is over when the command answers
