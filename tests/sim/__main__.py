@@ -1,7 +1,7 @@
-"""Many seeds, then every negative control; or one seed and its story.
+"""Many seeds, then every negative control; or one seed and its story. `--parts`: of a job in parts.
 
-python -m tests.sim --seeds 10000
-python -m tests.sim --seed 4711 [--control no-floor]
+python -m tests.sim [--parts] --seeds 10000
+python -m tests.sim [--parts] --seed 4711 [--control no-floor]
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import argparse
 import sys
 import time
 from collections import Counter
+from types import ModuleType
 
-from tests.sim.controls import CONTROLS
-from tests.sim.runs import Found, hunt, simulate
+from tests.sim import runs
+from tests.sim.parts import runs as parts_runs
+from tests.sim.runs import Found
 from tests.sim.scheduler import on_one_core
 
 CONTROL_SEEDS_MAX = 1_000
@@ -24,21 +26,25 @@ def main() -> int:
     options.add_argument("--seeds", type=int, default=10_000, help="how many seeds to run")
     options.add_argument("--first", type=int, default=0, help="the first of them")
     options.add_argument("--seed", type=int, help="run this one alone and tell its story")
-    options.add_argument("--control", choices=sorted(CONTROLS), default="", help="take this safeguard away")
+    options.add_argument("--parts", action="store_true", help="of a job in parts, with channels and barriers")
+    options.add_argument("--control", default="", help="take this safeguard away")
     options.add_argument("--stretch", type=int, default=1, help="make every simulation so many times longer")
     given = options.parse_args()
+    what: ModuleType = parts_runs if given.parts else runs
+    if given.control and given.control not in what.CONTROLS:
+        options.error(f"--control {given.control}: choose from {', '.join(sorted(what.CONTROLS))}")
     with on_one_core():
         if given.seed is not None:
-            return _tell(given.seed, given.control, given.stretch)
+            return _tell(what, given.seed, given.control, given.stretch)
         if given.control:
-            return _hunt_all([given.control])
+            return _hunt_all(what, [given.control])
         seeds = range(given.first, given.first + given.seeds)
-        return _run_all(seeds, given.stretch) or _hunt_all(list(CONTROLS))
+        return _run_all(what, seeds, given.stretch) or _hunt_all(what, list(what.CONTROLS))
 
 
-def _tell(seed: int, control: str, stretch: int) -> int:
+def _tell(what: ModuleType, seed: int, control: str, stretch: int) -> int:
     try:
-        world = simulate(seed, control, stretch)
+        world = what.simulate(seed, control, stretch)
     except Found as found:
         print("\n".join(found.story))
         print(f"VIOLATION  {found}")
@@ -48,12 +54,12 @@ def _tell(seed: int, control: str, stretch: int) -> int:
     return 0
 
 
-def _run_all(seeds: range, stretch: int) -> int:
+def _run_all(what: ModuleType, seeds: range, stretch: int) -> int:
     seen: Counter[str] = Counter()
     began = time.perf_counter()
     for done, seed in enumerate(seeds, 1):
         try:
-            seen.update(simulate(seed, stretch=stretch).seen)
+            seen.update(what.simulate(seed, stretch=stretch).seen)
         except Found as found:
             print("\n".join(found.story[-60:]))
             print(f"VIOLATION after {done} seeds  {found}")
@@ -67,12 +73,12 @@ def _run_all(seeds: range, stretch: int) -> int:
     return 0
 
 
-def _hunt_all(controls: list[str]) -> int:
+def _hunt_all(what: ModuleType, controls: list[str]) -> int:
     print("negative controls:")
     missed = 0
     for control in controls:
         try:
-            found = hunt(control, CONTROL_SEEDS_MAX)
+            found = what.hunt(control, CONTROL_SEEDS_MAX)
         except AssertionError as problem:
             missed += 1
             print(f"  MISSED  {control}: {problem}")

@@ -31,3 +31,7 @@ class Habits:
     """Of the newest commit record being gone when a life begins. For a leader that is alone."""
     sink_knows: bool = True
     """Whether the sink can say how far it was published; if not, it only recognises an epoch it shows."""
+    rest: int = 0
+    """At most for how many steps a machine rests between two lives."""
+    nap_chance: float = 0.0
+    """Of a long sleep of the leader of a part that reads channels, before a turn."""

@@ -93,7 +93,10 @@ class Leader:
         for life in range(self.habits.lives):
             if scheduler.over:
                 return
+            rest = self.world.chance.randint(0, self.habits.rest) if life and self.habits.rest else 0
             scheduler.reborn(Process(f"{self.name}{life}"))
+            if rest:
+                scheduler.sleep(rest)
             if self.world.chance.random() < self.habits.recode_chance:
                 self.code += "'"
             if self.world.chance.random() < self.habits.rescale_chance:
@@ -116,7 +119,7 @@ class Leader:
         world = self.world
         if world.chance.random() < self.habits.lose_chance:
             world.lose_newest()
-        storage = SimStorage(world, f"sim://{run}")
+        storage = self._storage(run)
         term = claim(storage, run, "host", 1, self.now_ms())
         world.tell(f"leads with term {term}")
         world.claimed(term, run)
@@ -129,7 +132,7 @@ class Leader:
         while True:
             try:
                 view = self._load(chain, term, run)
-                Lead(self, checkpoint, view, term, run).run()
+                self._lead(checkpoint, view, term, run)
                 return
             except AdoptedOther as other:
                 world.tell(str(other))
@@ -158,6 +161,13 @@ class Leader:
                 world.tell(str(refusal))
                 world.stopped(term, refusal)
                 return
+
+    def _storage(self, run: str) -> SimStorage:
+        return SimStorage(self.world, f"sim://{run}")
+
+    def _lead(self, checkpoint: Checkpoint, view: CheckpointView, term: int, run: str) -> None:
+        """From one load of the checkpoint to the next."""
+        Lead(self, checkpoint, view, term, run).run()
 
     def _load(self, chain: Chain, term: int, run: str) -> CheckpointView:
         """The newest view, or the one that history was made to go back to."""

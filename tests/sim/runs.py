@@ -40,13 +40,14 @@ class Found(AssertionError):
         return f"seed {self.seed}: {self.problem}\nrun it again: {self.again}"
 
 
-def command(seed: int, control: str = "", stretch: int = 1) -> str:
+def command(seed: int, control: str = "", stretch: int = 1, what: str = "") -> str:
     """What runs one seed again and tells its story, from the top of the repository."""
     python = Path(sys.executable)
     shown = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
     without = f" --control {control}" if control else ""
     longer = f" --stretch {stretch}" if stretch > 1 else ""
-    return f"{shown} -m tests.sim --seed {seed}{without}{longer}"
+    of = f" {what}" if what else ""
+    return f"{shown} -m tests.sim{of} --seed {seed}{without}{longer}"
 
 
 def simulate(seed: int, control: str = "", stretch: int = 1) -> World:

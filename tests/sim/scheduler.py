@@ -270,9 +270,9 @@ class Executor:
         self._waiting: list[Actor] = []
         self._busy = False
 
-    def submit(self, work: Callable[..., Any], *args: Any) -> Future:
+    def submit(self, work: Callable[..., Any], *args: Any, **named: Any) -> Future:
         future = Future(self._scheduler)
-        self._queue.append((future, lambda: work(*args)))
+        self._queue.append((future, lambda: work(*args, **named)))
         if not self._busy:
             self._busy = True
             self._scheduler.spawn(self._scheduler.process, self._work)

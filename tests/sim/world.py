@@ -255,9 +255,7 @@ class World:
             raise Violation(f"commit {record.number} names {missing[0]}, which is not there")
         for epoch in range(record.first_epoch, record.last_epoch + 1):
             self._extend(record, epoch, [delta for delta in record.deltas if delta.version.epoch == epoch])
-        at = record.positions.get(SOURCE, 0)
-        if len(self.line) != record.last_epoch + 1 or at != self.line[-1].through:
-            raise Violation(f"commit {record.number} is at {record.positions}, its state at {self.line[-1]}")
+        self._check_position(record)
         self._check_snapshots(record)
         self.seen["commit"] += 1
         self.seen["commit of several epochs"] += record.last_epoch > record.first_epoch
@@ -267,6 +265,12 @@ class World:
         view = self.views[record.number] = fold(last, record, stored)
         self.needs[record.number] = frozenset(view.objects())
         self.lines[record.number] = tuple(self.line)
+
+    def _check_position(self, record: CommitRecord) -> None:
+        """A commit is at the position that its epochs have read to."""
+        at = record.positions.get(SOURCE, 0)
+        if len(self.line) != record.last_epoch + 1 or at != self.line[-1].through:
+            raise Violation(f"commit {record.number} is at {record.positions}, its state at {self.line[-1]}")
 
     def _extend(self, record: CommitRecord, epoch: int, deltas: list[DeltaFile]) -> None:
         """An epoch of a commit: by its plan, from the state before."""

@@ -199,7 +199,7 @@ class EpochLoop:
 
     def _meet_barrier(self) -> None:
         """Carry the barrier of the whole job that falls here, if one does: it needs no epoch and no room."""
-        barrier = self._edges.barrier(self._planner.positions, self._committer)
+        barrier = self._edges.barrier(self._planner.positions, self._planner.epoch, self._committer)
         if barrier:
             pending, self._pending = self._pending, []
             self._committer.submit(pending, barrier)

@@ -98,7 +98,8 @@ class Chain(History):
             raise
         record = news(base, term=term, run=run, published_through=base.published_through)
         record = replace(record, manifest=self._write_manifest(base), rewind_to=to)
-        return self._append(base, record)
+        # It gives up nothing: which commits are kept beyond the newest is for the next one to say.
+        return self._append(base, record, keep_from=base.retained_from)
 
     def _append(
         self, base: CheckpointView, draft: CommitRecord, keep_from: int | None = None

@@ -201,6 +201,8 @@ class History:
         back, and what a lost record has put there is to be sent again before what came after it."""
         floor = read_floor(self.storage)
         channels: Channels = {}
+        # The floor may have passed it meanwhile: then nothing is known, and the reader looks again.
+        known = number
         for known in range(number, floor - 1, -1):
             with suppress(CorruptionError):
                 channels = self.view_at(known).channels

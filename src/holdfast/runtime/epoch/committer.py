@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -61,8 +61,9 @@ class Committer:
         self._snapshots_lock = threading.Lock()
         self._failed = self._unpublished = False
         self.view = view
-        self.keep_from: int | None = None
-        """From this commit on none is given up; None: as many are kept as the settings say."""
+        self.keep_from: Callable[[CheckpointView], int | None] = lambda view: None
+        """Asked before each commit, with the one before it: from which commit on none is given up. None: as
+        many are kept as the settings say."""
 
     def submit(self, outcomes: list[EpochOutcome], barrier: int = 0) -> None:
         """Commit these epochs as one. Waits while too many are in flight; raises what an earlier one failed
@@ -85,10 +86,12 @@ class Committer:
 
     def record_published(self, ended: bool = False) -> None:
         """Once everything given before is published, commit that it is, so that the next run has nothing to
-        publish, whatever becomes of the sinks until then. `ended`: and that the channels have come to their
-        end, also where nothing was ever in them."""
+        publish, whatever becomes of the sinks until then. `ended`: and, of a part, that it has come to its
+        end, also where nothing was ever in its channels: what it has read then is where every barrier falls.
+        """
         self.check(0)
-        recorded, ended = self.view.published_through, ended and bool(self._outlets.nodes)
+        in_parts = bool(self._outlets.nodes) or self._context.root is not None
+        recorded, ended = self.view.published_through, ended and in_parts
         if ended or any(epoch > recorded.get(uid, 0) for uid, epoch in self._publishing.through.items()):
             self._pending.append(self._commits.submit(self._commit_news, [], ended))
 
@@ -168,7 +171,7 @@ class Committer:
             raise
 
     def _append(self, record: CommitRecord) -> None:
-        done = self._checkpoint.chain.commit(self.view, record, self.keep_from)
+        done = self._checkpoint.chain.commit(self.view, record, self.keep_from(self.view))
         if isinstance(done, Adopted):
             raise AdoptedOther(
                 f"commit {done.view.number} of term {done.view.term} came first; going on from it"

@@ -21,13 +21,13 @@ from holdfast.connectors.contract import (
     Waiting,
     WaitingReader,
 )
-from holdfast.errors import FencedOut
+from holdfast.errors import FencedOut, RestoreError
 from holdfast.ids import EpochId
 from holdfast.runtime.epoch.lookups import Tables
 from holdfast.runtime.epoch.plan_clock import PlanClock
 from holdfast.runtime.epoch.recorded_plans import PlanShape, Recorded
 from holdfast.runtime.epoch.watermarks import Watermarks, is_due, to_close
-from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.state.contract import NextDue
 
@@ -161,7 +161,7 @@ class Planner:
         lags = [reader.lag(self.positions[uid]) for uid, reader in self.readers.items()]
         return None if any(lag is None for lag in lags) else sum(lag for lag in lags if lag is not None)
 
-    def _slices(self, max_rows: int) -> dict[str, PlannedSlice]:
+    def _slices(self, max_rows: int, parent: int) -> dict[str, PlannedSlice]:
         now_ms = self._time.now_ms()
         slices: dict[str, PlannedSlice] = {}
         waiting: dict[str, frozenset[str] | None] = {}
@@ -174,7 +174,7 @@ class Planner:
                 waiting[uid] = None
                 continue
             most = left if self._ends is None else self._ends.rows(uid, left)
-            part = self.readers[uid].next(self.positions[uid], most, now_ms) if most > 0 else None
+            part = self._slice(uid, most, now_ms, parent) if most > 0 else None
             waiting[uid] = _with_rows(self.readers[uid], uid in self._partitioned, part)
             if part is not None:
                 slices[uid] = PlannedSlice(
@@ -196,6 +196,16 @@ class Planner:
         )
         return slices
 
+    def _slice(self, uid: str, max_rows: int, now_ms: int, parent: int) -> Slice | None:
+        """AdoptedOther: what a source no longer has, the leader before us has read, and committed since."""
+        try:
+            return self.readers[uid].next(self.positions[uid], max_rows, now_ms)
+        except RestoreError as refusal:
+            newest = max(self._context.checkpoint.chain.numbers(), default=0)
+            if newest > parent:
+                raise AdoptedOther(f"commit {newest} came first; going on from it") from refusal
+            raise
+
     def _drafted(
         self,
         max_rows: int,
@@ -203,7 +213,7 @@ class Planner:
         open_times: Mapping[str, NextDue | None],
         ended: Callable[[], bool],
     ) -> PlanRecord | None:
-        slices = self._slices(max_rows)
+        slices = self._slices(max_rows, parent)
         return self._draft(slices, parent) if slices or self._is_due(open_times, ended) else None
 
     def _is_due(self, open_times: Mapping[str, NextDue | None], ended: Callable[[], bool]) -> bool:

@@ -18,7 +18,7 @@ from holdfast.checkpoint.chain.barriers import Standing, complete_barriers, newe
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.clock import Clock
 from holdfast.connectors.contract import Json, SourceReader
-from holdfast.errors import StorageError
+from holdfast.errors import ObjectMissing, StorageError
 from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.storage.contract import Storage
 
@@ -38,25 +38,32 @@ class Alignment:
         *,
         waits: bool,
         keeps: int,
+        part: str = "",
     ) -> None:
         """`waits`: nothing is read behind a barrier before all inputs show it. `keeps`: so many complete
-        barriers can be gone back to."""
+        barriers can be gone back to. `part`: as they name this one."""
         self._root, self._clock, self._waits, self._keeps = root, clock, waits, keeps
-        self._kept: frozenset[int] = frozenset()
+        self._part = part
+        self._kept: frozenset[int] | None = None
+        """The commits of this part that complete barriers go back to; None: it is not known which."""
         self._inputs = {uid: each for uid, each in readers.items() if isinstance(each, ChannelReader)}
         self._carried = max((place.number for place in view.barriers), default=0)
+        self._sent_through = max((channel.through for channel in view.channels.values()), default=0)
         self._standing = Standing(0, False)
         self._looked: float | None = None
         for reader in self._inputs.values():
             reader.holds_at = self._holds_at
 
-    def next(self, positions: Mapping[str, Json]) -> int:
-        """The barrier that falls where the part is now; 0: none does."""
+    def next(self, positions: Mapping[str, Json], epoch: int) -> int:
+        """The barrier that falls where the part is now, after `epoch`; 0: none does."""
         if self._root is None:
             return 0
         self._look(self._root)
         wanted = self._standing.number
         if not self._standing.under_way or wanted <= self._carried:
+            return 0
+        if epoch < self._sent_through:
+            # After a rewind: a part that has read on in a channel would never come to a barrier here.
             return 0
         shown = [
             reader.shows(wanted, positions[uid], exactly=self._waits) for uid, reader in self._inputs.items()
@@ -65,9 +72,12 @@ class Alignment:
 
     def keep_from(self, view: CheckpointView) -> int | None:
         """The oldest commit that is kept for a barrier: one that is under way, or one of the newest complete
-        ones. None: none is."""
-        wanted = {*self._kept, self._standing.number} if self._standing.under_way else self._kept
-        return min((place.commit for place in view.barriers if place.number in wanted), default=None)
+        ones; the oldest of all, as long as it is not known which are. None: none is. From any thread."""
+        if self._root is not None and self._keeps and self._kept is None:
+            return view.retained_from
+        standing, kept = self._standing, self._kept or frozenset()
+        coming = [place.commit for place in view.barriers if place.number == standing.number]
+        return min([*kept, *(coming if standing.under_way else ())], default=None)
 
     def carry(self, barrier: int) -> None:
         """A commit that carries it is under way."""
@@ -88,8 +98,10 @@ class Alignment:
         now = self._clock.monotonic()
         if self._looked is None or now - self._looked >= LOOK_SECONDS:
             # What cannot be read now is read later: the barrier waits, or is aborted.
-            with suppress(StorageError):
-                before, self._standing, self._looked = self._standing, newest_barrier(root), now
-                if self._keeps and before != self._standing:
+            with suppress(StorageError, ObjectMissing):
+                standing = newest_barrier(root)
+                if self._keeps and (self._kept is None or standing != self._standing):
                     complete = complete_barriers(root, self._keeps)
-                    self._kept = frozenset(record.number for record in complete)
+                    commits = (record.commits.get(self._part) for record in complete)
+                    self._kept = frozenset(commit for commit in commits if commit is not None)
+                self._standing, self._looked = standing, now

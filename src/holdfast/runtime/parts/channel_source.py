@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.checkpoint import find_job
-from holdfast.checkpoint.chain.history import DamagedChain, History, NewestCommit
+from holdfast.checkpoint.chain.history import History, NewestCommit
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.store.records import Extent, Json, SentFile
 from holdfast.clock import SystemClock
 from holdfast.connectors.contract import Slice, Waiting
-from holdfast.errors import InputVanished, RestoreError, RetryableError
+from holdfast.errors import CorruptionError, InputVanished, RestoreError, RetryableError
 from holdfast.ids import EpochId
 from holdfast.state.encoding.types import frame_ddl
 from holdfast.storage.urls import open_storage
@@ -119,17 +119,14 @@ class ChannelReader:
         """Whether a barrier falls at this position, or, unless `exactly`, before it."""
         place = next((each for each in self._view.barriers if each.number == barrier), None)
         # What has come to its end shows every barrier there.
-        falls = place.epoch if place is not None else self._known().through if self._view.ended else None
-        if falls is None:
+        if place is None and not self._has_ended():
             return False
+        falls = place.epoch if place is not None else self._known().through
         return Position.of(after) == Position(falls) or (not exactly and Position.of(after) > Position(falls))
 
     def exhausted(self, after: Json | None) -> bool:
         channel = self._look()
-        if not self._view.ended or Position.of(after) < Position(channel.through):
-            return False
-        # A leader that has begun since then may read more.
-        return newest_ending(self._history.storage) is not None
+        return Position.of(after) >= Position(channel.through) and self._has_ended()
 
     def frame(self, spark: SparkSession, slice: Slice) -> DataFrame:
         files, ddl = slice.detail["files"], frame_ddl(self._columns)
@@ -154,6 +151,14 @@ class ChannelReader:
         found: int | None = slice.detail["time_us"]
         return found
 
+    def _has_ended(self) -> bool:
+        """Whether the part before has come to its end with the commit that was seen last: a leader that has
+        begun since then may read more, and one that has ended since then may have."""
+        if not self._view.ended:
+            return False
+        ending = newest_ending(self._history.storage)
+        return ending is not None and ending.ending != "failed" and ending.commit == self._view.number
+
     def _known(self) -> Channel:
         return self._view.channels.get(self._channel, Channel())
 
@@ -163,7 +168,7 @@ class ChannelReader:
             try:
                 self._view = self._newest.load()
                 self._history.forget_below(self._view.number)
-            except DamagedChain as damage:
+            except CorruptionError as damage:
                 # The part before goes back, and what it has sent stays what it was.
                 raise RetryableError(f"channel {self._channel!r} cannot be read now: {damage}") from damage
         return self._known()

@@ -16,13 +16,12 @@ from holdfast.checkpoint.chain.barriers import (
     forget_barriers,
     newest_barrier,
 )
-from holdfast.checkpoint.chain.checkpoint import find_job, place_of_part
-from holdfast.checkpoint.chain.history import History
-from holdfast.checkpoint.chain.terms import newest_ending
+from holdfast.checkpoint.chain.checkpoint import place_of_part
 from holdfast.clock import Clock
-from holdfast.errors import CorruptionError, ObjectMissing, RetryableError, StorageError
-from holdfast.graph.parts import part_names
+from holdfast.errors import ObjectMissing, RetryableError, StorageError
+from holdfast.graph.parts import homes_of, part_names
 from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.parts.passage import Channels, Passage
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 
@@ -35,13 +34,18 @@ class Coordinator:
     """Begins a barrier every `interval` seconds. One thread."""
 
     def __init__(
-        self, root: Storage, parts: Mapping[str, Storage], by: str, interval: float, clock: Clock
+        self,
+        root: Storage,
+        parts: Mapping[str, Storage],
+        channels: Channels,
+        by: str,
+        interval: float,
+        clock: Clock,
     ) -> None:
-        self._root, self._parts, self._by = root, parts, by
+        self._root, self._parts, self._channels, self._by = root, parts, channels, by
         self._interval, self._clock = interval, clock
         self._began = self._looked = clock.monotonic()
-        self._commits: dict[str, int] = {}
-        self._counted = 0
+        self._passage: Passage | None = None
 
     def step(self) -> None:
         """Do what is to be done now. What cannot be done now is done later."""
@@ -60,17 +64,14 @@ class Coordinator:
 
     def _mind(self, number: int) -> None:
         """See whether a barrier has come through all parts, or never will."""
-        if number != self._counted:
-            self._commits, self._counted = {}, number
-        for name, storage in self._parts.items():
-            if name not in self._commits and (commit := carrying(storage, number)) is not None:
-                self._commits[name] = commit
-        now_ms = self._clock.now_ms()
-        if len(self._commits) == len(self._parts):
-            end_barrier(self._root, number, "complete", now_ms, self._commits)
+        if self._passage is None or self._passage.number != number:
+            self._passage = Passage(self._parts, self._channels, number)
+        commits, now_ms = self._passage.look(), self._clock.now_ms()
+        if commits is not None:
+            end_barrier(self._root, number, "complete", now_ms, commits)
             forget_barriers(self._root)
         elif now_ms >= begun_barrier(self._root, number).expires_ms:
-            missing = ", ".join(name for name in self._parts if name not in self._commits)
+            missing = ", ".join(self._passage.missing)
             end_barrier(self._root, number, "aborted", now_ms, reason=f"it did not come through {missing}")
 
 
@@ -85,18 +86,6 @@ def coordinator_of(context: LeaderContext) -> Coordinator | None:
         return None
     parts = {name: open_storage(place_of_part(settings.root, name)) for name in order}
     by = f"the leader of part {order[0]!r}"
-    return Coordinator(context.root, parts, by, settings.barrier_interval, context.clock)
-
-
-def carrying(part: Storage, number: int) -> int | None:
-    """The commit of a part that carries a barrier; the last one, of a part that has come to its end."""
-    if find_job(part) is None:
-        return None
-    with suppress(CorruptionError):
-        view = History(part).load()
-        for place in view.barriers:
-            if place.number == number:
-                return place.commit
-        if view.ended and newest_ending(part) is not None:
-            return view.number
-    return None
+    homes = homes_of(whole)
+    channels = {each.uid: (homes[each.parent], homes[each]) for each in whole.channels}
+    return Coordinator(context.root, parts, channels, by, settings.barrier_interval, context.clock)

@@ -32,21 +32,22 @@ class Edges:
         outlets: Outlets,
         readers: Mapping[str, SourceReader],
     ) -> None:
-        settings = context.settings
+        settings, graph = context.settings, context.program.graph
         self._outlets, self._monitor = outlets, context.monitor
         self._alignment = Alignment(
             context.root, view, readers, context.clock,
             waits=settings.guarantee is Guarantee.EXACTLY_ONCE,
             keeps=BARRIERS_RETAINED if settings.barrier_interval else 0,
+            part=graph.name if graph.whole is None else graph.name.removeprefix(f"{graph.whole.name}."),
         )  # fmt: skip
         self._coordinator = coordinator_of(context)
 
-    def barrier(self, positions: Mapping[str, Json], committer: Committer) -> int:
-        """The barrier that the next commit is to carry; 0: none."""
+    def barrier(self, positions: Mapping[str, Json], epoch: int, committer: Committer) -> int:
+        """The barrier that the next commit, after `epoch`, is to carry; 0: none."""
         if self._coordinator is not None:
             self._coordinator.step()
-        committer.keep_from = self._alignment.keep_from(committer.view)
-        barrier = self._alignment.next(positions)
+        committer.keep_from = self._alignment.keep_from
+        barrier = self._alignment.next(positions, epoch)
         if barrier:
             self._alignment.carry(barrier)
         return barrier

@@ -30,7 +30,7 @@ from holdfast.checkpoint.store.write_once import write_once
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, RestoreError, RetryableError
 from holdfast.runtime.parts.channel_source import Position
-from holdfast.runtime.parts.coordinator import carrying
+from holdfast.runtime.parts.passage import Channels, Passage
 from holdfast.runtime.savepoints.run_savepoints import refuse_target
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
@@ -63,21 +63,32 @@ def take_job_savepoint(
     if layout is None:
         raise RestoreError(f"there is no checkpoint of a job in parts in {root}; check the place")
     parts = {name: open_storage(place_of_part(root, name)) for name in layout.parts}
-    with _barrier(open_storage(root), parts, clock, by, align_seconds) as (number, commits):
+    taken = _barrier(open_storage(root), parts, layout.channels, clock, by, align_seconds)
+    with taken as (number, commits):
         _copy(parts, commits, layout, url, clock, by)
     return JobSavepoint(url=url, job=layout.job, barrier=number, commits=dict(commits))
 
 
 @contextlib.contextmanager
 def _barrier(
-    root: Storage, parts: Mapping[str, Storage], clock: Clock, by: str, align_seconds: float
+    root: Storage,
+    parts: Mapping[str, Storage],
+    channels: Channels,
+    clock: Clock,
+    by: str,
+    align_seconds: float,
 ) -> Iterator[tuple[int, dict[str, int]]]:
     """Within it, the commits that carry a barrier stay; gives its number and these."""
     number = begin_barrier(root, by, clock.now_ms(), round(align_seconds * 2_000))
-    commits: dict[str, int] = {}
+
+    def keep(part: Storage, commit: int) -> None:
+        now_ms = clock.now_ms()
+        expires_ms = now_ms + round(PIN_SECONDS * 1_000)
+        pin(History(part), _pin_name(number), commit, by, now_ms, expires_ms)
+
     try:
         try:
-            _await_all(parts, number, commits, clock, by, align_seconds)
+            commits = _await_all(Passage(parts, channels, number, keep), clock, align_seconds)
         except BaseException as cause:
             end_barrier(root, number, "aborted", clock.now_ms(), reason=str(cause)[:500])
             raise
@@ -95,29 +106,17 @@ def _pin_name(number: int) -> str:
     return f"barrier-{number}"
 
 
-def _await_all(
-    parts: Mapping[str, Storage],
-    number: int,
-    commits: dict[str, int],
-    clock: Clock,
-    by: str,
-    align_seconds: float,
-) -> None:
+def _await_all(passage: Passage, clock: Clock, align_seconds: float) -> dict[str, int]:
     give_up = clock.monotonic() + align_seconds
-    while len(commits) < len(parts):
-        for name, storage in parts.items():
-            if name not in commits and (commit := carrying(storage, number)) is not None:
-                now_ms = clock.now_ms()
-                expires_ms = now_ms + round(PIN_SECONDS * 1_000)
-                pin(History(storage), _pin_name(number), commit, by, now_ms, expires_ms)
-                commits[name] = commit
+    while (commits := passage.look()) is None:
         if clock.monotonic() > give_up:
-            missing = ", ".join(repr(name) for name in parts if name not in commits)
+            missing = ", ".join(map(repr, passage.missing))
             raise RetryableError(
-                f"barrier {number} did not come through part {missing} in {align_seconds:.0f} s and was "
-                "given up; see that every part runs (`holdfast status`), and try again"
+                f"barrier {passage.number} did not come through part {missing} in {align_seconds:.0f} s and "
+                "was given up; see that every part runs (`holdfast status`), and try again"
             )
         clock.sleep(LOOK_SECONDS)
+    return commits
 
 
 def _copy(

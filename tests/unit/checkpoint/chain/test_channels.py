@@ -10,7 +10,7 @@ from msgspec.structs import replace as changed
 
 from holdfast.checkpoint.chain.channels import Channel, fold_channels, from_states, to_states
 from holdfast.checkpoint.chain.commits import Chain
-from holdfast.checkpoint.chain.history import DamagedChain
+from holdfast.checkpoint.chain.history import DamagedChain, History
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, from_manifest, to_manifest
 from holdfast.checkpoint.savepoints.take import savepoint_manifest
@@ -242,3 +242,14 @@ def test_a_job_without_channels_writes_what_it_wrote_before_there_were_any() -> 
     assert chain.storage.get(names.commit(1)).partition(b"\n")[2] == COMMIT % STAGED
     manifest = to_manifest(replace(view, checksum="c"))
     assert seal("manifest", manifest).partition(b"\n")[2] == MANIFEST % STAGED
+
+
+def test_a_rewind_whose_parent_the_floor_has_passed_meanwhile_is_missed_as_such() -> None:
+    """The reader looks again then; it must not stumble."""
+    storage = MemoryStorage()
+    chain = Chain(storage)
+    view = grown(chain, 3)
+    done = chain.rewind(view.head, CommitNumber(2), term=1, run="run-1")
+    storage.objects.pop(chain.record(done.view.number).manifest)
+    storage.put(names.floor(9), b"")
+    assert History(storage).view_at(done.view.number).channels == {}

@@ -167,3 +167,15 @@ def test_a_rival_rewind_under_the_same_number_does_not_mix_manifests() -> None:
     assert isinstance(winner, Committed)
     assert len(storage.list(names.MANIFESTS)) == 2
     assert Chain(storage).load() == winner.view
+
+
+def test_a_rewind_gives_up_nothing() -> None:
+    """What is kept for barriers of the whole job is for the next commit to say."""
+    chain = Chain(MemoryStorage(), retain=2)
+    view = EMPTY
+    for _ in range(5):
+        done = chain.commit(view, draft(view), keep_from=1)
+        assert isinstance(done, Committed)
+        view = done.view
+    done = chain.rewind(view.head, CommitNumber(3), term=1, run="run-1")
+    assert done.view.retained_from == 1

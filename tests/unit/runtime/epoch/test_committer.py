@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from pathlib import Path
 from typing import Any
@@ -354,3 +355,16 @@ def test_a_job_without_channels_commits_no_end(tmp_path: Path) -> None:
     work.close(wait=True)
     loaded = Chain(LocalStorage(tmp_path)).load()
     assert (loaded.ended, loaded.channels) == (False, {})
+
+
+def test_a_part_without_channels_of_its_own_says_that_it_has_come_to_its_end(tmp_path: Path) -> None:
+    """Else no barrier would ever come through it again."""
+    context = context_of(LocalStorage(tmp_path / "last"), {})
+    for root, ended in ((None, False), (LocalStorage(tmp_path), True)):
+        view = context.checkpoint.chain.load()
+        inside = dataclasses.replace(context, root=root)
+        work = Committer(inside, Publishing(inside, view), view, (), Outlets((), context.clock))
+        work.submit([EpochOutcome(plan_of(view.last_epoch + 1))])
+        work.record_published(ended=True)
+        work.close(wait=True)
+        assert work.view.ended is ended

@@ -9,19 +9,22 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.live_files import SharedList
 from holdfast.checkpoint.chain.plans import Plans
-from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store.records import PlannedSlice
 from holdfast.connectors.contract import Slice as Given
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import MemoryReader, MemorySource
-from holdfast.errors import FencedOut
+from holdfast.errors import FencedOut, InputVanished
 from holdfast.ids import EpochId, PlanAttempt
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.recorded_plans import Recorded
+from holdfast.runtime.leader_context import AdoptedOther
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
+from tests.unit.checkpoint.kept import commit
 from tests.unit.runtime.epoch.test_recorded_plans import plan
 from tests.unit.runtime.leader_kit import planner_of
 
@@ -211,3 +214,21 @@ def test_a_generator_without_rate_and_total_has_nothing_at_hand(tmp_path: Path) 
     planner = planner_of(tmp_path, {UID: source}, ManualClock(0))
     assert planner.next(10, 0) is not None
     assert drained(planner, {}) == []
+
+
+def test_what_a_source_no_longer_has_the_leader_before_may_have_read(tmp_path: Path) -> None:
+    class Gone(MemorySource):
+        def reader(self, notes: Any) -> Any:
+            return self
+
+        def next(self, after: Any, max_rows: int | None, now_ms: int) -> Given | None:
+            raise InputVanished("it was let go of; restore a newer copy")
+
+    planner = planner_of(tmp_path, {"rows": Gone([1])})
+    with pytest.raises(InputVanished):
+        planner.next(10, 0)
+    commit(Chain(LocalStorage(tmp_path)), EMPTY)
+    with pytest.raises(AdoptedOther, match="commit 1 came first; going on from it"):
+        planner.next(10, 0)
+    with pytest.raises(InputVanished):
+        planner.next(10, 1)

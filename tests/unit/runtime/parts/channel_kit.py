@@ -87,14 +87,15 @@ def lead(storage: Storage) -> None:
 
 def leave(storage: Storage) -> None:
     """The leader has ended in good order."""
-    leader = newest_term(storage)
+    leader, last = newest_term(storage), Chain(storage).load()
     assert leader is not None
     record_ending(
         storage,
         EndedRecord(
-            term=leader.term, run="run-1", at_ms=0, ending="exhausted", commit=0, last_epoch=0, published=True
+            term=leader.term, run="run-1", at_ms=0, ending="exhausted", commit=last.number,
+            last_epoch=last.last_epoch, published=True,
         ),
-    )
+    )  # fmt: skip
 
 
 class End:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint.chain.barriers import begin_barrier, end_barrier
+from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store.records import BarrierPlace, Json
+from holdfast.errors import StorageError
 from holdfast.runtime.parts import alignment as alignment_module
 from holdfast.runtime.parts.alignment import Alignment
 from holdfast.runtime.parts.channel_source import ChannelReader
@@ -44,7 +46,7 @@ class Part:
 
     def meets(self) -> int:
         self.clock.advance(timedelta(seconds=alignment_module.LOOK_SECONDS))
-        return self.alignment.next(self.positions)
+        return self.alignment.next(self.positions, 0)
 
 
 def carry(producer: Producer, barrier: int) -> None:
@@ -146,9 +148,9 @@ def test_a_channel_that_has_ended_shows_every_barrier(part: Part) -> None:
 def test_a_part_without_channels_meets_a_barrier_at_once(tmp_path: Path) -> None:
     root = LocalStorage(tmp_path)
     begin_barrier(root, "test", 0, 1_000)
-    assert Alignment(root, EMPTY, {}, ManualClock(), waits=True, keeps=0).next({}) == 1
+    assert Alignment(root, EMPTY, {}, ManualClock(), waits=True, keeps=0).next({}, 0) == 1
     carried = CheckpointView(number=4, barriers=(BarrierPlace(number=1, commit=4, epoch=3),))
-    assert Alignment(root, carried, {}, ManualClock(), waits=True, keeps=0).next({}) == 0
+    assert Alignment(root, carried, {}, ManualClock(), waits=True, keeps=0).next({}, 0) == 0
 
 
 def test_commits_of_the_barrier_under_way_and_of_the_newest_complete_ones_are_kept(tmp_path: Path) -> None:
@@ -160,10 +162,44 @@ def test_commits_of_the_barrier_under_way_and_of_the_newest_complete_ones_are_ke
         root = LocalStorage(tmp_path / str(keeps))
         for number in (1, 2, 3):
             begin_barrier(root, "test", 0, 1_000)
-            end_barrier(root, number, "complete", 0, {})
+            end_barrier(root, number, "complete", 0, {"main": 10 * number, "scoring": 7})
         begin_barrier(root, "test", 0, 1_000)
-        alignment = Alignment(root, view, {}, ManualClock(), waits=True, keeps=keeps)
-        alignment.next({})
+        alignment = Alignment(root, view, {}, ManualClock(), waits=True, keeps=keeps, part="main")
+        alignment.next({}, 0)
         assert alignment.keep_from(view) == kept
     no_parts = Alignment(None, EMPTY, {}, ManualClock(), waits=True, keeps=2)
-    assert (no_parts.next({}), no_parts.keep_from(EMPTY)) == (0, None)
+    assert (no_parts.next({}, 0), no_parts.keep_from(EMPTY)) == (0, None)
+
+
+def test_a_part_that_computes_again_what_is_in_its_channels_meets_no_barrier_before_it_is_past_that(
+    tmp_path: Path,
+) -> None:
+    """A part that has read on in such a channel would never come to the barrier."""
+    root = LocalStorage(tmp_path)
+    begin_barrier(root, "test", 0, 1_000)
+    view = CheckpointView(number=9, last_epoch=3, channels={CHANNEL: Channel(through=5)})
+    alignment = Alignment(root, view, {}, ManualClock(), waits=True, keeps=0)
+    assert [alignment.next({}, epoch) for epoch in (3, 4, 5)] == [0, 0, 1]
+
+
+def test_nothing_is_given_up_before_it_is_known_which_barriers_are_complete(tmp_path: Path) -> None:
+    class Failing(LocalStorage):
+        fails = True
+
+        def get(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+            if self.fails:
+                raise StorageError("injected; try again")
+            return super().get(name, offset, length)
+
+    root = Failing(tmp_path)
+    begin_barrier(root, "test", 0, 1_000)
+    end_barrier(root, 1, "complete", 0, {"main": 4})
+    view, clock = CheckpointView(number=9, retained_from=3), ManualClock()
+    alignment = Alignment(root, view, {}, clock, waits=True, keeps=2, part="main")
+    assert alignment.keep_from(view) == 3, "it has not looked yet"
+    alignment.next({}, 0)
+    assert alignment.keep_from(view) == 3, "it could not see"
+    root.fails = False
+    clock.advance(timedelta(seconds=alignment_module.LOOK_SECONDS))
+    alignment.next({}, 0)
+    assert alignment.keep_from(view) == 4, "also the commit of a part that had ended, which does not carry it"

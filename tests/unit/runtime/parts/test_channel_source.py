@@ -341,3 +341,31 @@ def test_what_the_part_before_has_lost_and_computes_again_is_waited_for(both: Bo
     assert reader.next(consumer.position, None, 0) is None
     producer.commit([b"3"])
     assert shape(reader.next(consumer.position, None, 0)) == ([3, 0], [4, 0], 1)
+
+
+def test_an_end_counts_only_with_the_commit_that_was_seen(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the commits and that at the end, another leader may have read more, and ended."""
+    producer, consumer = both
+    producer.commit([b"a"])
+    producer.end()
+    consumer.take()
+    reader = consumer.reader
+    assert reader.exhausted(consumer.position)
+    seen = reader._known()
+    monkeypatch.setattr(reader, "_look", lambda: seen)
+    producer.commit([b"b"])
+    producer.end()
+    assert not reader.exhausted(consumer.position)
+    assert not reader.shows(1, consumer.position, exactly=True)
+
+
+def test_a_part_before_that_has_lost_all_its_commits_is_waited_for(both: Both) -> None:
+    """Its damage is not that of the part that reads."""
+    producer, consumer = both
+    for n in range(12):
+        producer.commit([b"%d" % n])
+    producer.storage.delete([entry.name for entry in producer.storage.list(names.COMMITS)])
+    with pytest.raises(RetryableError, match=r"channel 'clicks-in' cannot be read now: .* they were lost"):
+        consumer.new_reader().next(None, None, 0)

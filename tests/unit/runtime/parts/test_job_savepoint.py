@@ -16,6 +16,7 @@ from holdfast.checkpoint.store.records import LayoutRecord
 from holdfast.errors import RestoreError, RetryableError
 from holdfast.runtime.parts.coordinator import LASTS_SECONDS, LOOK_SECONDS, Coordinator
 from holdfast.runtime.parts.job_savepoint import take_job_savepoint
+from holdfast.runtime.parts.passage import Passage
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.storage.urls import open_storage
 from holdfast.testing.clocks import ManualClock
@@ -117,7 +118,7 @@ def test_barriers_come_at_an_interval_and_end_when_all_parts_carry_them(tmp_path
     job, clock = TwoParts(tmp_path), ManualClock()
     root = open_storage(job.root)
     parts = {"main": job.producer.storage, "scoring": job.consumer.storage}
-    coordinator = Coordinator(root, parts, "test", 10.0, clock)
+    coordinator = Coordinator(root, parts, {CHANNEL: ("main", "scoring")}, "test", 10.0, clock)
 
     def step() -> None:
         clock.advance(timedelta(seconds=LOOK_SECONDS))
@@ -131,7 +132,7 @@ def test_barriers_come_at_an_interval_and_end_when_all_parts_carry_them(tmp_path
     for _ in range(20):
         job.work()
         # Another leader of the first part goes on with what this one began.
-        coordinator = Coordinator(root, parts, "another", 10.0, clock)
+        coordinator = Coordinator(root, parts, {CHANNEL: ("main", "scoring")}, "another", 10.0, clock)
         step()
     ended = ending_of_barrier(root, 1)
     assert ended is not None
@@ -141,7 +142,7 @@ def test_barriers_come_at_an_interval_and_end_when_all_parts_carry_them(tmp_path
 def test_a_barrier_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     job, clock = TwoParts(tmp_path), ManualClock()
     root, parts = open_storage(job.root), {"main": job.producer.storage, "scoring": job.consumer.storage}
-    coordinator = Coordinator(root, parts, "test", 1.0, clock)
+    coordinator = Coordinator(root, parts, {CHANNEL: ("main", "scoring")}, "test", 1.0, clock)
     clock.advance(timedelta(seconds=2))
     coordinator.step()
     job.producer.say(barrier=1)
@@ -150,3 +151,19 @@ def test_a_barrier_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     ended = ending_of_barrier(root, 1)
     assert ended is not None
     assert (ended.outcome, ended.reason) == ("aborted", "it did not come through scoring")
+
+
+def test_a_part_that_had_ended_and_begun_again_counts_with_what_it_carries(tmp_path: Path) -> None:
+    job = TwoParts(tmp_path)
+    parts = {"main": job.producer.storage, "scoring": job.consumer.storage}
+    passage = Passage(parts, {CHANNEL: ("main", "scoring")}, 1)
+    while job.consumer.take() is not None:
+        job.consumer.commit()
+    job.producer.end()
+    job.consumer.say(1)
+    assert passage.look() == {
+        "main": job.producer.view.number, "scoring": job.consumer.view.number
+    }  # fmt: skip
+    job.producer.commit([b"more"])
+    job.producer.say(barrier=1)
+    assert (passage.look(), passage.missing) == (None, ["scoring"]), "it has not read what was sent since"

@@ -1,0 +1,187 @@
+"""Negative controls of a job in parts: each takes one safeguard of channels or barriers away, and the
+simulation must find that out."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.checkpoint.chain import commits, history
+from holdfast.checkpoint.chain.channels import Channel
+from holdfast.checkpoint.chain.history import NewestCommit
+from holdfast.checkpoint.chain.terms import newest_ending
+from holdfast.checkpoint.chain.view import CheckpointView, Head, rewound
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import Extent, SentFile
+from holdfast.errors import CorruptionError, ObjectMissing, StorageError
+from holdfast.runtime.epoch.committer import Committer
+from holdfast.runtime.epoch.planner import Planner
+from holdfast.runtime.epoch.runner import EpochRunner
+from holdfast.runtime.parts import channel_source, edges
+from holdfast.runtime.parts.alignment import Alignment
+from holdfast.runtime.parts.channel_source import ChannelReader
+from holdfast.runtime.parts.edges import Edges
+from holdfast.runtime.parts.outlets import ChannelReading, Outlets
+from holdfast.runtime.parts.passage import Passage
+from holdfast.runtime.parts.waiting import Waiting
+from holdfast.storage.checksums import checksum
+from tests.sim.controls import Control as OfOneChain
+from tests.sim.leaders import Parts
+from tests.sim.parts.job_world import Content
+
+
+@dataclass(frozen=True)
+class Control(OfOneChain):
+    """`season`: the weather that brings it to light; empty: any."""
+
+    season: str = ""
+
+
+_look, _look_at, _waiting, _met = ChannelReader._look, ChannelReading.look, Outlets._waiting, Passage._met
+
+
+def _taken_back(head: Head, to: CheckpointView) -> CheckpointView:
+    return replace(rewound(head, to), channels=to.channels)
+
+
+def _sent_again(self: EpochRunner, stream: str, epoch: int) -> list[str]:
+    return self.program.channels_of(stream)
+
+
+def _released_by(self: ChannelReading, number: Any) -> None:
+    """Believe one commit of the reader, in the place of all that it can go back to."""
+    before = self.released
+    _look_at(self)
+    with suppress(CorruptionError, ObjectMissing, StorageError):
+        self.released = max(before, self._position(self._history.view_at(number(self._view))).epoch)
+
+
+def _released_by_the_newest(self: ChannelReading) -> None:
+    _released_by(self, lambda view: view.number)
+
+
+def _released_by_the_oldest(self: ChannelReading) -> None:
+    _released_by(self, lambda view: view.given_up_below if view.number else 0)
+
+
+def _with_what_is_kept(self: Outlets, node: Any, channel: Channel) -> Waiting:
+    told, held = _waiting(self, node, channel), len({file.epoch for file in channel.files})
+    return replace(told, share=held / node.channel.limit_epochs)
+
+
+def _unaligned(*given: Any, **named: Any) -> Alignment:
+    return Alignment(*given, **{**named, "waits": False})
+
+
+def _at_once(*given: Any, **named: Any) -> Alignment:
+    made = Alignment(*given, **named)
+    made._sent_through = 0
+    return made
+
+
+def _a_turn_ago(self: Edges, positions: Any, epoch: int, committer: Committer) -> int:
+    if self._coordinator is not None:
+        self._coordinator.step()
+    kept = self._alignment.keep_from(committer.view)
+    committer.keep_from = lambda view: kept
+    barrier = self._alignment.next(positions, epoch)
+    if barrier:
+        self._alignment.carry(barrier)
+    return barrier
+
+
+def _met_once(self: Passage, part: Any) -> Any:
+    """The first commit that is seen counts, whatever the part does later."""
+    place = _met(self, part)
+    return place and replace(place, carried=True)
+
+
+def _ended_once(self: ChannelReader) -> bool:
+    return self._view.ended
+
+
+def _ended_somehow(self: ChannelReader) -> bool:
+    return self._view.ended and newest_ending(self._history.storage) is not None
+
+
+class _ByName(NewestCommit):
+    """Reads on from the commit that it knows, one after the other, and lists nothing."""
+
+    _last = 0
+
+    def load(self) -> CheckpointView:
+        view, following = None, names.commit(self._last + 1)
+        if self._last and self._history.storage.size(following) is not None:
+            with suppress(CorruptionError):
+                view = self._history.view_at(self._last + 1)
+        view = view or super().load()
+        self._last = view.number
+        return view
+
+
+def _with_what_is_written(self: ChannelReader) -> Channel:
+    """Take the rows of the next epoch as soon as they are there."""
+    channel, storage = _look(self), self._history.storage
+    epoch = channel.through + 1
+    for entry in storage.list(names.data_of(epoch)):
+        data = storage.get(entry.name)
+        rows = Content.of(data).sent
+        if rows[1] > rows[0]:
+            extent = Extent(object=entry.name, offset=0, length=len(data), checksum=checksum(data))
+            file = SentFile(channel=self._channel, epoch=epoch, part=0, extent=extent, rows=rows[1] - rows[0])
+            return replace(channel, through=epoch, files=channel.files.appended([file]))
+    return channel
+
+
+def _refused(self: Planner, uid: str, max_rows: int, now_ms: int, parent: int) -> Any:
+    return self.readers[uid].next(self.positions[uid], max_rows, now_ms)
+
+
+class _SilentAtTheEnd(Committer):
+    def record_published(self, ended: bool = False) -> None:
+        super().record_published(ended and bool(self._outlets.nodes))
+
+
+CONTROLS: dict[str, Control] = {
+    "channels-taken-back-by-a-rewind": Control(
+        "in channel", instead=((commits, "rewound", _taken_back), (history, "rewound", _taken_back))
+    ),
+    "sent-again-when-computed-again": Control(
+        "in channel", instead=((EpochRunner, "_channels_of", _sent_again),)
+    ),
+    "released-by-the-newest-commit": Control(
+        "can go back to", instead=((ChannelReading, "look", _released_by_the_newest),)
+    ),
+    "released-by-the-oldest-commit": Control(
+        "can go back to", instead=((ChannelReading, "look", _released_by_the_oldest),), season="rewinds"
+    ),
+    "room-without-what-is-kept": Control(
+        "does not come to its end", instead=((Outlets, "_waiting", _with_what_is_kept),)
+    ),
+    "no-holding-at-a-barrier": Control("no consistent cut", instead=((edges, "Alignment", _unaligned),)),
+    "barrier-where-a-part-computes-again": Control(
+        "never comes to it", instead=((edges, "Alignment", _at_once),), season="rewinds"
+    ),
+    "commits-of-barriers-given-up": Control(
+        "of the whole job is in commit", instead=((Alignment, "keep_from", lambda self, view: None),)
+    ),
+    "kept-by-what-was-committed-a-turn-ago": Control(
+        "of the whole job is in commit", instead=((Edges, "barrier", _a_turn_ago),)
+    ),
+    "cut-not-looked-at": Control(
+        "no consistent cut",
+        instead=((Passage, "_torn", lambda self: []), (Passage, "_met", _met_once)),
+        season="ends",
+    ),
+    "ended-for-good": Control("taken for ended", instead=((ChannelReader, "_has_ended", _ended_once),)),
+    "ended-by-another-leader": Control(
+        "taken for ended", instead=((ChannelReader, "_has_ended", _ended_somehow),), season="ends"
+    ),
+    "end-of-the-last-part-not-told": Control("no", Parts(committer=_SilentAtTheEnd), season="ends"),
+    "commits-not-listed": Control("", instead=((channel_source, "NewestCommit", _ByName),), season="ghosts"),
+    "uncommitted-epoch-read": Control("", instead=((ChannelReader, "_look", _with_what_is_written),)),
+    "refused-what-the-leader-before-has-read": Control(
+        "though it is the newest", instead=((Planner, "_slice", _refused),), season="ghosts"
+    ),
+}

@@ -1,0 +1,406 @@
+"""A leader of one part: the engine's own planner, committer, publisher, channels and barriers, with no Spark.
+
+It does what `runtime.epoch_loop.EpochLoop` does for a part. Its operator keeps the last row of each input,
+and hands on the rows of the first; what it writes is never the same twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from holdfast.checkpoint.chain.checkpoint import Checkpoint
+from holdfast.checkpoint.chain.plans import input_of
+from holdfast.checkpoint.chain.shard_lines import extended, lines_of
+from holdfast.checkpoint.chain.terms import newest_term, record_ending
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import (
+    DeltaFile,
+    EndedRecord,
+    Extent,
+    OperatorSchema,
+    PlanRecord,
+    SentFile,
+    StagedFile,
+)
+from holdfast.connectors.contract import Mark, Slice, StagedPart
+from holdfast.errors import FencedOut, StorageError, UnknownOutcome
+from holdfast.graph.guarantees import Guarantee
+from holdfast.graph.job_graph import OperatorNode, OutletNode, Place, SourceNode
+from holdfast.ids import shard_ranges
+from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.epoch.outcome import EpochOutcome
+from holdfast.runtime.epoch.planner import Planner
+from holdfast.runtime.epoch.publisher import Publishing
+from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
+from holdfast.runtime.epoch.runner import EpochRunner
+from holdfast.runtime.epoch_loop import EpochLoop
+from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.parts.channel_source import ChannelReader, Position
+from holdfast.runtime.parts.coordinator import Coordinator
+from holdfast.runtime.parts.edges import Edges
+from holdfast.runtime.parts.outlets import Outlets
+from holdfast.state.contract import Version
+from holdfast.storage.checksums import checksum, read_extent
+from tests.sim.event_time import Rows, Violation
+from tests.sim.leaders import Leader
+from tests.sim.parts.job_world import Content, JobWorld, PartStorage, PartWorld
+from tests.sim.parts.shapes import SOURCE
+from tests.unit.runtime.leader_kit import no_tables
+
+OPERATOR, SINK, STREAM = "rows", "out", "rows"
+HERE = Place("sim", 0)
+SCHEMAS = (OperatorSchema(uid=OPERATOR, key=(), states=()),)
+STEPS_PER_SECOND = 50
+
+
+@dataclass(frozen=True)
+class JobClock:
+    """Time passes by steps."""
+
+    job: JobWorld
+    skew_ms: int = 0
+
+    def now_ms(self) -> int:
+        return self.job.scheduler.steps * 1_000 // STEPS_PER_SECOND + self.skew_ms
+
+    def monotonic(self) -> float:
+        return self.job.scheduler.steps / STEPS_PER_SECOND
+
+    def sleep(self, seconds: float) -> None:
+        self.job.scheduler.sleep(max(1, round(seconds * STEPS_PER_SECOND)))
+
+
+class PartLeader(Leader):
+    """One machine that leads a part, again and again."""
+
+    world: PartWorld
+
+    def _storage(self, run: str) -> PartStorage:
+        return PartStorage(self.world, f"sim://{self.world.part}/{run}")
+
+    def _lead(self, checkpoint: Checkpoint, view: CheckpointView, term: int, run: str) -> None:
+        led = PartLead(self, checkpoint, view, term, run)
+        ended = led.run()
+        record = EndedRecord(
+            term=term, run=run, at_ms=self.now_ms(), ending="exhausted" if ended else "stopped",
+            commit=led.view.number, last_epoch=led.view.last_epoch, published=True,
+        )  # fmt: skip
+        record_ending(checkpoint.storage, record)
+
+
+class PartLead:
+    """What a leader does from one load of the checkpoint to the next. Its attributes are those of EpochLoop
+    where turns of that are taken."""
+
+    def __init__(
+        self, leader: PartLeader, checkpoint: Checkpoint, view: CheckpointView, term: int, run: str
+    ) -> None:
+        self.leader, self.world, self.habits = leader, leader.world, leader.habits
+        self.job: JobWorld = self.world.job
+        self.checkpoint, self.term, self.run_name = checkpoint, term, run
+        self._context = context = self._made_context()
+        self._outlets = Outlets(context.program.graph.outlets, context.clock)
+        publishing = Publishing(context, view)
+        shape = PlanShape(self.job.shape.inputs[self.world.part], leader.code, 1)
+        shown = {**publishing.shown, **self._outlets.marks()}
+        recorded = recorded_plans(checkpoint.chain, view, shape, shown)
+        self.world.seen["plan of another followed"] += len(recorded)
+        self._planner = Planner(context, view, shape, recorded, no_tables())
+        self._edges = Edges(context, view, self._outlets, self._planner.readers)
+        if self.job.interval and self.world.part == self.job.shape.parts[0]:
+            self._edges._coordinator = self._coordinator()
+        self.operator = PartOperator(self, view)
+        self._committer = leader.parts.committer(context, publishing, view, SCHEMAS, self._outlets)
+        self._pending: list[EpochOutcome] = []
+        self._barrier = 0.0
+
+    @property
+    def _reads_channels(self) -> bool:
+        return self.job.shape.inputs[self.world.part] != (SOURCE,)
+
+    def _coordinator(self) -> Coordinator:
+        parts: Any = {name: self.job.storage(f"sim://{name}") for name in self.job.parts}
+        root: Any = self._context.root
+        channels = self.job.shape.channels
+        return Coordinator(root, parts, channels, self.run_name, self.job.interval, self._context.clock)
+
+    @property
+    def view(self) -> CheckpointView:
+        return self._committer.view
+
+    def _made_context(self) -> LeaderContext:
+        unused: Any = None
+        job, part = self.job, self.world.part
+        sources = tuple(
+            SourceNode(uid=uid, source=self._source(uid), place=HERE) for uid in job.shape.inputs[part]
+        )
+        operator = OperatorNode(
+            uid=OPERATOR, parent=sources[0], key=("key",), order_by=(), function=unused, on_error="fail",
+            place=HERE,
+        )  # fmt: skip
+        outlets = tuple(
+            OutletNode(
+                uid=uid, parent=sources[0], reader=f"sim://{link.after}", place=HERE,
+                channel=SimpleNamespace(
+                    uid=uid, part=SimpleNamespace(name=link.after), limit_bytes=1 << 30,
+                    limit_epochs=link.limit,
+                ),
+            )
+            for uid, link in job.shape.leaving(part).items()
+        )  # fmt: skip
+        graph = SimpleNamespace(
+            name=part, nodes=(*sources, operator), operators=(operator,), sources=sources,
+            sinks=(SimpleNamespace(uid=SINK, sink=PartSink(self.world)),), outlets=outlets, whole=None,
+        )  # fmt: skip
+        told: Any = SimpleNamespace(
+            say=lambda text: None, update=self._told, progress=SimpleNamespace(channels={})
+        )
+        program: Any = SimpleNamespace(sinks={SINK: STREAM}, graph=graph, tables={})
+        settings: Any = SimpleNamespace(guarantee=Guarantee.EXACTLY_ONCE, barrier_interval=job.interval)
+        return LeaderContext(
+            program=program, settings=settings, spark=unused, checkpoint=self.checkpoint, term=self.term,
+            run=self.run_name, clock=JobClock(job, self.leader.skew), monitor=told, wishes=Wishes(),
+            recovery=unused, look_around=unused, root=job.storage("sim://root"),
+        )  # fmt: skip
+
+    def _source(self, uid: str) -> Any:
+        if uid == SOURCE:
+            return RowSource(self.world)
+        link = self.job.shape.links[uid]
+        return SimpleNamespace(reader=lambda notes: WatchedReader(self.job, uid, link.before))
+
+    def _told(self, **told: Any) -> None:
+        if "commit" in told:
+            self.world.believed(self._committer.view, self.run_name)
+
+    def run(self) -> bool:
+        """Whether all inputs have come to their end."""
+        clean = False
+        try:
+            self._committer.publish_recovered()
+            ended = self._loop()
+            self._committer.record_published(ended=ended)
+            clean = True
+        finally:
+            self._committer.close(wait=clean)
+        if self.habits.lives == 1:
+            self.world.tell(f"has come to its end: {ended}")
+        return ended
+
+    def _loop(self) -> bool:
+        chance, loop = self.world.chance, self._as_loop
+        for _ in range(self.habits.epochs):
+            self._committer.check(allowed=1_000)
+            if chance.random() < 0.1:
+                self._check_term()
+            if self._reads_channels and chance.random() < self.habits.nap_chance:
+                self.job.scheduler.sleep(self.world.chance.choice((100, 250)))
+            EpochLoop._meet_barrier(loop)
+            room = self._edges.room(self.view.channels)
+            if not room:
+                self.world.seen["turn without room"] += 1
+                self._commit_pending()
+                self.job.scheduler.step()
+                continue
+            limit = max(1, int(chance.choice((2, 6)) * room))
+            plan = self._planner.next(limit, self.view.number, {}, ended=self._ended)
+            if plan is None:
+                if self._pending:
+                    self._commit_pending()
+                elif self._ended():
+                    return True
+                self.job.scheduler.step()
+                continue
+            self._pending.append(self.operator.run(plan))
+            if chance.random() < self.habits.barrier_chance:
+                self._commit_pending()
+        self._commit_pending()
+        return False
+
+    @property
+    def _as_loop(self) -> Any:
+        return self
+
+    def _ended(self) -> bool:
+        return self._planner.exhausted()
+
+    def _commit_pending(self) -> None:
+        if self._pending:
+            self._committer.submit(self._pending)
+            self._pending = []
+
+    def _check_term(self) -> None:
+        newest = newest_term(self.checkpoint.storage)
+        if newest is not None and newest.term > self.term:
+            raise FencedOut(self.term, newest.term, "it claimed the seat")
+
+
+class PartOperator:
+    """What Spark and its tasks would do."""
+
+    def __init__(self, lead: PartLead, view: CheckpointView) -> None:
+        self.lead, self.world, self.job = lead, lead.world, lead.job
+        self.storage = lead.checkpoint.storage
+        self.lines = lines_of(view, [OPERATOR], shard_ranges(1, 1))
+        self.files = 0
+        (line,) = self.lines.values()
+        self.through: dict[str, int] = {}
+        if line.deltas:
+            self.through = Content.of(read_extent(self.storage, line.deltas[-1].extent)).through
+        self.runner: Any = SimpleNamespace(
+            sent_through={uid: channel.through for uid, channel in view.channels.items()},
+            program=SimpleNamespace(channels_of=lambda stream: list(self.job.shape.leaving(self.world.part))),
+        )
+
+    def run(self, plan: PlanRecord) -> EpochOutcome:
+        outcome, before = EpochOutcome(plan), dict(self.through)
+        read = {uid: self._rows_of(uid, part) for uid, part in sorted(plan.slices.items())}
+        self.through |= {uid: rows[1] for uid, rows in read.items()}
+        self._send(outcome, before, read)
+        ((_, line),) = self.lines.items()
+        extent = self._write(plan, Content(self._made_by, through=self.through))
+        version = Version(epoch=plan.epoch, attempt=plan.attempt, result=extent.object)
+        outcome.deltas.append(
+            DeltaFile(
+                operator=OPERATOR, first_group=0, end_group=1, version=version, parent=line.version,
+                extent=extent, entries=1,
+            )
+        )  # fmt: skip
+        lines = extended(self.lines, outcome.deltas)
+        assert lines is not None
+        self.lines = lines
+        return outcome
+
+    def _send(self, outcome: EpochOutcome, before: Mapping[str, int], read: dict[str, Rows]) -> None:
+        """Rows for the sink, and rows for the channels: those share files where they have the same rows."""
+        plan, source = outcome.plan, self.job.shape.inputs[self.world.part][0]
+        written: dict[Rows, Extent] = {}
+        for uid in EpochRunner._channels_of(self.runner, STREAM, plan.epoch):
+            link = self.job.shape.links[uid]
+            rows = (link.handed_on(before.get(source, 0)), link.handed_on(self.through.get(source, 0)))
+            for number, piece in enumerate(self._pieces(rows)):
+                if piece not in written:
+                    written[piece] = self._write(plan, Content(self._made_by, read=read, sent=piece))
+                outcome.sent.append(
+                    SentFile(
+                        channel=uid, epoch=plan.epoch, part=number, extent=written[piece],
+                        rows=piece[1] - piece[0],
+                    )
+                )  # fmt: skip
+        staged = next(iter(written.values()), None) or self._write(plan, Content(self._made_by, read=read))
+        outcome.staged.append(
+            StagedFile(
+                stream=STREAM, epoch=plan.epoch, part=0, extent=staged, rows=1, sinks=(SINK,),
+                input=input_of(plan),
+            )
+        )  # fmt: skip
+
+    def _pieces(self, rows: Rows) -> list[Rows]:
+        """One file, or two."""
+        first, last = rows
+        if last - first > 1 and self.world.chance.random() < 0.4:
+            middle = self.world.chance.randint(first + 1, last - 1)
+            return [(first, middle), (middle, last)]
+        return [rows] if last > first else []
+
+    def _rows_of(self, uid: str, part: Any) -> Rows:
+        at = self.through.get(uid, 0)
+        if uid == SOURCE:
+            if (part.start or 0) != at:
+                raise Violation(f"{self._made_by} is at row {at}, its plan reads on from {part.start}")
+            return at, part.end
+        first, storage = at, self.job.storage(f"sim://{self.job.shape.links[uid].before}")
+        for name, offset, length, sum_ in part.detail["files"]:
+            extent = Extent(object=name, offset=offset, length=length, checksum=sum_)
+            rows = Content.of(read_extent(storage, extent)).sent
+            if rows[0] != at:
+                raise Violation(f"{self._made_by} loses or doubles rows of {uid}: {rows} after {at}")
+            at = rows[1]
+        return first, at
+
+    @property
+    def _made_by(self) -> str:
+        return f"{self.lead.run_name} at {self.job.scheduler.steps}"
+
+    def _write(self, plan: PlanRecord, content: Content) -> Extent:
+        self.files += 1
+        run, steps, data = self.lead.run_name, self.job.scheduler.steps, content.encoded()
+        name = f"{names.data_of(plan.epoch)}{run}-{steps}-{self.files}"
+        self.storage.put(name, data)
+        return Extent(object=name, offset=0, length=len(data), checksum=checksum(data))
+
+
+class WatchedReader(ChannelReader):
+    """A channel, with a checker of what is said of its end."""
+
+    def __init__(self, job: JobWorld, channel: str, part: str) -> None:
+        nothing: Any = None
+        super().__init__(channel, part, f"sim://{part}", nothing)
+        self.job, self.uid, self.before = job, channel, part
+
+    def exhausted(self, after: Any) -> bool:
+        began = self.job.scheduler.steps
+        ended = super().exhausted(after)
+        if ended:
+            self.job.parts[self.before].told_ended(self.uid, Position.of(after), began)
+        return ended
+
+
+class RowSource:
+    """Numbers, as many as there are."""
+
+    def __init__(self, world: PartWorld) -> None:
+        self.world = world
+
+    def reader(self, notes: Sequence[Any]) -> RowSource:
+        return self
+
+    def next(self, after: int | None, max_rows: int | None, now_ms: int) -> Slice | None:
+        last = min((after or 0) + self.world.chance.randint(1, 3), self.world.available)
+        return Slice(after, last) if last > (after or 0) else None
+
+    def exhausted(self, position: int | None) -> bool:
+        return (position or 0) >= self.world.available
+
+
+class PartSink:
+    """Shows epochs, and remembers which."""
+
+    exactly_once = True
+
+    def __init__(self, world: PartWorld) -> None:
+        self.world = world
+
+    def publisher(self, job: str, uid: str) -> PartSink:
+        return self
+
+    def mark(self) -> Mark:
+        self.world.scheduler.step()
+        return self.world.mark
+
+    def begin(self, through: int) -> None:
+        """There is always a trace of this sink."""
+
+    def published_through(self) -> int:
+        return self.mark().epoch
+
+    def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
+        world = self.world
+        content: Content = parts[0].load()
+        given = tuple(sorted((uid, rows) for uid, rows in content.read.items()))
+        world.scheduler.step()
+        if world.chance.random() >= world.fault_chance:
+            world.show(epoch, given, parts[0].input)
+        elif world.chance.random() < 0.5:
+            raise StorageError("injected: the sink took nothing")
+        else:
+            if world.chance.random() < 0.5:
+                world.show(epoch, given, parts[0].input)
+            raise UnknownOutcome("injected: the sink did not answer")
+
+    def close(self) -> None:
+        """Nothing is held."""

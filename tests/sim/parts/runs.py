@@ -1,0 +1,140 @@
+"""One simulation of a job in parts, from a seed.
+
+First a storm, then sometimes a quiet end: every part has a new leader, nothing fails any more, and all rows
+must come through all parts, however little room the channels have, and a barrier with them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.epoch import committer, publisher
+from holdfast.runtime.parts import channel_source, coordinator, outlets
+from holdfast.storage.checksums import read_extent
+from tests.sim.event_time import Violation
+from tests.sim.habits import Habits
+from tests.sim.parts.controls import CONTROLS, Control
+from tests.sim.parts.job_world import Content, JobWorld
+from tests.sim.parts.part_leaders import JobClock, PartLeader
+from tests.sim.parts.savers import Saver
+from tests.sim.parts.weather import JobWeather, drawn, stretched
+from tests.sim.runs import Found, command
+from tests.sim.scheduler import Executor, Process, Scheduler
+
+SOUND = Control("")
+
+
+def simulate(seed: int, control: str = "", stretch: int = 1) -> JobWorld:
+    """Run one seed, with the safeguard of `control` taken away. Found: an invariant does not hold."""
+    setup = CONTROLS[control] if control else SOUND
+    chance = random.Random(seed)
+    weather = stretched(drawn(chance, setup.season), stretch)
+    job = _job(chance, weather)
+    try:
+        with setup.applied(), _standing_in(job):
+            _storm(job, weather, setup)
+            if chance.random() < weather.calm_chance:
+                _calm(job, setup)
+    except (AssertionError, HoldfastError) as problem:
+        again = command(seed, control, stretch, "--parts")
+        raise Found(seed, again, str(problem) or repr(problem), job.told()) from problem
+    return job
+
+
+def hunt(control: str, seeds: int) -> Found:
+    """The first seed that finds out that the safeguard of `control` is gone."""
+    for seed in range(seeds):
+        try:
+            simulate(seed, control)
+        except Found as found:
+            if CONTROLS[control].finds not in found.problem:
+                raise
+            return found
+    raise AssertionError(f"{control} was not found in {seeds} seeds")
+
+
+def seen_over(seeds: Iterable[int]) -> Counter[str]:
+    """What happened over these seeds, all of which must be green."""
+    seen: Counter[str] = Counter()
+    for seed in seeds:
+        seen.update(simulate(seed).seen)
+    return seen
+
+
+def _job(chance: random.Random, weather: JobWeather) -> JobWorld:
+    scheduler = Scheduler(
+        chance,
+        crash_chance=weather.crash_chance,
+        pause_chance=weather.pause_chance,
+        stay_chance=weather.stay_chance,
+        steps_max=weather.steps_max,
+    )
+    job = JobWorld(
+        weather.shape, weather.interval, scheduler, chance, fault_chance=weather.fault_chance,
+        linger_chance=weather.linger_chance,
+    )  # fmt: skip
+    job.ghost_chance = weather.ghost_chance
+    return job
+
+
+def _storm(job: JobWorld, weather: JobWeather, setup: Control) -> None:
+    scheduler = job.scheduler
+    for part, world in job.parts.items():
+        for name in "abc"[: job.chance.randint(*weather.leaders)]:
+            asleep = Process(f"{part}{name}", job.chance.choice((0, 30, 80)))
+            scheduler.spawn(asleep, PartLeader(world, f"{part}{name}", setup.parts, weather.habits))
+    if weather.savepoints:
+        savepoints = Saver(job, "s", weather.savepoints, weather.align_seconds)
+        scheduler.spawn(Process("s", 40), savepoints)
+    scheduler.run()
+    job.seen["pause"] += scheduler.pauses
+    job.seen["crash"] += scheduler.crashes
+
+
+def _calm(job: JobWorld, setup: Control) -> None:
+    job.seen["quiet end"] += 1
+    job.calm(Scheduler(job.chance, steps_max=job.scheduler.steps + 40_000))
+    to_the_end = Habits(lives=1, epochs=2_000)
+    for part, world in job.parts.items():
+        world.available += 1
+        leader = PartLeader(world, f"{part}z", setup.parts, to_the_end)
+        job.scheduler.spawn(Process(f"{part}z"), leader)
+    last = Saver(job, "t", 100, 100.0, once=True)
+    job.scheduler.spawn(Process("t"), last)
+    job.scheduler.run()
+    if job.scheduler.over:
+        raise Violation("nothing fails any more, but the job does not come to its end")
+    job.check_end()
+    if not last.taken:
+        raise Violation("nothing fails any more, but no barrier comes through all parts")
+
+
+@contextmanager
+def _standing_in(job: JobWorld) -> Iterator[None]:
+    """Give the engine simulated threads, storage and time, and simulated rows of staged files."""
+
+    def load(url: str, extent: Any) -> Content:
+        return Content.of(read_extent(job.storage(url), extent))
+
+    def pool(workers: int, thread_name_prefix: str = "") -> Executor:
+        return Executor(job.scheduler, workers)
+
+    instead: list[tuple[Any, str, Any]] = [
+        (committer, "ThreadPoolExecutor", pool),
+        (publisher, "load_extent", load),
+        (channel_source, "open_storage", job.storage),
+        (channel_source, "SystemClock", partial(JobClock, job)),
+        (coordinator, "LASTS_SECONDS", 6.0),
+        (outlets, "open_storage", job.storage),
+    ]
+    with ExitStack() as standing:
+        for where in instead:
+            standing.enter_context(patch.object(*where))
+        yield

@@ -1,0 +1,188 @@
+"""What befalls the processes of a job in parts, drawn from the seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from tests.sim.habits import Habits
+from tests.sim.parts.shapes import SHAPES, Shape
+
+
+@dataclass(frozen=True)
+class JobWeather:
+    """Chances are per call to the world outside."""
+
+    shape: Shape
+    leaders: tuple[int, int] = (1, 2)
+    """Of each part: at least and at most."""
+    savepoints: int = 0
+    interval: float = 0.0
+    """Of barriers that come by themselves, in seconds; 0: none do."""
+    align_seconds: float = 4.0
+    steps_max: int = 900
+    stay_chance: float = 0.7
+    crash_chance: float = 0.0
+    pause_chance: float = 0.003
+    fault_chance: float = 0.0
+    linger_chance: float = 0.0
+    ghost_chance: float = 0.0
+    """Of a commit whose number is taken being written again much later."""
+    calm_chance: float = 0.3
+    limit: int = 0
+    """Of epochs that wait in a channel; 0: any."""
+    habits: Habits = field(default_factory=Habits)
+
+
+def drawn(chance: random.Random, season: str = "") -> JobWeather:
+    """`season`: that one; empty: any."""
+    weather = SEASONS[season or chance.choice(list(SEASONS))](chance)
+    limit = weather.limit or chance.choice((1, 2, 4))
+    links = {uid: replace(link, limit=limit) for uid, link in weather.shape.links.items()}
+    return replace(weather, shape=replace(weather.shape, links=links))
+
+
+def stretched(weather: JobWeather, times: int) -> JobWeather:
+    habits = replace(weather.habits, lives=weather.habits.lives * times)
+    return replace(weather, steps_max=weather.steps_max * times, habits=habits)
+
+
+def _shape(chance: random.Random, *names: str) -> Shape:
+    return SHAPES[chance.choice(names or tuple(SHAPES))]
+
+
+def _mixed(chance: random.Random) -> JobWeather:
+    return JobWeather(
+        shape=_shape(chance),
+        savepoints=chance.choice((0, 4)),
+        steps_max=chance.choice((500, 900)),
+        stay_chance=chance.choice((0.5, 0.8)),
+        crash_chance=chance.choice((0.0, 0.002, 0.005)),
+        pause_chance=chance.choice((0.002, 0.01)),
+        fault_chance=chance.choice((0.0, 0.01, 0.03)),
+        linger_chance=chance.choice((0.0, 0.2)),
+        habits=Habits(
+            retain=chance.choice((1, 2, 3)),
+            manifest_every=chance.choice((1, 2, 4)),
+            lives=4,
+            epochs=chance.choice((8, 30)),
+            rewind_chance=chance.choice((0.0, 0.3)),
+            recode_chance=chance.choice((0.0, 0.3)),
+            rows=chance.choice((6, 12)),
+        ),
+    )
+
+
+def _rewinds(chance: random.Random) -> JobWeather:
+    """Parts go back again and again, each in its own time."""
+    return JobWeather(
+        shape=_shape(chance, "pair", "chain", "diamond"),
+        leaders=(1, 1),
+        savepoints=chance.choice((0, 3)),
+        crash_chance=chance.choice((0.0, 0.002)),
+        habits=Habits(
+            retain=chance.choice((2, 3, 4)),
+            manifest_every=chance.choice((1, 2, 4)),
+            lives=8,
+            epochs=chance.choice((6, 14)),
+            barrier_chance=chance.choice((0.3, 0.8)),
+            rewind_chance=0.5,
+            recode_chance=chance.choice((0.0, 0.3)),
+            rows=8,
+        ),
+    )
+
+
+def _savepoints(chance: random.Random) -> JobWeather:
+    """Barrier after barrier goes through the job, while parts die and come back."""
+    return JobWeather(
+        shape=_shape(chance, "chain", "diamond", "diamond", "joined"),
+        savepoints=chance.choice((0, 10)),
+        interval=chance.choice((0.0, 1.0, 2.0)),
+        align_seconds=chance.choice((2.0, 6.0)),
+        steps_max=1_000,
+        stay_chance=0.5,
+        crash_chance=chance.choice((0.0, 0.001, 0.003)),
+        pause_chance=chance.choice((0.0, 0.005)),
+        habits=Habits(
+            retain=chance.choice((1, 2, 4)),
+            lives=4,
+            epochs=chance.choice((15, 40)),
+            barrier_chance=chance.choice((0.3, 0.8)),
+            rewind_chance=chance.choice((0.0, 0.2)),
+            rows=14,
+        ),
+    )
+
+
+def _ends(chance: random.Random) -> JobWeather:
+    """Input ends, and there is more of it when the part begins again."""
+    return JobWeather(
+        shape=_shape(chance, "pair", "chain", "diamond"),
+        leaders=(1, 1),
+        savepoints=chance.choice((0, 8)),
+        interval=chance.choice((0.0, 0.6)),
+        align_seconds=4.0,
+        steps_max=chance.choice((600, 900)),
+        crash_chance=chance.choice((0.0, 0.002)),
+        pause_chance=chance.choice((0.002, 0.01)),
+        habits=Habits(
+            retain=2,
+            lives=12,
+            epochs=12,
+            barrier_chance=0.7,
+            rows=chance.choice((2, 4)),
+            rest=chance.choice((0, 60, 200)),
+        ),
+    )
+
+
+def _sleepers(chance: random.Random) -> JobWeather:
+    """Leaders and readers wake up when what they knew was retired long ago."""
+    return JobWeather(
+        shape=_shape(chance, "pair", "chain"),
+        leaders=(2, 2),
+        savepoints=chance.choice((0, 3)),
+        steps_max=900,
+        linger_chance=chance.choice((0.1, 0.3)),
+        pause_chance=0.01,
+        calm_chance=0.1,
+        limit=50,
+        habits=Habits(
+            retain=1,
+            manifest_every=chance.choice((1, 2)),
+            lives=3,
+            epochs=40,
+            rows=30,
+            barrier_chance=0.9,
+            nap_chance=0.05,
+        ),
+    )
+
+
+def _ghosts(chance: random.Random) -> JobWeather:
+    """Commits that came too late are written when their numbers are used and retired; readers oversleep."""
+    return JobWeather(
+        shape=_shape(chance, "pair"),
+        leaders=(2, 2),
+        steps_max=900,
+        stay_chance=0.6,
+        ghost_chance=1.0,
+        calm_chance=0.1,
+        limit=50,
+        habits=Habits(
+            retain=1, manifest_every=1, lives=8, epochs=chance.choice((8, 20)), rows=16, barrier_chance=1.0,
+            nap_chance=0.3,
+        ),
+    )  # fmt: skip
+
+
+SEASONS: dict[str, Callable[[random.Random], JobWeather]] = {
+    "mixed": _mixed,
+    "rewinds": _rewinds,
+    "savepoints": _savepoints,
+    "ends": _ends,
+    "sleepers": _sleepers,
+    "ghosts": _ghosts,
+}
