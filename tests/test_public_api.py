@@ -36,6 +36,7 @@ PUBLIC = [
     "BroadcastFunction",
     "BroadcastState",
     "CRASH",
+    "ChannelSink",
     "CoFunction",
     "ConsoleSink",
     "Context",

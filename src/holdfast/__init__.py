@@ -1,5 +1,6 @@
 """Fault-tolerant, highly available stateful stream processing for PySpark."""
 
+from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
     Mark,
@@ -79,6 +80,7 @@ __all__ = [
     "BroadcastContext",
     "BroadcastFunction",
     "BroadcastState",
+    "ChannelSink",
     "CoFunction",
     "ConsoleSink",
     "Context",

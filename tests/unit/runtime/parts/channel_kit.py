@@ -29,9 +29,10 @@ from holdfast.checkpoint.store.records import (
     PlanRecord,
     SentFile,
 )
+from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.contract import Slice
 from holdfast.connectors.memory import MemorySource
-from holdfast.graph.job_graph import ChannelNode, OutletNode, Part, Place, SourceNode
+from holdfast.graph.job_graph import ChannelNode, DoorNode, OutletNode, Part, Place, SourceNode
 from holdfast.graph.protection import Rollback
 from holdfast.ids import CommitNumber, EpochId
 from holdfast.runtime.epoch.outcome import EpochOutcome
@@ -59,6 +60,13 @@ def outlet(reader: str, *, limit_bytes: int = 1 << 30, limit_epochs: int = 1_000
         place=here,
     )  # fmt: skip
     return OutletNode(uid=CHANNEL, parent=source, reader=reader, channel=channel, place=here)
+
+
+def door(keep_epochs: int) -> DoorNode:
+    """The end of a channel whose readers are not known."""
+    here = Place(__file__, 1)
+    source = SourceNode(uid="clicks", source=MemorySource([], schema="user string"), place=here)
+    return DoorNode(uid=CHANNEL, parent=source, sink=ChannelSink(keep_epochs=keep_epochs), place=here)
 
 
 @contextmanager
@@ -131,7 +139,7 @@ class End:
 class Producer(End):
     """The part before. Whatever it computes again comes out as the caller says: with other bytes."""
 
-    def __init__(self, storage: Storage, node: OutletNode, retain: int = 3) -> None:
+    def __init__(self, storage: Storage, node: OutletNode | DoorNode, retain: int = 3) -> None:
         self.node, self._serial = node, 0
         super().__init__(storage, "main", retain)
 
