@@ -37,6 +37,7 @@ PUBLIC = [
     "BroadcastState",
     "CRASH",
     "ChannelSink",
+    "ChannelSource",
     "CoFunction",
     "ConsoleSink",
     "Context",

@@ -139,9 +139,11 @@ class End:
 class Producer(End):
     """The part before. Whatever it computes again comes out as the caller says: with other bytes."""
 
-    def __init__(self, storage: Storage, node: OutletNode | DoorNode, retain: int = 3) -> None:
+    def __init__(
+        self, storage: Storage, node: OutletNode | DoorNode, retain: int = 3, name: str = "main"
+    ) -> None:
         self.node, self._serial = node, 0
-        super().__init__(storage, "main", retain)
+        super().__init__(storage, name, retain)
 
     def open(self) -> None:
         super().open()
@@ -159,13 +161,13 @@ class Producer(End):
         self.clock.advance(timedelta(seconds=outlets.LOOK_SECONDS))
         self.outlets.look()
 
-    def commit(self, *epochs: Files, times: Mapping[int, int] | None = None) -> None:
-        """Commit the next epochs. `times`: the event time after some of them, in µs."""
+    def commit(self, *epochs: Files, times: Mapping[int, int] | None = None, rows: int | None = None) -> None:
+        """Commit the next epochs. `times`: the event time after some of them, in µs. `rows`: of each file."""
         first = self.view.last_epoch + 1
         outcomes = [
             EpochOutcome(plan_of(first + n, time_us=(times or {}).get(first + n))) for n in range(len(epochs))
         ]
-        sent = [file for n, files in enumerate(epochs) for file in self._sent(first + n, files)]
+        sent = [file for n, files in enumerate(epochs) for file in self._sent(first + n, files, rows)]
         last = first + len(epochs) - 1
         self.commit_record(
             CommitRecord(
@@ -192,14 +194,15 @@ class Producer(End):
             )
         )  # fmt: skip
 
-    def _sent(self, epoch: int, files: Files) -> list[SentFile]:
+    def _sent(self, epoch: int, files: Files, rows: int | None) -> list[SentFile]:
         self._serial += 1
         name, sent, offset = f"{names.data_of(epoch)}bundle-{self._serial}", [], 0
         if not EpochRunner._channels_of(self._runner, "stream", epoch):
             return []
         for part, data in enumerate(files):
             extent = Extent(object=name, offset=offset, length=len(data), checksum=checksum(data))
-            sent.append(SentFile(channel=CHANNEL, epoch=epoch, part=part, extent=extent, rows=len(data)))
+            count = len(data) if rows is None else rows
+            sent.append(SentFile(channel=CHANNEL, epoch=epoch, part=part, extent=extent, rows=count))
             offset += len(data)
         if files:
             self.storage.put(name, b"".join(files))
