@@ -33,14 +33,22 @@ _HEADER_BYTES = 64 * 1024
 
 
 class DoorReader(OpenChannel):
-    """`identity`: of the checkpoint that was read before; empty: none was."""
+    """`identity`: of the checkpoint that was read before; empty: none was. `begin_again`: how what reads can
+    be told to read from the beginning."""
 
     remedy = REMEDY
 
-    def __init__(self, channel: str, url: str, columns: pa.Schema, identity: str = "") -> None:
+    def __init__(
+        self,
+        channel: str,
+        url: str,
+        columns: pa.Schema,
+        identity: str = "",
+        begin_again: str = "give the source another uid",
+    ) -> None:
         place = open_storage(url).url
         super().__init__(channel, f"the sender in {place}", place, columns)
-        self.place, self.identity = place, identity
+        self.place, self.identity, self._begin_again = place, identity, begin_again
 
     def held(self) -> Channel:
         """The channel as of now, as far as it is not let go. DefinitionError: there is none of this uid."""
@@ -56,7 +64,8 @@ class DoorReader(OpenChannel):
     def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
         channel = self.held()
         begin = Position(channel.released).stored if after is None else after
-        self.refuse_let_go(Position.of(begin).epoch, channel)
+        if Position.of(begin).epoch < channel.released:
+            raise self._let_go(Position.of(begin).epoch, channel.released)
         self._refuse_if_ahead(Position.of(begin), channel)
         found = next_slice(begin, channel, channel.through, max_rows)
         if found is None:
@@ -71,16 +80,11 @@ class DoorReader(OpenChannel):
                 raise self._let_go(Position.of(slice.start).epoch, released)
         return super().frame(spark, slice)
 
-    def refuse_let_go(self, after: int, channel: Channel) -> None:
-        """InputVanished: epochs after this one are not held any more."""
-        if after < channel.released:
-            raise self._let_go(after, channel.released)
-
     def _let_go(self, after: int, released: int) -> InputVanished:
         return InputVanished(
             f"channel {self._channel!r} in {self.place} has let go of epochs up to {released}, and it was "
             f"read up to epoch {after} only; let the sender keep more epochs, and to go on without those "
-            "that are gone, give the source another uid: it begins with the oldest that is held"
+            f"that are gone, {self._begin_again}: it begins with the oldest that is held"
         )
 
     def _known(self) -> Channel:
@@ -96,7 +100,7 @@ class DoorReader(OpenChannel):
             raise RestoreError(
                 f"channel {self._channel!r} in {self.place} is of another checkpoint than the one that was "
                 f"read so far (of job {job.job!r}, begun since): its epochs have other rows; put the former "
-                "one back, or give the source another uid to read this one from its beginning"
+                f"one back, or {self._begin_again} to read this one from its beginning"
             )
         self.identity = job.identity
         return True
