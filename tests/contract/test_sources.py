@@ -53,7 +53,7 @@ def channel_source(directory: Path) -> Source:
         sender = Producer(LocalStorage(directory), door(keep_epochs=100))
         for number in range(ROWS // 2):
             sender.commit([pack_rows(pa.table({"n": [2 * number, 2 * number + 1]}))], rows=2)
-        sender.say(ended=True)
+        sender.end()
     return ChannelSource(directory, channel=CHANNEL, schema="n long")
 
 

@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
-from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.retention import SWEEP_EVERY, Retention
@@ -29,7 +28,7 @@ from holdfast.checkpoint.store.records import CommitRecord, EndedRecord, SentFil
 from holdfast.clock import Clock
 from holdfast.errors import DefinitionError, FencedOut, HoldfastError, RetryableError, UnknownOutcome
 from holdfast.runtime.epoch.payload_bundle import Bundle
-from holdfast.runtime.parts.outlets import door_state
+from holdfast.runtime.parts.outlets import door_state, new_door
 from holdfast.storage.contract import Storage
 from holdfast.tasks.messages import Output
 
@@ -186,7 +185,7 @@ class ChannelWriter:
     def _record(
         self, view: CheckpointView, term: int, sent: list[SentFile], batch: Batch | None
     ) -> CommitRecord:
-        epoch, channel = view.last_epoch + 1, view.channels.get(self.name, Channel())
+        epoch, channel = view.last_epoch + 1, view.channels.get(self.name) or new_door(view.last_epoch)
         position = None if batch is None else {"query": batch.query, "batch": batch.number}
         return CommitRecord(
             term=term,

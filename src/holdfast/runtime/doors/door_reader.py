@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.checkpoint import refuse_parts
-from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Extent, JobRecord, Json
 from holdfast.connectors.contract import Slice
 from holdfast.errors import DefinitionError, InputVanished, RestoreError
@@ -94,7 +93,7 @@ class DoorReader(OpenChannel):
     def _has_begun(self, job: JobRecord | None) -> bool:
         storage = self._history.storage
         if job is None:
-            refuse_parts(storage, [entry.name for entry in storage.list(names.LAYOUTS)])
+            refuse_parts(storage)
             return False
         if self.identity not in ("", job.identity):
             raise RestoreError(

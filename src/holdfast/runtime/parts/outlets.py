@@ -116,19 +116,25 @@ class Outlets:
         return waiting_in(node.uid, channel, reading.part, reading.position, limits)
 
     def states(
-        self, channels: Channels, outcomes: Iterable[EpochOutcome] = (), through: int = 0
+        self, channels: Channels, outcomes: Iterable[EpochOutcome] = (), through: int = 0, since: int = 0
     ) -> dict[str, ChannelState] | None:
-        """How far the channels are after some epochs; None: there are none, and were none."""
+        """How far the channels are after some epochs, which come after epoch `since`; None: there are none,
+        and were none."""
         if not self.nodes and not channels:
             return None
-        return {node.uid: self._state(node, channels, list(outcomes), through) for node in self.nodes}
+        found = {}
+        for node in self.nodes:
+            if isinstance(node, DoorNode):
+                channel = channels.get(node.uid) or new_door(since)
+                found[node.uid] = door_state(channel, max(since, through), node.sink.keep_epochs)
+            else:
+                found[node.uid] = self._state(node.uid, channels, list(outcomes), through)
+        return found
 
     def _state(
-        self, node: OutletNode | DoorNode, channels: Channels, outcomes: list[EpochOutcome], through: int
+        self, uid: str, channels: Channels, outcomes: list[EpochOutcome], through: int
     ) -> ChannelState:
-        uid, channel = node.uid, channels.get(node.uid, Channel())
-        if isinstance(node, DoorNode):
-            return door_state(channel, through, node.sink.keep_epochs)
+        channel = channels.get(uid, Channel())
         known = channel.times[-1][1] if channel.times else None
         times = []
         for outcome in outcomes:
@@ -143,6 +149,12 @@ class Outlets:
             released=max(channel.released, self._readings[uid].released),
             times=tuple(times),
         )
+
+
+def new_door(since: int) -> Channel:
+    """A channel whose readers are not known, and that begins after epoch `since`: what came before is not in
+    it, though a former channel of that uid may have had it."""
+    return Channel(through=since, released=since)
 
 
 def door_state(channel: Channel, through: int, kept: int) -> ChannelState:

@@ -121,7 +121,7 @@ def test_it_is_exhausted_when_the_sender_has_ended_and_all_is_read(producer: Pro
     first = reader.next(None, 1, 0)
     assert first is not None
     assert not reader.exhausted([2, 0])
-    producer.say(ended=True)
+    producer.end()
     assert not reader.exhausted(first.end)
     assert reader.exhausted([2, 0])
 
@@ -147,12 +147,12 @@ def test_event_time_does_not_come_with_the_rows(tmp_path: Path) -> None:
     """Also of a channel between parts: epochs that bring time alone are not read."""
     producer = Producer(LocalStorage(tmp_path), outlet(str(tmp_path / "no-reader")))
     producer.commit([b"a"], [], [], times={1: 10, 2: 20, 3: 30})
-    producer.say(ended=True)
+    producer.end()
     reader = source(producer).reader([])
     (part,) = all_of(reader)
     assert part.detail["time_us"] is None
     producer.commit([], times={4: 40})
-    producer.say(ended=True)
+    producer.end()
     assert reader.next(part.end, None, 0) is None
     assert reader.exhausted(part.end)
 

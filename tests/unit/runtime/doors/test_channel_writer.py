@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from holdfast.admin.remove_channel import remove_channel
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import History
@@ -18,6 +19,7 @@ from holdfast.errors import (
     CorruptionError,
     DefinitionError,
     FencedOut,
+    InputVanished,
     RestoreError,
     RetryableError,
     UnknownOutcome,
@@ -309,3 +311,16 @@ def test_after_a_rewind_the_channel_stays_what_it_was(writer: ChannelWriter) -> 
     chain.rewind(chain.load().head, 1, term=1, run="run-1")  # type: ignore[arg-type]
     assert write(writer, 1, 9) is Appended.COMMITTED
     assert rows(writer) == {1: [0], 2: [1], 3: [2]}
+
+
+def test_a_channel_that_was_removed_does_not_hide_it(writer: ChannelWriter) -> None:
+    write(writer, 0, 1)
+    write(writer, 1, 2)
+    reader = ChannelSource(writer.storage.url, channel="orders", schema="n long").reader([])
+    first_epoch = reader.next(None, 1, 0)
+    assert first_epoch is not None
+    remove_channel(writer.storage, "orders", None, ManualClock(), not_running=True)
+    again = replace(writer, run="run-2")
+    write(again, 2, 3)
+    with pytest.raises(InputVanished, match="let go of epochs up to 2, and it was read up to epoch 1"):
+        reader.next(first_epoch.end, None, 0)

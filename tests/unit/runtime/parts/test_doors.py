@@ -102,3 +102,12 @@ def test_a_door_that_the_job_has_no_more_is_dropped_only_where_that_is_allowed(p
     none = Outlets((), producer.clock)
     assert none.states(producer.view.channels) == {}, "the next commit lets go of it"
     assert none.states({}) is None
+
+
+def test_a_door_that_comes_again_does_not_hide_what_is_missing(producer: Producer) -> None:
+    """A reader of the former one would go on after a gap."""
+    known = Outlets((producer.node,), producer.clock)
+    for states in (known.states({}, since=7), known.states({}, (), 9, since=7)):
+        assert states is not None
+        assert states[CHANNEL].released == 7
+    assert states[CHANNEL].through == 9
