@@ -36,6 +36,8 @@ PUBLIC = [
     "BroadcastFunction",
     "BroadcastState",
     "CRASH",
+    "ChannelSink",
+    "ChannelSource",
     "CoFunction",
     "ConsoleSink",
     "Context",

@@ -1,5 +1,6 @@
 """Fault-tolerant, highly available stateful stream processing for PySpark."""
 
+from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
     Mark,
@@ -48,6 +49,7 @@ from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
 from holdfast.graph.window_functions import WindowBounds, WindowFunction
 from holdfast.graph.windows import count_window, session, sliding, tumbling
 from holdfast.inspect.point_query import KeyState, StateReader
+from holdfast.runtime.doors.channel_source import ChannelSource
 from holdfast.runtime.job import Job
 from holdfast.runtime.job_handle import JobHandle
 from holdfast.runtime.parts.parts_handle import PartsHandle
@@ -79,6 +81,8 @@ __all__ = [
     "BroadcastContext",
     "BroadcastFunction",
     "BroadcastState",
+    "ChannelSink",
+    "ChannelSource",
     "CoFunction",
     "ConsoleSink",
     "Context",

@@ -9,13 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from holdfast.connectors.contract import Source
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import MemorySource
+from holdfast.runtime.doors.channel_source import ChannelSource
+from holdfast.storage.local_directory import LocalStorage
+from holdfast.tasks.task_output import pack_rows
 from holdfast.testing import conformance
+from tests.unit.runtime.parts.channel_kit import CHANNEL, Producer, door
 
 ROWS = 12
 NEED_SPARK = {
@@ -42,10 +47,21 @@ def file_source(directory: Path) -> Source:
     return FileSource(directory, format="json", schema="n long")
 
 
+def channel_source(directory: Path) -> Source:
+    """Six epochs of two rows, of a job that has ended."""
+    if not any(directory.iterdir()):
+        sender = Producer(LocalStorage(directory), door(keep_epochs=100))
+        for number in range(ROWS // 2):
+            sender.commit([pack_rows(pa.table({"n": [2 * number, 2 * number + 1]}))], rows=2)
+        sender.end()
+    return ChannelSource(directory, channel=CHANNEL, schema="n long")
+
+
 HOW: dict[Callable[[Path], Source], dict[str, Any]] = {
     memory_source: {},
     generator_source: {},
     file_source: {"max_rows": "approximate", "rows_in": lambda slice: 2 * len(slice.detail)},
+    channel_source: {"max_rows": "approximate"},
 }
 """The sources, and how each is to be asked."""
 
@@ -66,6 +82,8 @@ def test_a_file_source_has_everything_that_a_source_may_have(tmp_path: Path) -> 
 
 def test_everything_is_one_slice_without_a_limit(tmp_path: Path) -> None:
     for make in HOW:
-        slice = make(tmp_path).reader([]).next(None, None, 0)
+        place = tmp_path / make.__name__
+        place.mkdir()
+        slice = make(place).reader([]).next(None, None, 0)
         assert slice is not None
-        assert make(tmp_path).reader(list(slice.notes)).next(slice.end, None, 0) is None
+        assert make(place).reader(list(slice.notes)).next(slice.end, None, 0) is None

@@ -98,7 +98,8 @@ def _left_behind(layout: LayoutRecord, views: dict[str, CheckpointView]) -> list
     for sender, view in views.items():
         for uid, channel in view.channels.items():
             waiting = waiting_in(uid, channel, "", Position(channel.released))
-            if layout.channels.get(uid, ("", ""))[0] != sender and waiting.rows:
+            # One that is kept for readers outside is no channel between parts.
+            if layout.channels.get(uid, ("", ""))[0] != sender and waiting.rows and not channel.kept:
                 found.append(
                     {
                         "channel": uid, "from": sender, "to": None, "epochs": waiting.epochs,

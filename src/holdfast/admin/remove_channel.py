@@ -120,7 +120,7 @@ def _layouts(storage: Storage) -> Iterator[LayoutRecord]:
 def _commit(chain: Chain, view: CheckpointView, uid: str, term: int, run: str) -> None:
     # Without their times: a record names those that are new.
     channels = {
-        other: ChannelState(through=channel.through, released=channel.released)
+        other: ChannelState(through=channel.through, released=channel.released, kept=channel.kept)
         for other, channel in view.channels.items()
         if other != uid
     }

@@ -117,7 +117,7 @@ def rehearse(
             *more,
             *problems,
             *left_behind(view, [node.uid for node in graph.sinks], storage.url),
-            *_unread(graph, view, storage),
+            *_unread(graph, view, storage, allow_dropped_state),
         ),
         is_new=origin.is_new,
     )
@@ -139,10 +139,10 @@ def _part_of(graph: Graph, origin: _Origin, storage: Storage) -> Graph:
     return found or graph
 
 
-def _unread(graph: Graph, view: CheckpointView, storage: Storage) -> list[str]:
+def _unread(graph: Graph, view: CheckpointView, storage: Storage, allow_dropped_state: bool) -> list[str]:
     """What the channels hold that the job has no more."""
     try:
-        refuse_unread(view.channels, graph.outlets, storage.url)
+        refuse_unread(view.channels, graph.outlets, storage.url, allow_dropped_state)
     except RestoreError as refusal:
         return [str(refusal)]
     return []
@@ -208,6 +208,12 @@ def _sinks(graph: Graph, view: CheckpointView) -> Iterator[Finding]:
     for uid in view.published_through:
         if uid not in uids:
             yield Finding("sink", uid, "dropped", "shown nothing more")
+    for uid in (node.uid for node in graph.doors):
+        channel = view.channels.get(uid)
+        if channel is None:
+            yield Finding("sink", uid, "added", "a channel that begins with the next epoch")
+        else:
+            yield Finding("sink", uid, "kept", f"holds epochs {channel.released + 1} to {channel.through}")
 
 
 def _settings(

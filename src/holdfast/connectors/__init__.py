@@ -3,6 +3,7 @@
 To write one of your own, keep `Source` or `Sink` (docs/how-to/write-a-source-or-sink.md).
 """
 
+from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
     CheckedSource,
@@ -35,6 +36,7 @@ from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 
 __all__ = [
     "CRASH",
+    "ChannelSink",
     "CheckedSource",
     "ConsoleSink",
     "DriftingReader",

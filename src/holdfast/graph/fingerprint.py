@@ -27,6 +27,7 @@ import pyarrow as pa
 from holdfast.graph.job_graph import (
     ChannelNode,
     ConnectNode,
+    DoorNode,
     Graph,
     LookupNode,
     Node,
@@ -84,7 +85,7 @@ def _part_names(graph: Graph) -> dict[Node, str]:
     given: dict[Node, str] = {}
     counted: dict[str, int] = {}
     for node in graph.nodes:
-        kind = type(node).__name__.removesuffix("Node").lower()
+        kind = "sink" if isinstance(node, DoorNode) else type(node).__name__.removesuffix("Node").lower()
         uid = getattr(node, "uid", None)
         if uid is None:
             counted[kind] = counted.get(kind, 0) + 1
@@ -120,6 +121,9 @@ def _settings(node: Node, walk: _Walk) -> list[str]:
     if isinstance(node, ChannelNode | OutletNode):
         part = node.part if isinstance(node, ChannelNode) else node.channel.part
         return [str(node.uid), str(part.name)]
+    if isinstance(node, DoorNode):
+        # How much of it is kept changes no row.
+        return [str(node.uid)]
     return [node.name] if isinstance(node, OutputNode) else []
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from holdfast.errors import DefinitionError
 from holdfast.graph.job_graph import (
+    DoorNode,
     Graph,
     Mistake,
     Node,
@@ -37,7 +38,7 @@ class Statement:
     """What one source or sink gives under the asked guarantee, and why. A sink's counts its sources in: it is
     end to end."""
 
-    node: SourceNode | SinkNode
+    node: SourceNode | SinkNode | DoorNode
     connector: str
     guarantee: Guarantee
     reason: str
@@ -47,7 +48,7 @@ def statements(graph: Graph, asked: Guarantee) -> list[Statement]:
     """One statement for each source, then for each sink. Assumes a checked graph."""
     return [
         *(_of_source(node, asked) for node in graph.sources),
-        *(_of_sink(node, asked) for node in graph.sinks),
+        *(_of_sink(node, asked) for node in graph.nodes if isinstance(node, SinkNode | DoorNode)),
     ]
 
 
@@ -74,9 +75,9 @@ def _of_source(node: SourceNode, asked: Guarantee) -> Statement:
     return Statement(node, name, Guarantee.AT_MOST_ONCE, reason)
 
 
-def _of_sink(node: SinkNode, asked: Guarantee) -> Statement:
+def _of_sink(node: SinkNode | DoorNode, asked: Guarantee) -> Statement:
     """A sink's guarantee is about rows. What uncoordinated state may lose behind them is said beside it."""
-    statement = _of_rows(node, asked)
+    statement = _of_channel(node, asked) if isinstance(node, DoorNode) else _of_rows(node, asked)
     operators = [each for each in _ancestors_of(node) if isinstance(each, OperatorNode)]
     losing = [each.uid for each in operators if each.uncoordinated is not None]
     if not losing:
@@ -89,7 +90,7 @@ def _of_rows(node: SinkNode, asked: Guarantee) -> Statement:
     name = type(node.sink).__name__
     if asked is Guarantee.AT_MOST_ONCE:
         return Statement(node, name, asked, "each epoch is written at most once")
-    lossy = [source.uid for source in _sources_of(node) if not source.source.replayable]
+    lossy = _lossy(node)
     if lossy and node.sink.exactly_once and asked is Guarantee.EXACTLY_ONCE:
         return Statement(
             node, name, Guarantee.AT_MOST_ONCE, f"its rows come from {lossy}, which cannot replay"
@@ -103,6 +104,24 @@ def _of_rows(node: SinkNode, asked: Guarantee) -> Statement:
         return Statement(node, name, asked, "it shows a committed epoch once, however often it is published")
     reason = "it cannot recognise an epoch that it already shows, so rows may be repeated after a crash"
     return Statement(node, name, Guarantee.AT_LEAST_ONCE, reason)
+
+
+def _of_channel(node: DoorNode, asked: Guarantee) -> Statement:
+    name = type(node.sink).__name__
+    if asked is Guarantee.AT_MOST_ONCE:
+        return Statement(
+            node, name, Guarantee.NONE, "its rows are in the commit, which comes before there are any"
+        )
+    if lossy := _lossy(node):
+        return Statement(
+            node, name, Guarantee.AT_MOST_ONCE, f"its rows come from {lossy}, which cannot replay"
+        )
+    return Statement(node, name, asked, "its rows are in the commit itself")
+
+
+def _lossy(node: Node) -> list[str]:
+    """The sources of a node that cannot replay."""
+    return [source.uid for source in _sources_of(node) if not source.source.replayable]
 
 
 def _sources_of(node: Node) -> list[SourceNode]:
@@ -128,4 +147,8 @@ def _mistake(statement: Statement, asked: Guarantee) -> Mistake:
     enough = Guarantee.AT_MOST_ONCE if statement.guarantee is Guarantee.NONE else statement.guarantee
     kind = "source" if isinstance(statement.node, SourceNode) else "sink"
     remedy = f"run with guarantee='{enough}', or use another {kind}"
+    if isinstance(statement.node, DoorNode):
+        remedy = "read from sources that can replay, or use another sink"
+        if asked is Guarantee.AT_MOST_ONCE:
+            remedy = f"run with guarantee='{Guarantee.AT_LEAST_ONCE}', or use another sink"
     return Mistake(statement.node.place, describe(statement.node), problem, remedy)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from holdfast.connectors.channel import ChannelSink
     from holdfast.connectors.contract import Sink, Source
     from holdfast.graph.aggregates import Aggregation
     from holdfast.graph.broadcast import BroadcastSide
@@ -250,6 +251,16 @@ class SinkNode:
     place: Place
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DoorNode:
+    """Rows going into a channel whose readers the job does not know."""
+
+    uid: str
+    parent: StreamNode
+    sink: ChannelSink
+    place: Place
+
+
 # Two ends of a channel, and what comes through it, in the graphs of single parts (see parts).
 
 
@@ -289,7 +300,7 @@ StreamNode = (
     | OperatorNode
     | OutputNode
 )
-Node = StreamNode | SinkNode | OutletNode
+Node = StreamNode | SinkNode | DoorNode | OutletNode
 
 
 def parents_of(node: Node) -> tuple[StreamNode, ...]:
@@ -308,6 +319,8 @@ def describe(node: Node) -> str:
     kind = type(node).__name__.removesuffix("Node").lower()
     if isinstance(node, OperatorNode):
         kind = "operator"
+    elif isinstance(node, DoorNode):
+        kind = "sink"
     name: Any = getattr(node, "uid", None) or getattr(node, "name", None)
     if isinstance(node, OutputNode) and name in _OUTPUT_CALLS:
         return _OUTPUT_CALLS[name]
@@ -355,8 +368,13 @@ class Graph:
         return tuple(node for node in self.nodes if isinstance(node, OperatorNode))
 
     @property
-    def outlets(self) -> tuple[OutletNode, ...]:
-        return tuple(node for node in self.nodes if isinstance(node, OutletNode))
+    def outlets(self) -> tuple[OutletNode | DoorNode, ...]:
+        """Wherever rows go into channels."""
+        return tuple(node for node in self.nodes if isinstance(node, OutletNode | DoorNode))
+
+    @property
+    def doors(self) -> tuple[DoorNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, DoorNode))
 
     @property
     def sinks(self) -> tuple[SinkNode, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from holdfast.connectors.channel import ChannelSink
 from holdfast.errors import DefinitionError
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.broadcast import BROADCAST_SUFFIX, BroadcastSide
@@ -21,6 +22,7 @@ from holdfast.graph.job_graph import (
     BroadcastNode,
     ChannelNode,
     ConnectNode,
+    DoorNode,
     Graph,
     LookupNode,
     Mistake,
@@ -272,10 +274,13 @@ class Stream:
         )  # fmt: skip
         return Stream(self._declaration, self._declaration._add(node))
 
-    def sink(self, sink: Sink, *, uid: str | None = None) -> None:
+    def sink(self, sink: Sink | ChannelSink, *, uid: str | None = None) -> None:
         """Publish this stream's committed rows. A stream may have several sinks; it is computed once."""
-        node = SinkNode(uid=_given(uid), parent=self._node, sink=sink, place=Place.of_caller())
-        self._declaration._add(node)
+        place = Place.of_caller()
+        if isinstance(sink, ChannelSink):
+            self._declaration._add(DoorNode(uid=_given(uid), parent=self._node, sink=sink, place=place))
+        else:
+            self._declaration._add(SinkNode(uid=_given(uid), parent=self._node, sink=sink, place=place))
 
 
 class BroadcastStream:

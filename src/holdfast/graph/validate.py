@@ -34,6 +34,7 @@ from holdfast.graph.job_graph import (
     BroadcastNode,
     ChannelNode,
     ConnectNode,
+    DoorNode,
     Graph,
     LookupNode,
     Mistake,
@@ -111,7 +112,7 @@ def _job(graph: Graph) -> _Found:
         yield "its name cannot be used in file names", f"use {_NAME_RULE}"
     if not graph.sources:
         yield "it reads nothing", "declare a source with source(...)"
-    if not graph.sinks:
+    if not (graph.sinks or graph.doors):
         yield "it has no sink, so nothing would ever be seen of it", "end a stream with sink(...)"
     for part in graph.parts:
         if not _is_name(part.name):
@@ -119,7 +120,7 @@ def _job(graph: Graph) -> _Found:
 
 
 def _uid(node: Node, graph: Graph) -> _Found:
-    if not isinstance(node, SourceNode | LookupNode | ChannelNode | OperatorNode | SinkNode):
+    if not isinstance(node, SourceNode | LookupNode | ChannelNode | OperatorNode | SinkNode | DoorNode):
         return
     if isinstance(node, BroadcastNode) and not node.uid:
         return
@@ -157,8 +158,16 @@ def _node(node: Node, graph: Graph) -> _Found:
         yield from _operator(node)
     elif isinstance(node, OutputNode):
         yield from _output(node)
+    elif isinstance(node, DoorNode):
+        yield from _door(node)
     elif not _is_a(node.sink, Sink):
         yield f"{shown(node.sink)} is not a sink", "give an instance of a sink, such as hf.FileSink(...)"
+
+
+def _door(node: DoorNode) -> _Found:
+    kept: object = node.sink.keep_epochs
+    if not isinstance(kept, int) or isinstance(kept, bool) or kept < 1:
+        yield f"keep_epochs={kept!r} keeps nothing", "give the number of epochs that readers may lag behind"
 
 
 def _source(node: SourceNode) -> _Found:

@@ -76,7 +76,10 @@ class EpochLoop:
         self._lists = lists_of(
             view, in_force.records, context.program, shards, context.checkpoint.storage, settings.saves_state
         )
-        refuse_unread(view.channels, context.program.graph.outlets, context.checkpoint.storage.url)
+        refuse_unread(
+            view.channels, context.program.graph.outlets, context.checkpoint.storage.url,
+            settings.allow_dropped_state,
+        )  # fmt: skip
         self._outlets = Outlets(context.program.graph.outlets, context.clock)
         # Before anything is planned: which plans have to be followed depends on what the sinks show.
         self._publishing = Publishing(context, view)

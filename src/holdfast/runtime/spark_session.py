@@ -73,14 +73,17 @@ def open_session(name: str) -> SparkSession:
 
 
 def register_data_sources(spark: SparkSession) -> None:
-    """Make `spark.read.format("holdfast-state")` known to a Spark session. Again: nothing happens.
+    """Make the formats `holdfast` (channels) and `holdfast-state` known to a Spark session. Again: nothing
+    happens.
 
-    Spark sessions that Holdfast opens know it.
+    Spark sessions that Holdfast opens know them.
     """
     from holdfast.inspect.datasource import StateDataSource
+    from holdfast.runtime.doors.data_source import ChannelDataSource
 
     if spark not in _registered:
         spark.dataSource.register(StateDataSource)
+        spark.dataSource.register(ChannelDataSource)
         _registered.add(spark)
 
 

@@ -75,14 +75,15 @@ class ChannelRows(StagedReader):
     """Reads rows of a channel, which may have been written when it had other columns."""
 
     channel: str
+    remedy: str = "let the part that reads it finish them with the former code"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
                 rows = load_payload(self.storage_url, self.payloads[index])
-                yield from self._in_columns(rows).to_batches()
+                yield from self.in_columns(rows).to_batches()
 
-    def _in_columns(self, rows: pa.Table) -> pa.Table:
+    def in_columns(self, rows: pa.Table) -> pa.Table:
         """By the rules of state: a column that came since is null, one that is gone is left out, a number may
         have become wider."""
         columns = []
@@ -91,13 +92,26 @@ class ChannelRows(StagedReader):
                 columns.append(pa.nulls(rows.num_rows, wanted.type))
                 continue
             found = rows.column(wanted.name)
-            if not found.type.equals(wanted.type) and not widens(found.type, wanted.type):
+            here, there = _in_utc(found.type), _in_utc(wanted.type)
+            if not here.equals(there) and not widens(here, there):
                 raise RestoreError(
                     f"channel {self.channel!r} holds rows whose column {wanted.name!r} is {found.type}, and "
-                    f"it is {wanted.type} now; let the part that reads it finish them with the former code"
+                    f"it is {wanted.type} now; {self.remedy}"
                 )
             columns.append(found.cast(wanted.type))
         return pa.Table.from_arrays(columns, schema=self.schema)
+
+
+def _in_utc(type: pa.DataType) -> pa.DataType:
+    """The same type: the time zone of a timestamp, which is that of the session that wrote it, says how it is
+    shown and not what it is."""
+    if pa.types.is_timestamp(type) and type.tz is not None:
+        return pa.timestamp(type.unit, "UTC")
+    if pa.types.is_struct(type):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in type])
+    if pa.types.is_map(type):
+        return pa.map_(_in_utc(type.key_type), _in_utc(type.item_type))
+    return pa.list_(_in_utc(type.value_type)) if pa.types.is_list(type) else type
 
 
 class TaskWriter:

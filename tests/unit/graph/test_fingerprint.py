@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.memory import MemorySink
 from holdfast.graph.fingerprint import fingerprint_parts
@@ -231,3 +232,14 @@ def test_what_happens_to_malformed_rows_is_a_part_of_the_job_and_silence_is_not(
         return fingerprint_parts(job.graph())["source rows"]
 
     assert made() == made(on_error="fail") == made(stalled_after="5m") != made(on_error="dead-letter")
+
+
+def test_how_much_a_channel_keeps_does_not_belong_to_the_job() -> None:
+    def declared(keep_epochs: int) -> dict[str, str]:
+        job = Declaration("job")
+        rows = job.source(FileSource("in/", format="json", schema="user string"), uid="in")
+        rows.sink(ChannelSink(keep_epochs=keep_epochs), uid="orders")
+        return dict(fingerprint_parts(job.graph()))
+
+    assert "sink orders" in declared(1)
+    assert declared(1) == declared(2)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import Sink
 from holdfast.connectors.memory import MemorySink, MemorySource
@@ -17,7 +18,7 @@ class OnceOnlySource(MemorySource):
     replayable = False  # type: ignore[misc]
 
 
-def graph(source: type[MemorySource], sink: Sink) -> Graph:
+def graph(source: type[MemorySource], sink: Sink | ChannelSink) -> Graph:
     job = Declaration("job")
     job.source(source([1]), uid="in").transform(lambda df: df).sink(sink, uid="out")
     return job.graph()
@@ -34,10 +35,14 @@ def graph(source: type[MemorySource], sink: Sink) -> Graph:
         (MemorySource, ConsoleSink(), "at-least-once", "at-least-once"),
         (OnceOnlySource, MemorySink(), "at-least-once", "none"),
         (OnceOnlySource, ConsoleSink(), "at-most-once", "at-most-once"),
+        (MemorySource, ChannelSink(), "exactly-once", "exactly-once"),
+        (MemorySource, ChannelSink(), "at-least-once", "at-least-once"),
+        (OnceOnlySource, ChannelSink(), "at-least-once", "at-most-once"),
+        (MemorySource, ChannelSink(), "at-most-once", "none"),
     ],
 )
 def test_a_sink_gives_what_its_sources_and_itself_allow(
-    source: type[MemorySource], sink: Sink, asked: str, real: str
+    source: type[MemorySource], sink: Sink | ChannelSink, asked: str, real: str
 ) -> None:
     found = statements(graph(source, sink), Guarantee(asked))
     assert [statement.node.uid for statement in found] == ["in", "out"]
@@ -56,6 +61,13 @@ def test_asking_for_more_than_the_parts_give_names_each_part_and_a_way_out() -> 
     assert "source 'in': exactly-once was asked for, but OnceOnlySource gives at-most-once here" in source
     assert "sink 'out': exactly-once was asked for, but ConsoleSink gives no guarantee here" in sink
     assert source.endswith("run with guarantee='at-most-once', or use another source")
+
+
+def test_a_channel_is_in_the_commit_and_cannot_come_after_it() -> None:
+    (_, channel) = check_guarantee(graph(MemorySource, ChannelSink()), "exactly-once")
+    assert (channel.connector, channel.reason) == ("ChannelSink", "its rows are in the commit itself")
+    with pytest.raises(DefinitionError, match=r"sink 'out': .* run with guarantee='at-least-once', or use"):
+        check_guarantee(graph(MemorySource, ChannelSink()), "at-most-once")
 
 
 def test_a_sink_is_judged_by_its_own_sources_only() -> None:

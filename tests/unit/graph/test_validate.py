@@ -517,3 +517,14 @@ def test_what_to_do_about_a_time_of_another_type_depends_on_the_type(type: str, 
     first, second = lines(job)
     assert first.endswith(f"not timestamp; {remedy}")
     assert second.endswith(f"not timestamp; {remedy}")
+
+
+def test_a_channel_is_a_sink_and_keeps_something() -> None:
+    job = Declaration("job")
+    rows = job.source(source(), uid="in")
+    rows.sink(holdfast.ChannelSink(), uid="orders")
+    assert lines(job) == []
+    rows.sink(holdfast.ChannelSink(keep_epochs=0), uid="orders")
+    keeps, taken = lines(job)
+    assert "sink 'orders': keep_epochs=0 keeps nothing; give the number of epochs" in "".join((keeps, taken))
+    assert "uid 'orders' is taken by the sink 'orders'" in "".join((keeps, taken))

@@ -1,7 +1,8 @@
 """The channels that leave a part: what its commits have put into them.
 
 A channel has no files of its own. Epoch E is in it as soon as a commit covers E, and stays there until the
-part that reads it has given up every checkpoint from which it could read E again.
+part that reads it has given up every checkpoint from which it could read E again. A channel whose readers are
+not known keeps its newest epochs, as many as it says.
 Always true: a channel only grows at one end and shrinks at the other. A rewind changes nothing of it: the
 first commit that covers an epoch says what is in the channel, whatever is computed again later.
 """
@@ -22,7 +23,9 @@ class Channel:
     through: int = 0
     """The newest epoch that is in it."""
     released: int = 0
-    """The epoch up to which its reader needs it no more."""
+    """The epoch up to which its reader needs it no more, or it is let go unread."""
+    kept: int = 0
+    """How many of its newest epochs are kept, for readers that are not known; 0: it has one reader."""
     times: tuple[tuple[int, int], ...] = ()
     """Epochs after which event time is another one, with that time; the first may be a released one."""
     files: SharedList[SentFile] = field(default_factory=SharedList)
@@ -46,6 +49,7 @@ class Channel:
             self,
             through=max(self.through, state.through),
             released=released,
+            kept=state.kept,
             times=times[max(0, over - 1) :],
             files=files.without_first(count),
         )
@@ -74,7 +78,9 @@ def from_states(states: Mapping[str, ChannelState], sent: Iterable[SentFile]) ->
 def to_states(channels: Channels) -> tuple[dict[str, ChannelState], tuple[SentFile, ...]]:
     """The channels as a manifest holds them."""
     states = {
-        uid: ChannelState(through=channel.through, released=channel.released, times=channel.times)
+        uid: ChannelState(
+            through=channel.through, released=channel.released, times=channel.times, kept=channel.kept
+        )
         for uid, channel in channels.items()
     }
     return states, tuple(file for channel in channels.values() for file in channel.files)

@@ -193,7 +193,7 @@ def savepoint_manifest(view: CheckpointView) -> Manifest:
 
 def _emptied(channel: ChannelState, epoch: int) -> ChannelState:
     """A channel of which all is read up to `epoch`, as it is at a barrier: only its time goes on."""
-    return ChannelState(through=epoch, released=epoch, times=channel.times[-1:])
+    return ChannelState(through=epoch, released=epoch, times=channel.times[-1:], kept=channel.kept)
 
 
 def _adds_to(snapshots: Sequence[SnapshotFile], delta: DeltaFile) -> bool:

@@ -273,6 +273,9 @@ class ChannelState(Record, frozen=True, kw_only=True):
     times: tuple[tuple[int, int], ...] = ()
     """Epochs after which the event time of its rows is another one, with that time in µs since 1970: rows of
     later epochs are judged by it. In a commit record those that are new, in a manifest all that count."""
+    kept: int = 0
+    """How many of its newest epochs are kept, for readers that are not known here. 0: it has one reader,
+    which says what it needs no more."""
 
 
 class BarrierPlace(Record, frozen=True, kw_only=True):

@@ -108,7 +108,7 @@ class Committer:
                 published_through=self._publishing.through,
                 rows_through=self._publishing.rows_through,
                 uncoordinated=tuple(shards),
-                channels=self._outlets.states(self.view.channels),
+                channels=self._outlets.states(self.view.channels, since=self.view.last_epoch),
                 ended=ended,
                 barrier=barrier,
             )
@@ -257,5 +257,7 @@ class Committer:
             closed_through=max(outcome.plan.epoch if outcome.plan.closing else 0 for outcome in outcomes),
             tables=None if last.tables == self.view.tables else last.tables,
             sent=tuple(file for outcome in outcomes for file in outcome.sent),
-            channels=self._outlets.states(self.view.channels, outcomes, last.epoch),
+            channels=self._outlets.states(
+                self.view.channels, outcomes, last.epoch, since=self.view.last_epoch
+            ),
         )

@@ -29,6 +29,7 @@ from holdfast.graph.job_graph import (
     CarriedNode,
     ChannelNode,
     ConnectNode,
+    DoorNode,
     Graph,
     InletNode,
     LookupNode,
@@ -147,7 +148,7 @@ def compile_graph(
     stages = [
         Stage(name, node, _outputs(node, streams))
         for node, name in streams.items()
-        if not isinstance(node, SinkNode | OutletNode) and not _is_side_output(node)
+        if isinstance(node, StreamNode) and not _is_side_output(node)
     ]
     # Rows that were set aside come last: the jobs before them have counted whether there are any.
     stages.sort(key=lambda stage: _reads_set_aside(stage.node))
@@ -174,7 +175,7 @@ def _is_staged(node: Node, readers: dict[Node, list[Node]]) -> bool:
         return True
     if isinstance(node, TransformNode) and node.materialize:
         return True
-    return any(isinstance(reader, SinkNode | OutletNode) for reader in readers[node])
+    return any(isinstance(reader, SinkNode | DoorNode | OutletNode) for reader in readers[node])
 
 
 def _is_side_output(node: Node) -> bool:

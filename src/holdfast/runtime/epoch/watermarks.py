@@ -15,7 +15,7 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import PartitionTime, PlannedWatermark, PlanRecord
 from holdfast.clock import duration_ms
 from holdfast.graph.event_time import bounded, source_of, watermark_nodes, watermarks_of
-from holdfast.graph.job_graph import Graph
+from holdfast.graph.job_graph import Graph, OutletNode
 from holdfast.state.contract import NextDue
 
 SourceTimes = Mapping[str, Mapping[str, int | None]]
@@ -44,7 +44,9 @@ class Watermarks:
         """Operator uid, or that of a channel which leaves the part -> the sources whose watermarks it goes
         by."""
         ends = {node.uid: watermarks_of(node) for node in graph.operators}
-        ends |= {node.uid: watermarks_of(node.parent) for node in graph.outlets}
+        # Time does not cross into other jobs: what comes through a door has none.
+        inner = [node for node in graph.outlets if isinstance(node, OutletNode)]
+        ends |= {node.uid: watermarks_of(node.parent) for node in inner}
         for uid, marks in ends.items():
             sources = [source.uid for each in marks if (source := source_of(each))]
             if sources:

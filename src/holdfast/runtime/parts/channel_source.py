@@ -1,5 +1,5 @@
-"""The rows of a channel, as the part that reads it sees them: a source whose slices are committed epochs of
-the part before.
+"""The rows of a channel, as what reads it sees them: a source whose slices are committed epochs of the part
+before, or of another job.
 
 A position is [E, n]: all epochs up to E are read, and n files of epoch E + 1.
 Always true: a slice names files and their checksums, so it gives the same rows whatever becomes of the part
@@ -20,7 +20,7 @@ from holdfast.checkpoint.chain.history import History, NewestCommit
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.checkpoint.chain.view import EMPTY
-from holdfast.checkpoint.store.records import Extent, Json, SentFile
+from holdfast.checkpoint.store.records import Extent, JobRecord, Json, SentFile
 from holdfast.clock import SystemClock
 from holdfast.connectors.contract import Slice, Waiting
 from holdfast.errors import CorruptionError, InputVanished, RestoreError, RetryableError
@@ -37,8 +37,9 @@ LIST_SECONDS = 5.0
 """How often the commits of the part before are listed though the next one is not there."""
 
 
-class ChannelSource:
-    """`part`: the one that sends the rows, whose checkpoint is at `url`."""
+class PartChannel:
+    """A channel between parts, as a source. `part`: the one that sends the rows, whose checkpoint is at
+    `url`."""
 
     replayable = True
 
@@ -88,45 +89,21 @@ class Position:
         return f"epoch {self.epoch}" + (f" and {self.files} files of the next" if self.files else "")
 
 
-class ChannelReader:
-    """An open channel, on the driver of the part that reads it."""
+class OpenChannel:
+    """An open channel, on the driver of what reads it. `sender`: whose channel it is, for a person."""
 
-    def __init__(self, channel: str, part: str, url: str, columns: pa.Schema) -> None:
-        self._channel, self._part, self._columns = channel, part, columns
+    remedy = ChannelRows.remedy
+    """What to do where the rows do not fit the columns."""
+
+    def __init__(self, channel: str, sender: str, url: str, columns: pa.Schema) -> None:
+        self._channel, self._sender, self._columns = channel, sender, columns
         self._history = History(open_storage(url))
         self._newest = NewestCommit(self._history, SystemClock(), LIST_SECONDS)
         self._view = EMPTY
-        self.holds_at: Callable[[int], bool] = lambda barrier: False
-        """Whether nothing behind a barrier is to be read yet."""
-
-    def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
-        at, channel = Position.of(after), self._look()
-        self._refuse_if_gone(at, channel)
-        held = [place.epoch for place in self._view.barriers if self.holds_at(place.number)]
-        through = min([channel.through, *held])
-        unread = [file for file in unread_files(channel, at) if file.epoch <= through]
-        if not unread:
-            end, time = Position(through), channel.time_after(through)
-            # A barrier falls after whole epochs, also after those that have no rows, and so does the end.
-            moved = time is not None and time != channel.time_after(at.epoch)
-            moves = moved or bool(held) or self._view.ended
-            return _slice(after, end, [], time) if moves and end > at else None
-        taken = _fitting(unread, max_rows)
-        end = _end(at, taken, unread[len(taken) :], through)
-        return _slice(after, end, taken, channel.time_after(end.epoch))
-
-    def shows(self, barrier: int, after: Json | None, *, exactly: bool) -> bool:
-        """Whether a barrier falls at this position, or, unless `exactly`, before it."""
-        place = next((each for each in self._view.barriers if each.number == barrier), None)
-        # What has come to its end shows every barrier there.
-        if place is None and not self._has_ended():
-            return False
-        falls = place.epoch if place is not None else self._known().through
-        return Position.of(after) == Position(falls) or (not exactly and Position.of(after) > Position(falls))
 
     def exhausted(self, after: Json | None) -> bool:
         channel = self._look()
-        return Position.of(after) >= Position(channel.through) and self._has_ended()
+        return not self._has_more(Position.of(after), channel) and self._has_ended()
 
     def frame(self, spark: SparkSession, slice: Slice) -> DataFrame:
         files, ddl = slice.detail["files"], frame_ddl(self._columns)
@@ -134,7 +111,7 @@ class ChannelReader:
             return spark.createDataFrame([], ddl)
         extents = [Extent(object=o, offset=f, length=n, checksum=c) for o, f, n, c in files]
         payloads = tuple(Payload(checksum=e.checksum, length=e.length, extent=e) for e in extents)
-        rows = ChannelRows(self._history.storage.url, payloads, self._columns, self._channel)
+        rows = ChannelRows(self._history.storage.url, payloads, self._columns, self._channel, self.remedy)
         return spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(rows, ddl)
 
     def lag(self, after: Json | None) -> int | None:
@@ -146,25 +123,12 @@ class ChannelReader:
         unread = unread_files(self._known(), Position.of(after))
         return Waiting(len(unread), sum(file.extent.length for file in unread))
 
-    def time_after(self, slice: Slice) -> int | None:
-        """The event time that holds for what comes after a slice, in µs since 1970; None: not known."""
-        found: int | None = slice.detail["time_us"]
-        return found
-
-    def _has_ended(self) -> bool:
-        """Whether the part before has come to its end with the commit that was seen last: a leader that has
-        begun since then may read more, and one that has ended since then may have."""
-        if not self._view.ended:
-            return False
-        ending = newest_ending(self._history.storage)
-        return ending is not None and ending.ending != "failed" and ending.commit == self._view.number
-
     def _known(self) -> Channel:
         return self._view.channels.get(self._channel, Channel())
 
     def _look(self) -> Channel:
         """The channel as of now."""
-        if not self._newest.is_still(self._view) and find_job(self._history.storage) is not None:
+        if not self._newest.is_still(self._view) and self._has_begun(find_job(self._history.storage)):
             try:
                 self._view = self._newest.load()
                 self._history.forget_below(self._view.number)
@@ -173,24 +137,95 @@ class ChannelReader:
                 raise RetryableError(f"channel {self._channel!r} cannot be read now: {damage}") from damage
         return self._known()
 
+    def _has_more(self, at: Position, channel: Channel) -> bool:
+        """Whether something is left to read after a position."""
+        return bool(unread_files(channel, at))
+
+    def _has_ended(self) -> bool:
+        """Whether the sender has come to its end with the commit that was seen last: a leader that has begun
+        since then may read more, and one that has ended since then may have."""
+        if not self._view.ended:
+            return False
+        ending = newest_ending(self._history.storage)
+        return ending is not None and ending.ending != "failed" and ending.commit == self._view.number
+
+    def _has_begun(self, job: JobRecord | None) -> bool:
+        """Whether there is a checkpoint to read. Called before it is, whenever it has something new."""
+        return job is not None
+
+    def _refuse_if_ahead(self, at: Position, channel: Channel) -> None:
+        """Refuse to read on after what the channel does not have."""
+        if at > Position(channel.through):
+            if Plans(self._history.storage).next_attempt(EpochId(at.newest)) > 1:
+                raise RetryableError(
+                    f"this checkpoint has read channel {self._channel!r} up to {at}, and {self._sender} "
+                    f"has lost what came after epoch {channel.through} and computes it again; wait for it"
+                )
+            raise RestoreError(
+                f"this checkpoint has read channel {self._channel!r} up to {at}, and "
+                f"{self._sender} has come to epoch {channel.through}: its checkpoint is another or an older "
+                "one; restore both from copies of the same time"
+            )
+
+
+class ChannelReader(OpenChannel):
+    """A channel between parts: event time and barriers come with its rows."""
+
+    def __init__(self, channel: str, part: str, url: str, columns: pa.Schema) -> None:
+        super().__init__(channel, f"part {part!r}", url, columns)
+        self.holds_at: Callable[[int], bool] = lambda barrier: False
+        """Whether nothing behind a barrier is to be read yet."""
+
+    def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
+        at, channel = Position.of(after), self._look()
+        self._refuse_if_gone(at, channel)
+        self._refuse_if_ahead(at, channel)
+        held = [place.epoch for place in self._view.barriers if self.holds_at(place.number)]
+        through = min([channel.through, *held])
+        time = channel.time_after(through)
+        moved = time is not None and time != channel.time_after(at.epoch)
+        # A barrier falls after whole epochs, also after those that have no rows, and so does the end.
+        return next_slice(after, channel, through, max_rows, empty=moved or bool(held) or self._view.ended)
+
+    def shows(self, barrier: int, after: Json | None, *, exactly: bool) -> bool:
+        """Whether a barrier falls at this position, or, unless `exactly`, before it."""
+        place = next((each for each in self._view.barriers if each.number == barrier), None)
+        # What has come to its end shows every barrier there.
+        if place is None and not self._has_ended():
+            return False
+        falls = place.epoch if place is not None else self._known().through
+        return Position.of(after) == Position(falls) or (not exactly and Position.of(after) > Position(falls))
+
+    def time_after(self, slice: Slice) -> int | None:
+        """The event time that holds for what comes after a slice, in µs since 1970; None: not known."""
+        found: int | None = slice.detail["time_us"]
+        return found
+
+    def _has_more(self, at: Position, channel: Channel) -> bool:
+        return at < Position(channel.through)
+
     def _refuse_if_gone(self, at: Position, channel: Channel) -> None:
         if at.epoch < channel.released:
             raise InputVanished(
                 f"channel {self._channel!r} has let go of epochs up to {channel.released}, and this "
-                f"checkpoint has read it up to epoch {at.epoch}: it is older than what part {self._part!r} "
+                f"checkpoint has read it up to epoch {at.epoch}: it is older than what {self._sender} "
                 "was told; restore a newer copy of it, or go back with the whole job to a common barrier"
             )
-        if at > Position(channel.through):
-            if Plans(self._history.storage).next_attempt(EpochId(at.newest)) > 1:
-                raise RetryableError(
-                    f"this checkpoint has read channel {self._channel!r} up to {at}, and part {self._part!r} "
-                    f"has lost what came after epoch {channel.through} and computes it again; wait for it"
-                )
-            raise RestoreError(
-                f"this checkpoint has read channel {self._channel!r} up to {at}, and part "
-                f"{self._part!r} has come to epoch {channel.through}: its checkpoint is another or an older "
-                "one; restore both parts from copies of the same time"
-            )
+
+
+def next_slice(
+    after: Json | None, channel: Channel, through: int, max_rows: int | None, *, empty: bool = False
+) -> Slice | None:
+    """What follows a position in a channel, up to the end of epoch `through`; None: nothing does. `empty`:
+    epochs without rows are read on their own."""
+    at = Position.of(after)
+    unread = [file for file in unread_files(channel, at) if file.epoch <= through]
+    if not unread:
+        end = Position(through)
+        return _slice(after, end, [], channel.time_after(through)) if empty and end > at else None
+    taken = _fitting(unread, max_rows)
+    end = _end(at, taken, unread[len(taken) :], through)
+    return _slice(after, end, taken, channel.time_after(end.epoch))
 
 
 def unread_files(channel: Channel, at: Position) -> list[SentFile]:

@@ -59,7 +59,7 @@ class Edges:
         self._outlets.look()
         waiting = self._outlets.waiting(channels)
         self._tell(waiting)
-        return max(0.0, min(1.0, 2.0 * (1.0 - max(each.share for each in waiting))))
+        return max(0.0, min(1.0, 2.0 * (1.0 - max((each.share for each in waiting), default=0.0))))
 
     def _tell(self, waiting: list[Waiting]) -> None:
         shown = self._monitor.progress.channels

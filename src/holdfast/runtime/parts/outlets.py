@@ -3,7 +3,8 @@
 The part that reads a channel tells nothing: its commits are read. What it has read and committed is waited
 for no more; what it could go back to is kept (`released`).
 Always true: what waits to be read is counted after the reader's newest commit, never what is kept for going
-back: a reader that commits nothing without input would wait for ever.
+back: a reader that commits nothing without input would wait for ever. A channel whose readers are not known
+is never full: it keeps its newest epochs, and lets go of the others.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from holdfast.checkpoint.store.records import ChannelState
 from holdfast.clock import Clock
 from holdfast.connectors.contract import Mark
 from holdfast.errors import CorruptionError, ObjectMissing, RestoreError, StorageError
-from holdfast.graph.job_graph import OutletNode
+from holdfast.graph.job_graph import DoorNode, OutletNode
 from holdfast.ids import EpochId
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.parts.channel_source import Position
@@ -82,13 +83,17 @@ class Outlets:
     """The channels that leave one part. `look` and `waiting` by the leading thread, `states` by the
     committing one."""
 
-    nodes: tuple[OutletNode, ...]
+    nodes: tuple[OutletNode | DoorNode, ...]
     clock: Clock
     _readings: dict[str, ChannelReading] = field(init=False)
     _looked: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._readings = {node.uid: ChannelReading(node, self.clock) for node in self.nodes}
+        self._readings = {node.uid: ChannelReading(node, self.clock) for node in self._read_by_parts}
+
+    @property
+    def _read_by_parts(self) -> list[OutletNode]:
+        return [node for node in self.nodes if isinstance(node, OutletNode)]
 
     def marks(self) -> dict[str, Mark]:
         """What was seen of each channel: these epochs are replayed as they were."""
@@ -104,19 +109,27 @@ class Outlets:
 
     def waiting(self, channels: Channels) -> list[Waiting]:
         """What waits in each channel."""
-        return [self._waiting(node, channels.get(node.uid, Channel())) for node in self.nodes]
+        return [self._waiting(node, channels.get(node.uid, Channel())) for node in self._read_by_parts]
 
     def _waiting(self, node: OutletNode, channel: Channel) -> Waiting:
         reading, limits = self._readings[node.uid], (node.channel.limit_bytes, node.channel.limit_epochs)
         return waiting_in(node.uid, channel, reading.part, reading.position, limits)
 
     def states(
-        self, channels: Channels, outcomes: Iterable[EpochOutcome] = (), through: int = 0
+        self, channels: Channels, outcomes: Iterable[EpochOutcome] = (), through: int = 0, since: int = 0
     ) -> dict[str, ChannelState] | None:
-        """How far the channels are after some epochs; None: there are none."""
-        if not self.nodes:
+        """How far the channels are after some epochs, which come after epoch `since`; None: there are none,
+        and were none."""
+        if not self.nodes and not channels:
             return None
-        return {node.uid: self._state(node.uid, channels, list(outcomes), through) for node in self.nodes}
+        found = {}
+        for node in self.nodes:
+            if isinstance(node, DoorNode):
+                channel = channels.get(node.uid) or new_door(since)
+                found[node.uid] = door_state(channel, max(since, through), node.sink.keep_epochs)
+            else:
+                found[node.uid] = self._state(node.uid, channels, list(outcomes), through)
+        return found
 
     def _state(
         self, uid: str, channels: Channels, outcomes: list[EpochOutcome], through: int
@@ -138,12 +151,37 @@ class Outlets:
         )
 
 
-def refuse_unread(channels: Mapping[str, Channel], nodes: Iterable[OutletNode], url: str) -> None:
-    """Refuse to leave rows behind that a part has not read from a channel which the job does not have now."""
+def new_door(since: int) -> Channel:
+    """A channel whose readers are not known, and that begins after epoch `since`: what came before is not in
+    it, though a former channel of that uid may have had it."""
+    return Channel(through=since, released=since)
+
+
+def door_state(channel: Channel, through: int, kept: int) -> ChannelState:
+    """How far a channel is whose readers are not known, after epoch `through`."""
+    through = max(channel.through, through)
+    return ChannelState(through=through, released=max(channel.released, through - kept), kept=kept)
+
+
+def refuse_unread(
+    channels: Mapping[str, Channel],
+    nodes: Iterable[OutletNode | DoorNode],
+    url: str,
+    allow_dropped_state: bool = False,
+) -> None:
+    """Refuse to leave rows behind that a part has not read from a channel which the job does not have now,
+    and, unless they may be dropped, those that other jobs may read."""
     known = {node.uid for node in nodes}
     for uid, channel in channels.items():
         rows = sum(file.rows for file in channel.files)
-        if uid not in known and rows:
+        if uid in known or not rows:
+            continue
+        if channel.kept and not allow_dropped_state:
+            raise RestoreError(
+                f"channel {uid!r} holds {rows} rows that other jobs may read, and the job no longer has it: "
+                "they would be dropped; keep its sink, or allow dropped state"
+            )
+        if not channel.kept:
             raise RestoreError(
                 f"channel {uid!r} holds {rows} rows that its part may still read, and the job no longer has "
                 "it; start the former job until they are read, or give them up with "

@@ -21,7 +21,7 @@ from holdfast.graph.validate import check, check_sources
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import NOTHING, Prepared
 from holdfast.runtime.job_handle import JobHandle, launch
-from holdfast.runtime.parts.channel_source import ChannelSource
+from holdfast.runtime.parts.channel_source import PartChannel
 from holdfast.runtime.progress import Listener, Message
 from holdfast.runtime.settings import RunOptions, RunSettings, check_settings
 from holdfast.storage.urls import open_storage
@@ -66,8 +66,8 @@ class PartJob:
 def part_jobs(graph: Graph, checkpoint: str) -> list[PartJob]:
     """The parts of a checked job, each after those that it reads from."""
 
-    def inlet(channel: ChannelNode, before: str) -> ChannelSource:
-        return ChannelSource(channel.uid, before, place_of_part(checkpoint, before))
+    def inlet(channel: ChannelNode, before: str) -> PartChannel:
+        return PartChannel(channel.uid, before, place_of_part(checkpoint, before))
 
     parts = split(graph, inlet, partial(place_of_part, checkpoint))
     return [PartJob(part, checkpoint) for part in parts]

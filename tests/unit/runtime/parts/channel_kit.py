@@ -29,9 +29,10 @@ from holdfast.checkpoint.store.records import (
     PlanRecord,
     SentFile,
 )
+from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.contract import Slice
 from holdfast.connectors.memory import MemorySource
-from holdfast.graph.job_graph import ChannelNode, OutletNode, Part, Place, SourceNode
+from holdfast.graph.job_graph import ChannelNode, DoorNode, OutletNode, Part, Place, SourceNode
 from holdfast.graph.protection import Rollback
 from holdfast.ids import CommitNumber, EpochId
 from holdfast.runtime.epoch.outcome import EpochOutcome
@@ -59,6 +60,13 @@ def outlet(reader: str, *, limit_bytes: int = 1 << 30, limit_epochs: int = 1_000
         place=here,
     )  # fmt: skip
     return OutletNode(uid=CHANNEL, parent=source, reader=reader, channel=channel, place=here)
+
+
+def door(keep_epochs: int) -> DoorNode:
+    """The end of a channel whose readers are not known."""
+    here = Place(__file__, 1)
+    source = SourceNode(uid="clicks", source=MemorySource([], schema="user string"), place=here)
+    return DoorNode(uid=CHANNEL, parent=source, sink=ChannelSink(keep_epochs=keep_epochs), place=here)
 
 
 @contextmanager
@@ -132,9 +140,11 @@ class End:
 class Producer(End):
     """The part before. Whatever it computes again comes out as the caller says: with other bytes."""
 
-    def __init__(self, storage: Storage, node: OutletNode, retain: int = 3) -> None:
+    def __init__(
+        self, storage: Storage, node: OutletNode | DoorNode, retain: int = 3, name: str = "main"
+    ) -> None:
         self.node, self._serial = node, 0
-        super().__init__(storage, "main", retain)
+        super().__init__(storage, name, retain)
 
     def open(self) -> None:
         super().open()
@@ -152,13 +162,13 @@ class Producer(End):
         self.clock.advance(timedelta(seconds=outlets.LOOK_SECONDS))
         self.outlets.look()
 
-    def commit(self, *epochs: Files, times: Mapping[int, int] | None = None) -> None:
-        """Commit the next epochs. `times`: the event time after some of them, in µs."""
+    def commit(self, *epochs: Files, times: Mapping[int, int] | None = None, rows: int | None = None) -> None:
+        """Commit the next epochs. `times`: the event time after some of them, in µs. `rows`: of each file."""
         first = self.view.last_epoch + 1
         outcomes = [
             EpochOutcome(plan_of(first + n, time_us=(times or {}).get(first + n))) for n in range(len(epochs))
         ]
-        sent = [file for n, files in enumerate(epochs) for file in self._sent(first + n, files)]
+        sent = [file for n, files in enumerate(epochs) for file in self._sent(first + n, files, rows)]
         last = first + len(epochs) - 1
         self.commit_record(
             CommitRecord(
@@ -185,14 +195,15 @@ class Producer(End):
             )
         )  # fmt: skip
 
-    def _sent(self, epoch: int, files: Files) -> list[SentFile]:
+    def _sent(self, epoch: int, files: Files, rows: int | None) -> list[SentFile]:
         self._serial += 1
         name, sent, offset = f"{names.data_of(epoch)}bundle-{self._serial}", [], 0
         if not EpochRunner._channels_of(self._runner, "stream", epoch):
             return []
         for part, data in enumerate(files):
             extent = Extent(object=name, offset=offset, length=len(data), checksum=checksum(data))
-            sent.append(SentFile(channel=CHANNEL, epoch=epoch, part=part, extent=extent, rows=len(data)))
+            count = len(data) if rows is None else rows
+            sent.append(SentFile(channel=CHANNEL, epoch=epoch, part=part, extent=extent, rows=count))
             offset += len(data)
         if files:
             self.storage.put(name, b"".join(files))

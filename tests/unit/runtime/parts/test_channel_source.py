@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Extent
 from holdfast.connectors.contract import Slice
 from holdfast.errors import InputVanished, RestoreError, RetryableError
-from holdfast.runtime.parts.channel_source import ChannelReader, ChannelSource, Position
+from holdfast.runtime.parts.channel_source import ChannelReader, PartChannel, Position
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.messages import Payload
@@ -211,7 +212,7 @@ def test_rows_that_were_let_go_are_missed(both: Both) -> None:
 def test_a_reader_that_is_ahead_of_the_channel_is_refused(both: Both, position: list[int]) -> None:
     producer, consumer = both
     producer.commit([b"a"])
-    with pytest.raises(RestoreError, match=r"'main' has come to epoch 1: .*restore both parts from copies"):
+    with pytest.raises(RestoreError, match=r"'main' has come to epoch 1: .*restore both from copies"):
         consumer.reader.next(position, None, 0)
 
 
@@ -256,7 +257,7 @@ def test_what_is_computed_again_is_not_read(both: Both) -> None:
 
 
 def test_a_source_knows_its_columns_once_it_has_learned_them(tmp_path: Path) -> None:
-    source = ChannelSource(CHANNEL, "main", str(tmp_path))
+    source = PartChannel(CHANNEL, "main", str(tmp_path))
     with pytest.raises(AssertionError):
         source.reader([])
     source.learn(pa.schema([("user", pa.string()), ("at", pa.int64())]))
@@ -304,6 +305,19 @@ def test_rows_of_a_channel_come_as_they_went(read_as: Read) -> None:
 def test_a_column_that_came_since_is_null_and_one_that_went_is_left_out(read_as: Read) -> None:
     read = read_as(ROWS, pa.schema([("at", pa.timestamp("us")), ("user", pa.string())]))
     assert read.to_pylist() == [{"at": None, "user": "ann"}, {"at": None, "user": None}]
+
+
+def test_a_time_is_the_same_in_any_time_zone(read_as: Read) -> None:
+    """Rows have the time zone of the session that wrote them."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    there, here = pa.timestamp("us", "Europe/Berlin"), pa.timestamp("us", "UTC")
+    rows = pa.table({"at": pa.array([at], there), "in": pa.array([{"at": [at]}], _nested(there))})
+    read = read_as(rows, pa.schema([("at", here), ("in", _nested(here))]))
+    assert read.to_pylist() == [{"at": at, "in": {"at": [at]}}]
+
+
+def _nested(type: pa.DataType) -> pa.DataType:
+    return pa.struct([("at", pa.list_(type))])
 
 
 def test_a_number_may_have_become_wider(read_as: Read) -> None:
