@@ -65,7 +65,8 @@ def test_status_does_not_take_a_door_for_a_channel_that_the_job_has_no_more(send
 def test_a_door_stays_one_when_another_channel_is_removed(sender: Producer) -> None:
     states = sender.outlets.states(sender.view.channels)
     assert states is not None
-    sender.outlets.states = lambda *_: {**states, "former": ChannelState(through=3)}  # type: ignore[method-assign]
+    more = {**states, "former": ChannelState(through=3)}
+    sender.outlets.states = lambda *_: more  # type: ignore[method-assign]
     sender.say()
     assert sender.view.channels["former"] == Channel(through=3)
     lead(sender.storage)

@@ -261,7 +261,6 @@ def test_the_savepoint_of_a_job_in_parts_is_not_taken_for_its_checkpoint(
         ["sinks", "list"],
         ["sinks", "set-aside", "out", "--to", "aside", "--yes"],
         ["skip", "--yes"],
-        ["rewind", "--to", "1", "--yes"],
         ["channels", "list"],
         ["channels", "remove", CHANNEL, "--yes"],
         ["check", "APP"],
