@@ -118,17 +118,15 @@ class HandOver(Trouble):
     """`holdfast handover` of the part. One that is under way already is waited for."""
 
     def begin(self) -> None:
-        if self.part is None:
-            return
-        self.cluster.wait(self._asked, f"{self.part} to be handed over")
-
-    def _asked(self) -> bool:
-        assert self.part is not None
-        done = self.cluster.command("handover", "--job", seat_of(self.part))
-        return done.returncode == 0
+        assert self.part is not None, "what stands by has nothing to hand over"
+        command = ("handover", "--job", seat_of(self.part))
+        self.cluster.wait(
+            lambda: self.cluster.command(*command).returncode == 0, f"{self.part} to be handed over"
+        )
 
     def has_lasted(self) -> bool:
-        return self.part is None or self.cluster.term_of(self.part) > self._terms[self.part]
+        assert self.part is not None
+        return self.cluster.term_of(self.part) > self._terms[self.part]
 
     def outage(self) -> tuple[float, dict[str, int]] | None:
         return None  # it is over when the command answers

@@ -27,7 +27,7 @@ from holdfast.errors import HoldfastError
 from holdfast.ids import CommitNumber
 from tests.chaos.apps import Shape
 from tests.chaos.nodes import CLUSTER, Cluster, NodeProcess
-from tests.chaos.parts_checker import PARTS, check, events_read, storage_of
+from tests.chaos.parts_checker import PARTS, events_read, gather, judge, storage_of
 
 JOB = "diamond"
 APP = """
@@ -155,8 +155,11 @@ class PartsCluster(Cluster):
         for part in PARTS:
             how = () if part == PARTS[0] else ("--drain",)
             url = str(self.place.checkpoint / "parts" / part)
-            asked = self.run("stop", "--checkpoint", url, "--timeout", "4m", *how)
-            assert asked.returncode == 0, f"{part}: {asked.stderr}{self.told()}"
+            # While a seat changes hands there is no leader to ask.
+            self.wait(
+                lambda command=("stop", "--checkpoint", url, *how): self.run(*command).returncode == 0,
+                f"{part} to stop",
+            )
 
     def finish(self, *nodes: NodeProcess) -> None:
         """Wait until the nodes have ended, in good order, and judge what they left behind."""
@@ -166,8 +169,11 @@ class PartsCluster(Cluster):
         """`new`: whether rows of the newer code are to be there."""
         self.wait(lambda: not any(node.running for node in nodes), "every node to end")
         assert [node.code for node in nodes] == [0] * len(nodes), self.told()
-        codes = check(self.place, self.shape, events_read(self.place), self.told())
-        assert (codes["new"] > 0) == new, codes
+        evidence, events = gather(self.place), events_read(self.place)
+        wrong = judge(evidence, self.shape, events)
+        assert not wrong, f"{wrong}\n{self.told()}"
+        assert self.total in (None, events)
+        assert (evidence.renumbered > 0) == new, evidence.renumbered
         for part in PARTS:
             terms = self.terms(part)
             assert terms == sorted(terms), f"{part}: an old leader committed after a new one\n{self.told()}"

@@ -6,7 +6,8 @@ What is expected is computed from the formulas of the input alone: what a run wi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -20,6 +21,29 @@ from tests.chaos.parts_app import RENUMBERED
 
 PARTS = ("main", "numbered", "joined")
 
+Rows = list[tuple[Any, ...]]
+State = Mapping[int, Mapping[str, int]]
+"""Key -> state name -> value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the job left behind: the rows of its sinks, and the state of its operators."""
+
+    events: Rows
+    """event"""
+    numbers: Rows
+    """key, n"""
+    met: Rows
+    """key, way, n, total"""
+    number: State
+    meet: State
+
+    @property
+    def renumbered(self) -> int:
+        """How many rows are of the newer code of `number`."""
+        return sum(n >= RENUMBERED for _, n in self.numbers)
+
 
 def storage_of(place: Place, part: str) -> Storage:
     """The checkpoint of one part."""
@@ -32,31 +56,55 @@ def events_read(place: Place) -> int:
     return int(position[0])
 
 
-def check(place: Place, shape: Shape, events: int, story: str) -> Mapping[str, int]:
-    """Every sink shows each of the first `events` events once, and the state of every part is of all of them.
-    Gives the number of rows of each code of `number`, old and new."""
+def gather(place: Place) -> Evidence:
+    return Evidence(
+        events=_rows(place, "events", "event"),
+        numbers=_rows(place, "numbers", "key", "n"),
+        met=_rows(place, "met", "key", "way", "n", "total"),
+        number=_state(place, "numbered", "number"),
+        meet=_state(place, "joined", "meet"),
+    )
+
+
+def judge(evidence: Evidence, shape: Shape, events: int) -> list[str]:
+    """What is wrong: every sink must show each of the first `events` events once, and the state of every part
+    be of all of them. Pure."""
+    return list(_wrong(evidence, shape, events))
+
+
+def _wrong(evidence: Evidence, shape: Shape, events: int) -> Iterator[str]:
     keys = Counter(shape.key_of(event) for event in range(events))
-    assert Counter(rows(place, "events", "event")) == Counter((event,) for event in range(events)), story
-    numbers = rows(place, "numbers", "key", "n")
-    expected = Counter((key, n) for key, count in keys.items() for n in range(1, count + 1))
-    assert Counter((key, n % RENUMBERED) for key, n in numbers) == expected, story
-    met = Counter(rows(place, "met", "key", "way", "n"))
-    assert met == Counter({(key, way, n): 1 for key, n in expected for way in ("short", "long")}), story
+    numbered = Counter((key, n) for key, count in keys.items() for n in range(1, count + 1))
     totals = Counter[int]()
-    for key, n in numbers:
+    for key, n in evidence.numbers:
         totals[key] += n
-    shown = Counter[int]()
-    for key, total in rows(place, "met", "key", "total"):
-        shown[key] = max(shown[key], total)
-    assert shown == totals, story
-    assert state(place, "numbered", "number") == {key: {"n": count} for key, count in keys.items()}, story
-    assert state(place, "joined", "meet") == {
-        key: {"short": count, "long": count, "total": totals[key]} for key, count in keys.items()
-    }, story
-    return _codes(numbers, story)
+    yield from _differences(
+        "sink events", Counter(evidence.events), Counter((event,) for event in range(events))
+    )
+    shown = Counter((key, n % RENUMBERED) for key, n in evidence.numbers)
+    yield from _differences("sink numbers", shown, numbered)
+    met = Counter({(key, way, n): 1 for key, n in numbered for way in ("short", "long")})
+    yield from _differences("sink met", Counter(row[:3] for row in evidence.met), met)
+    last = Counter[int]()
+    for key, _, _, total in evidence.met:
+        last[key] = max(last[key], total)
+    yield from _differences("totals in sink met", last, totals)
+    if evidence.number != {key: {"n": count} for key, count in keys.items()}:
+        yield f"the state of part 'numbered' is {evidence.number}, the input gives {dict(keys)}"
+    state = {key: {"short": n, "long": n, "total": totals[key]} for key, n in keys.items()}
+    if evidence.meet != state:
+        yield f"the state of part 'joined' is {evidence.meet}, it should be {state}"
+    yield from _mixed_codes(evidence.numbers)
 
 
-def _codes(numbers: list[tuple[Any, ...]], story: str) -> Mapping[str, int]:
+def _differences(what: str, found: Counter[Any], expected: Counter[Any]) -> Iterator[str]:
+    if missing := expected - found:
+        yield f"{what}: {missing.total()} are missing, such as {min(missing)}"
+    if more := found - expected:
+        yield f"{what}: {more.total()} are too many, such as {min(more)}"
+
+
+def _mixed_codes(numbers: Rows) -> Iterator[str]:
     """No row of a key is of old code after one of new code."""
     old, new = Counter[int](), dict[int, int]()
     for key, n in numbers:
@@ -64,19 +112,18 @@ def _codes(numbers: list[tuple[Any, ...]], story: str) -> Mapping[str, int]:
             old[key] = max(old[key], n)
         else:
             new[key] = min(new.get(key, n), n)
-    assert all(old[key] < n - RENUMBERED for key, n in new.items()), story
-    count = sum(n < RENUMBERED for _, n in numbers)
-    return {"old": count, "new": len(numbers) - count}
+    for key, n in new.items():
+        if old[key] >= n - RENUMBERED:
+            yield f"key {key} has number {old[key]} of old code after {n} of new code"
 
 
-def rows(place: Place, sink: str, *columns: str) -> list[tuple[Any, ...]]:
-    """What a sink shows."""
+def _rows(place: Place, sink: str, *columns: str) -> Rows:
     table = pq.read_table(place.sink(sink), columns=list(columns))
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-def state(place: Place, part: str, uid: str) -> dict[int, dict[str, Any]]:
-    """Of an operator of a part at its newest commit, by key."""
+def _state(place: Place, part: str, uid: str) -> State:
+    """Of an operator at the newest commit of its part."""
     storage = storage_of(place, part)
     found = operator_state(storage, History(storage).load(), uid)
     return {key[0]: values for key, values in found.items()}

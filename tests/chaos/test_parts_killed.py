@@ -11,7 +11,7 @@ from holdfast.steps import Step
 from tests.chaos.apps import Place, Shape
 from tests.chaos.harness import Scenario
 from tests.chaos.nemesis import DRIVER_STEPS, Fault
-from tests.chaos.parts_checker import check, storage_of
+from tests.chaos.parts_checker import gather, judge, storage_of
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -30,8 +30,8 @@ def finish(scenario: Scenario) -> None:
     driver = scenario.start()
     code = driver.wait()
     assert code == 0, f"the last life failed with {code}: {driver.last_words()}{scenario.history.story()}"
-    codes = check(scenario.place, scenario.shape, scenario.shape.events, scenario.history.story())
-    assert codes["new"] == 0
+    wrong = judge(gather(scenario.place), scenario.shape, scenario.shape.events)
+    assert not wrong, f"{wrong}{scenario.history.story()}"
 
 
 def test_parts_that_are_killed_lose_and_double_nothing(tmp_path: Path) -> None:

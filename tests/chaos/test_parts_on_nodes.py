@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.errors import DefinitionError
 from tests.chaos.harness import show
-from tests.chaos.part_faults import TROUBLES, Kill, Trouble
+from tests.chaos.part_faults import TROUBLES, HandOver, Kill, Trouble
 from tests.chaos.part_nodes import NEW_APP, PartsCluster, seat_of
 from tests.chaos.parts_checker import PARTS
 
@@ -65,7 +65,9 @@ def in_short(trouble: Trouble) -> str:
 def chosen(cluster: PartsCluster, chance: random.Random, number: int) -> Trouble:
     """A fault of whichever node holds a random part, or of one that stands by."""
     part = chance.choice((*PARTS, None))
-    kind = chance.choice(TROUBLES)
+    kind = chance.choice(
+        TROUBLES if part is not None else [each for each in TROUBLES if each is not HandOver]
+    )
     victim = cluster.holder(part) if part is not None else chance.choice(cluster.idle())
     return kind(cluster, victim, part, number)
 
