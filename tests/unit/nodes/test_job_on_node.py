@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import holdfast as hf
+from holdfast.cluster.ranking import code_differences
 from holdfast.nodes.job_on_node import STANDING_BY, JobOnNode, jobs_on_node
 from holdfast.runtime.progress import Progress
 
@@ -38,3 +41,47 @@ def test_several_jobs_have_checkpoints_of_their_own() -> None:
 
     assert checkpoints("s3://b/shop", "counts") == ["s3://b/shop"]
     assert checkpoints("s3://b/shop/", "counts", "sums") == ["s3://b/shop/counts", "s3://b/shop/sums"]
+
+
+class Count(hf.KeyedFunction):
+    output = "n long"
+    n = hf.ValueState("long", default=0)
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def process(self, row: Any, ctx: Any) -> Iterator[Any]:
+        self.n.value += self.step
+        yield (self.n.value,)
+
+
+def parts(step: int = 1) -> dict[str, JobOnNode]:
+    """Three parts in a row, of which the middle one counts and has a passive standby."""
+    job = hf.Job("shop")
+    counting, last = job.part("counting", protection=hf.PassiveStandby()), job.part("last")
+    rows = job.source(hf.MemorySource([("a", 1)], schema="word string, n long"), uid="words")
+    counts = rows.into(counting, uid="in").key_by("word").process(Count(step), uid="counts")
+    counts.into(last).sink(hf.FileSink("out", format="json"), uid="out")
+    return jobs_on_node([job], "s3://b/shop", {})
+
+
+def test_the_parts_of_a_job_take_its_place_each_with_a_checkpoint_below() -> None:
+    found = parts()
+    assert {name: job.checkpoint for name, job in found.items()} == {
+        "shop.main": "s3://b/shop/parts/main",
+        "shop.counting": "s3://b/shop/parts/counting",
+        "shop.last": "s3://b/shop/parts/last",
+    }
+    assert [job.before for job in found.values()] == [(), ("shop.main",), ("shop.counting",)]
+
+
+def test_a_part_with_a_passive_standby_is_followed_whatever_the_node_is() -> None:
+    assert [job.standby("cold") for job in parts().values()] == ["cold", "hot", "cold"]
+    assert [job.standby("warm") for job in parts().values()] == ["warm", "hot", "warm"]
+
+
+def test_other_code_of_one_part_is_other_code_of_that_part_alone() -> None:
+    old, new = parts(), parts(step=2)
+    assert [name for name in old if old[name].code != new[name].code] == ["shop.counting"]
+    differences = code_differences(new["shop.counting"].code, old["shop.counting"].code)
+    assert differences == ["operator counts differs"]
