@@ -34,6 +34,13 @@ class Trouble:
         self.cluster.wait(self.has_lasted, f"{self} to have lasted long enough")
         self.end()
         self.ended = timeline.now()
+        if self.part is not None:
+            self.cluster.wait(self._committed_again, f"{self.part} to commit after {self}")
+
+    def _committed_again(self) -> bool:
+        """Whether the timeline shows it."""
+        samples, part = self.cluster.timeline.samples, self.part
+        return part is not None and bool(samples) and samples[-1].numbers[part] > self.before[part]
 
     def begin(self) -> None:
         raise NotImplementedError

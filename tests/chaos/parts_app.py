@@ -63,10 +63,10 @@ def finite(shape: Shape) -> hf.Source:
     return hf.MemorySource(events, schema=COLUMNS)
 
 
-def steady(shape: Shape, rows_per_second: float, total: int | None = None) -> hf.Source:
-    """The same events as they become due."""
+def steady(shape: Shape, rows_per_second: float) -> hf.Source:
+    """The same events as they become due, without end."""
     columns = {"key": f"id * 48271 % 2147483647 % {shape.keys}", "event": "id"}
-    return hf.GeneratorSource(columns, schema=COLUMNS, rows_per_second=rows_per_second, total=total)
+    return hf.GeneratorSource(columns, schema=COLUMNS, rows_per_second=rows_per_second)
 
 
 def diamond(
