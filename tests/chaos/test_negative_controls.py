@@ -82,7 +82,8 @@ def test_taking_what_the_tasks_of_a_cancelled_job_registered_is_found_out(
     (tmp_path / "cut").write_text(f"3 {LEDGER}")
     monkeypatch.setattr(runner, "run_operator", partial(doubles.register_result, str(tmp_path)))
     if choice == "tasks":
-        monkeypatch.setattr(runner, "_chosen", partial(_taken_as_registered, runner._chosen, tmp_path))
+        taken = partial(_taken_as_registered, runner.chosen_results, tmp_path)
+        monkeypatch.setattr(runner, "chosen_results", taken)
 
     def cancel() -> None:
         both = SMALL.shards
