@@ -35,3 +35,5 @@ class Habits:
     """At most for how many steps a machine rests between two lives."""
     nap_chance: float = 0.0
     """Of a long sleep of the leader of a part that reads channels, before a turn."""
+    lose_last_chance: float = 0.0
+    """Of the newest commit record of a part that no other reads being gone when a life begins."""

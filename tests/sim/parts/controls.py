@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.checkpoint.chain import commits, history
+from holdfast.checkpoint.chain import commits, history, retention
 from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.history import NewestCommit
 from holdfast.checkpoint.chain.terms import newest_ending
@@ -155,6 +155,9 @@ CONTROLS: dict[str, Control] = {
     ),
     "released-by-the-oldest-commit": Control(
         "can go back to", instead=((ChannelReading, "look", _released_by_the_oldest),), season="rewinds"
+    ),
+    "released-files-not-deleted": Control(
+        "is released and given up, but there", instead=((retention, "retire", lambda *given: []),)
     ),
     "room-without-what-is-kept": Control(
         "does not come to its end", instead=((Outlets, "_waiting", _with_what_is_kept),)

@@ -28,7 +28,6 @@ from holdfast.checkpoint.store.records import (
     CommitRecord,
     DeltaFile,
     JobRecord,
-    PinRecord,
     PlannedSlice,
     PlanRecord,
 )
@@ -91,7 +90,12 @@ class PartWorld(World):
     """Channel -> epoch -> its files, by the first commit of the epoch."""
     endings: list[tuple[int, int | None, int]] = field(default_factory=list)
     """When it had come to its end: from a step, to a step (None: still), with this commit as the last."""
+    newest: int = 0
+    """The newest commit when one was lost."""
+    unpinned: int = 0
+    """The newest commit when a pin was removed."""
     swept: CheckpointView | None = None
+    """After the newest commit that was followed by a sweep which nothing disturbed."""
 
     def create(self, name: str, data: bytes) -> Put:
         done = super().create(name, data)
@@ -104,7 +108,8 @@ class PartWorld(World):
         if name.startswith(names.DATA):
             for uid in self.job.shape.leaving(self.part):
                 self._check_unread(uid, name)
-        self.seen["end of a leader forgotten"] += name.startswith(names.ENDED)
+        if name.startswith(names.PINS):
+            self.unpinned = len(self.chain)
 
     def show(self, epoch: int, given: Any, input: str) -> None:
         """The sink's one atomic step: an epoch already shown is left alone."""
@@ -118,6 +123,14 @@ class PartWorld(World):
             raise Violation(f"the sink was given {given} of epoch {epoch}, which was never committed so")
         self.shown.append(given)
         self.mark = Mark(epoch, input)
+
+    def lose_newest(self) -> None:
+        """Only of a part that no other reads: what is in channels would be computed to other bytes. One after
+        the other, for what is let go of goes by the commit before the newest."""
+        self.newest = max(self.newest, len(self.chain))
+        told = self.chain and (self.chain[-1].barrier or self.chain[-1].ended)
+        if not told and len(self.chain) == self.newest and not self.job.shape.leaving(self.part):
+            super().lose_newest()
 
     def told_ended(self, uid: str, at: Position, since: int) -> None:
         """The part after a channel takes it for ended, after a look that began at step `since`."""
@@ -144,24 +157,21 @@ class PartWorld(World):
 
     def check_deleted(self) -> None:
         """At the end: what was released, and is given up, is gone."""
-        if self.swept is None:
-            return
+        if self.swept is None or self.objects["pins"] or self.swept.number <= self.unpinned:
+            return  # a pin was in the way of the last sweep
         kept = range(self.swept.given_up_below, len(self.chain) + 1)
-        needed = set().union(*(self.needs[number] for number in kept), *self._pinned_needs())
+        needed = set().union(*(self.needs[number] for number in kept))
         through = min(self.views[number].last_epoch for number in kept)
         for uid, epochs in self.sent.items():
             for epoch, files in epochs.items():
                 for file in files:
+                    self.seen["released file looked for"] += epoch <= through and file.object not in needed
                     if (
                         epoch <= through
                         and file.object not in needed
                         and file.object in self.objects_in("data/")
                     ):
                         raise Violation(f"{file.object} of channel {uid} is released and given up, but there")
-
-    def _pinned_needs(self) -> list[frozenset[str]]:
-        found = [unseal("pin", PinRecord, data, name) for name, data in self.objects["pins"].items()]
-        return [needs for pin in found for number, needs in self.needs.items() if number >= pin.commit]
 
     def _grow(self, record: CommitRecord, stored: str) -> None:
         super()._grow(record, stored)
@@ -171,6 +181,8 @@ class PartWorld(World):
             record.barrier > 0 and record.last_epoch < record.first_epoch
         )
         self._check_retained(record)
+        if self.job.is_calm and record.last_epoch >= record.first_epoch:
+            self.swept = view
         for uid, link in self.job.shape.leaving(self.part).items():
             channel = view.channels.get(uid)
             if channel is None:
@@ -340,6 +352,7 @@ class JobWorld:
         self.shape, self.interval, self.scheduler, self.chance = shape, interval, scheduler, chance
         self.complete: list[BarrierEndRecord] = []
         self.ghost_chance = 0.0
+        self.is_calm = False
         self.seen: Counter[str] = Counter()
         self.story: list[tuple[int, str, str, str]] = []
         shared: dict[str, Any] = {"seen": self.seen, "story": self.story, "job": self, **chances}
@@ -364,7 +377,7 @@ class JobWorld:
     def calm(self, scheduler: Scheduler) -> None:
         """Nothing fails any more, and what was on its way has arrived."""
         scheduler.steps = self.scheduler.steps
-        self.scheduler = scheduler
+        self.scheduler, self.is_calm = scheduler, True
         self.story.append((scheduler.steps, "", "the storm is over", ""))
         for world in self.worlds:
             world.scheduler = scheduler

@@ -79,6 +79,11 @@ class PartLeader(Leader):
 
     world: PartWorld
 
+    def _live(self, run: str) -> None:
+        if self.world.chance.random() < self.habits.lose_last_chance:
+            self.world.lose_newest()
+        super()._live(run)
+
     def _storage(self, run: str) -> PartStorage:
         return PartStorage(self.world, f"sim://{self.world.part}/{run}")
 

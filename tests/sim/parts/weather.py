@@ -178,6 +178,23 @@ def _ghosts(chance: random.Random) -> JobWeather:
     )  # fmt: skip
 
 
+def _losses(chance: random.Random) -> JobWeather:
+    """The last part loses its newest commit between lives, after the parts before have seen it."""
+    return JobWeather(
+        shape=_shape(chance, "pair", "chain", "diamond"),
+        leaders=(1, 1),
+        crash_chance=chance.choice((0.0, 0.003)),
+        habits=Habits(
+            retain=3,
+            manifest_every=chance.choice((1, 2, 4)),
+            lives=8,
+            epochs=chance.choice((8, 14)),
+            rows=8,
+            lose_last_chance=0.7,
+        ),
+    )
+
+
 SEASONS: dict[str, Callable[[random.Random], JobWeather]] = {
     "mixed": _mixed,
     "rewinds": _rewinds,
@@ -185,4 +202,5 @@ SEASONS: dict[str, Callable[[random.Random], JobWeather]] = {
     "ends": _ends,
     "sleepers": _sleepers,
     "ghosts": _ghosts,
+    "losses": _losses,
 }

@@ -40,7 +40,7 @@ class ChannelReading:
     def __init__(self, node: OutletNode, clock: Clock) -> None:
         self.uid, self.part = node.uid, node.channel.part.name
         self._history = History(open_storage(node.reader))
-        self._newest = NewestCommit(self._history, clock, LIST_SECONDS)
+        self._newest, self._clock = NewestCommit(self._history, clock, LIST_SECONDS), clock
         self._view = EMPTY
         self.position = Position()
         """Of its newest commit."""
@@ -49,17 +49,25 @@ class ChannelReading:
 
     def look(self) -> None:
         """Read its newest commits. What cannot be read now stays as it was, which is safe."""
-        with suppress(CorruptionError, ObjectMissing, StorageError):
+        with suppress(ObjectMissing, StorageError):
             if find_job(self._history.storage) is None or self._newest.is_still(self._view):
                 return
-            view = self._newest.load()
-            # Whatever becomes of the rest: a reader that has caught up is waited for no more.
-            self._view, self.position = view, self._position(view)
-            # Of all that it can go back to: one that is a rewind has read less than those before it.
-            kept = map(self._history.view_at, range(view.given_up_below, view.number + 1))
-            furthest_back = min(map(self._position, kept), default=Position())
-            self.released = max(self.released, furthest_back.epoch)
-            self._history.forget_below(view.given_up_below)
+            try:
+                self._read()
+            except CorruptionError:
+                # What was known may be of another copy than what is there now.
+                self._history = History(self._history.storage)
+                self._newest = NewestCommit(self._history, self._clock, LIST_SECONDS)
+
+    def _read(self) -> None:
+        view = self._newest.load()
+        # Whatever becomes of the rest: a reader that has caught up is waited for no more.
+        self._view, self.position = view, self._position(view)
+        # Of all that it can go back to: one that is a rewind has read less than those before it.
+        kept = map(self._history.view_at, range(view.given_up_below, view.number + 1))
+        furthest_back = min(map(self._position, kept), default=Position())
+        self.released = max(self.released, furthest_back.epoch)
+        self._history.forget_below(view.given_up_below)
 
     def seen(self) -> int:
         """The newest epoch that it has read anything of, or is going to by its plans."""

@@ -177,6 +177,24 @@ def test_a_reader_that_cannot_be_read_is_as_it_was(both: Both) -> None:
     assert waiting(producer).bytes == 1
 
 
+def test_a_reader_that_went_on_from_an_older_copy_is_seen_to_read(both: Both) -> None:
+    """Else the channel would be full for as long as this leader lives."""
+    producer, consumer = both
+    producer.commit([b"1"], [b"2"], [b"3"])
+    consumer.take(1)
+    consumer.commit()
+    consumer.take(1)
+    consumer.commit()
+    assert waiting(producer).epochs == 1
+    consumer.storage.delete([names.commit(consumer.view.number)])
+    consumer.open()
+    for _ in range(2):
+        consumer.take()
+        consumer.commit()
+    waiting(producer)
+    assert waiting(producer).epochs == 0
+
+
 def test_it_is_not_looked_at_all_the_time(both: Both) -> None:
     producer, consumer = both
     producer.commit([b"a"])
