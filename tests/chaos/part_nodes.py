@@ -6,6 +6,7 @@ nothing.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,8 @@ job = diamond(Place(Path({root!r})), source, number={number}(), protection=hf.{p
 NEW_APP = "new_app.py"
 """As app.py, with other code in part `numbered`."""
 LOOK_SECONDS = 0.2
+TIMELINES = Path(os.environ["HOLDFAST_TIMELINES"]) if "HOLDFAST_TIMELINES" in os.environ else None
+"""Where timelines are kept, if not with the rest of what a test leaves behind."""
 SMALL_SPARK = (
     "--master", "local[1]", "--conf", "spark.driver.memory=512m",
     # Lives are short: time spent on making code fast is time lost.
@@ -76,6 +79,7 @@ class PartsCluster(Cluster):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.timeline.close()
+        self.timeline.save(TIMELINES / f"{self.root.name}.txt" if TIMELINES else self.root / "timeline.txt")
         super().__exit__(kind, error, trace)
 
     def app(self, number: str = "Number") -> str:
@@ -234,7 +238,7 @@ class Timeline:
         return again.seconds - since, others
 
     def save(self, path: Path) -> None:
-        """One line a second: of each part the holder and the commits of that second; and what was done."""
+        """One line for each second: the holder and the commits of each part, and what was done."""
         lines, last = [], dict.fromkeys(PARTS, 0)
         for second in range(int(self.now()) + 1):
             within = [each for each in self.samples if second <= each.seconds < second + 1]

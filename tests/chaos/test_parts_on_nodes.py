@@ -93,26 +93,22 @@ def test_random_faults_of_nodes_end_as_a_run_without_them(
     with PartsCluster(tmp_path) as cluster:
         cluster.start_cold("a", "b", "c", "d", "e")
         cluster.wait_spread()
-        try:
-            for number in range(FAULTS):
-                cluster.wait(lambda: len(cluster.holders()) == len(PARTS), "every seat to be held")
-                cluster.wait_progress_of(*PARTS)
-                cluster.wait(lambda: bool(cluster.idle()), "a node that stands by")
-                trouble = chosen(cluster, chance, number) if number else first_of(cluster)
-                trouble.suffer()
-                line = in_short(trouble)
-                show(f"{trouble.began:6.0f} s  fault {number + 1} of {FAULTS}, seed {SEED}: {line}", capsys)
-                if number == 0:
-                    goes_on_without_numbered(trouble)
-            there = [node for node in cluster.nodes if node.running]
-            for node in there:
-                # One that came only now would take the end of the job for an order to try again.
-                cluster.wait_joined(node)
-            cluster.drain()
-            cluster.finish(*there)
-        finally:
-            cluster.timeline.save(tmp_path / "timeline.txt")
-            show(f"{cluster.timeline.now():6.0f} s  the timeline is in {tmp_path / 'timeline.txt'}", capsys)
+        for number in range(FAULTS):
+            cluster.wait(lambda: len(cluster.holders()) == len(PARTS), "every seat to be held")
+            cluster.wait_progress_of(*PARTS)
+            cluster.wait(lambda: bool(cluster.idle()), "a node that stands by")
+            trouble = chosen(cluster, chance, number) if number else first_of(cluster)
+            trouble.suffer()
+            line = in_short(trouble)
+            show(f"{trouble.began:6.0f} s  fault {number + 1} of {FAULTS}, seed {SEED}: {line}", capsys)
+            if number == 0:
+                goes_on_without_numbered(trouble)
+        there = [node for node in cluster.nodes if node.running]
+        for node in there:
+            # One that came only now would take the end of the job for an order to try again.
+            cluster.wait_joined(node)
+        cluster.drain()
+        cluster.finish(*there)
 
 
 @pytest.mark.heavy
@@ -148,6 +144,7 @@ def test_a_job_in_parts_is_upgraded_node_by_node(tmp_path: Path) -> None:
             terms = {part: cluster.term_of(part) for part in PARTS}
             parts = cluster.held_by(node)
             new += cluster.start_cold(f"new-{number}", app=NEW_APP, more=("--allow-other-code",))
+            cluster.timeline.note(f"{node.name} ({', '.join(parts)}) is to be replaced by {new[-1].name}")
             node.ask_to_end()
             cluster.wait(
                 lambda before=terms, moved=parts: all(cluster.term_of(p) > before[p] for p in moved),
@@ -162,6 +159,7 @@ def test_a_job_in_parts_is_upgraded_node_by_node(tmp_path: Path) -> None:
             assert all(old.running for old in leaving[number + 1 :]), cluster.told()
         assert all(old.told("diamond.numbered: LEFT TO NODES OF OTHER CODE") for old in leaving[1:])
         cluster.wait_progress_of(*PARTS)
+        cluster.timeline.note("drain")
         cluster.drain()
         cluster.judge(*new, new=True)
 
