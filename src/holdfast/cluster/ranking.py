@@ -42,6 +42,16 @@ class ClusterSeen:
     def held_by(self, node: str) -> list[str]:
         return sorted(job for job, seat in self.seats.items() if seat.holder and seat.holder.node == node)
 
+    def to_be_held_by(self, node: str) -> list[str]:
+        """What it holds once every hand-over that is under way is done."""
+        return sorted(job for job, seat in self.seats.items() if _next_holder(seat) == node)
+
+
+def _next_holder(seat: SeatSeen) -> str | None:
+    if seat.wish is not None:
+        return seat.wish.to or None
+    return seat.holder.node if seat.holder else None
+
 
 def is_free(seat: SeatSeen) -> bool:
     """Whether a node may take it."""
@@ -83,15 +93,20 @@ def to_give_away(seen: ClusterSeen, node: str) -> str | None:
     """The seat that this node should hand over so that all hold about as many; None: it holds none too many.
 
     Only the node that holds the most gives, and only to one that then still holds no more than it: so a seat
-    never comes back.
+    never comes back. What is being handed over counts for the node that it goes to: a node that takes long to
+    give a seat up, because it is still starting, gives no more away for that.
     """
-    held = {name: seen.held_by(name) for name in seen.nodes}
+    held = {name: seen.to_be_held_by(name) for name in seen.nodes}
     mine = held.get(node, [])
     if len(mine) < 2 or any((len(jobs), name) > (len(mine), node) for name, jobs in held.items()):
         return None
     for job in reversed(mine):
         takers = [name for name, each in seen.nodes.items() if is_able(each, job)]
-        if seen.seats[job].wish is None and any(len(held[name]) <= len(mine) - 2 for name in takers):
+        if (
+            job in seen.held_by(node)
+            and seen.seats[job].wish is None
+            and any(len(held[name]) <= len(mine) - 2 for name in takers)
+        ):
             return job
     return None
 
@@ -106,7 +121,7 @@ def _order(seen: ClusterSeen, job: str) -> Callable[[NodeRecord], _Order]:
         meant = seat.wish is not None and seat.wish.to == node.name
         kind = KINDS.index(node.standby) if node.standby in KINDS else len(KINDS)
         return (
-            job in node.unfit, not meant, node.name in gave, len(seen.held_by(node.name)), kind,
+            job in node.unfit, not meant, node.name in gave, len(seen.to_be_held_by(node.name)), kind,
             node.since_ms, node.name,
         )  # fmt: skip
 

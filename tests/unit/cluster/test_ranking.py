@@ -129,3 +129,18 @@ def test_a_job_is_hopeless_once_it_failed_on_every_node_that_has_it() -> None:
     assert hopeless(seen(a, b, counts=SeatSeen(holder=held("b"))), "counts") is None
     over = OverRecord(state="failed", node="a", at_ms=0)
     assert hopeless(seen(a, b, counts=SeatSeen(over=over)), "counts") is None
+
+
+def test_a_seat_that_is_being_handed_over_counts_for_the_node_that_it_goes_to() -> None:
+    wish = WishRecord(giver="a", to="b", by="me", at_ms=0)
+    seats = {
+        "counts": SeatSeen(holder=held("a")),
+        "means": SeatSeen(holder=held("a")),
+        "sums": SeatSeen(holder=held("a"), wish=wish),
+    }
+    nodes = [node(name, jobs=tuple(seats)) for name in "abc"]
+    two, three = seen(*nodes[:2], **seats), seen(*nodes, **seats)
+    assert to_give_away(two, "a") is None, "a gave one to b and holds one more than it"
+    assert to_give_away(three, "a") == "means"
+    assert heir(three, "means") == "c", "b gets one already"
+    assert to_give_away(three, "b") is None
