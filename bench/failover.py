@@ -38,7 +38,7 @@ from typing import Any
 from bench.recovery import ROWS, percentiles
 from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import FailoverRecord
+from holdfast.checkpoint.store.log_records import FailoverRecord
 from holdfast.nodes.zookeeper_server import TICK_MS, ZooKeeperServer, free_port
 from holdfast.storage.urls import open_storage
 

@@ -21,7 +21,8 @@ from holdfast.chaos.history import History as Story
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import CommitRecord, FailoverRecord
+from holdfast.checkpoint.store.log_records import FailoverRecord
+from holdfast.checkpoint.store.records import CommitRecord
 from holdfast.ids import CommitNumber
 from holdfast.nodes.zookeeper_server import ZooKeeperServer, free_port
 from holdfast.steps import Step

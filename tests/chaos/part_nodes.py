@@ -20,7 +20,7 @@ from holdfast.admin.cluster import visit
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import FailoverRecord
+from holdfast.checkpoint.store.log_records import FailoverRecord
 from holdfast.clock import SystemClock
 from holdfast.cluster.ranking import ClusterSeen
 from holdfast.cluster.zookeeper import ZooKeeperSettings

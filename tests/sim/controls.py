@@ -23,7 +23,13 @@ from holdfast.checkpoint.chain.shard_lines import Line
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, Head, fold
 from holdfast.checkpoint.store import names, write_once
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Parent, PinRecord, PlanRecord
+from holdfast.checkpoint.store.records import (
+    CommitRecord,
+    DeltaFile,
+    Parent,
+    PinRecord,
+    PlanRecord,
+)
 from holdfast.connectors.contract import Mark
 from holdfast.errors import FencedOut, UnknownOutcome
 from holdfast.ids import CommitNumber

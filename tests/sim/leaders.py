@@ -21,12 +21,7 @@ from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.chain.terms import claim, newest_term
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
-from holdfast.checkpoint.store.records import (
-    Extent,
-    JobRecord,
-    OperatorSchema,
-    PlanRecord,
-)
+from holdfast.checkpoint.store.records import Extent, JobRecord, OperatorSchema, PlanRecord
 from holdfast.connectors.contract import Mark, Slice, StagedPart
 from holdfast.errors import (
     CorruptionError,

@@ -14,7 +14,13 @@ from holdfast.checkpoint.chain.plans import input_of
 from holdfast.checkpoint.chain.shard_lines import Line, extended, lines_of, rebased
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import DeltaFile, Extent, PlanRecord, SnapshotFile, StagedFile
+from holdfast.checkpoint.store.records import (
+    DeltaFile,
+    Extent,
+    PlanRecord,
+    SnapshotFile,
+    StagedFile,
+)
 from holdfast.errors import RetryableError
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.outcome import EpochOutcome

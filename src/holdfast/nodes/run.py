@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast.checkpoint.log.incidents import record_failover
-from holdfast.checkpoint.store.records import FailoverRecord
+from holdfast.checkpoint.store.log_records import FailoverRecord
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,

@@ -22,7 +22,8 @@ from holdfast.checkpoint.chain.pins import release
 from holdfast.checkpoint.chain.terms import claim, record_ending
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.savepoints.take import PIN_PREFIX
-from holdfast.checkpoint.store.records import EndedRecord, SavepointRecord
+from holdfast.checkpoint.store.records import EndedRecord
+from holdfast.checkpoint.store.savepoint_records import SavepointRecord
 from holdfast.clock import Clock
 from holdfast.errors import (
     CorruptionError,

@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.store.records import SavepointRecord
+from holdfast.checkpoint.store.savepoint_records import SavepointRecord
 from holdfast.clock import SystemClock
 from holdfast.graph.job_graph import Graph
 from holdfast.runtime.control.run_flags import Wishes

@@ -18,7 +18,7 @@ from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.terms import EndedRecord, claim, record_ending
 from holdfast.checkpoint.log.incidents import record_failure
 from holdfast.checkpoint.log.requests import Requests, State, read_asked
-from holdfast.checkpoint.store.records import FailureRecord
+from holdfast.checkpoint.store.log_records import FailureRecord
 from holdfast.cli import control, main
 from holdfast.cli import status as status_command
 from holdfast.clock import SystemClock

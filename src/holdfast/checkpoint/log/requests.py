@@ -20,7 +20,8 @@ from enum import StrEnum
 
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import AnswerRecord, Json, RequestRecord
+from holdfast.checkpoint.store.log_records import AnswerRecord, RequestRecord
+from holdfast.checkpoint.store.records import Json
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.errors import CorruptionError, DefinitionError, ObjectMissing, RestoreError
 from holdfast.storage.contract import Storage

@@ -34,10 +34,9 @@ from holdfast.checkpoint.store.records import (
     DeltaFile,
     Json,
     Manifest,
-    SavepointRecord,
     SnapshotFile,
-    UnfinishedRecord,
 )
+from holdfast.checkpoint.store.savepoint_records import SavepointRecord, UnfinishedRecord
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.clock import Clock
 from holdfast.errors import DefinitionError, HoldfastError, RestoreError, UnknownOutcome

@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.checkpoint.chain.terms import newest_term
 from holdfast.checkpoint.log.requests import NOBODY, Open, Requests, State, Step
-from holdfast.checkpoint.store.records import RequestRecord
+from holdfast.checkpoint.store.log_records import RequestRecord
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, DefinitionError, HoldfastError, RestoreError, RetryableError
 from holdfast.runtime.control.verbs import (

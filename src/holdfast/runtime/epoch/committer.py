@@ -17,7 +17,12 @@ from msgspec.structs import replace
 from holdfast.checkpoint.chain.commits import Adopted
 from holdfast.checkpoint.chain.live_files import with_lists
 from holdfast.checkpoint.chain.view import CheckpointView, news
-from holdfast.checkpoint.store.records import CommitRecord, OperatorSchema, SnapshotFile, UncoordinatedShard
+from holdfast.checkpoint.store.records import (
+    CommitRecord,
+    OperatorSchema,
+    SnapshotFile,
+    UncoordinatedShard,
+)
 from holdfast.errors import HoldfastError
 from holdfast.graph.guarantees import Guarantee
 from holdfast.runtime.epoch.outcome import EpochOutcome

@@ -17,12 +17,7 @@ import pyarrow as pa
 
 from holdfast import errors
 from holdfast.checkpoint.chain.shard_lines import Lines
-from holdfast.checkpoint.store.records import (
-    PlannedWatermark,
-    PlanRecord,
-    SentFile,
-    StagedFile,
-)
+from holdfast.checkpoint.store.records import PlannedWatermark, PlanRecord, SentFile, StagedFile
 from holdfast.connectors.contract import (
     MALFORMED,
     SourceReader,

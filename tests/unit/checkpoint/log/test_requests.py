@@ -21,7 +21,7 @@ from holdfast.checkpoint.log.requests import (
 )
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import AnswerRecord, RequestRecord
+from holdfast.checkpoint.store.log_records import AnswerRecord, RequestRecord
 from holdfast.errors import CorruptionError, DefinitionError, RestoreError, UnknownOutcome
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
 from tests.unit.checkpoint.kept import MemoryStorage

@@ -18,7 +18,8 @@ from holdfast.checkpoint.savepoints.start_from import finish_claim, open_seeded,
 from holdfast.checkpoint.savepoints.stored_savepoint import find_claim, read_savepoint, verify_savepoint
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
-from holdfast.checkpoint.store.records import ClaimedRecord, PartitionTime, PlanRecord
+from holdfast.checkpoint.store.records import PartitionTime, PlanRecord
+from holdfast.checkpoint.store.savepoint_records import ClaimedRecord
 from holdfast.errors import CorruptionError, FencedOut, HoldfastError, RestoreError
 from holdfast.ids import CommitNumber, EpochId
 from holdfast.storage.contract import Put, Storage

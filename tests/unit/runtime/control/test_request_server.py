@@ -11,7 +11,7 @@ import pytest
 from holdfast.checkpoint.chain.terms import claim
 from holdfast.checkpoint.log.requests import EXPIRES_MS, KEPT_MS, Requests, State, ask, read_asked, take_back
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import AnswerRecord
+from holdfast.checkpoint.store.log_records import AnswerRecord
 from holdfast.errors import DefinitionError, FencedOut, RestoreError, StorageError
 from holdfast.runtime.control.request_server import IN_HAND_MAX, SWEEP_SECONDS, Control, plain_fields
 from holdfast.testing.clocks import ManualClock
