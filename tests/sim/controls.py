@@ -189,7 +189,7 @@ class _NumberedByEpoch(Chain):
         data = seal("commit", record)
         if write_once.write_once(self.storage, names.commit(number), data) != data or self._overtaken(number):
             return self._give_way(record.term, record.run)
-        return Committed(self._folded(view, record))
+        return Committed(self._folded(view, record), record)
 
     def rewind(self, head: Head, to: CommitNumber, *, term: int, run: str) -> Committed | Adopted:
         raise NotImplementedError

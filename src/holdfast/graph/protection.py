@@ -20,8 +20,38 @@ class PassiveStandby:
     takes over within about an epoch. A cluster with such a part needs hot standbys."""
 
 
-Protection = Rollback | PassiveStandby
-PROTECTIONS: tuple[type, ...] = (Rollback, PassiveStandby)
+@dataclass(frozen=True)
+class ActiveReplicas:
+    """`k + 1` nodes run the part together, without one that leads: each follows the plans of all and comes to
+    the same results, and the first to commit them is as good as any. When `k` of them die the others go on
+    as if nothing had happened; a node that stands by takes the empty place.
+
+    `vote`: nothing is committed before most members have come to the same results, so that one that is wrong
+    is outvoted; `k` is 2 or more then, and half of it may die. Functions must be deterministic in their rows.
+    """
+
+    k: int = 1
+    vote: bool = False
+
+    @property
+    def members(self) -> int:
+        return self.k + 1
+
+    @property
+    def mistake(self) -> tuple[str, str] | None:
+        """What is wrong with it, and the remedy; None: nothing is."""
+        k: object = self.k
+        if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k < MEMBERS_MAX:
+            return f"k={k!r} is not a number of replicas to lose", f"give one from 1 to {MEMBERS_MAX - 1}"
+        if self.vote and self.k < 2:
+            return "two members cannot outvote each other", "give k=2 or more, or leave out vote"
+        return None
+
+
+MEMBERS_MAX = 9
+"""How many members a set of replicas has at most."""
+Protection = Rollback | PassiveStandby | ActiveReplicas
+PROTECTIONS: tuple[type, ...] = (Rollback, PassiveStandby, ActiveReplicas)
 
 
 @dataclass(frozen=True)
@@ -47,6 +77,12 @@ _SURVIVAL: dict[type, Survival] = {
         gap="detection and about one epoch",
         survives="as many as there are standbys; then as Rollback",
         needs="sources that can be read again; a second node",
+    ),
+    ActiveReplicas: Survival(
+        costs="everything k times more: CPU, and bytes written",
+        gap="none: the other members go on",
+        survives="k at once, without being noticed (with votes: half of k); then as Rollback",
+        needs="k more nodes; functions that are deterministic in their rows; sinks that several may write to",
     ),
 }
 UNCOORDINATED = Survival(

@@ -11,6 +11,7 @@ from typing import Literal, TypedDict, TypeVar
 from holdfast.clock import duration_ms
 from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import Guarantee
+from holdfast.graph.protection import ActiveReplicas
 from holdfast.runtime.restart_strategy import ExponentialDelay, RestartStrategy
 from holdfast.state.local.backends import backend_named
 from holdfast.state.local.directories import default_working_dir
@@ -94,6 +95,10 @@ class RunSettings:
     """Of a job in parts, in seconds; 0: none by itself."""
     root: str = ""
     """Of a part: the checkpoint of the whole job. Empty: the job is not in parts."""
+    replicas: ActiveReplicas | None = None
+    """Of a part that several run together: how many, and whether they vote."""
+    seat: int = 1
+    """Which of them this run is, from 1 on."""
 
     @property
     def saves_state(self) -> bool:

@@ -20,6 +20,7 @@ from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import History, read_floor
 from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.checkpoint.chain.plans import Plans
+from holdfast.checkpoint.chain.replica_sets import outdated_members
 from holdfast.checkpoint.chain.terms import outdated_terms
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
@@ -153,7 +154,8 @@ class Retention:
         doomed = self._not_planned(doomed, needed.through_epoch)
         doomed += [
             entry.name
-            for entry in self._storage.list(names.PLANS)
+            for prefix in (names.PLANS, names.VOTES)
+            for entry in self._storage.list(prefix)
             if (names.number_of(entry.name) or 0) <= needed.through_epoch
         ]
         new_floor = self._raise_floor(oldest, head, floor)
@@ -260,7 +262,8 @@ class Retention:
             for entry in self._storage.list(prefix)
             if (names.number_of(entry.name) or floor + 1) <= floor
         ]
-        return old + outdated_terms(self._storage) + outdated_floors(self._storage)
+        old += outdated_terms(self._storage) + outdated_members(self._storage)
+        return old + outdated_floors(self._storage)
 
 
 def outdated_floors(storage: Storage) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as replace_record
 
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile
+from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, SnapshotFile
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import EMPTY_VERSION, NextDue, Version
 
@@ -94,6 +94,18 @@ def rebased(lines: Lines, snapshots: Iterable[SnapshotFile]) -> tuple[Lines, lis
             lines[key] = lines[key].rebased(file)
             used.append(file)
     return lines, used
+
+
+def as_committed(lines: Lines, record: CommitRecord) -> Lines:
+    """The lines with the files that a record names in place of others of the same versions: of what several
+    replicas wrote, these are kept."""
+    lines, shards = dict(lines), _by_range(lines)
+    for delta in record.deltas:
+        key = shards.get((delta.operator, *_range(delta)))
+        if key is not None:
+            kept = tuple(delta if own.version == delta.version else own for own in lines[key].deltas)
+            lines[key] = replace(lines[key], deltas=kept)
+    return rebased(lines, record.snapshots)[0]
 
 
 def _by_range(lines: Lines) -> dict[tuple[str, int, int], tuple[str, int]]:

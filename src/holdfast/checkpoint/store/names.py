@@ -14,6 +14,8 @@ PARTS = "parts/"
 BARRIERS = "barriers/"
 """These three are at the root of a job in parts, where no checkpoint is; each part has its own below."""
 TERMS = "terms/"
+MEMBERS = "members/"
+VOTES = "votes/"
 PLANS = "plans/"
 COMMITS = "commits/"
 MANIFESTS = "manifests/"
@@ -49,6 +51,22 @@ def barrier_end(number: int) -> str:
 
 def term(number: int) -> str:
     return f"{TERMS}{number:012d}"
+
+
+def members_of(term: int) -> str:
+    return f"{MEMBERS}{term:012d}/"
+
+
+def member(term: int, seat: int, number: int) -> str:
+    return f"{members_of(term)}{seat:03d}-{number:06d}"
+
+
+def votes_of(epoch: int) -> str:
+    return f"{VOTES}{epoch:012d}/"
+
+
+def vote(epoch: int, seat: int, commit: int) -> str:
+    return f"{votes_of(epoch)}{seat:03d}-{commit:012d}"
 
 
 def ended(term: int) -> str:

@@ -49,13 +49,42 @@ class LayoutRecord(Record, frozen=True, kw_only=True):
 
 
 class TermRecord(Record, frozen=True, kw_only=True):
-    """`terms/T`: who claimed to lead."""
+    """`terms/T`: who claimed to lead. Where `members` is not 0 it is a set of replicas that leads, under one
+    term and one run, and this was the first of them."""
 
     term: int
     run: str
     host: str
     pid: int
     claimed_ms: int
+    members: int = 0
+    """How many members the set has; 0: it is no set."""
+    vote: bool = False
+    """A commit needs the votes of most members."""
+    parallelism: int = 0
+    fingerprint: str = ""
+    """Of the code that the members run."""
+
+
+class MemberRecord(Record, frozen=True, kw_only=True):
+    """`members/T/SEAT-N`: who is the member of a set in a seat (the first is 1). The highest N counts."""
+
+    term: int
+    seat: int
+    process: str
+    host: str
+    pid: int
+    joined_ms: int
+
+
+class VoteRecord(Record, frozen=True, kw_only=True):
+    """`votes/EPOCH/SEAT-C`: what a member of a set has come to, and would commit as C."""
+
+    epoch: int
+    seat: int
+    commit: int
+    content: str
+    """Names the results of the epoch: equal results have equal names."""
 
 
 class EndedRecord(Record, frozen=True, kw_only=True):
@@ -394,6 +423,8 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     """
     barrier: int = 0
     """The barrier of the whole job that falls after `last_epoch`; 0: none does."""
+    seat: int = 0
+    """Which member of a set of replicas wrote it; 0: none did."""
 
 
 class Manifest(Record, frozen=True, kw_only=True):

@@ -22,6 +22,8 @@ class Wishes:
         """Whether commits may begin."""
         self.stopping = threading.Event()
         """End after the epoch in hand is committed."""
+        self.leaving = threading.Event()
+        """Of a member of a set of replicas: end, and leave the run to the others."""
         self.draining = threading.Event()
         """End when what the sources have at hand now is read."""
         self.ends: dict[str, Json] = {}

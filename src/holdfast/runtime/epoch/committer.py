@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.commits import Adopted
+from holdfast.checkpoint.chain.commits import Adopted, Committed
 from holdfast.checkpoint.chain.live_files import with_lists
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import (
@@ -65,6 +65,11 @@ class Committer:
         self._snapshots: list[SnapshotFile] = []
         self._snapshots_lock = threading.Lock()
         self._failed = self._unpublished = False
+        self._replica = context.replica
+        self._fellows: deque[CommitRecord] = deque()
+        self.has_lead = self._replica is None
+        """Whether the newest commit is this process's own. Of a set of replicas, the member whose commit it
+        was does what one alone has to do: the fastest is the one that has the time."""
         self.view = view
         self.keep_from: Callable[[CheckpointView], int | None] = lambda view: None
         """Asked before each commit, with the one before it: from which commit on none is given up. None: as
@@ -106,20 +111,27 @@ class Committer:
             return
         with self._ending_with_a_failure():
             self._permit.await_commit()
-            record = news(
-                self.view,
-                term=self._context.term,
-                run=self._context.run,
-                published_through=self._publishing.through,
-                rows_through=self._publishing.rows_through,
-                uncoordinated=tuple(shards),
-                channels=self._outlets.states(self.view.channels, since=self.view.last_epoch),
-                ended=ended,
-                barrier=barrier,
-            )
-            # Before the first epoch no commit says it, and whatever follows the chain goes by it.
-            self._append(replace(record, parallelism=self.view.parallelism or self._shards))
+            self._append(lambda: self._news(shards, ended, barrier))
             self._tell()
+
+    def _news(self, shards: list[UncoordinatedShard], ended: bool, barrier: int) -> CommitRecord | None:
+        """What there is to say without an epoch. None: another member of the set has said it."""
+        carried = any(place.number >= barrier for place in self.view.barriers)
+        if self._replica is not None and ((barrier and carried) or (ended and self.view.ended)):
+            return None
+        record = news(
+            self.view,
+            term=self._context.term,
+            run=self._context.run,
+            published_through=self._publishing.through,
+            rows_through=self._publishing.rows_through,
+            uncoordinated=tuple(shards),
+            channels=self._outlets.states(self.view.channels, since=self.view.last_epoch),
+            ended=ended,
+            barrier=barrier,
+        )
+        # Before the first epoch no commit says it, and whatever follows the chain goes by it.
+        return replace(record, parallelism=self.view.parallelism or self._shards)
 
     def add_snapshots(self, files: list[SnapshotFile]) -> None:
         """Name these snapshots in a coming commit record."""
@@ -160,11 +172,12 @@ class Committer:
             if self._guarantee is Guarantee.AT_LEAST_ONCE:
                 self._publish(outcomes, Recipients.REPEATING)
             self._permit.await_commit()
-            self._append(replace(self._record(outcomes), barrier=barrier))
+            self._append(lambda: replace(self._record(outcomes), barrier=barrier))
             if self._guarantee is not Guarantee.AT_MOST_ONCE:
                 self.publish(outcomes)
             self._tell()
-        self._retire()
+        if self.has_lead:
+            self._retire()
 
     @contextmanager
     def _ending_with_a_failure(self) -> Iterator[None]:
@@ -175,14 +188,49 @@ class Committer:
             self._failed = True
             raise
 
-    def _append(self, record: CommitRecord) -> None:
-        done = self._checkpoint.chain.commit(self.view, record, self.keep_from(self.view))
-        if isinstance(done, Adopted):
-            raise AdoptedOther(
-                f"commit {done.view.number} of term {done.view.term} came first; going on from it"
-            )
-        self.view = done.view
+    def _append(self, drafted: Callable[[], CommitRecord | None]) -> None:
+        """Commit what is drafted for the view as it is then. `drafted`: None: there is nothing more to
+        commit."""
+        while True:
+            record = drafted()
+            if record is None:
+                return
+            if self._replica is not None:
+                record = replace(record, seat=self._replica.seat)
+                self._replica.vote(record, self.view, lambda: self._failed)
+            done = self._checkpoint.chain.commit(self.view, record, self.keep_from(self.view))
+            if isinstance(done, Adopted):
+                raise self._adopted(done)
+            self._go_on_from(done.view)
+            self._take(done.record)
+            if isinstance(done, Committed):
+                return
+
+    def _take(self, record: CommitRecord) -> None:
+        """A record counts: ours, or one of another member of the set with the same content."""
+        self.has_lead = self._replica is None or record.seat == self._replica.seat
+        if self.has_lead:
+            self._operators = None
+            with self._snapshots_lock:
+                self._snapshots = [file for file in self._snapshots if file not in record.snapshots]
+        else:
+            self._fellows.append(record)
         self._permit.satisfied()
+
+    def _go_on_from(self, view: CheckpointView) -> None:
+        self.view = view
+        if self._replica is not None:
+            self._publishing.learn(view.published_through, view.rows_through)
+
+    def _adopted(self, done: Adopted) -> AdoptedOther:
+        other = f"commit {done.view.number} of term {done.view.term} came first; going on from it"
+        if self._replica is not None and done.differences:
+            other = self._replica.diverged(done)
+        return AdoptedOther(other)
+
+    def taken_fellows(self) -> list[CommitRecord]:
+        """The records of other members of the set that counted since this was last asked."""
+        return [self._fellows.popleft() for _ in range(len(self._fellows))]
 
     def _tell(self) -> None:
         self._context.monitor.update(
@@ -233,8 +281,6 @@ class Committer:
                     notes[uid] = (*notes.get(uid, ()), *part.notes)
         with self._snapshots_lock:
             ready = [file for file in self._snapshots if file.version.epoch <= last.epoch]
-            self._snapshots = [file for file in self._snapshots if file not in ready]
-        operators, self._operators = self._operators, None
         lists = with_lists({}, [file for outcome in outcomes for file in outcome.lists.files])
         return CommitRecord(
             term=self._context.term,
@@ -254,7 +300,7 @@ class Committer:
             rows=sum(outcome.rows for outcome in outcomes),
             published_through=self._publishing.through,
             rows_through=self._publishing.rows_through,
-            operators=operators,
+            operators=self._operators,
             lists=tuple(file for files in lists.values() for file in files),
             own_keys=tuple(shard for outcome in outcomes for shard in outcome.uncoordinated_shards),
             event_times=outcomes[-1].event_times,

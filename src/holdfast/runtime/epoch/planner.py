@@ -8,11 +8,12 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.plans import PlanTaken, place_of
+from holdfast.checkpoint.chain.plans import PlanTaken, may_follow, place_of
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord, TableCopy
 from holdfast.connectors.contract import (
     EndingReader,
+    FollowingReader,
     PartitionedReader,
     PartitionedSource,
     Slice,
@@ -21,8 +22,9 @@ from holdfast.connectors.contract import (
     Waiting,
     WaitingReader,
 )
-from holdfast.errors import FencedOut, RestoreError
+from holdfast.errors import DefinitionError, FencedOut, RestoreError
 from holdfast.ids import EpochId
+from holdfast.runtime.epoch.epoch_frames import slice_of
 from holdfast.runtime.epoch.lookups import Tables
 from holdfast.runtime.epoch.plan_clock import PlanClock
 from holdfast.runtime.epoch.recorded_plans import PlanShape, Recorded
@@ -103,12 +105,19 @@ class Planner:
             if recorded is not None and recorded.obstacle is None:
                 plan = recorded.plan
                 break
+            fellow = self._fellow_plan(recorded)
+            if fellow is not None:
+                plan = fellow
+                break
             drafted = draft() if recorded is None else self._drafted_again(recorded.plan, parent)
             if drafted is None:
                 return None
             written = self._plans.write(replace(drafted, combined=combined))
             plan = written.plan
             if not isinstance(written, PlanTaken):
+                break
+            if self._is_of_fellow(plan):
+                self._follow(plan)
                 break
             if plan.term > self._context.term:
                 raise FencedOut(self._context.term, plan.term, f"plan {plan.epoch}/{plan.attempt} is its")
@@ -125,6 +134,42 @@ class Planner:
         self.tables.planned(plan)
         self.positions.update({uid: part.end for uid, part in plan.slices.items()})
         return plan
+
+    def _fellow_plan(self, recorded: Recorded | None) -> PlanRecord | None:
+        """The plan of the next epoch that another member of our set of replicas has written. None: there is
+        none, or it is the one that has to be planned again."""
+        if self._context.replica is None:
+            return None
+        plan = self._plans.newest(EpochId(self.epoch + 1))
+        if plan is None or not self._is_of_fellow(plan):
+            return None
+        if recorded is not None and plan.attempt <= recorded.plan.attempt:
+            return None
+        self._follow(plan)
+        return plan
+
+    def _is_of_fellow(self, plan: PlanRecord) -> bool:
+        return self._context.replica is not None and plan.run == self._context.run
+
+    def _follow(self, plan: PlanRecord) -> None:
+        """Read on after the slices that another member has planned, whatever was drafted here. AdoptedOther:
+        they do not follow what was read here, so that this member is not where the others are."""
+        obstacle = may_follow(
+            plan, start_positions=self.positions, fingerprint=self._shape.fingerprint,
+            parallelism=self._shape.parallelism,
+        )  # fmt: skip
+        if obstacle is not None:
+            raise AdoptedOther(f"plan {plan.epoch}/{plan.attempt} of another member: {obstacle}; reading on")
+        for uid, part in plan.slices.items():
+            reader = self.readers[uid]
+            if isinstance(reader, FollowingReader):
+                reader.follow(slice_of(part))
+            elif part.notes or part.replaces_notes:
+                raise DefinitionError(
+                    f"source {uid!r} remembers what it has read, and its reader cannot follow what another "
+                    "member of a set of replicas has planned; give it `follow`, or read it in a part of its "
+                    "own that has another protection"
+                )
 
     def end_here(self, fixed: dict[str, Json]) -> None:
         """Plan what is there now, and nothing that comes later. `fixed`: ends that were fixed before, by

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import partial
 
@@ -146,10 +146,22 @@ class Publishing:
                 with _named(uid, epoch, self._storage_url):
                     publisher.publish(epoch, parts)
                 with self._lock:
-                    self.through = {**self.through, uid: epoch}
+                    # Of a set of replicas another member may be further by now.
+                    self.through = {**self.through, uid: max(epoch, self.through[uid])}
                     if any(file.rows for file in files):
-                        self.rows_through = {**self.rows_through, uid: epoch}
+                        self.rows_through = {
+                            **self.rows_through,
+                            uid: max(epoch, self.rows_through.get(uid, 0)),
+                        }
                 reached(Step.SINK_PUBLISHED)
+
+    def learn(self, through: Mapping[str, int], rows_through: Mapping[str, int]) -> None:
+        """Another process has shown these epochs, in the same sinks."""
+        with self._lock:
+            self.through = {uid: max(epoch, through.get(uid, 0)) for uid, epoch in self.through.items()}
+            self.rows_through = {
+                uid: max(epoch, rows_through.get(uid, 0)) for uid, epoch in self.rows_through.items()
+            }
 
     def close(self) -> None:
         """Close every sink; raises the last failure after all were tried."""

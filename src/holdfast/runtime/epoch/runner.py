@@ -32,6 +32,7 @@ from holdfast.graph.job_graph import (
     ConnectNode,
     OperatorNode,
     OutputNode,
+    StreamNode,
     UnkeyedNode,
 )
 from holdfast.runtime.epoch.combining import combined
@@ -46,6 +47,7 @@ from holdfast.runtime.placement import Placement, shard_expression
 from holdfast.runtime.spark_failures import explained
 from holdfast.runtime.spark_session import describe_jobs
 from holdfast.state.encoding.keys import GROUP_COLUMN
+from holdfast.state.encoding.routing import quoted
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
 from holdfast.tasks.keyed import run_operator, run_operator_grouped, run_stage
@@ -95,6 +97,8 @@ class EpochRunner:
     saves_state: bool
     run_name: str
     term: int = 0
+    replicated: bool = False
+    """Others run the same epochs: all are to come to the same bytes."""
     sent_through: Mapping[str, int] = field(default_factory=dict)
     """Channel uid -> the newest epoch that was in it when this run began: it stays as it is."""
     _proved_empty: set[str] = field(default_factory=set, init=False)
@@ -168,7 +172,8 @@ class EpochRunner:
             return []
         if not isinstance(node, OperatorNode):
             body = partial(run_stage, StageTask(self._work(plan), stage.stream))
-            return chosen_results(lambda: frames.computed(node).mapInArrow(body, RESULT_SCHEMA), what)
+            rows = partial(self._in_place, node, frames, plan.parallelism)
+            return chosen_results(lambda: rows().mapInArrow(body, RESULT_SCHEMA), what)
         shards = plan.parallelism
         if isinstance(node, BroadcastNode):
             if frames.surely_empty(node.parent):
@@ -186,6 +191,19 @@ class EpochRunner:
                 keyed = replace(keyed, partials=None)
             job = partial(self._operator_job, node, keyed, shards)
         return self._one_per_shard(stage, job, lambda: frames.input(node), shards, what)
+
+    def _in_place(self, node: StreamNode, frames: EpochFrames, shards: int) -> DataFrame:
+        """The rows of a stream; of a replicated part each in the same place for all that run the epoch,
+        whatever cores they have."""
+        from pyspark.sql.functions import expr
+
+        frame = frames.computed(node)
+        if not self.replicated:
+            return frame
+        columns = ", ".join(map(quoted, frame.columns))
+        # Spark hashes no maps.
+        hashed = f"to_json(struct({columns}))" if "map<" in frame.schema.simpleString() else columns
+        return frame.repartitionById(shards, expr(f"cast(pmod(xxhash64({hashed}), {shards}) as int)"))
 
     def _combined(
         self, stage: Stage, node: OperatorNode, task: KeyedTask, frames: EpochFrames, what: str
@@ -225,7 +243,9 @@ class EpochRunner:
         return results
 
     def _work(self, plan: PlanRecord) -> EpochWork:
-        return EpochWork(self.workspace, plan.epoch, plan.attempt, self.run_name, plan.clock_ms)
+        return EpochWork(
+            self.workspace, plan.epoch, plan.attempt, self.run_name, plan.clock_ms, self.replicated
+        )
 
     def _unkeyed_task(self, stage: Stage, node: UnkeyedNode, start: EpochStart) -> UnkeyedTask:
         return UnkeyedTask(

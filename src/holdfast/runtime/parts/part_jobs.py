@@ -17,6 +17,7 @@ from holdfast.errors import DefinitionError, RestoreError
 from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.job_graph import ChannelNode, Graph
 from holdfast.graph.parts import PartGraph, homes_of, split
+from holdfast.graph.protection import ActiveReplicas
 from holdfast.graph.validate import check, check_sources
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import NOTHING, Prepared
@@ -34,11 +35,13 @@ class PartJob:
     """A part of a job, as whatever runs jobs takes it. `name`: of job and part; `part`: of the part alone;
     `before`: the names of those that it reads from."""
 
-    def __init__(self, part: PartGraph, root: str) -> None:
+    def __init__(self, part: PartGraph, root: str, seat: int = 1) -> None:
+        """`seat`: of a part that several run together, which of them."""
+        self.seat = seat
         self.name, self.part = part.graph.name, part.name
         self.before = tuple(part.graph.name.removesuffix(part.name) + name for name in part.before)
         self.checkpoint, self._root = place_of_part(root, part.name), root
-        self.protection = part.protection
+        self.alone, self.protection = part, part.protection
         self._graph = part.graph
 
     def graph(self) -> Graph:
@@ -55,7 +58,10 @@ class PartJob:
         prepared: Prepared = NOTHING,
     ) -> JobHandle:
         """Run the part in a thread. Assumes a job that was checked."""
-        settings = replace(check_settings(checkpoint, options), root=self._root)
+        replicas = self.protection if isinstance(self.protection, ActiveReplicas) else None
+        settings = replace(
+            check_settings(checkpoint, options), root=self._root, replicas=replicas, seat=self.seat
+        )
         if settings.from_savepoint is not None:
             own = place_of_part(settings.from_savepoint, self.part)
             settings = replace(settings, from_savepoint=own)

@@ -165,8 +165,10 @@ def test_a_snapshot_is_named_in_one_commit_and_not_before_its_version_is_committ
         backend="lmdb",
     )
     work.add_snapshots([file])
-    named = [work._record([outcome(epoch)]).snapshots for epoch in (1, 2, 3)]
-    work.close(wait=False)
+    for epoch in (1, 2, 3):
+        work.submit([outcome(epoch)])
+    work.close(wait=True)
+    named = [Chain(LocalStorage(tmp_path)).record(number).snapshots for number in (1, 2, 3)]
     assert named == [(), (file,), ()]
 
 

@@ -1,0 +1,138 @@
+"""This process as a member of a set of replicas: how it joins, votes, and learns that it is one no more.
+
+    join the set, or found it -> ( follow the plans of all, commit what all come to )* -> leave
+
+Always true: members are equals, and none waits for another, unless they vote.
+Never here: plans (see epoch.planner), commits (see epoch.committer), seats of a cluster (see nodes).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.checkpoint.chain.commits import Adopted
+from holdfast.checkpoint.chain.fellows import digest_of
+from holdfast.checkpoint.chain.replica_sets import Joined, join_set
+from holdfast.checkpoint.chain.terms import ending_of
+from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.chain.votes import cast, majority, votes_for
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import CommitRecord, MemberRecord, TermRecord, VoteRecord
+from holdfast.clock import Clock
+from holdfast.errors import FencedOut, RetryableError
+from holdfast.graph.protection import ActiveReplicas
+from holdfast.runtime.progress import Monitor
+from holdfast.storage.contract import Storage
+
+LOOK_SECONDS = 0.02
+SAY_SECONDS = 5.0
+"""How long a member waits for votes before it says so."""
+STOP_SECONDS = 10.0
+"""How long a member that is told to stop waits for votes."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One member of one set."""
+
+    joined: Joined
+    storage: Storage
+    clock: Clock
+    monitor: Monitor
+    is_stopping: Callable[[], bool]
+
+    @property
+    def seat(self) -> int:
+        return self.joined.member.seat
+
+    @property
+    def set(self) -> TermRecord:
+        return self.joined.set
+
+    def refuse_if_replaced(self) -> None:
+        """FencedOut: another process has this member's seat."""
+        if self.joined.is_replaced(self.storage):
+            term = self.set.term
+            raise FencedOut(term, term, f"another process is member {self.seat} of the set now")
+
+    def set_has_ended(self) -> bool:
+        """Whether a member has ended the run of all."""
+        return ending_of(self.storage, self.set.term) is not None
+
+    def vote(self, record: CommitRecord, view: CheckpointView, given_up: Callable[[], bool]) -> None:
+        """Return when a majority of the set has come to what `record` says, which is to follow `view`; at
+        once where members do not vote, and for what covers no epoch. `given_up`: nothing is to be committed
+        any more.
+
+        Where the majority has come to something else this one waits with it: another member commits that.
+        """
+        if not self.set.vote or not record.attempts:
+            return
+        content, epoch = digest_of(record), record.last_epoch
+        cast(self.storage, VoteRecord(epoch=epoch, seat=self.seat, commit=view.number + 1, content=content))
+        began, said = self.clock.monotonic(), False
+        while True:
+            votes = votes_for(self.storage, epoch)
+            chosen = majority(votes, self.set.members)
+            if chosen == content or self._is_committed(view):
+                return
+            waited = self.clock.monotonic() - began
+            if given_up() or (self.is_stopping() and waited >= STOP_SECONDS):
+                raise RetryableError(
+                    f"epoch {epoch} has the votes of members {sorted(votes)} of {self.set.members}, and no "
+                    "majority; nothing of it was committed"
+                )
+            if waited >= SAY_SECONDS and not said:
+                said = True
+                self.monitor.say(self._waiting(epoch, votes, chosen))
+            self.clock.sleep(LOOK_SECONDS)
+
+    def diverged(self, done: Adopted) -> str:
+        """Say, and count, that this member has come to other results than those which were committed."""
+        told, other = self.monitor.progress.divergences, done.view
+        self.monitor.update(divergences=told + 1)
+        return (
+            f"DIVERGENCE in epoch {other.last_epoch}: member {self.seat} (this process) has come to other "
+            f"results than commit {other.number}, by another member, in {'; '.join(done.differences)}. The "
+            "committed ones count; which of the two is wrong is not known without a vote"
+            if not self.set.vote
+            else f"OUTVOTED in epoch {other.last_epoch}: member {self.seat} (this process) has come to other "
+            f"results than most in {'; '.join(done.differences)}. It goes on from theirs"
+        )
+
+    def _is_committed(self, view: CheckpointView) -> bool:
+        """Whether the set has gone on: then the vote is over."""
+        return self.storage.size(names.commit(view.number + 1)) is not None
+
+    def _waiting(self, epoch: int, votes: dict[int, str], chosen: str | None) -> str:
+        if chosen is not None:
+            return f"OUTVOTED in epoch {epoch}: most members have come to other results; waiting for theirs"
+        return (
+            f"WAITING FOR VOTES: epoch {epoch} has those of members {', '.join(map(str, sorted(votes)))} of "
+            f"{self.set.members}; it is committed when most agree"
+        )
+
+
+def join(
+    storage: Storage,
+    protection: ActiveReplicas,
+    seat: int,
+    process: str,
+    fingerprint: str,
+    shards: int,
+    clock: Clock,
+    *,
+    founding: bool = False,
+) -> Joined:
+    """Be a member of the set that leads, or found it. `shards`: for a new set. `founding`: a set with
+    another number of shards gives way to this one."""
+    host, pid, now_ms = socket.gethostname(), os.getpid(), clock.now_ms()
+    wanted = TermRecord(
+        term=0, run=process, host=host, pid=pid, claimed_ms=now_ms, members=protection.k + 1,
+        vote=protection.vote, parallelism=shards, fingerprint=fingerprint,
+    )  # fmt: skip
+    member = MemberRecord(term=0, seat=seat, process=process, host=host, pid=pid, joined_ms=now_ms)
+    return join_set(storage, wanted, member, other_shards=not founding)

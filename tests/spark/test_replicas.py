@@ -1,0 +1,115 @@
+"""Active replicas on a real Spark: members in one process, each with its own working state."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.replica_sets import members_of
+from holdfast.checkpoint.chain.terms import newest_term
+from holdfast.checkpoint.store.records import CommitRecord
+from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.driver import Prepared
+from holdfast.runtime.job_handle import JobHandle
+from holdfast.runtime.parts.part_jobs import PartJob, checked_parts, enter_checkpoint
+from holdfast.runtime.settings import check_settings
+from holdfast.storage.urls import open_storage
+
+DEADLINE_SECONDS = 120
+KEYS = 50
+ROWS = 6_000
+OPTIONS: Any = {"until": "exhausted", "parallelism": 2, "max_rows_per_epoch": 300}
+
+
+class Number(hf.KeyedFunction):
+    """Numbers the rows of a key."""
+
+    output = "key long, value double, n long"
+    n = hf.ValueState("long", default=0)
+    sum = hf.ValueState("double", default=0.0)
+
+    def process(self, row: Any, ctx: Any) -> Iterator[Any]:
+        self.n.value += 1
+        self.sum.value += row.value
+        yield row.key, self.sum.value, self.n.value
+
+
+def counted(out: Path, protection: hf.ActiveReplicas, function: hf.KeyedFunction | None = None) -> hf.Job:
+    job = hf.Job("replicated")
+    part = job.part("counted", protection=protection)
+    rows = hf.MemorySource([(n % KEYS, n / 7) for n in range(ROWS)], schema="key long, value double")
+    stream = job.source(rows, uid="rows", part=part)
+    numbers = stream.key_by("key", order_by="value").process(function or Number(), uid="number")
+    numbers.sink(hf.FileSink(out, format="parquet"), uid="out")
+    return job
+
+
+class Member:
+    """A member of the set, as a node would run it."""
+
+    def __init__(self, job: hf.Job, checkpoint: Path, seat: int, spark: SparkSession) -> None:
+        self.said: list[str] = []
+        self.wishes = Wishes()
+        options: Any = {**OPTIONS, "working_dir": str(checkpoint.parent / "work")}
+        (part,) = checked_parts(job.graph(), str(checkpoint), options)
+        enter_checkpoint(job.graph(), check_settings(checkpoint, options))
+        member = PartJob(part.alone, str(checkpoint), seat)
+        self.handle: JobHandle = member.start_as(
+            self.wishes, member.checkpoint, spark, None, self.said.append, options,
+            Prepared(owner=f"member-{seat}"),
+        )  # fmt: skip
+
+    @property
+    def commit(self) -> int:
+        return self.handle.status().commit
+
+
+def shown(out: Path) -> Counter[tuple[Any, ...]]:
+    table = pq.read_table(out)
+    return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def expected() -> Counter[tuple[Any, ...]]:
+    found: Counter[tuple[Any, ...]] = Counter()
+    sums: dict[int, tuple[float, int]] = {}
+    for n in range(ROWS):
+        total, count = sums.get(n % KEYS, (0.0, 0))
+        sums[n % KEYS] = total, count = total + n / 7, count + 1
+        found[n % KEYS, total, count] += 1
+    return found
+
+
+def records(checkpoint: Path) -> list[CommitRecord]:
+    history = History(open_storage(str(checkpoint / "parts" / "counted")))
+    return [history.record(number) for number in history.numbers()]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.05)
+
+
+def test_two_members_come_to_one_result_and_each_commits_some(tmp_path: Path, spark: SparkSession) -> None:
+    out, checkpoint = tmp_path / "out", tmp_path / "ck"
+    job = counted(out, hf.ActiveReplicas(k=1))
+    members = [Member(job, checkpoint, seat, spark) for seat in (1, 2)]
+    for member in members:
+        member.handle.wait(DEADLINE_SECONDS)
+    assert shown(out) == expected()
+    assert not [text for member in members for text in member.said if "DIVERGENCE" in text]
+    assert {record.seat for record in records(checkpoint)} <= {1, 2}
+    storage = open_storage(str(checkpoint / "parts" / "counted"))
+    leader = newest_term(storage)
+    assert leader is not None
+    assert (leader.term, sorted(members_of(storage, leader.term))) == (1, [1, 2])
