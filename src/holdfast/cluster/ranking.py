@@ -15,6 +15,8 @@ from holdfast.cluster.node_records import HolderRecord, NodeRecord, OverRecord, 
 
 STEP_SECONDS = 0.4
 """How much longer each next node waits before it takes a free seat."""
+_SEAT_MARK = "~"
+"""No job has it in its name."""
 _Order = tuple[bool, bool, bool, int, int, int, str]
 KINDS = ("hot", "warm", "cold")
 """Kinds of standby, the readiest first."""
@@ -42,9 +44,23 @@ class ClusterSeen:
     def held_by(self, node: str) -> list[str]:
         return sorted(job for job, seat in self.seats.items() if seat.holder and seat.holder.node == node)
 
+    def holds_fellow(self, node: str, job: str) -> bool:
+        """Whether a node holds, or is to hold, another seat of the same replicas."""
+        return any(each != job and part_of(each) == part_of(job) for each in self.to_be_held_by(node))
+
     def to_be_held_by(self, node: str) -> list[str]:
         """What it holds once every hand-over that is under way is done."""
         return sorted(job for job, seat in self.seats.items() if _next_holder(seat) == node)
+
+
+def seat_name(job: str, seat: int) -> str:
+    """The seats of a part that several nodes run together: the first has the part's name."""
+    return job if seat == 1 else f"{job}{_SEAT_MARK}{seat}"
+
+
+def part_of(name: str) -> str:
+    """What the seat of some name is of."""
+    return name.partition(_SEAT_MARK)[0]
 
 
 def _next_holder(seat: SeatSeen) -> str | None:
@@ -77,7 +93,8 @@ def rank(seen: ClusterSeen, job: str, node: str) -> int:
     First the node that it was meant for; then the one that holds fewest, then the readiest, then the one that
     has been there longest; after them the one that gave it up, and last those on which it failed.
     """
-    having = [each for each in seen.nodes.values() if job in each.code]
+    others = [name for name in seen.nodes if name == node or not seen.holds_fellow(name, job)]
+    having = [seen.nodes[name] for name in others if job in seen.nodes[name].code]
     return sorted(having, key=_order(seen, job)).index(seen.nodes[node])
 
 
@@ -85,7 +102,11 @@ def heir(seen: ClusterSeen, job: str) -> str | None:
     """Which node would take the seat if its holder gave it up; None: no other could."""
     holder = seen.seats[job].holder
     giver = holder.node if holder else None
-    others = [node for node in seen.nodes.values() if is_able(node, job) and node.name != giver]
+    others = [
+        node
+        for node in seen.nodes.values()
+        if is_able(node, job) and node.name != giver and not seen.holds_fellow(node.name, job)
+    ]
     return min(others, key=_order(seen, job)).name if others else None
 
 
@@ -101,7 +122,11 @@ def to_give_away(seen: ClusterSeen, node: str) -> str | None:
     if len(mine) < 2 or any((len(jobs), name) > (len(mine), node) for name, jobs in held.items()):
         return None
     for job in reversed(mine):
-        takers = [name for name, each in seen.nodes.items() if is_able(each, job)]
+        takers = [
+            name
+            for name, each in seen.nodes.items()
+            if is_able(each, job) and not seen.holds_fellow(name, job)
+        ]
         if (
             job in seen.held_by(node)
             and seen.seats[job].wish is None

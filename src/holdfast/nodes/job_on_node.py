@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.cluster.node_records import Unfit, checked_name
+from holdfast.cluster.ranking import seat_name
 from holdfast.graph.fingerprint import fingerprint_parts
 from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.parts import is_in_parts
@@ -32,7 +33,9 @@ class JobOnNode:
     """A job, or a part of one. Safe to use from several threads."""
 
     def __init__(self, job: Job | PartJob, checkpoint: str, options: RunOptions) -> None:
-        self.name = checked_name("job", job.name)
+        self.seat = job.seat if isinstance(job, PartJob) else 1
+        """Of a part that several nodes run together: which of them this would be."""
+        self.name = seat_name(checked_name("job", job.name), self.seat)
         self.job, self.checkpoint, self.options = job, checkpoint, options
         self.code = fingerprint_parts(job.graph())
         self.before = job.before if isinstance(job, PartJob) else ()
@@ -129,7 +132,11 @@ def jobs_on_node(jobs: Sequence[Job], checkpoint: str, options: RunOptions) -> d
     for job, place in places_of(jobs, checkpoint):
         graph = job.graph()
         if is_in_parts(graph):
-            found += [JobOnNode(part, part.checkpoint, options) for part in part_jobs(graph, place)]
+            found += [
+                JobOnNode(part.in_seat(seat), part.checkpoint, options)
+                for part in part_jobs(graph, place)
+                for seat in part.seats
+            ]
         else:
             found.append(JobOnNode(job, place, options))
     return {job.name: job for job in found}

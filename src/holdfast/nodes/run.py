@@ -126,11 +126,13 @@ class Run:
     def finish(self) -> None:
         """End after the epoch in hand is committed."""
         self.asked_to_end = True
+        self._wishes.leaving.set()
         self._wishes.stopping.set()
 
     def revoke(self, why: str) -> None:
         """End now: nothing more may be committed."""
         self.asked_to_end = True
+        self._wishes.leaving.set()
         self.permit.revoke(why)
         self._wishes.stopping.set()
 

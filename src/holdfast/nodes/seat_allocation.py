@@ -166,6 +166,9 @@ class SeatKeeper:
         here = self._seen.nodes.get(self._registration.name)
         if seat.job.left_to_others or here is None or job not in here.code:
             return False
+        if seat.leads_fellow or self._seen.holds_fellow(self._registration.name, job):
+            # The replicas of a part are on different nodes, or the end of one would be the end of several.
+            return False
         patience = rank(self._seen, job, self._registration.name) * STEP_SECONDS
         return self._is_ours(seen) or (is_free(seen) and now - self._free_since[job] >= patience)
 

@@ -41,8 +41,18 @@ class PartJob:
         self.name, self.part = part.graph.name, part.name
         self.before = tuple(part.graph.name.removesuffix(part.name) + name for name in part.before)
         self.checkpoint, self._root = place_of_part(root, part.name), root
-        self.alone, self.protection = part, part.protection
-        self._graph = part.graph
+        self.protection = part.protection
+        self._part, self._graph = part, part.graph
+
+    @property
+    def seats(self) -> range:
+        """Those of all that run it together."""
+        members = self.protection.members if isinstance(self.protection, ActiveReplicas) else 1
+        return range(1, members + 1)
+
+    def in_seat(self, seat: int) -> PartJob:
+        """The same part, as one of those that run it together."""
+        return PartJob(self._part, self._root, seat)
 
     def graph(self) -> Graph:
         return self._graph
