@@ -382,6 +382,7 @@ class Driver:
         if replica.set_has_ended():
             self.wishes.leaving.set()
             self.wishes.stopping.set()
+        replica.share_drain(self.wishes.draining)
         newest, here = names.highest(self._storage, names.COMMITS), self.monitor.progress.commit
         if newest > here + BEHIND_MAX:
             raise AdoptedOther(f"BEHIND: the other members have come to commit {newest}; going on from it")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -61,6 +62,13 @@ class Replica:
     def set_has_ended(self) -> bool:
         """Whether a member has ended the run of all."""
         return ending_of(self.storage, self.set.term) is not None
+
+    def share_drain(self, draining: threading.Event) -> None:
+        """Tell the others that this run is to be drained, and learn it from them."""
+        if draining.is_set():
+            self.joined.drain(self.storage)
+        elif self.joined.is_draining(self.storage):
+            draining.set()
 
     def vote(self, record: CommitRecord, view: CheckpointView, given_up: Callable[[], bool]) -> None:
         """Return when a majority of the set has come to what `record` says, which is to follow `view`; at

@@ -35,6 +35,14 @@ class Joined:
         newest = members_of(storage, self.set.term).get(self.member.seat)
         return newest is not None and newest.process != self.member.process
 
+    def drain(self, storage: Storage) -> None:
+        """Let all members read what is there now, and then end."""
+        storage.put_new(names.draining(self.set.term), seal("member", self.member))
+
+    def is_draining(self, storage: Storage) -> bool:
+        """Whether a member has said that all are to read what is there and end."""
+        return storage.size(names.draining(self.set.term)) is not None
+
 
 def join_set(
     storage: Storage, wanted: TermRecord, member: MemberRecord, *, other_shards: bool = True
@@ -76,7 +84,8 @@ def outdated_members(storage: Storage) -> list[str]:
     newest = names.highest(storage, names.TERMS)
     return [
         entry.name
-        for entry in storage.list(names.MEMBERS)
+        for prefix in (names.MEMBERS, names.DRAINING)
+        for entry in storage.list(prefix)
         if (names.number_of(entry.name) or newest) < newest
     ]
 

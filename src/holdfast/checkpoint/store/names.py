@@ -15,6 +15,7 @@ BARRIERS = "barriers/"
 """These three are at the root of a job in parts, where no checkpoint is; each part has its own below."""
 TERMS = "terms/"
 MEMBERS = "members/"
+DRAINING = "draining/"
 VOTES = "votes/"
 PLANS = "plans/"
 COMMITS = "commits/"
@@ -59,6 +60,10 @@ def members_of(term: int) -> str:
 
 def member(term: int, seat: int, number: int) -> str:
     return f"{members_of(term)}{seat:03d}-{number:06d}"
+
+
+def draining(term: int) -> str:
+    return f"{DRAINING}{term:012d}"
 
 
 def votes_of(epoch: int) -> str:

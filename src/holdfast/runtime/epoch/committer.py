@@ -178,6 +178,8 @@ class Committer:
             self._tell()
         if self.has_lead:
             self._retire()
+        else:
+            self._checkpoint.chain.forget_below(self.view.given_up_below)
 
     @contextmanager
     def _ending_with_a_failure(self) -> Iterator[None]:

@@ -116,10 +116,9 @@ class Planner:
             plan = written.plan
             if not isinstance(written, PlanTaken):
                 break
-            if self._is_of_fellow(plan):
-                self._follow(plan)
+            if self._is_followed(plan):
                 break
-            if plan.term > self._context.term:
+            if plan.term > self._context.term and plan.run != self._context.run:
                 raise FencedOut(self._context.term, plan.term, f"plan {plan.epoch}/{plan.attempt} is its")
             if recorded is not None:
                 self._recorded.appendleft(recorded)
@@ -141,25 +140,22 @@ class Planner:
         if self._context.replica is None:
             return None
         plan = self._plans.newest(EpochId(self.epoch + 1))
-        if plan is None or not self._is_of_fellow(plan):
+        if plan is None or (recorded is not None and plan.attempt <= recorded.plan.attempt):
             return None
-        if recorded is not None and plan.attempt <= recorded.plan.attempt:
-            return None
-        self._follow(plan)
-        return plan
+        return plan if self._is_followed(plan) else None
 
-    def _is_of_fellow(self, plan: PlanRecord) -> bool:
-        return self._context.replica is not None and plan.run == self._context.run
-
-    def _follow(self, plan: PlanRecord) -> None:
-        """Read on after the slices that another member has planned, whatever was drafted here. AdoptedOther:
-        they do not follow what was read here, so that this member is not where the others are."""
+    def _is_followed(self, plan: PlanRecord) -> bool:
+        """Whether a plan is one of another member that can be followed; then reads on after its slices,
+        whatever was drafted here. One that does not follow what was read here is of a member that has come
+        to other results: if it is this one, its commit will tell."""
         obstacle = may_follow(
             plan, start_positions=self.positions, fingerprint=self._shape.fingerprint,
             parallelism=self._shape.parallelism,
         )  # fmt: skip
-        if obstacle is not None:
-            raise AdoptedOther(f"plan {plan.epoch}/{plan.attempt} of another member: {obstacle}; reading on")
+        if self._context.replica is None or plan.run != self._context.run or obstacle is not None:
+            return False
+        if plan.closed_through != self._closed_through or not self.watermarks.lead_to(plan):
+            return False
         for uid, part in plan.slices.items():
             reader = self.readers[uid]
             if isinstance(reader, FollowingReader):
@@ -170,6 +166,7 @@ class Planner:
                     "member of a set of replicas has planned; give it `follow`, or read it in a part of its "
                     "own that has another protection"
                 )
+        return True
 
     def end_here(self, fixed: dict[str, Json]) -> None:
         """Plan what is there now, and nothing that comes later. `fixed`: ends that were fixed before, by
