@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.clock import Clock
 from holdfast.cluster.membership import Cluster
 from holdfast.cluster.node_records import WishRecord
-from holdfast.cluster.ranking import ClusterSeen, heir, is_able
+from holdfast.cluster.ranking import ClusterSeen, heir, is_able, spare_of
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
 from holdfast.errors import DefinitionError, HoldfastError, RetryableError
 from holdfast.runtime.control.request_client import asker
@@ -66,6 +66,7 @@ def cluster_standing(cluster: Cluster, clock: Clock) -> dict[str, Any]:
                 "commit": pulse.commit if pulse else None,
                 "heard_ms": seat.pulse_ms,
                 "heir": heir(seen, job),
+                "survives": asdict(spare_of(seen, job)),
                 "handing_over": msgspec.to_builtins(seat.wish) if seat.wish else None,
                 "over": msgspec.to_builtins(over) if over else None,
                 **_failovers(holder.checkpoint if holder else None),

@@ -16,10 +16,12 @@ FAILOVERS_SHOWN = 10
 def cluster_picture(found: dict[str, Any]) -> RenderableType:
     """A cluster's standing as tables."""
     now_ms = found["now_ms"]
-    seats = _table(f"cluster {found['cluster']}: seats", "job", "holder", "term", "epoch", "state")
+    seats = _table(
+        f"cluster {found['cluster']}: seats", "job", "holder", "term", "epoch", "survives", "state"
+    )
     for seat in found["seats"]:
         holder, state = seat["holder"] or "nobody", state_of(seat, now_ms)
-        _add(seats, seat["job"], holder, seat["term"], seat["epoch"], state)
+        _add(seats, seat["job"], holder, seat["term"], seat["epoch"], survival_of(seat["survives"]), state)
     nodes = _table("nodes", "node", "host", "process", "there for", "kind", "seats", "behind")
     for node in found["nodes"]:
         holds = ", ".join(node["seats"]) or "standing by"
@@ -36,6 +38,12 @@ def cluster_picture(found: dict[str, Any]) -> RenderableType:
         if seat["failovers"]:
             shown.append(_failovers(seat["job"], seat["failovers"][-FAILOVERS_SHOWN:], now_ms))
     return Group(*shown)
+
+
+def survival_of(spare: dict[str, int]) -> str:
+    """How many more ends of nodes a job survives, in words."""
+    nodes = "1 more node" if spare["nodes"] == 1 else f"{spare['nodes'] or 'no'} more nodes"
+    return f"{nodes}, {spare['unnoticed']} of them unnoticed" if spare["unnoticed"] else nodes
 
 
 def state_of(seat: dict[str, Any], now_ms: int) -> str:

@@ -110,6 +110,23 @@ def heir(seen: ClusterSeen, job: str) -> str | None:
     return min(others, key=_order(seen, job)).name if others else None
 
 
+@dataclass(frozen=True)
+class Spare:
+    """How many nodes may still end before a job can go on nowhere, and how many members of its replicas
+    before that is noticed."""
+
+    nodes: int
+    unnoticed: int = 0
+
+
+def spare_of(seen: ClusterSeen, job: str) -> Spare:
+    """What a job, or the part that a seat is of, has to spare."""
+    able = [name for name, node in seen.nodes.items() if is_able(node, job)]
+    seats = [name for name in seen.seats if part_of(name) == part_of(job)]
+    held = sum(seen.seats[name].holder is not None for name in seats)
+    return Spare(max(0, len(able) - 1), max(0, held - 1) if len(seats) > 1 else 0)
+
+
 def to_give_away(seen: ClusterSeen, node: str) -> str | None:
     """The seat that this node should hand over so that all hold about as many; None: it holds none too many.
 

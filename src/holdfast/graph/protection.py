@@ -38,6 +38,11 @@ class ActiveReplicas:
         return self.k + 1
 
     @property
+    def survives(self) -> int:
+        """How many members may end at once, so that the others go on."""
+        return self.k // 2 if self.vote else self.k
+
+    @property
     def mistake(self) -> tuple[str, str] | None:
         """What is wrong with it, and the remedy; None: nothing is."""
         k: object = self.k

@@ -17,6 +17,7 @@ from holdfast.graph.fingerprint import fingerprint_parts
 from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.parts import is_in_parts
 from holdfast.graph.protection import PassiveStandby
+from holdfast.graph.survive import check_survival
 from holdfast.graph.validate import check
 from holdfast.runtime.job import Job
 from holdfast.runtime.parts.part_jobs import PartJob, checked_parts, enter_checkpoint, part_jobs
@@ -124,6 +125,7 @@ def check_jobs(jobs: Sequence[Job], checkpoint: str, options: RunOptions) -> Non
         else:
             check(graph)
             check_guarantee(graph, options.get("guarantee", Guarantee.EXACTLY_ONCE))
+        check_survival(graph, options.get("survive", 0), place)
 
 
 def jobs_on_node(jobs: Sequence[Job], checkpoint: str, options: RunOptions) -> dict[str, JobOnNode]:

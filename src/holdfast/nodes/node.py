@@ -112,7 +112,7 @@ class Node:
                 for each, other in self._seats.items()
                 if each != name and part_of(each) == part_of(name)
             )
-        self._keeper = SeatKeeper(context, self._seats)
+        self._keeper = SeatKeeper(context, self._seats, self._run_settings.survive)
 
     def _make_ready(self) -> None:
         """Stand by as this kind of node does, before others count on it. Raises what prevents that."""

@@ -29,6 +29,7 @@ from holdfast.cluster.ranking import (
     hopeless,
     is_free,
     rank,
+    spare_of,
     to_give_away,
 )
 from holdfast.cluster.seat_lease import Contact, Event, Give, Lost, Stage, Won
@@ -47,7 +48,9 @@ COOL_SECONDS = 5.0
 class SeatKeeper:
     """The seats of a node's jobs, by job, in the cluster as the node sees it."""
 
-    def __init__(self, context: NodeContext, seats: Mapping[str, JobSeat]) -> None:
+    def __init__(self, context: NodeContext, seats: Mapping[str, JobSeat], survive: int = 0) -> None:
+        """`survive`: how many nodes are to be spared, of each job."""
+        self._survive, self._lacking = survive, dict.fromkeys(seats, False)
         self._context, self._seats = context, seats
         self._registration, self._clock, self._say = context.registration, context.clock, context.say
         self._cluster = context.registration.cluster
@@ -75,6 +78,7 @@ class SeatKeeper:
         for job, seat in self._seats.items():
             self._mind_holder(seat, known[job])
             self._mind_failures(seat, known[job])
+            self._mind_spare(job)
             seat.job.before_run = any(known[name].over is None for name in seat.job.before)
         if all(seat.job.superseded for seat in self._seats.values()):
             first = next(iter(self._seats.values())).job
@@ -94,6 +98,20 @@ class SeatKeeper:
             seat.feed(Lost(f"node {holder.node} has it" if holder else "it was taken away in ZooKeeper"))
         elif seat.holds and seen.wish is not None and seen.wish.giver == self._registration.name:
             seat.feed(Give(f"hand-over to {seen.wish.to or 'whoever is readiest'}"))
+
+    def _mind_spare(self, job: str) -> None:
+        """Say when there are fewer nodes than the job is to survive the end of, and when there are enough."""
+        spare = spare_of(self._seen, job).nodes
+        if (spare < self._survive) is self._lacking[job] or self._seen.seats[job].over is not None:
+            return
+        self._lacking[job] = spare < self._survive
+        if self._lacking[job]:
+            self._say(
+                f"{job}: LACKS NODES: it survives the end of {spare}, and is to survive {self._survive}; "
+                f"start {self._survive - spare} more"
+            )
+        else:
+            self._say(f"{job}: there are nodes enough: it survives the end of {spare}")
 
     def _mind_code(self, seat: JobSeat, holder: HolderRecord) -> None:
         """Leave a job that is led with other code to nodes of that code, also when its leader is gone, and go

@@ -15,6 +15,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError
 from holdfast.graph.job_graph import Graph
 from holdfast.graph.parts import parts_before
+from holdfast.graph.protection import ActiveReplicas
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import Prepared
 from holdfast.runtime.job_handle import JobHandle
@@ -43,6 +44,9 @@ def start_parts(
 ) -> PartsHandle:
     """Run all parts of a job in this process. Mistakes are raised here."""
     jobs = checked_parts(graph, checkpoint, options)
+    for job in jobs:
+        if isinstance(job.protection, ActiveReplicas):
+            _alone(job.part, job.protection, on_message)
     enter_checkpoint(graph, check_settings(checkpoint, options))
     prepared = Prepared(spark=spark or open_session(graph.name))
     handles: dict[str, JobHandle] = {}
@@ -59,6 +63,19 @@ def start_parts(
             handle.stop()
         raise
     return PartsHandle(graph, handles, checkpoint)
+
+
+def _alone(part: str, replicas: ActiveReplicas, say: Message) -> None:
+    """Say that a part which several should run together is run by this process alone."""
+    if replicas.vote:
+        raise DefinitionError(
+            f"part {part!r} needs the votes of most of {replicas.members} members, and one process is one "
+            "member; run the job on nodes (holdfast node), or leave out vote"
+        )
+    say(
+        f"{part}: ONE OF {replicas.members} REPLICAS: this process runs all parts alone; run the job on "
+        "nodes (holdfast node) for the others"
+    )
 
 
 def _any_runs(handles: list[JobHandle]) -> bool:
