@@ -129,10 +129,9 @@ def node(
         options = RunOptions(
             guarantee=guarantee, until=until, checkpoint_interval=checkpoint_interval,
             epoch_interval=epoch_interval, barrier_interval=barrier_interval, survive=survive,
-            max_rows_per_epoch=max_rows_per_epoch,
-            parallelism=parallelism_of(parallelism), key_groups=key_groups, backend=backend,
-            restart=restart_of(restart), from_savepoint=from_savepoint, claim=claim,
-            allow_dropped_state=allow_dropped_state, retain=retain, working_dir=working_dir,
+            max_rows_per_epoch=max_rows_per_epoch, parallelism=parallelism_of(parallelism),
+            key_groups=key_groups, backend=backend, restart=restart_of(restart), from_savepoint=from_savepoint,
+            claim=claim, allow_dropped_state=allow_dropped_state, retain=retain, working_dir=working_dir,
         )  # fmt: skip
         if master is not None:
             choose_master(master)
