@@ -130,8 +130,8 @@ def node(
             guarantee=guarantee, until=until, checkpoint_interval=checkpoint_interval,
             epoch_interval=epoch_interval, barrier_interval=barrier_interval, survive=survive,
             max_rows_per_epoch=max_rows_per_epoch, parallelism=parallelism_of(parallelism),
-            key_groups=key_groups, backend=backend, restart=restart_of(restart), from_savepoint=from_savepoint,
-            claim=claim, allow_dropped_state=allow_dropped_state, retain=retain, working_dir=working_dir,
+            key_groups=key_groups, backend=backend, restart=restart_of(restart), claim=claim, retain=retain,
+            from_savepoint=from_savepoint, allow_dropped_state=allow_dropped_state, working_dir=working_dir,
         )  # fmt: skip
         if master is not None:
             choose_master(master)
