@@ -34,6 +34,10 @@ from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.state.contract import NextDue
 
 
+LOOK_SECONDS = 0.2
+"""How often a member of a set of replicas that has no input looks whether another has planned some."""
+
+
 class Planner:
     """Makes the plan of each epoch in turn. `positions` and `epoch` run ahead of the commits."""
 
@@ -55,6 +59,8 @@ class Planner:
         sources = context.program.graph.sources
         self._partitioned = {node.uid for node in sources if isinstance(node.source, PartitionedSource)}
         self._ends: _Ends | None = None
+        self._looked = (-1, 0.0)
+        """For the plan after which epoch another member of a set of replicas was asked last, and when."""
         self.epoch = view.last_epoch
         self.positions: dict[str, Json] = {node.uid: view.positions.get(node.uid) for node in sources}
         notes = {node.uid: list(view.notes.get(node.uid, ())) for node in sources}
@@ -137,8 +143,12 @@ class Planner:
     def _fellow_plan(self, recorded: Recorded | None) -> PlanRecord | None:
         """The plan of the next epoch that another member of our set of replicas has written. None: there is
         none, or it is the one that has to be planned again."""
-        if self._context.replica is None:
+        now = self._context.clock.monotonic()
+        looked_for, looked = self._looked
+        if self._context.replica is None or (looked_for == self.epoch and now - looked < LOOK_SECONDS):
+            # While no input is there: one that is written meanwhile is met when this member writes its own.
             return None
+        self._looked = self.epoch, now
         plan = self._plans.newest(EpochId(self.epoch + 1))
         if plan is None or (recorded is not None and plan.attempt <= recorded.plan.attempt):
             return None
