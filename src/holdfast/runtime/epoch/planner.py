@@ -33,7 +33,6 @@ from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.state.contract import NextDue
 
-
 LOOK_SECONDS = 0.2
 """How often a member of a set of replicas that has no input looks whether another has planned some."""
 
