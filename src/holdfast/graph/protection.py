@@ -83,12 +83,6 @@ _SURVIVAL: dict[type, Survival] = {
         survives="as many as there are standbys; then as Rollback",
         needs="sources that can be read again; a second node",
     ),
-    ActiveReplicas: Survival(
-        costs="everything k times more: CPU, and bytes written",
-        gap="none: the other members go on",
-        survives="k at once, without being noticed (with votes: half of k); then as Rollback",
-        needs="k more nodes; functions that are deterministic in their rows; sinks that several may write to",
-    ),
 }
 UNCOORDINATED = Survival(
     costs="saves of keys, on their own",
@@ -101,4 +95,23 @@ UNCOORDINATED = Survival(
 
 def survival(protection: Protection) -> Survival:
     """What a protection costs and gives."""
+    if isinstance(protection, ActiveReplicas):
+        return _of_replicas(protection)
     return _SURVIVAL[type(protection)]
+
+
+def _of_replicas(replicas: ActiveReplicas) -> Survival:
+    votes = ", and the wait for the votes of most members" if replicas.vote else ""
+    return Survival(
+        costs=f"{replicas.members} times the CPU and the bytes written{votes}",
+        gap="none: the other members go on",
+        survives=f"{replicas.survives} at once, unnoticed; more as Rollback, once nodes take the seats",
+        needs=f"{replicas.members} nodes; functions that are deterministic in their rows",
+    )
+
+
+def name_of(protection: Protection) -> str:
+    """A protection as it was declared, in short."""
+    if isinstance(protection, ActiveReplicas):
+        return f"ActiveReplicas({protection.k}{', vote=True' if protection.vote else ''})"
+    return type(protection).__name__
