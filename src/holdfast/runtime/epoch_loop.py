@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 
+from holdfast.checkpoint.chain.settled import Settled
 from holdfast.checkpoint.chain.shard_lines import Line, Lines, extended, lines_of, rebased
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import PlanRecord
@@ -116,6 +117,8 @@ class EpochLoop:
             storage=checkpoint.storage, readers=self._planner.readers, key_groups=settings.key_groups,
             saves_state=settings.saves_state, run_name=context.run, term=context.term,
             sent_through={uid: channel.through for uid, channel in view.channels.items()},
+            settled=view.settled if settings.saves_state else Settled(),
+            shown_through=self._publishing.through,
         )  # fmt: skip
         saved = saved_operators(program, workspace, context.run, context.term)
         self._passes = SavingPasses(context.spark, saved, placement, shards, context.clock)

@@ -394,6 +394,12 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     """
     barrier: int = 0
     """The barrier of the whole job that falls after `last_epoch`; 0: none does."""
+    staged_through: dict[str, int] = {}
+    """Sink uid -> the newest epoch whose rows for it a commit has named, of every sink of the job: what is
+    computed again up to there is not staged for it. Empty: as before, and in a rewind: none is kept."""
+    lost_output: dict[str, tuple[int, ...]] = {}
+    """In a rewind: sink uid -> epochs up to `staged_through` that are staged again, since the rows that were
+    staged first are damaged."""
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -431,6 +437,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     sent: tuple[SentFile, ...] = ()
     channels: dict[str, ChannelState] = {}
     barriers: tuple[BarrierPlace, ...] = ()
+    staged_through: dict[str, int] = {}
+    lost_output: dict[str, tuple[int, ...]] = {}
 
 
 class FloorRecord(Record, frozen=True, kw_only=True):
