@@ -14,13 +14,15 @@ from unittest.mock import patch
 
 import msgspec
 
-from holdfast.checkpoint.chain import commits, pins, retention
+from holdfast.checkpoint.chain import commits, history, pins, retention
 from holdfast.checkpoint.chain import view as view_module
 from holdfast.checkpoint.chain.commits import Adopted, Chain, Committed
 from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.live_files import unpublished
 from holdfast.checkpoint.chain.retention import Retention, Retired
+from holdfast.checkpoint.chain.settled import Settled
 from holdfast.checkpoint.chain.shard_lines import Line
-from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, Head, fold
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, Head, fold, rewound
 from holdfast.checkpoint.store import names, write_once
 from holdfast.checkpoint.store.envelope import seal, unseal
 from holdfast.checkpoint.store.records import (
@@ -44,6 +46,7 @@ from holdfast.state.contract import NextDue
 from holdfast.storage.contract import Put, Storage
 from holdfast.tasks.operators.result import FOREVER_US
 from tests.sim import leaders
+from tests.sim import world as world_module
 from tests.sim.event_time import Shown, Violation
 from tests.sim.leaders import Parts
 from tests.sim.world import World
@@ -191,13 +194,18 @@ class _NumberedByEpoch(Chain):
             return self._give_way(record.term, record.run)
         return Committed(self._folded(view, record), record)
 
-    def rewind(self, head: Head, to: CommitNumber, *, term: int, run: str) -> Committed | Adopted:
+    def rewind(self, head: Head, to: CommitNumber, **given: Any) -> Committed | Adopted:
         raise NotImplementedError
 
     def _folded(self, view: CheckpointView, record: CommitRecord) -> CheckpointView:
         before = Parent(number=record.number - 1, checksum="")
         base = replace(view, number=before.number, checksum=before.checksum)
         return fold(base, msgspec.structs.replace(record, parent=before), "")
+
+
+def _keeping_nothing(head: Head, to: CheckpointView, *given: Any) -> CheckpointView:
+    published = rewound(head, to).published_through
+    return replace(rewound(head, to), staged=unpublished(to.staged, published), settled=Settled())
 
 
 class _NoRetention(Retention):
@@ -233,6 +241,8 @@ class EpochsOnce(World):
         self.mark = Mark(max(epoch, self.mark.epoch))
 
     def lose_newest(self) -> None: ...
+
+    def check_first(self, epoch: int, files: list[str]) -> None: ...
 
     def believed(self, view: CheckpointView, run: str) -> None: ...
 
@@ -287,6 +297,10 @@ CONTROLS: dict[str, Control] = {
     ),
     "plans-followed-with-another-event-time": Control(
         "the epoch before it was at", instead=((recorded._EventTime, "leads_to", lambda *given: True),)
+    ),
+    "committed-output-dropped-by-a-rewind": Control(
+        "the first commit named others",
+        instead=tuple((module, "rewound", _keeping_nothing) for module in (commits, history, world_module)),
     ),
     "sinks-not-asked": Control(
         "the sink", instead=((leaders, "recorded_plans", lambda *given: recorded_plans(*given[:-1], {})),)

@@ -314,6 +314,7 @@ class Lead:
         world = self.world
         world.scheduler.step()
         world.tell(f"shows epoch {epoch}")
+        world.check_first(epoch, [part.load.args[1].object for part in parts])  # type: ignore[attr-defined]
         if world.chance.random() >= world.fault_chance:
             world.show(epoch, given, parts[0].input)
         elif world.chance.random() < 0.5:

@@ -54,7 +54,7 @@ class Operator:
         self, world: World, habits: Habits, storage: Storage, view: CheckpointView, shards: int, run: str
     ) -> None:
         self.world, self.habits, self.storage, self.run_name = world, habits, storage, run
-        self.files = 0
+        self.files, self.settled = 0, view.settled
         self.lines = lines_of(view, [OPERATOR], shard_ranges(GROUP_COUNT, shards))
         self.open: set[int] = set()
         self.through = self._restored(view)
@@ -160,6 +160,8 @@ class Operator:
                     parent=line.version, extent=extent, entries=1, next_due=next_due(left),
                 )
             )  # fmt: skip
+        if self.settled.covers(SINK, plan.epoch):
+            return
         outcome.staged.append(
             StagedFile(
                 stream=SINK, epoch=plan.epoch, part=shard, extent=extent, rows=1, sinks=(SINK,),

@@ -30,6 +30,7 @@ HAPPENINGS = {
     "epoch judged as before",
     "epoch offered to the sink again",
     "epoch that closes",
+    "epoch whose output was settled",
     "epoch without rows",
     "floor raised",
     "late write",

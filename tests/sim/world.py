@@ -37,6 +37,7 @@ from holdfast.storage.checksums import checksum
 from holdfast.storage.contract import Put
 from tests.sim.event_time import (
     GROUP_COUNT,
+    SINK,
     SOURCE,
     Content,
     Shown,
@@ -70,6 +71,8 @@ class World:
     committed: dict[int, Shown] = field(default_factory=dict)
     judged: dict[int, PlannedWatermark] = field(default_factory=dict)
     """Epoch -> its event time when it was last committed, in a record that is not lost."""
+    first: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Epoch -> the files for the sink that the first commit of it has named."""
     shown: list[Shown] = field(default_factory=list)
     available: int = 0
     """How many rows the source has."""
@@ -164,6 +167,8 @@ class World:
         self.line = list(self.lines[lost - 1])
         for epoch in range(max(len(self.line), len(self.shown) + 1), max(self.judged, default=0) + 1):
             del self.judged[epoch]
+        settled = self.views[lost - 1].settled.through.get(SINK, 0)
+        self.first = {epoch: files for epoch, files in self.first.items() if epoch <= settled}
         self.seen["newest commit lost"] += 1
         self.seen["sink ahead of the chain"] += len(self.shown) > self.views[lost - 1].last_epoch
         self.tell(f"finds commit {lost} lost")
@@ -174,6 +179,11 @@ class World:
         told = range(self.views[lost - 1].last_epoch + 1, len(self.shown))
         plans = self.objects_in(names.PLANS)
         return any(sum(name.startswith(names.plans_of(epoch)) for name in plans) > 1 for epoch in told)
+
+    def check_first(self, epoch: int, files: list[str]) -> None:
+        """The sink is given these files."""
+        if sorted(files) != sorted(self.first.get(epoch, ())):
+            raise Violation(f"the sink was given {files} for epoch {epoch}, the first commit named others")
 
     def show(self, epoch: int, given: Shown, input: str) -> None:
         """The sink's one atomic step: an epoch already shown is left alone."""
@@ -262,9 +272,17 @@ class World:
         self.seen["commit by a superseded leader"] += record.term < max(self.terms, default=0)
         self.seen["plan attempt after the first"] += any(a > 1 for a in record.attempts.values())
         self.chain.append(record)
+        self._settle(record)
         view = self.views[record.number] = fold(last, record, stored)
         self.needs[record.number] = frozenset(view.objects())
         self.lines[record.number] = tuple(self.line)
+
+    def _settle(self, record: CommitRecord) -> None:
+        """The first commit of an epoch says what the sink is given."""
+        for epoch in range(record.first_epoch, record.last_epoch + 1):
+            files = tuple(file.extent.object for file in record.staged if file.epoch == epoch)
+            self.seen["epoch whose output was settled"] += epoch in self.first
+            self.first.setdefault(epoch, files)
 
     def _check_position(self, record: CommitRecord) -> None:
         """A commit is at the position that its epochs have read to."""

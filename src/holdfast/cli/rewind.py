@@ -41,9 +41,9 @@ def rewind(
     """Go back to a retained commit: its state and positions hold again. For a job that is not running. Says
     what it means, and asks.
 
-    Epochs that were committed since are read again, with the rows that they had, when the job starts. What
-    sinks show they keep, and do not show again. Nothing is deleted: one can go forward again in the same way.
-    A job in parts goes back as a whole, to a barrier that went through all of them.
+    Epochs that were committed since are read again, with the rows that they had, when the job starts. Sinks
+    show what was committed first, and nothing twice. Nothing is deleted: one can go forward again in the same
+    way. A job in parts goes back as a whole, to a barrier that went through all of them.
     """
     agreed = False
     with one_line_errors(verbose):
@@ -105,6 +105,10 @@ def described(job: str, found: Outlook, url: str) -> list[str]:
     said += [
         f"  sink {uid!r} has shown epochs up to {shown}, and does not show them again"
         for uid, shown in sorted(found.sinks.items())
+    ]
+    said += [
+        f"  rows up to epoch {last} wait for sink {uid!r}, which shows them as they were committed"
+        for uid, last in sorted(found.waiting.items())
     ]
     said += [
         f"  channel {uid!r} holds epochs up to {filled}, and is not given them again"

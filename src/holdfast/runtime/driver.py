@@ -241,7 +241,10 @@ class Driver:
             ending=ending,
             commit=last.number,
             last_epoch=last.last_epoch,
-            published=all(shown.get(node.uid, 0) >= last.last_epoch for node in self._graph.sinks),
+            published=all(
+                shown.get(node.uid, 0) >= max(last.last_epoch, last.settled.through.get(node.uid, 0))
+                for node in self._graph.sinks
+            ),
         )
         try:
             record_ending(self._storage, record)
@@ -389,12 +392,15 @@ class Driver:
 
 
 def _refuse_if_replaying(view: CheckpointView) -> None:
-    """Refuse to stop with a savepoint between a rewind and what sinks show: which slices those epochs had is
-    not in a savepoint, and a job that goes on from it as this one would show others under the same numbers.
+    """Refuse to stop with a savepoint between a rewind and what sinks show, or have waiting: which slices
+    those epochs had is not in a savepoint, and a job that goes on from it as this one would show others under
+    the same numbers.
     """
-    shown = max(view.published_through.values(), default=0)
+    settled = view.settled.through.values()
+    shown = max([*view.published_through.values(), *settled], default=0)
     if shown > view.last_epoch:
         raise RestoreError(
-            f"no savepoint was left: sinks show epoch {shown}, and after a rewind the job has come to epoch "
-            f"{view.last_epoch} again; start it, and stop it with a savepoint once it is past that"
+            f"no savepoint was left: what sinks show is settled up to epoch {shown}, and after a rewind the "
+            f"job has come to epoch {view.last_epoch} again; start it, and stop it with a savepoint once it "
+            "is past that"
         )

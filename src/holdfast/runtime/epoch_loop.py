@@ -17,6 +17,7 @@ from enum import Enum
 
 import pyarrow as pa
 
+from holdfast.checkpoint.chain.settled import Settled
 from holdfast.checkpoint.chain.shard_lines import Line, Lines, as_committed, extended, lines_of, rebased
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import PlanRecord
@@ -119,6 +120,9 @@ class EpochLoop:
             saves_state=settings.saves_state, run_name=context.run, term=context.term,
             replicated=context.replica is not None,
             sent_through={uid: channel.through for uid, channel in view.channels.items()},
+            settled=view.settled if settings.saves_state else Settled(),
+            # Other members have not asked the sinks at the same moment, and all are to stage the same.
+            shown_through={} if context.replica is not None else self._publishing.through,
         )  # fmt: skip
         saved = saved_operators(program, workspace, context.run, context.term)
         self._passes = SavingPasses(context.spark, saved, placement, shards, context.clock)

@@ -41,8 +41,8 @@ class Control(OfOneChain):
 _look, _look_at, _waiting, _met = ChannelReader._look, ChannelReading.look, Outlets._waiting, Passage._met
 
 
-def _taken_back(head: Head, to: CheckpointView) -> CheckpointView:
-    return replace(rewound(head, to), channels=to.channels)
+def _taken_back(head: Head, to: CheckpointView, *given: Any) -> CheckpointView:
+    return replace(rewound(head, to, *given), channels=to.channels)
 
 
 def _sent_again(self: EpochRunner, stream: str, epoch: int) -> list[str]:

@@ -92,11 +92,13 @@ def test_a_program_is_told_in_one_object(made: MadeCheckpoint) -> None:
 def test_what_does_not_go_back_and_what_has_to_fit_is_said() -> None:
     found = Outlook(
         from_commit=9, from_epoch=None, to_commit=4, to_epoch=3, time_ms=0, replayed_through=3, sinks={},
-        channels={"to-b": 3}, uncoordinated=("carts",), other_schemas=("sums", "totals"), holds=False,
+        waiting={"out": 5}, channels={"to-b": 3}, uncoordinated=("carts",),
+        other_schemas=("sums", "totals"), holds=False,
     )  # fmt: skip
     head, *said = rewind_command.described("orders", found, "ck/")
     assert head.startswith("job 'orders' goes from commit 9 (damaged) to commit 4 (epoch 3, ")
     assert "  channel 'to-b' holds epochs up to 3, and is not given them again" in said
+    assert "  rows up to epoch 5 wait for sink 'out', which shows them as they were committed" in said
     assert any("the keys of operator 'carts' are in no commit" in line for line in said)
     (fits,) = [line for line in said if "another schema" in line]
     assert "operator 'sums', 'totals'" in fits

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +22,7 @@ from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, EndedRecord, Extent, StagedFile
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
+from holdfast.ids import CommitNumber
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.task_output import pack_rows
@@ -110,6 +112,23 @@ def test_only_the_epochs_that_are_named_are_put_aside(checkpoint: LocalStorage, 
     after = Chain(checkpoint).load()
     assert after.published_through["stuck"] == 2
     assert {file.epoch for file in after.staged} == {3}
+
+
+def test_what_a_rewind_kept_for_a_sink_is_put_aside_up_to_what_is_computed_again(
+    checkpoint: LocalStorage, tmp_path: Path
+) -> None:
+    chain = Chain(checkpoint)
+    view = chain.load()
+    settled = {"good": 3, "stuck": 3}
+    told = news(view, term=1, run="run", published_through=view.published_through)
+    view = chain.commit(view, msgspec.structs.replace(told, staged_through=settled)).view
+    lost = [file for file in view.staged if file.epoch == 3]
+    chain.rewind(view.head, CommitNumber(1), term=1, run="run", damaged=lost)
+    called("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", str(tmp_path / "aside"), "--yes")
+    after = Chain(checkpoint).load()
+    assert (after.last_epoch, after.published_through["stuck"]) == (1, 2)
+    assert pq.read_table(tmp_path / "aside").num_rows == 10
+    assert after.settled.lost == {"stuck": (3,)}
 
 
 def test_interrupted_before_the_commit_it_is_done_again(

@@ -9,6 +9,7 @@ Never here: deciding when to commit, showing anything outside (see runtime.epoch
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from holdfast.checkpoint.chain.history import History, read_floor
 from holdfast.checkpoint.chain.view import CheckpointView, Head, fold, news, rewound, to_manifest
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import CommitRecord, Parent
+from holdfast.checkpoint.store.records import CommitRecord, Parent, StagedFile
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.errors import CorruptionError, FencedOut, RestoreError, StorageError, UnknownOutcome
 from holdfast.ids import CommitNumber
@@ -93,10 +94,13 @@ class Chain(History):
             manifest = self._write_manifest(view)
         return self._append(view, replace(record, manifest=manifest), keep_from)
 
-    def rewind(self, head: Head, to: CommitNumber, *, term: int, run: str) -> Committed | Adopted:
+    def rewind(
+        self, head: Head, to: CommitNumber, *, term: int, run: str, damaged: Collection[StagedFile] = ()
+    ) -> Committed | Adopted:
         """Append a record that makes the state and positions of commit `to` hold again.
 
-        `head` is that of a view, or of a DamagedChain. What was published stays published.
+        `head` is that of a view, or of a DamagedChain. What was published stays published, and what was
+        committed for sinks is kept for them, but for the files of later epochs than `to` that are `damaged`.
         RestoreError: `to` is not retained. CorruptionError: `to` itself cannot be read.
         """
         _refuse_if_superseded(head, term, run)
@@ -105,13 +109,19 @@ class Chain(History):
                 f"commit {to} cannot be gone back to; choose one from {head.retained_from} to {head.number}"
             )
         try:
-            base = rewound(head, self.view_at(to))
+            base = rewound(head, self.view_at(to), damaged)
         except CorruptionError:
             if self._overtaken(head.number):
                 return self._give_way(term, run)
             raise
         record = news(base, term=term, run=run, published_through=base.published_through)
-        record = replace(record, manifest=self._write_manifest(base), rewind_to=to)
+        record = replace(
+            record,
+            manifest=self._write_manifest(base),
+            rewind_to=to,
+            staged_through=dict(base.settled.through),
+            lost_output=dict(base.settled.lost),
+        )
         # It gives up nothing: which commits are kept beyond the newest is for the next one to say.
         done = self._append(base, record, keep_from=base.retained_from)
         assert not isinstance(done, Preceded), "a rewind follows no record but the head that it was made for"

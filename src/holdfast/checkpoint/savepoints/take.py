@@ -180,6 +180,8 @@ def savepoint_manifest(view: CheckpointView) -> Manifest:
         snapshots=tuple(snapshots),
         deltas=tuple(deltas),
         staged=(),
+        staged_through={},
+        lost_output={},
         published_through={},
         rows_through={},
         retained_from=1,

@@ -425,6 +425,12 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     """The barrier of the whole job that falls after `last_epoch`; 0: none does."""
     seat: int = 0
     """Which member of a set of replicas wrote it; 0: none did."""
+    staged_through: dict[str, int] = {}
+    """Sink uid -> the newest epoch whose rows for it a commit has named, of every sink of the job: what is
+    computed again up to there is not staged for it. Empty: as before, and in a rewind: none is kept."""
+    lost_output: dict[str, tuple[int, ...]] = {}
+    """In a rewind: sink uid -> epochs up to `staged_through` that are staged again, since the rows that were
+    staged first are damaged."""
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -462,6 +468,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     sent: tuple[SentFile, ...] = ()
     channels: dict[str, ChannelState] = {}
     barriers: tuple[BarrierPlace, ...] = ()
+    staged_through: dict[str, int] = {}
+    lost_output: dict[str, tuple[int, ...]] = {}
 
 
 class FloorRecord(Record, frozen=True, kw_only=True):

@@ -70,6 +70,8 @@ class Committer:
         self.has_lead = self._replica is None
         """Whether the newest commit is this process's own. Of a set of replicas, the member whose commit it
         was does what one alone has to do: the fastest is the one that has the time."""
+        self._kept = [file for file in view.staged if file.epoch > view.last_epoch]
+        """What was committed of epochs that are computed again after a rewind: this is shown."""
         self.view = view
         self.keep_from: Callable[[CheckpointView], int | None] = lambda view: None
         """Asked before each commit, with the one before it: from which commit on none is given up. None: as
@@ -160,10 +162,12 @@ class Committer:
             self._publishes.shutdown(wait=True, cancel_futures=True)
 
     def publish_recovered(self) -> None:
-        """Publish, in order, every committed epoch that a sink has not shown yet."""
-        staged = list(self.view.staged)
-        first = min(self._publishing.through.values(), default=self.view.last_epoch) + 1
-        self._publishing.publish(first, self.view.last_epoch, staged, Recipients.ALL)
+        """Publish, in order, every committed epoch that a sink has not shown yet: also those that a rewind
+        went back behind, up to the first that has to be computed again."""
+        staged, last, through = list(self.view.staged), self.view.last_epoch, self._publishing.through
+        first = min(through.values(), default=last) + 1
+        beyond = {uid: self.view.settled.ready_through(uid) for uid in through}
+        self._publishing.publish(first, last, staged, Recipients.ALL, beyond)
 
     def _commit(self, outcomes: list[EpochOutcome], barrier: int = 0) -> None:
         if self._failed:
@@ -260,7 +264,7 @@ class Committer:
     def _publish(self, outcomes: list[EpochOutcome], to: Recipients) -> None:
         if self._unpublished:
             return
-        staged = [file for outcome in outcomes for file in outcome.staged]
+        staged = [*self._kept, *(file for outcome in outcomes for file in outcome.staged)]
         try:
             self._publishing.publish(outcomes[0].plan.epoch, outcomes[-1].plan.epoch, staged, to)
         except BaseException:
@@ -299,6 +303,7 @@ class Committer:
             deltas=tuple(delta for outcome in outcomes for delta in outcome.deltas),
             snapshots=tuple(ready),
             staged=tuple(file for outcome in outcomes for file in outcome.staged),
+            staged_through=self._staged_through(last.epoch),
             rows=sum(outcome.rows for outcome in outcomes),
             published_through=self._publishing.through,
             rows_through=self._publishing.rows_through,
@@ -314,3 +319,11 @@ class Committer:
                 self.view.channels, outcomes, last.epoch, since=self.view.last_epoch
             ),
         )
+
+    def _staged_through(self, last: int) -> dict[str, int]:
+        """How far the rows for sinks are settled by a commit up to epoch `last`."""
+        if self._guarantee is Guarantee.AT_MOST_ONCE:
+            # Its commits come before the rows.
+            return {}
+        known = self.view.settled.through
+        return {uid: max(last, known.get(uid, 0)) for uid in self._publishing.through}

@@ -129,8 +129,16 @@ class Publishing:
     def _waiting(self, staged: Iterable[StagedFile], uid: str, after: int) -> list[StagedFile]:
         return [file for file in staged if file.rows and file.epoch > after and uid in self._recipients(file)]
 
-    def publish(self, first: int, last: int, staged: Iterable[StagedFile], to: Recipients) -> None:
-        """Make epochs `first` to `last` visible. What a sink has shown already it is not given again."""
+    def publish(
+        self,
+        first: int,
+        last: int,
+        staged: Iterable[StagedFile],
+        to: Recipients,
+        beyond: Mapping[str, int] | None = None,
+    ) -> None:
+        """Make epochs `first` to `last` visible, and more where `beyond` names a later epoch for a sink. What
+        a sink has shown already it is not given again."""
         reached(Step.BEFORE_PUBLISH)
         by_sink: dict[tuple[str, int], list[StagedFile]] = {}
         for file in staged:
@@ -140,7 +148,8 @@ class Publishing:
             if to is not Recipients.ALL and self._dedupes[uid] is not (to is Recipients.DEDUPING):
                 continue
             assert first <= self.through[uid] + 1, f"epoch {first} of {uid} would come before those it lacks"
-            for epoch in range(max(first, self.through[uid] + 1), last + 1):
+            until = max(last, (beyond or {}).get(uid, 0))
+            for epoch in range(max(first, self.through[uid] + 1), until + 1):
                 files = sorted(by_sink.get((uid, epoch), ()), key=lambda file: file.part)
                 parts = [StagedPart(file.part, file.rows, self._loader(file), file.input) for file in files]
                 with _named(uid, epoch, self._storage_url):

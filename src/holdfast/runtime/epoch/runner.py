@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast import errors
+from holdfast.checkpoint.chain.settled import Settled
 from holdfast.checkpoint.chain.shard_lines import Lines
 from holdfast.checkpoint.store.records import PlannedWatermark, PlanRecord, SentFile, StagedFile
 from holdfast.connectors.contract import (
@@ -101,6 +102,10 @@ class EpochRunner:
     """Others run the same epochs: all are to come to the same bytes."""
     sent_through: Mapping[str, int] = field(default_factory=dict)
     """Channel uid -> the newest epoch that was in it when this run began: it stays as it is."""
+    settled: Settled = field(default_factory=Settled)
+    """Up to where the rows for sinks were settled when this run began: they stay as they are."""
+    shown_through: Mapping[str, int] = field(default_factory=dict)
+    """Sink uid -> the newest epoch that it showed when this run began."""
     _proved_empty: set[str] = field(default_factory=set, init=False)
     """Streams whose input Spark once proved empty: its tasks are kept from then on."""
     _untold: Untold = field(default_factory=Untold, init=False)
@@ -323,7 +328,8 @@ class EpochRunner:
         for output in result.outputs:
             stream = stage.outputs[output.name] if isinstance(stage.node, OperatorNode) else stage.stream
             frames.add(stream, output.payload)
-            sinks, channels = self.program.sinks_of(stream), self._channels_of(stream, outcome.plan.epoch)
+            sinks = self._sinks_of(stream, outcome.plan.epoch)
+            channels = self._channels_of(stream, outcome.plan.epoch)
             if not (sinks or channels):
                 continue
             extent, epoch = bundle.place(output.payload), outcome.plan.epoch
@@ -343,6 +349,15 @@ class EpochRunner:
                 SentFile(channel=uid, epoch=epoch, part=part, extent=extent, rows=output.rows)
                 for uid in channels
             ]
+
+    def _sinks_of(self, stream: str, epoch: int) -> tuple[str, ...]:
+        """The sinks that the rows of an epoch are staged for: not those that show it, nor those for which a
+        commit has named its rows before a rewind."""
+        return tuple(
+            uid
+            for uid in self.program.sinks_of(stream)
+            if epoch > self.shown_through.get(uid, 0) and not self.settled.covers(uid, epoch)
+        )
 
     def _channels_of(self, stream: str, epoch: int) -> list[str]:
         """The channels that the rows of an epoch go into: not again, where a rewind computes them again."""
