@@ -207,7 +207,7 @@ class EpochLoop:
             pending, self._pending = self._pending, []
             self._committer.submit(pending, barrier)
             self._barrier = self._context.clock.monotonic()
-            if self._context.wishes.ending_at_barrier.is_set():
+            if self._edges.run_ends_with(barrier):
                 self._context.wishes.stopping.set()
 
     def _has_read_all(self, ending: Ending) -> bool:
