@@ -208,6 +208,7 @@ class EpochLoop:
             self._committer.submit(pending, barrier)
             self._barrier = self._context.clock.monotonic()
             if self._edges.run_ends_with(barrier):
+                self._context.monitor.say(f"ENDING at barrier {barrier}: the job stops with a savepoint")
                 self._context.wishes.stopping.set()
 
     def _has_read_all(self, ending: Ending) -> bool:

@@ -124,12 +124,12 @@ def test_a_node_on_which_the_job_failed_comes_last_and_inherits_nothing() -> Non
 
 def test_of_several_jobs_the_one_is_named_that_failed_first() -> None:
     def ended(state: str, at_ms: int) -> SeatSeen:
-        return SeatSeen(over=OverRecord(state=state, node="a", at_ms=at_ms, error=f"what happened at {at_ms}"))
+        return SeatSeen(over=OverRecord(state=state, node="a", at_ms=at_ms, error=f"it broke at {at_ms}"))
 
     well = {"main": ended("finished", 1), "middle": ended("stopped", 2), "last": SeatSeen()}
     assert failed_first(seen(**well), [*well, "not seen yet"]) is None
     badly = well | {"last": ended("failed", 4), "main": ended("failed", 3)}
-    assert failed_first(seen(**badly), badly) == "main has failed: what happened at 3"
+    assert failed_first(seen(**badly), badly) == "main has failed: it broke at 3"
     assert failed_first(seen(**badly), ["middle"]) is None
 
 
