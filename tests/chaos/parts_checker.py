@@ -66,20 +66,58 @@ def gather(place: Place) -> Evidence:
     )
 
 
-def judge(evidence: Evidence, shape: Shape, events: int) -> list[str]:
+def judge(evidence: Evidence, shape: Shape, events: int, after: int = 0) -> list[str]:
     """What is wrong: every sink must show each of the first `events` events once, and the state of every part
-    be of all of them. Pure."""
-    return list(_wrong(evidence, shape, events))
+    be of all of them. `after`: of so many the job began with what a savepoint knew, and has shown none. Pure.
+    """
+    return list(_wrong(evidence, shape, events, after))
 
 
-def _wrong(evidence: Evidence, shape: Shape, events: int) -> Iterator[str]:
+def judge_repeated(evidence: Evidence, shape: Shape, events: int, after: int, repeated: int) -> list[str]:
+    """What is wrong of a job that began as above, at least once: nothing may be lost, and so many rows, which
+    the short way had brought behind the barrier, are counted twice. Pure."""
+    return list(_lost(evidence, shape, events, after, repeated))
+
+
+def _lost(evidence: Evidence, shape: Shape, events: int, after: int, repeated: int) -> Iterator[str]:
+    keys, numbered = _numbered(shape, events, after)
+    long = {(key, n) for key, way, n, _ in evidence.met if way == "long"}
+    # Which numbers the rows of the short way have depends on how many were repeated.
+    short = Counter(key for key, way, _ in {row[:3] for row in evidence.met} if way == "short")
+    yield from _missing(
+        "sink events", Counter(evidence.events), Counter((event,) for event in range(after, events))
+    )
+    yield from _missing("sink numbers", Counter(evidence.numbers), numbered)
+    yield from _missing("sink met, long way", Counter(long), numbered)
+    yield from _missing("sink met, short way: keys", short, Counter(key for key, _ in numbered))
+    if evidence.number != {key: {"n": count} for key, count in keys.items()}:
+        yield f"the state of part 'numbered' is {evidence.number}, the input gives {dict(keys)}"
+    if {key: values["long"] for key, values in evidence.meet.items()} != dict(keys):
+        yield "the state of part 'joined' has not each row of the long way once"
+    counted = Counter({key: values["short"] for key, values in evidence.meet.items()})
+    if keys - counted or counted.total() - events != repeated:
+        yield (
+            f"the short way has brought {counted.total()} rows: {events} and {repeated} repeated ones were "
+            "expected"
+        )
+
+
+def _numbered(shape: Shape, events: int, after: int) -> tuple[Counter[int], Counter[tuple[int, int]]]:
+    """How many events each key has, and the numbers of those from `after` on."""
     keys = Counter(shape.key_of(event) for event in range(events))
-    numbered = Counter((key, n) for key, count in keys.items() for n in range(1, count + 1))
+    before = Counter(shape.key_of(event) for event in range(after))
+    return keys, Counter((key, n) for key, count in keys.items() for n in range(before[key] + 1, count + 1))
+
+
+def _wrong(evidence: Evidence, shape: Shape, events: int, after: int) -> Iterator[str]:
+    keys, numbered = _numbered(shape, events, after)
     totals = Counter[int]()
+    for key, n in _numbered(shape, after, 0)[1]:
+        totals[key] += n
     for key, n in evidence.numbers:
         totals[key] += n
     yield from _differences(
-        "sink events", Counter(evidence.events), Counter((event,) for event in range(events))
+        "sink events", Counter(evidence.events), Counter((event,) for event in range(after, events))
     )
     shown = Counter((key, n % RENUMBERED) for key, n in evidence.numbers)
     yield from _differences("sink numbers", shown, numbered)
@@ -97,9 +135,13 @@ def _wrong(evidence: Evidence, shape: Shape, events: int) -> Iterator[str]:
     yield from _mixed_codes(evidence.numbers)
 
 
-def _differences(what: str, found: Counter[Any], expected: Counter[Any]) -> Iterator[str]:
+def _missing(what: str, found: Counter[Any], expected: Counter[Any]) -> Iterator[str]:
     if missing := expected - found:
         yield f"{what}: {missing.total()} are missing, such as {min(missing)}"
+
+
+def _differences(what: str, found: Counter[Any], expected: Counter[Any]) -> Iterator[str]:
+    yield from _missing(what, found, expected)
     if more := found - expected:
         yield f"{what}: {more.total()} are too many, such as {min(more)}"
 

@@ -8,7 +8,7 @@ Never here: ZooKeeper, a clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.cluster.node_records import HolderRecord, NodeRecord, OverRecord, PulseRecord, WishRecord
@@ -85,6 +85,15 @@ def hopeless(seen: ClusterSeen, job: str) -> str | None:
     if not having or not is_free(seen.seats[job]) or any(is_able(node, job) for node in having):
         return None
     return "it failed on every node: " + "; ".join(f"{node.name}: {node.unfit[job].error}" for node in having)
+
+
+def failed_first(seen: ClusterSeen, jobs: Iterable[str]) -> str | None:
+    """Which of these jobs has failed for good, and of what; None: none has."""
+    over = {job: seat.over for job in jobs if (seat := seen.seats.get(job)) and seat.over}
+    failed = [(each.at_ms, job, each.error) for job, each in over.items() if each.state == "failed"]
+    for _, job, error in sorted(failed):
+        return f"{job} has failed: {error}"
+    return None
 
 
 def rank(seen: ClusterSeen, job: str, node: str) -> int:

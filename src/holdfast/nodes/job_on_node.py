@@ -22,7 +22,7 @@ from holdfast.graph.validate import check
 from holdfast.runtime.job import Job
 from holdfast.runtime.parts.part_jobs import PartJob, checked_parts, enter_checkpoint, part_jobs
 from holdfast.runtime.progress import Listener, Progress
-from holdfast.runtime.settings import RunOptions, check_settings
+from holdfast.runtime.settings import RunOptions, Until, check_settings
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 
@@ -41,12 +41,15 @@ class JobOnNode:
         self.code = fingerprint_parts(job.graph())
         self.before = job.before if isinstance(job, PartJob) else ()
         """The jobs of this node whose rows it reads: the parts before it."""
+        ends_by_itself = options.get("until") == Until.EXHAUSTED
+        self.other_parts = job.other_parts if isinstance(job, PartJob) and ends_by_itself else ()
+        """The other parts of its job, where that ends by itself: it never does if one of them has failed."""
         self.before_run = True
         """Whether one of these is still to be run: then its channels have not ended."""
         self.unfit: Unfit | None = None
         """Why this node leaves the job to the others; None: it does not."""
         self.failure: BaseException | None = None
-        """The failure that `unfit` tells of."""
+        """The failure that `unfit` tells of, or that of a fellow which ended a run of this node."""
         self.superseded = ""
         """How the code of the node that leads the job, or led it last, differs from this one's: then the job
         is left to nodes of that code. Empty: it does not, or may."""

@@ -25,6 +25,7 @@ from holdfast.cluster.ranking import (
     STEP_SECONDS,
     ClusterSeen,
     SeatSeen,
+    failed_first,
     heir,
     hopeless,
     is_free,
@@ -79,6 +80,7 @@ class SeatKeeper:
             self._mind_holder(seat, known[job])
             self._mind_failures(seat, known[job])
             self._mind_spare(job)
+            self._mind_other_parts(seat, known[job])
             seat.job.before_run = any(known[name].over is None for name in seat.job.before)
         if all(seat.job.superseded for seat in self._seats.values()):
             first = next(iter(self._seats.values())).job
@@ -143,6 +145,19 @@ class SeatKeeper:
             self.end(job.name, "failed", why[:2_000])
             self._say(f"{job.name}: FAILED: {why}")
 
+    def _mind_other_parts(self, seat: JobSeat, seen: SeatSeen) -> None:
+        """End a part, in good order, whose job can never come to its end because another part has failed: it
+        would wait for rows, or for room in a channel, for good."""
+        why = failed_first(self._seen, seat.job.other_parts)
+        if why is None or seen.over is not None:
+            return
+        if is_free(seen):
+            self.end(seat.job.name, "failed", why[:2_000])
+            self._say(f"{seat.job.name}: FAILED: {why}")
+        elif seat.holds:
+            seat.job.failure = HoldfastError(f"{why}; see to that part, then start the nodes again")
+            seat.feed(Give(why))
+
     def fail_here(self, seat: JobSeat, failure: BaseException) -> None:
         """Leave the job to the others: what it failed of may be this node's own. The seat is given back after
         this, so that a node that sees it free sees why.
@@ -186,6 +201,8 @@ class SeatKeeper:
             return False
         if seat.leads_fellow or self._seen.holds_fellow(self._registration.name, job):
             # The replicas of a part are on different nodes, or the end of one would be the end of several.
+            return False
+        if failed_first(self._seen, seat.job.other_parts) is not None:
             return False
         patience = rank(self._seen, job, self._registration.name) * STEP_SECONDS
         return self._is_ours(seen) or (is_free(seen) and now - self._free_since[job] >= patience)

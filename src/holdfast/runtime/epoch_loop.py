@@ -228,7 +228,8 @@ class EpochLoop:
                 if not any(place.number == barrier for place in self.view.barriers):
                     self._edges.missed(barrier)
                     return
-            if self._context.wishes.ending_at_barrier.is_set():
+            if self._edges.run_ends_with(barrier):
+                self._context.monitor.say(f"ENDING at barrier {barrier}: the job stops with a savepoint")
                 self._context.wishes.stopping.set()
 
     def _has_read_all(self, ending: Ending) -> bool:

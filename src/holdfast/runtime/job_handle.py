@@ -75,10 +75,6 @@ class JobHandle:
             self._wishes.leave_savepoint(str(savepoint))
         (self._wishes.draining if drain else self._wishes.stopping).set()
 
-    def end_at_barrier(self) -> None:
-        """Of a part: end with the commit that carries the next barrier of the whole job."""
-        self._wishes.ending_at_barrier.set()
-
     def savepoint(self, url: str | Path, format: str = "native") -> SavepointRecord:
         """Take a savepoint of all that was run before now, while the job goes on; returns when it is
         complete. `format`: native (a copy of the checkpoint's files), or canonical (Parquet that other tools

@@ -14,6 +14,7 @@ from holdfast.admin.rewind import Outlook
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.savepoints.take import take_savepoint
+from holdfast.cli import options
 from holdfast.cli import rewind as rewind_command
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
@@ -57,7 +58,7 @@ def test_what_it_means_is_said_and_nothing_is_done_without_an_answer(made: MadeC
 def test_a_person_at_a_terminal_is_asked(
     made: MadeCheckpoint, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, after: int
 ) -> None:
-    monkeypatch.setattr(rewind_command, "_at_a_terminal", lambda: True)
+    monkeypatch.setattr(options, "at_a_terminal", lambda: True)
     done = rewind(made.url, "--to", "4", answer=answer)
     assert done.exit_code == code, done.stderr
     assert "go there? [y/N]" in done.stderr

@@ -11,6 +11,7 @@ from holdfast.cluster.ranking import (
     ClusterSeen,
     SeatSeen,
     code_differences,
+    failed_first,
     heir,
     hopeless,
     is_free,
@@ -119,6 +120,17 @@ def test_a_node_on_which_the_job_failed_comes_last_and_inherits_nothing() -> Non
     wish = WishRecord(giver="b", to="a", by="me", at_ms=0)
     assert order(seen(*nodes, counts=SeatSeen(wish=wish)), "counts")[-1] == "a"
     assert heir(seen(nodes[0], nodes[1], counts=SeatSeen(holder=held("b"))), "counts") is None
+
+
+def test_of_several_jobs_the_one_is_named_that_failed_first() -> None:
+    def ended(state: str, at_ms: int) -> SeatSeen:
+        return SeatSeen(over=OverRecord(state=state, node="a", at_ms=at_ms, error=f"it broke at {at_ms}"))
+
+    well = {"main": ended("finished", 1), "middle": ended("stopped", 2), "last": SeatSeen()}
+    assert failed_first(seen(**well), [*well, "not seen yet"]) is None
+    badly = well | {"last": ended("failed", 4), "main": ended("failed", 3)}
+    assert failed_first(seen(**badly), badly) == "main has failed: it broke at 3"
+    assert failed_first(seen(**badly), ["middle"]) is None
 
 
 def test_a_job_is_hopeless_once_it_failed_on_every_node_that_has_it() -> None:

@@ -32,8 +32,6 @@ class Wishes:
         """Commit what was run so far, whatever the checkpoint interval says."""
         self.parts_before_run: Callable[[], bool] = lambda: False
         """Whether a part runs, or is to be run, whose channels this one reads: then they have not ended."""
-        self.ending_at_barrier = threading.Event()
-        """End with the commit that carries the next barrier of the whole job."""
         self._parallelism: int | None = None
         self._savepoint: str | None = None
         self._settled = False

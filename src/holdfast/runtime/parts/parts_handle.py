@@ -135,8 +135,11 @@ class PartsHandle:
         elif drain:
             self._draining.set()
         else:
-            for handle in self.parts.values():
-                handle.stop()
+            self._stop_all()
+
+    def _stop_all(self) -> None:
+        for handle in self.parts.values():
+            handle.stop()
 
     def savepoint(self, url: str | Path, format: str = "native") -> JobSavepoint:
         """Take a savepoint of the whole job, while it goes on: of all parts, at one barrier."""
@@ -148,14 +151,11 @@ class PartsHandle:
 
     def _leave(self, url: str) -> None:
         """Stop with a savepoint: all parts end with the commits that carry its barrier."""
-        for handle in self.parts.values():
-            handle.end_at_barrier()
         try:
-            self.savepoint(url)
+            take_job_savepoint(self._root, url, SystemClock(), self._name, stop_rest=self._stop_all)
         except BaseException as failure:
             self._failure = failure
-        for handle in self.parts.values():
-            handle.stop()
+            self._stop_all()
 
     def rescale(self, parallelism: int) -> None:
         """Go on with this many shards in every part; returns at once."""
@@ -193,6 +193,5 @@ class PartsHandle:
                 if self._draining.is_set() and handle.running and over:
                     handle.stop(drain=True)
                 if handle.status().phase == "failed" and not handle.running:
-                    for other in self.parts.values():
-                        other.stop()
+                    self._stop_all()
             threading.Event().wait(LOOK_SECONDS)
