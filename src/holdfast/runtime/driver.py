@@ -189,7 +189,7 @@ class Driver:
         self._restarts.recall()
         self.monitor.update(term=self._term, restarts=self._restarts.count, phase="restoring")
         self._claim_end = ClaimEnd(self._checkpoint, self.settings, self.monitor.say)
-        with Control(self._storage, self._term, controls, self._clock, self.monitor.say):
+        with self._control(controls) as self._answering:
             ending, last = self._lead()
             self._restarts.stopped()
             if self._replica is not None and self.wishes.leaving.is_set():
@@ -201,6 +201,16 @@ class Driver:
                 _refuse_if_replaying(last)
                 self.save(savepoint, "native", stopped_with=last.number)
             self._write_ending(ending.value, last)
+
+    def _control(self, controls: Controls) -> Control:
+        """What answers requests. Of a set of replicas each member does, and leaves to the others what they
+        have taken on, for as long as they are members."""
+        if self._replica is None:
+            return Control(self._storage, self._term, controls, self._clock, self.monitor.say)
+        return Control(
+            self._storage, self._term, controls, self._clock, self.monitor.say, process=self._process,
+            is_gone=lambda process: self._replica is not None and not self._replica.is_member(process),
+        )  # fmt: skip
 
     def save(self, url: str, format: str, *, stopped_with: int | None = None) -> SavepointRecord:
         """Take a savepoint of what is committed. From any thread. `stopped_with`: the run has ended with this
@@ -285,6 +295,7 @@ class Driver:
         self._context = replace(
             self._context, term=self._term, run=self._run, replica=self._replica, recovery=recovery
         )
+        self._answering.go_on_as(self._term, self._process)
         self.monitor.update(term=self._term)
 
     def _lead_from(self, view: CheckpointView) -> tuple[Ending, CheckpointView]:
