@@ -27,6 +27,8 @@ def cluster_picture(found: dict[str, Any]) -> RenderableType:
         behind = "\n".join(lag_of(job, lag) for job, lag in sorted(node["lag"].items())) or None
         _add(nodes, node["node"], node["host"], node["pid"], ago, node["standby"], holds, behind)
     shown: list[RenderableType] = [seats, nodes]
+    for part in found["replicas"]:
+        shown.append(Text(f"{part['part']}: {part['told']}"))
     for node in found["nodes"]:
         for job, error in node["unfit"].items():
             shown.append(Text(f"{job} failed on node {node['node']}, which leaves it to others: {error}"))

@@ -63,6 +63,12 @@ def part_of(name: str) -> str:
     return name.partition(_SEAT_MARK)[0]
 
 
+def newest_holder(seen: ClusterSeen, job: str) -> HolderRecord | None:
+    """The node that took the seat, or another of the same replicas, last: a set of replicas runs its code."""
+    held = [seat.holder for name, seat in seen.seats.items() if part_of(name) == part_of(job) and seat.holder]
+    return max(held, key=lambda holder: holder.since_ms, default=None)
+
+
 def _next_holder(seat: SeatSeen) -> str | None:
     if seat.wish is not None:
         return seat.wish.to or None
