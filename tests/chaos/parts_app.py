@@ -113,14 +113,15 @@ def diamond(
     source_of_events: hf.Source,
     *,
     number: hf.KeyedFunction | None = None,
-    protection: hf.Rollback | hf.PassiveStandby | None = None,
+    protection: hf.Rollback | hf.PassiveStandby | hf.ActiveReplicas | None = None,
+    joined_by: hf.Rollback | hf.PassiveStandby | None = None,
     gates: tuple[Gate, Gate] | None = None,
 ) -> hf.Job:
-    """`protection`: that of part `numbered`, where `number` is. `gates`: of the first part, and of the long
-    way."""
+    """`protection`: that of part `numbered`, where `number` is; `joined_by`: that of part `joined`. `gates`:
+    of the first part, and of the long way."""
     job = hf.Job("diamond")
     numbered = job.part("numbered", protection=protection or hf.Rollback())
-    joined = job.part("joined")
+    joined = job.part("joined", protection=joined_by or hf.Rollback())
     source: hf.Stream = job.source(source_of_events, uid="events")
     if gates is not None:
         source = source.transform(gates[0])
@@ -133,6 +134,18 @@ def diamond(
     left = source.into(joined, uid="short-way").key_by("key")
     met = left.connect(numbers.into(joined).key_by("key")).process(Meet(), uid="meet")
     met.sink(hf.FileSink(place.sink("met"), format="parquet"), uid="met-out")
+    return job
+
+
+def alone(
+    place: Place, source: hf.Source, protection: hf.ActiveReplicas, number: hf.KeyedFunction | None = None
+) -> hf.Job:
+    """Part `numbered` of the diamond without the others: it reads the events itself."""
+    job = hf.Job("diamond")
+    numbered = job.part("numbered", protection=protection)
+    events = job.source(source, uid="events", part=numbered)
+    numbers = events.key_by("key").process(number or Number(), uid="number")
+    numbers.sink(hf.FileSink(place.sink("numbers"), format="parquet"), uid="numbers-out")
     return job
 
 

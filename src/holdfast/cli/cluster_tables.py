@@ -29,6 +29,8 @@ def cluster_picture(found: dict[str, Any]) -> RenderableType:
         behind = "\n".join(lag_of(job, lag) for job, lag in sorted(node["lag"].items())) or None
         _add(nodes, node["node"], node["host"], node["pid"], ago, node["standby"], holds, behind)
     shown: list[RenderableType] = [seats, nodes]
+    for part in found["replicas"]:
+        shown.append(Text(f"{part['part']}: {part['told']}"))
     for node in found["nodes"]:
         for job, error in node["unfit"].items():
             shown.append(Text(f"{job} failed on node {node['node']}, which leaves it to others: {error}"))
@@ -40,10 +42,9 @@ def cluster_picture(found: dict[str, Any]) -> RenderableType:
     return Group(*shown)
 
 
-def survival_of(spare: dict[str, int]) -> str:
+def survival_of(nodes: int) -> str:
     """How many more ends of nodes a job survives, in words."""
-    nodes = "1 more node" if spare["nodes"] == 1 else f"{spare['nodes'] or 'no'} more nodes"
-    return f"{nodes}, {spare['unnoticed']} of them unnoticed" if spare["unnoticed"] else nodes
+    return "1 more node" if nodes == 1 else f"{nodes or 'no'} more nodes"
 
 
 def state_of(seat: dict[str, Any], now_ms: int) -> str:

@@ -63,6 +63,12 @@ def part_of(name: str) -> str:
     return name.partition(_SEAT_MARK)[0]
 
 
+def newest_holder(seen: ClusterSeen, job: str) -> HolderRecord | None:
+    """The node that took the seat, or another of the same replicas, last: a set of replicas runs its code."""
+    held = [seat.holder for name, seat in seen.seats.items() if part_of(name) == part_of(job) and seat.holder]
+    return max(held, key=lambda holder: holder.since_ms, default=None)
+
+
 def _next_holder(seat: SeatSeen) -> str | None:
     if seat.wish is not None:
         return seat.wish.to or None
@@ -119,21 +125,9 @@ def heir(seen: ClusterSeen, job: str) -> str | None:
     return min(others, key=_order(seen, job)).name if others else None
 
 
-@dataclass(frozen=True)
-class Spare:
-    """How many nodes may still end before a job can go on nowhere, and how many members of its replicas
-    before that is noticed."""
-
-    nodes: int
-    unnoticed: int = 0
-
-
-def spare_of(seen: ClusterSeen, job: str) -> Spare:
-    """What a job, or the part that a seat is of, has to spare."""
-    able = [name for name, node in seen.nodes.items() if is_able(node, job)]
-    seats = [name for name in seen.seats if part_of(name) == part_of(job)]
-    held = sum(seen.seats[name].holder is not None for name in seats)
-    return Spare(max(0, len(able) - 1), max(0, held - 1) if len(seats) > 1 else 0)
+def spare_of(seen: ClusterSeen, job: str) -> int:
+    """How many nodes may still end before a job can go on nowhere."""
+    return max(0, sum(is_able(node, job) for node in seen.nodes.values()) - 1)
 
 
 def to_give_away(seen: ClusterSeen, node: str) -> str | None:

@@ -16,7 +16,7 @@ from holdfast.cluster.ranking import seat_name
 from holdfast.graph.fingerprint import fingerprint_parts
 from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.parts import is_in_parts
-from holdfast.graph.protection import PassiveStandby
+from holdfast.graph.protection import ActiveReplicas, PassiveStandby
 from holdfast.graph.survive import check_survival
 from holdfast.graph.validate import check
 from holdfast.runtime.job import Job
@@ -63,6 +63,12 @@ class JobOnNode:
         """How a node of some kind of standby stands by for this job: a part may ask for more."""
         follows = isinstance(self.job, PartJob) and isinstance(self.job.protection, PassiveStandby)
         return "hot" if follows else of_node
+
+    @property
+    def votes(self) -> bool:
+        """Whether it is a part with replicas that vote."""
+        protection = self.job.protection if isinstance(self.job, PartJob) else None
+        return isinstance(protection, ActiveReplicas) and protection.vote
 
     @property
     def left_to_others(self) -> bool:

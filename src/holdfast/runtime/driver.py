@@ -153,7 +153,8 @@ class Driver:
 
     def _claim(self, shards: int, founding: bool = False) -> None:
         """Claim the next term; of a part with replicas, be a member of the set that leads. `shards`: of a set
-        that is founded, unless a number was asked for. `founding`: a set with another number gives way."""
+        that is founded, unless a number was asked for. `founding`: a set with another number than `shards`
+        gives way."""
         replicas = self.settings.replicas
         if replicas is None:
             self._term = claim(
@@ -163,9 +164,10 @@ class Driver:
         self._checkpoint = replace(
             self._checkpoint, retention=Retention(self._checkpoint.chain, led_by_other=True)
         )
+        wanted = shards if founding else self._shards or shards or self._cores()
         joined = join(
             self._storage, replicas, self.settings.seat, self._process, fingerprint(self._graph),
-            self._shards or shards or self._cores(), self._clock, founding=founding,
+            wanted, self._clock, founding=founding,
         )  # fmt: skip
         self._replica = Replica(joined, self._storage, self._clock, self.monitor, self.wishes.stopping.is_set)
         self._term, self._run, self._shards = Term(joined.set.term), joined.set.run, joined.set.parallelism
@@ -189,7 +191,7 @@ class Driver:
         self._restarts.recall()
         self.monitor.update(term=self._term, restarts=self._restarts.count, phase="restoring")
         self._claim_end = ClaimEnd(self._checkpoint, self.settings, self.monitor.say)
-        with Control(self._storage, self._term, controls, self._clock, self.monitor.say):
+        with self._control(controls) as self._answering:
             ending, last = self._lead()
             self._restarts.stopped()
             if self._replica is not None and self.wishes.leaving.is_set():
@@ -201,6 +203,16 @@ class Driver:
                 _refuse_if_replaying(last)
                 self.save(savepoint, "native", stopped_with=last.number)
             self._write_ending(ending.value, last)
+
+    def _control(self, controls: Controls) -> Control:
+        """What answers requests. Of a set of replicas each member does, and leaves to the others what they
+        have taken on, for as long as they are members."""
+        if self._replica is None:
+            return Control(self._storage, self._term, controls, self._clock, self.monitor.say)
+        return Control(
+            self._storage, self._term, controls, self._clock, self.monitor.say, process=self._process,
+            is_gone=lambda process: self._replica is not None and not self._replica.is_member(process),
+        )  # fmt: skip
 
     def save(self, url: str, format: str, *, stopped_with: int | None = None) -> SavepointRecord:
         """Take a savepoint of what is committed. From any thread. `stopped_with`: the run has ended with this
@@ -280,14 +292,18 @@ class Driver:
                 view = None
 
     def _refound(self) -> None:
-        """Go on as the first member of a set with as many shards as is wished for: the others join it."""
-        self._shards = self.wishes.taken_parallelism() or self._shards
+        """Go on as the first member of a set with as many shards as is wished for: the others join it. The
+        wish stands until that is done: under a set no member has other shards than the others."""
         self._process = uuid.uuid4().hex[:12]
-        self._claim(self._shards or 0, founding=True)
+        self._claim(self.wishes.parallelism or self._shards or self._cores(), founding=True)
+        self.wishes.taken_parallelism()
         recovery = Recovery(self._checkpoint, self._term, self._run, self.monitor.say)
         self._context = replace(
             self._context, term=self._term, run=self._run, replica=self._replica, recovery=recovery
         )
+        self._answering.go_on_as(self._term, self._process)
+        self._restarts = Restarts(self._context)
+        self._restarts.recall()
         self.monitor.update(term=self._term)
 
     def _lead_from(self, view: CheckpointView) -> tuple[Ending, CheckpointView]:
@@ -296,8 +312,9 @@ class Driver:
             # Here, and not where the session was started, so that a failure is one more to recover from.
             self._program = compile_graph(self._graph, self._spark, self._stored_columns)
             self._context = replace(self._context, spark=self._spark, program=self._program)
-        wished = self.wishes.taken_parallelism()
-        self._shards = wished or self._shards or view.parallelism or self._cores()
+        if self._replica is None:
+            self._shards = self.wishes.taken_parallelism() or self._shards
+        self._shards = self._shards or view.parallelism or self._cores()
         self._led = None
         led = self._led = EpochLoop(self._context, view, self._shards)
         self.leading = True

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.chain.commits import Adopted
 from holdfast.checkpoint.chain.fellows import digest_of
-from holdfast.checkpoint.chain.replica_sets import Joined, join_set
+from holdfast.checkpoint.chain.replica_sets import Joined, join_set, members_of
 from holdfast.checkpoint.chain.terms import ending_of
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.chain.votes import cast, majority, votes_for
@@ -59,9 +59,20 @@ class Replica:
             term = self.set.term
             raise FencedOut(term, term, f"another process is member {self.seat} of the set now")
 
+    def is_member(self, process: str) -> bool:
+        """Whether a process is a member of the set, as far as is known: one that died is until its seat is
+        taken."""
+        known = members_of(self.storage, self.set.term).values()
+        return any(member.process == process for member in known)
+
     def set_has_ended(self) -> bool:
         """Whether a member has ended the run of all."""
         return ending_of(self.storage, self.set.term) is not None
+
+    def is_over(self, view: CheckpointView) -> bool:
+        """Whether the run of all has come to its end: a member has said so, or has committed, as the last
+        thing, that all is read. Nothing is committed after that."""
+        return (view.ended and view.run == self.set.run) or self.set_has_ended()
 
     def share_drain(self, draining: threading.Event) -> None:
         """Tell the others that this run is to be drained, and learn it from them."""

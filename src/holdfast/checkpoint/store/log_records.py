@@ -92,3 +92,5 @@ class AnswerRecord(Record, frozen=True, kw_only=True):
     at_ms: int
     result: dict[str, Json] = {}
     error: str = ""
+    process: str = ""
+    """Of a set of replicas, whose members share a term: which of them wrote it."""

@@ -117,7 +117,10 @@ class Committer:
             self._tell()
 
     def _news(self, shards: list[UncoordinatedShard], ended: bool, barrier: int) -> CommitRecord | None:
-        """What there is to say without an epoch. None: another member of the set has said it."""
+        """What there is to say without an epoch. None: another member of the set has said it, or has ended
+        the run."""
+        if self._is_over():
+            return None
         carried = any(place.number >= barrier for place in self.view.barriers)
         if self._replica is not None and ((barrier and carried) or (ended and self.view.ended)):
             return None
@@ -176,7 +179,7 @@ class Committer:
             if self._guarantee is Guarantee.AT_LEAST_ONCE:
                 self._publish(outcomes, Recipients.REPEATING)
             self._permit.await_commit()
-            self._append(lambda: replace(self._record(outcomes), barrier=barrier))
+            self._append(lambda: replace(self._of_epochs(outcomes), barrier=barrier))
             if self._guarantee is not Guarantee.AT_MOST_ONCE:
                 self.publish(outcomes)
             self._tell()
@@ -211,6 +214,20 @@ class Committer:
             self._take(done.record)
             if isinstance(done, Committed):
                 return
+
+    def _of_epochs(self, outcomes: list[EpochOutcome]) -> CommitRecord:
+        if self._is_over():
+            raise AdoptedOther(
+                "another member has ended the run; what this one has run since then is not committed"
+            )
+        return self._record(outcomes)
+
+    def _is_over(self) -> bool:
+        """Whether another member of the set has ended the run of all: then this one ends, too."""
+        over = self._replica is not None and self._replica.is_over(self.view)
+        if over:
+            self._context.wishes.stopping.set()
+        return over
 
     def _take(self, record: CommitRecord) -> None:
         """A record counts: ours, or one of another member of the set with the same content."""

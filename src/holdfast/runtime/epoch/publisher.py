@@ -16,7 +16,14 @@ from functools import partial
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.connectors.contract import Mark, Publisher, RememberingPublisher, StagedPart
-from holdfast.errors import DefinitionError, HoldfastError, RestoreError, SinkFailed, first_line
+from holdfast.errors import (
+    CorruptionError,
+    DefinitionError,
+    HoldfastError,
+    RestoreError,
+    SinkFailed,
+    first_line,
+)
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.steps import Step, reached
 from holdfast.tasks.task_output import load_extent
@@ -42,6 +49,8 @@ class Publishing:
         """
         program, checkpoint = context.program, context.checkpoint
         self._storage_url, self._say = checkpoint.storage.url, context.monitor.say
+        self._shared = context.replica is not None
+        """Whether other processes show the same epochs in the same sinks at the same time."""
         self._streams = program.sinks
         self._publishers: dict[str, Publisher] = {}
         self._dedupes = {node.uid: node.sink.exactly_once for node in program.graph.sinks}
@@ -153,7 +162,7 @@ class Publishing:
                 files = sorted(by_sink.get((uid, epoch), ()), key=lambda file: file.part)
                 parts = [StagedPart(file.part, file.rows, self._loader(file), file.input) for file in files]
                 with _named(uid, epoch, self._storage_url):
-                    publisher.publish(epoch, parts)
+                    self._show(publisher, epoch, parts)
                 with self._lock:
                     # Of a set of replicas another member may be further by now.
                     self.through = {**self.through, uid: max(epoch, self.through[uid])}
@@ -163,6 +172,17 @@ class Publishing:
                             uid: max(epoch, self.rows_through.get(uid, 0)),
                         }
                 reached(Step.SINK_PUBLISHED)
+
+    def _show(self, publisher: Publisher, epoch: int, parts: list[StagedPart]) -> None:
+        """Show an epoch. What fails because another member of the set has shown it by then, and perhaps later
+        ones, has not failed: by the word of the sink itself."""
+        try:
+            publisher.publish(epoch, parts)
+        except (AssertionError, CorruptionError, DefinitionError, RestoreError):
+            raise
+        except Exception:
+            if not self._shared or publisher.published_through() < epoch:
+                raise
 
     def learn(self, through: Mapping[str, int], rows_through: Mapping[str, int]) -> None:
         """Another process has shown these epochs, in the same sinks."""

@@ -11,6 +11,7 @@ import pytest
 from holdfast.checkpoint.chain.barriers import (
     begin_barrier,
     begun_barrier,
+    end_barrier,
     ending_of_barrier,
     newest_barrier,
 )
@@ -172,6 +173,21 @@ def test_barriers_come_at_an_interval_and_end_when_all_parts_carry_them(tmp_path
     ended = ending_of_barrier(root, 1)
     assert ended is not None
     assert (ended.outcome, set(ended.commits)) == ("complete", {"main", "scoring"})
+
+
+def test_several_that_coordinate_begin_no_more_barriers_than_one(tmp_path: Path) -> None:
+    job, clock = TwoParts(tmp_path), ManualClock()
+    root, parts = open_storage(job.root), {"main": job.producer.storage, "scoring": job.consumer.storage}
+    several = [Coordinator(root, parts, {CHANNEL: ("main", "scoring")}, by, 10.0, clock) for by in ("a", "b")]
+    begun = []
+    for _ in range(42):
+        clock.advance(timedelta(seconds=1))
+        for coordinator in several:
+            coordinator.step()
+            if newest_barrier(root).under_way:
+                begun.append(newest_barrier(root).number)
+                end_barrier(root, begun[-1], "aborted", clock.now_ms(), reason="enough of it")
+    assert begun == [1, 2, 3, 4]
 
 
 def test_a_barrier_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
