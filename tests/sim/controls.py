@@ -89,7 +89,7 @@ def _hoped_for(storage: Storage, name: str, data: bytes) -> bytes:
 
 
 class _Blind(Chain):
-    def _overtaken(self, number: int) -> bool:
+    def _overtaken(self, number: int, run: str = "") -> bool:
         return False
 
 

@@ -37,3 +37,9 @@ class Habits:
     """Of a long sleep of the leader of a part that reads channels, before a turn."""
     lose_last_chance: float = 0.0
     """Of the newest commit record of a part that no other reads being gone when a life begins."""
+    damage_chance: float = 0.0
+    """Of the newest plan, if it was never committed, being damaged when a life of a member begins."""
+    news_chance: float = 0.0
+    """Of a new barrier of the whole job, before a turn of a member."""
+    forget_chance: float = 0.0
+    """Of a member's working state being lost, before an epoch."""

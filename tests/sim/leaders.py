@@ -189,10 +189,13 @@ class Lead:
         recorded = recorded_plans(checkpoint.chain, view, shape, self.publishing.shown)
         self.world.seen["plan of another followed"] += len(recorded)
         self.planner = Planner(context, view, shape, recorded, no_tables())
-        self.operator = Operator(self.world, self.habits, self.storage, view, leader.shards, run)
+        self.operator = self._operator(view)
         self.closes = self.world.chance.random() < self.habits.close_chance
         outlets = Outlets((), context.clock)
         self.committer = leader.parts.committer(context, self.publishing, view, SCHEMAS, outlets)
+
+    def _operator(self, view: CheckpointView) -> Operator:
+        return Operator(self.world, self.habits, self.storage, view, self.leader.shards, self.run_name)
 
     def _context(self) -> LeaderContext:
         """What a leader leads with, as far as the parts under test look at it."""

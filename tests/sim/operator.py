@@ -147,7 +147,7 @@ class Operator:
             self.open = (self.open | own) - fired
         elif shard:
             return
-        content = replace(done, fired=tuple(sorted(fired))).encoded()
+        content = self._told(plan, replace(done, fired=tuple(sorted(fired)))).encoded()
         name = self._name(names.data_of(plan.epoch))
         self.storage.put(name, content)
         extent = Extent(object=name, offset=0, length=len(content), checksum=checksum(content))
@@ -156,7 +156,9 @@ class Operator:
             outcome.deltas.append(
                 DeltaFile(
                     operator=OPERATOR, first_group=line.groups.first, end_group=line.groups.end,
-                    version=Version(epoch=plan.epoch, attempt=plan.attempt, result=name),
+                    version=Version(
+                        epoch=plan.epoch, attempt=plan.attempt, result=self._result(line, extent)
+                    ),
                     parent=line.version, extent=extent, entries=1, next_due=next_due(left),
                 )
             )  # fmt: skip
@@ -168,6 +170,14 @@ class Operator:
                 input=input_of(plan),
             )
         )  # fmt: skip
+
+    def _told(self, plan: PlanRecord, content: Content) -> Content:
+        """What a task leaves, in the end."""
+        return content
+
+    def _result(self, line: Line, extent: Extent) -> str:
+        """Names what came of the state of a line."""
+        return extent.object
 
     def _write_snapshot(self, epoch: int, line: Line, content: bytes) -> SnapshotFile:
         name = self._name(names.snapshots_of(epoch))

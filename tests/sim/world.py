@@ -293,7 +293,7 @@ class World:
     def _extend(self, record: CommitRecord, epoch: int, deltas: list[DeltaFile]) -> None:
         """An epoch of a commit: by its plan, from the state before."""
         before, name = self.line[-1], names.plan(epoch, record.attempts[str(epoch)])
-        plan = unseal("plan", PlanRecord, self.objects_in(name).get(name, b""), name)
+        plan = self._planned(name)
         part = plan.slices.get(SOURCE)
         rows = (part.start or 0, part.end) if part is not None else (before.through, before.through)
         versions, fired, newest = dict(before.versions), set[int](), before.newest_us
@@ -329,6 +329,9 @@ class World:
             )
         )
         self.committed[epoch], self.judged[epoch] = given, mark_of(plan)
+
+    def _planned(self, name: str) -> PlanRecord:
+        return unseal("plan", PlanRecord, self.objects_in(name).get(name, b""), name)
 
     def _check_parent(self, before: State, delta: DeltaFile) -> None:
         """A result follows the state before it. Across a rescaling only the epochs can tell."""

@@ -174,6 +174,8 @@ class EpochLoop:
             self._context.look_around()
             for record in self._committer.taken_fellows():
                 self._lines = as_committed(self._lines, record)
+            if self._committer.has_ended:
+                return Ending.STOPPED if wishes.draining.is_set() else Ending.EXHAUSTED
             if wishes.parallelism not in (None, self._shards):
                 self._commit_pending()
                 return Ending.RESCALING

@@ -16,21 +16,25 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.chain.commits import Adopted
 from holdfast.checkpoint.chain.fellows import digest_of
+from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.replica_sets import Joined, join_set, members_of
-from holdfast.checkpoint.chain.terms import ending_of
+from holdfast.checkpoint.chain.terms import ending_of, newest_term
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.chain.votes import cast, majority, votes_for
+from holdfast.checkpoint.chain.votes import Votes, cast, majority, votes_for
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, MemberRecord, TermRecord, VoteRecord
 from holdfast.clock import Clock
 from holdfast.errors import FencedOut, RetryableError
 from holdfast.graph.protection import ActiveReplicas
+from holdfast.ids import EpochId
 from holdfast.runtime.progress import Monitor
 from holdfast.storage.contract import Storage
 
 LOOK_SECONDS = 0.02
 SAY_SECONDS = 5.0
 """How long a member waits for votes before it says so."""
+LOOK_AROUND_SECONDS = 1.0
+"""How often a member that waits for votes looks whether it is one still."""
 STOP_SECONDS = 10.0
 """How long a member that is told to stop waits for votes."""
 
@@ -81,32 +85,39 @@ class Replica:
         elif self.joined.is_draining(self.storage):
             draining.set()
 
-    def vote(self, record: CommitRecord, view: CheckpointView, given_up: Callable[[], bool]) -> None:
-        """Return when a majority of the set has come to what `record` says, which is to follow `view`; at
-        once where members do not vote, and for what covers no epoch. `given_up`: nothing is to be committed
-        any more.
+    def vote(self, record: CommitRecord, view: CheckpointView, given_up: Callable[[], bool]) -> bool:
+        """Wait until a majority of the set has come to what `record` says, which is to follow `view`; not
+        where members do not vote, nor for what covers no epoch. False: the epoch was planned again meanwhile,
+        and all are to follow that. `given_up`: nothing is to be committed any more. FencedOut: this process
+        is no member of the set that leads.
 
         Where the majority has come to something else this one waits with it: another member commits that.
         """
         if not self.set.vote or not record.attempts:
-            return
-        content, epoch = digest_of(record), record.last_epoch
-        cast(self.storage, VoteRecord(epoch=epoch, seat=self.seat, commit=view.number + 1, content=content))
-        began, said = self.clock.monotonic(), False
+            return True
+        content, epoch, term = digest_of(record), record.last_epoch, self.set.term
+        vote = VoteRecord(epoch=epoch, term=term, seat=self.seat, commit=view.number + 1, content=content)
+        cast(self.storage, vote)
+        began = looked = self.clock.monotonic()
+        said = False
         while True:
-            votes = votes_for(self.storage, epoch)
-            chosen = majority(votes, self.set.members)
-            if chosen == content or self._is_committed(view):
-                return
-            waited = self.clock.monotonic() - began
-            if given_up() or (self.is_stopping() and waited >= STOP_SECONDS):
+            votes = votes_for(self.storage, epoch, term)
+            if content in majority(votes, self.set.members) or self._is_committed(view):
+                return True
+            now = self.clock.monotonic()
+            if given_up() or (self.is_stopping() and now - began >= STOP_SECONDS):
                 raise RetryableError(
-                    f"epoch {epoch} has the votes of members {sorted(votes)} of {self.set.members}, and no "
+                    f"epoch {epoch} has the votes of members {_seats(votes)} of {self.set.members}, and no "
                     "majority; nothing of it was committed"
                 )
-            if waited >= SAY_SECONDS and not said:
+            if now - looked >= LOOK_AROUND_SECONDS:
+                looked = now
+                self._refuse_if_superseded()
+                if self._is_planned_again(record):
+                    return False
+            if now - began >= SAY_SECONDS and not said:
                 said = True
-                self.monitor.say(self._waiting(epoch, votes, chosen))
+                self.monitor.say(self._waiting(epoch, votes))
             self.clock.sleep(LOOK_SECONDS)
 
     def diverged(self, done: Adopted) -> str:
@@ -126,13 +137,31 @@ class Replica:
         """Whether the set has gone on: then the vote is over."""
         return self.storage.size(names.commit(view.number + 1)) is not None
 
-    def _waiting(self, epoch: int, votes: dict[int, str], chosen: str | None) -> str:
-        if chosen is not None:
+    def _refuse_if_superseded(self) -> None:
+        """The thread that looks around between epochs waits for this one: others may have gone on without
+        this set, and wait for this process to join theirs."""
+        newest = newest_term(self.storage)
+        if newest is not None and newest.term > self.set.term:
+            raise FencedOut(self.set.term, newest.term, f"claimed by {newest.host}, process {newest.pid}")
+        self.refuse_if_replaced()
+
+    def _is_planned_again(self, record: CommitRecord) -> bool:
+        """Whether the newest plan of the epoch is another than the one that was run here: a member could not
+        follow that, and those which come later follow the newest."""
+        epoch = record.last_epoch
+        return Plans(self.storage).next_attempt(EpochId(epoch)) > record.attempts[str(epoch)] + 1
+
+    def _waiting(self, epoch: int, votes: Votes) -> str:
+        if majority(votes, self.set.members):
             return f"OUTVOTED in epoch {epoch}: most members have come to other results; waiting for theirs"
         return (
-            f"WAITING FOR VOTES: epoch {epoch} has those of members {', '.join(map(str, sorted(votes)))} of "
+            f"WAITING FOR VOTES: epoch {epoch} has those of members {_seats(votes)} of "
             f"{self.set.members}; it is committed when most agree"
         )
+
+
+def _seats(votes: Votes) -> str:
+    return ", ".join(map(str, sorted({seat for seats in votes.values() for seat in seats})))
 
 
 def join(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.fellows import Met, differences, met
+from holdfast.checkpoint.chain.fellows import Met, differences, is_same_work, met
 from holdfast.checkpoint.chain.history import History, read_floor
 from holdfast.checkpoint.chain.view import CheckpointView, Head, fold, news, rewound, to_manifest
 from holdfast.checkpoint.store import names
@@ -167,11 +167,17 @@ class Chain(History):
             return None
         meeting = met(ours, theirs)
         if meeting is Met.OTHER:
-            same_epochs = theirs.attempts == ours.attempts
-            return Adopted(self.load(), tuple(differences(ours, theirs)) if same_epochs else ())
+            return self.parted(ours, theirs)
         view = fold(base, theirs, checksum(found))
         self.remember(view, theirs)
         return Committed(view, theirs) if meeting is Met.SAME else Preceded(view, theirs)
+
+    def parted(self, ours: CommitRecord, theirs: CommitRecord) -> Adopted:
+        """What follows from a fellow's record in the chain, of which ours says something else."""
+        newest = self.load()
+        # A plan that was given up may have been made again since, under the same name and of other rows.
+        same_plans = newest.given_up_below < theirs.number and is_same_work(ours, theirs)
+        return Adopted(newest, tuple(differences(ours, theirs)) if same_plans else ())
 
     def _overtaken(self, number: int, run: str = "") -> bool:
         """Whether the chain went on without us: a name that we created is then one that retention had freed.

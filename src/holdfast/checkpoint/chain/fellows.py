@@ -37,6 +37,12 @@ def met(ours: CommitRecord, theirs: CommitRecord) -> Met:
     return Met.OTHER if differences(ours, theirs) else Met.SAME
 
 
+def is_same_work(ours: CommitRecord, theirs: CommitRecord) -> bool:
+    """Whether two records are of epochs that were run by the same plans, so that one of two members is wrong
+    if they differ."""
+    return bool(ours.attempts) and ours.attempts == theirs.attempts and theirs.rewind_to is None
+
+
 def content_of(record: CommitRecord) -> dict[str, Any]:
     """What members have to agree on, by what it is of: text that a person can read."""
     found: dict[str, Any] = {

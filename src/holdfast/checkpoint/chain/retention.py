@@ -150,7 +150,7 @@ class Retention:
         oldest = self._chain.view_at(target)
         later = [self._later(number) for number in range(target + 1, head.number + 1)]
         needed = needed_by(oldest, later)
-        doomed = retire(needed, self._given_up(oldest), self._found(needed))
+        doomed = retire(needed, self._given_up(oldest), self._found(needed, head.number))
         doomed = self._not_planned(doomed, needed.through_epoch)
         doomed += [
             entry.name
@@ -203,7 +203,7 @@ class Retention:
             known |= record_objects(record) if view is None else view.objects()
         return known
 
-    def _found(self, needed: Needed) -> list[str]:
+    def _found(self, needed: Needed, head: int) -> list[str]:
         """Objects in the epoch directories that are being retired."""
         if self._swept is None:
             prefixes = [names.DATA, names.SNAPSHOTS]
@@ -214,7 +214,7 @@ class Retention:
                 prefixes = [names.DATA]
         found = [entry.name for prefix in prefixes for entry in self._storage.list(prefix)]
         if self._led_by_other:
-            named = self._snapshots_named()
+            named = self._snapshots_named(head)
             return [name for name in found if not name.startswith(names.SNAPSHOTS) or name in named]
         return [name for name in found if not self._may_be_ours(name)]
 
@@ -222,10 +222,11 @@ class Retention:
         """Whether this run may have written a snapshot that a commit of its own is still to name."""
         return name.startswith(names.SNAPSHOTS) and (names.number_of(name) or 0) >= (self._first_epoch or 0)
 
-    def _snapshots_named(self) -> set[str]:
-        """The snapshots that some record in storage brought: no other commit is still to name them."""
+    def _snapshots_named(self, head: int) -> set[str]:
+        """The snapshots that some record up to `head` brought: no later commit is still to name them. What
+        commits after it need is not known here."""
         named: set[str] = set()
-        for number in self._chain.numbers():
+        for number in [each for each in self._chain.numbers() if each <= head]:
             with contextlib.suppress(CorruptionError):
                 named.update(file.object for file in self._chain.record(number).snapshots)
         return named

@@ -66,12 +66,12 @@ def draining(term: int) -> str:
     return f"{DRAINING}{term:012d}"
 
 
-def votes_of(epoch: int) -> str:
-    return f"{VOTES}{epoch:012d}/"
+def votes_of(epoch: int, term: int) -> str:
+    return f"{VOTES}{epoch:012d}/{term:012d}-"
 
 
-def vote(epoch: int, seat: int, commit: int) -> str:
-    return f"{votes_of(epoch)}{seat:03d}-{commit:012d}"
+def vote(epoch: int, term: int, seat: int, content: str) -> str:
+    return f"{votes_of(epoch, term)}{seat:03d}-{content}"
 
 
 def ended(term: int) -> str:

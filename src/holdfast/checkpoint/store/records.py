@@ -78,9 +78,11 @@ class MemberRecord(Record, frozen=True, kw_only=True):
 
 
 class VoteRecord(Record, frozen=True, kw_only=True):
-    """`votes/EPOCH/SEAT-C`: what a member of a set has come to, and would commit as C."""
+    """`votes/EPOCH/T-SEAT-CONTENT`: what a member of the set of term T has come to, and would commit as
+    `commit`."""
 
     epoch: int
+    term: int
     seat: int
     commit: int
     content: str

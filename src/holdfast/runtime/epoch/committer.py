@@ -14,7 +14,8 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.commits import Adopted, Committed
+from holdfast.checkpoint.chain.commits import Adopted, Committed, Preceded
+from holdfast.checkpoint.chain.fellows import Met, met
 from holdfast.checkpoint.chain.live_files import with_lists
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import (
@@ -67,6 +68,9 @@ class Committer:
         self._failed = self._unpublished = False
         self._replica = context.replica
         self._fellows: deque[CommitRecord] = deque()
+        self._ahead: dict[int, tuple[CommitRecord, CheckpointView]] = {}
+        """Epoch -> the record of another member, and what it followed, that came before news of ours: what
+        has been run here, or is to be, has to come to the same."""
         self.has_lead = self._replica is None
         """Whether the newest commit is this process's own. Of a set of replicas, the member whose commit it
         was does what one alone has to do: the fastest is the one that has the time."""
@@ -122,7 +126,7 @@ class Committer:
         if self._is_over():
             return None
         carried = any(place.number >= barrier for place in self.view.barriers)
-        if self._replica is not None and ((barrier and carried) or (ended and self.view.ended)):
+        if self._replica is not None and ((barrier and carried) or self.has_ended):
             return None
         record = news(
             self.view,
@@ -179,7 +183,10 @@ class Committer:
             if self._guarantee is Guarantee.AT_LEAST_ONCE:
                 self._publish(outcomes, Recipients.REPEATING)
             self._permit.await_commit()
-            self._append(lambda: replace(self._of_epochs(outcomes), barrier=barrier))
+            if outcomes[-1].plan.epoch in self._ahead:
+                self._compare(outcomes)
+            else:
+                self._append(lambda: replace(self._of_epochs(outcomes), barrier=barrier))
             if self._guarantee is not Guarantee.AT_MOST_ONCE:
                 self.publish(outcomes)
             self._tell()
@@ -204,14 +211,22 @@ class Committer:
             record = drafted()
             if record is None:
                 return
+            if self.has_ended:
+                raise AdoptedOther(f"the set has come to its end with commit {self.view.number}")
             if self._replica is not None:
                 record = replace(record, seat=self._replica.seat)
-                self._replica.vote(record, self.view, lambda: self._failed)
-            done = self._checkpoint.chain.commit(self.view, record, self.keep_from(self.view))
+                if not self._replica.vote(record, self.view, lambda: self._failed):
+                    raise AdoptedOther(f"epoch {record.last_epoch} was planned again; going on by that")
+            before = self.view
+            done = self._checkpoint.chain.commit(before, record, self.keep_from(before))
             if isinstance(done, Adopted):
                 raise self._adopted(done)
             self._go_on_from(done.view)
-            self._take(done.record)
+            if isinstance(done, Preceded) and done.record.attempts:
+                self._ahead[done.record.last_epoch] = (done.record, before)
+                self.has_lead = False
+            else:
+                self._take(done.record)
             if isinstance(done, Committed):
                 return
 
@@ -228,6 +243,15 @@ class Committer:
         if over:
             self._context.wishes.stopping.set()
         return over
+
+    def _compare(self, outcomes: list[EpochOutcome]) -> None:
+        """See that these epochs came to what another member has committed of them, before news of ours."""
+        theirs, before = self._ahead.pop(outcomes[-1].plan.epoch)
+        ends = {uid: part.end for outcome in outcomes for uid, part in outcome.plan.slices.items()}
+        ours = replace(self._record(outcomes), positions={**before.positions, **ends})
+        if met(ours, theirs) is not Met.SAME:
+            raise self._adopted(self._checkpoint.chain.parted(ours, theirs))
+        self._take(theirs)
 
     def _take(self, record: CommitRecord) -> None:
         """A record counts: ours, or one of another member of the set with the same content."""
@@ -250,6 +274,12 @@ class Committer:
         if self._replica is not None and done.differences:
             other = self._replica.diverged(done)
         return AdoptedOther(other)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a member of our set of replicas has committed that the part has come to its end: that is
+        the end of all of them, and nothing of the set may follow it."""
+        return self._replica is not None and self.view.ended and self.view.run == self._context.run
 
     def taken_fellows(self) -> list[CommitRecord]:
         """The records of other members of the set that counted since this was last asked."""

@@ -8,7 +8,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.plans import PlanTaken, may_follow, place_of
+from holdfast.checkpoint.chain.plans import PlanTaken, may_follow, place_of, same_range
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord, TableCopy
 from holdfast.connectors.contract import (
@@ -22,8 +22,8 @@ from holdfast.connectors.contract import (
     Waiting,
     WaitingReader,
 )
-from holdfast.errors import DefinitionError, FencedOut, RestoreError
-from holdfast.ids import EpochId
+from holdfast.errors import CorruptionError, DefinitionError, FencedOut, RestoreError
+from holdfast.ids import EpochId, PlanAttempt
 from holdfast.runtime.epoch.epoch_frames import slice_of
 from holdfast.runtime.epoch.lookups import Tables
 from holdfast.runtime.epoch.plan_clock import PlanClock
@@ -58,8 +58,8 @@ class Planner:
         sources = context.program.graph.sources
         self._partitioned = {node.uid for node in sources if isinstance(node.source, PartitionedSource)}
         self._ends: _Ends | None = None
-        self._looked = (-1, 0.0)
-        """For the plan after which epoch another member of a set of replicas was asked last, and when."""
+        self._looked = (-1, 0.0, 0)
+        """Of a set of replicas: after which epoch a plan was looked for last, when, and which was found."""
         self.epoch = view.last_epoch
         self.positions: dict[str, Json] = {node.uid: view.positions.get(node.uid) for node in sources}
         notes = {node.uid: list(view.notes.get(node.uid, ())) for node in sources}
@@ -110,18 +110,22 @@ class Planner:
             if recorded is not None and recorded.obstacle is None:
                 plan = recorded.plan
                 break
-            fellow = self._fellow_plan(recorded)
+            newest = self._newest_attempt()
+            fellow = self._fellow_plan(recorded, newest)
             if fellow is not None:
                 plan = fellow
                 break
             drafted = draft() if recorded is None else self._drafted_again(recorded.plan, parent)
             if drafted is None:
                 return None
+            if self._context.replica is not None:
+                # What another member has planned since that look is met when this is written, and followed.
+                drafted = replace(drafted, attempt=newest + 1)
             written = self._plans.write(replace(drafted, combined=combined))
             plan = written.plan
             if not isinstance(written, PlanTaken):
                 break
-            if self._is_followed(plan):
+            if self._is_followed(plan, recorded):
                 break
             if plan.term > self._context.term and plan.run != self._context.run:
                 raise FencedOut(self._context.term, plan.term, f"plan {plan.epoch}/{plan.attempt} is its")
@@ -139,24 +143,36 @@ class Planner:
         self.positions.update({uid: part.end for uid, part in plan.slices.items()})
         return plan
 
-    def _fellow_plan(self, recorded: Recorded | None) -> PlanRecord | None:
-        """The plan of the next epoch that another member of our set of replicas has written. None: there is
-        none, or it is the one that has to be planned again."""
-        now = self._context.clock.monotonic()
-        looked_for, looked = self._looked
-        if self._context.replica is None or (looked_for == self.epoch and now - looked < LOOK_SECONDS):
-            # While no input is there: one that is written meanwhile is met when this member writes its own.
-            return None
-        self._looked = self.epoch, now
-        plan = self._plans.newest(EpochId(self.epoch + 1))
-        if plan is None or (recorded is not None and plan.attempt <= recorded.plan.attempt):
-            return None
-        return plan if self._is_followed(plan) else None
+    def _newest_attempt(self) -> int:
+        """Of a set of replicas: the newest plan of the next epoch; 0: there is none, or none was a moment
+        ago."""
+        if self._context.replica is None:
+            return 0
+        now, (looked_for, looked, known) = self._context.clock.monotonic(), self._looked
+        if looked_for == self.epoch and now - looked < LOOK_SECONDS and not known:
+            # While no input is there: a plan that comes meanwhile is met when this member writes its own.
+            return 0
+        newest = self._plans.next_attempt(EpochId(self.epoch + 1)) - 1
+        self._looked = self.epoch, now, newest
+        return newest
 
-    def _is_followed(self, plan: PlanRecord) -> bool:
+    def _fellow_plan(self, recorded: Recorded | None, newest: int) -> PlanRecord | None:
+        """The plan of the next epoch that another member of our set of replicas has written. None: there is
+        none that can be followed, or it is the one that has to be planned again."""
+        if not newest or (recorded is not None and newest <= recorded.plan.attempt):
+            return None
+        try:
+            plan = self._plans.read(EpochId(self.epoch + 1), PlanAttempt(newest))
+        except CorruptionError as damage:
+            # No member can follow it: the next attempt is for all.
+            self._context.monitor.say(f"DAMAGE: {damage}")
+            return None
+        return plan if self._is_followed(plan, recorded) else None
+
+    def _is_followed(self, plan: PlanRecord, recorded: Recorded | None) -> bool:
         """Whether a plan is one of another member that can be followed; then reads on after its slices,
         whatever was drafted here. One that does not follow what was read here is of a member that has come
-        to other results: if it is this one, its commit will tell."""
+        to other results: if it is this one, its commit will tell. `recorded`: what is to be planned again."""
         obstacle = may_follow(
             plan, start_positions=self.positions, fingerprint=self._shape.fingerprint,
             parallelism=self._shape.parallelism,
@@ -165,6 +181,9 @@ class Planner:
             return False
         if plan.closed_through != self._closed_through or not self.watermarks.lead_to(plan):
             return False
+        if recorded is not None:
+            # The readers were given its slices when this began.
+            return same_range(plan, recorded.plan)
         for uid, part in plan.slices.items():
             reader = self.readers[uid]
             if isinstance(reader, FollowingReader):
