@@ -40,7 +40,7 @@ from tests.services.object_store import ObjectStore
 CLUSTER = "chaos"
 ENDLESS = 1_000_000
 """Epochs of a job that does not end by itself."""
-SESSION = "4s"
+SESSION = os.environ.get("HOLDFAST_CHAOS_SESSION", "4s")
 APP = """
 from pathlib import Path
 from tests.chaos.apps import Place, Shape, declare

@@ -197,7 +197,7 @@ def test_parts_of_three_protections_survive_kills_of_random_nodes(
 @pytest.mark.heavy
 def test_what_a_user_asks_of_a_part_with_replicas(tmp_path: Path) -> None:
     """Three seats and at first two nodes: what is missing is said, and everything can be asked for."""
-    with ReplicasCluster(tmp_path, protection="ActiveReplicas(k=2)", seats=3, session="10s") as cluster:
+    with ReplicasCluster(tmp_path, protection="ActiveReplicas(k=2)", seats=3) as cluster:
         first, second = cluster.start_cold("a", "b")
         cluster.wait_members(2)
         says_what_is_missing(cluster)
