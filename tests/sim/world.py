@@ -362,5 +362,5 @@ class World:
         if (content.rows[1], content.open) != (held.through, held.open_in(groups)):
             return False
         # State that was put together from files of another parallelism has a name of its own.
-        named = file.version.result.startswith("commit-")
+        named = file.version.result.startswith("merged-")
         return named or all(held.versions[group][0] == file.version for group in groups)

@@ -172,7 +172,7 @@ class MemberLead(Lead):
         adopted, committer = self.committer._adopted, self.committer
 
         def noted(done: Adopted) -> AdoptedOther:
-            self.world.thrown_away(committer.view, done.view)
+            self.world.thrown_away(self.run_name, committer.view, done.view)
             return adopted(done)
 
         self.committer._adopted = noted  # type: ignore[method-assign]

@@ -83,12 +83,13 @@ class SetWorld(World):
         if self.vote and seat != self.liar:
             raise Violation(f"member {seat} is outvoted, and member {self.liar} is the one that lies: {what}")
 
-    def thrown_away(self, after: CheckpointView, newest: CheckpointView) -> None:
-        """A member goes on from what another has committed, and not from what it has run after `after`."""
+    def thrown_away(self, run: str, after: CheckpointView, newest: CheckpointView) -> None:
+        """A member of the set of `run` goes on from what another has committed, and not from what it has run
+        after `after`."""
         self.seen["record adopted"] += 1
         # Commit 1 is given up from the beginning, and its plan with it: a slow member plans it again.
         known = newest.given_up_below <= self.calm_from
-        if self.is_calm and known and newest.run == after.run and not self.lies:
+        if self.is_calm and known and newest.run == run and not self.lies:
             raise Violation(f"nothing fails, and a member throws away what it has run after {after.number}")
 
     def damage_newest_plan(self) -> None:
