@@ -71,6 +71,8 @@ class Node:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            if not line.endswith("\n"):
+                break  # it was killed in the middle of a word
             event = json.loads(line)
             if event["event"] == "message":
                 self.said.append(Message(event["at_ms"] / 1_000, event["text"]))
@@ -124,9 +126,9 @@ def zookeeper(place: Path) -> Iterator[str]:
         server.kill()
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Wait until it holds; not without end."""
+def wait_for(condition: Callable[[], bool], what: str, look_seconds: float = LOOK_SECONDS) -> None:
+    """Wait until it holds; not without end. `look_seconds`: how often it is asked; that costs, too."""
     give_up = time.monotonic() + DEADLINE_SECONDS
     while not condition():
         assert time.monotonic() < give_up, f"waited {DEADLINE_SECONDS} s in vain for {what}"
-        time.sleep(LOOK_SECONDS)
+        time.sleep(look_seconds)
