@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 import shlex
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,32 +110,36 @@ class ProtectedPart:
                 wait_for(lambda node=node: node.told(FOLLOWS), f"{node.name} to follow")  # type: ignore[misc]
 
     def settle(self) -> None:
-        with visit(ZooKeeperSettings(hosts=self._hosts), CLUSTER, SystemClock()) as cluster:
-            wait_for(lambda: self._settled(cluster), "each seat to be on a node of its own", LOOK_SECONDS)
+        wait_for(self._settled, "each seat to be on a node of its own", LOOK_SECONDS)
 
-    def _settled(self, cluster: Cluster) -> bool:
+    def _settled(self) -> bool:
         """Whether every seat is where it should be; where not, the next hand-over is done."""
         for node in self.nodes:
             node.must_run()
-        seen, seats, home = cluster.look(), (MAIN_SEAT, *self._case.seats), self.home.name
+        # ZooKeeper may be slow to answer while many nodes start; a hand-over that the nodes have begun by
+        # themselves comes to its end first.
+        with suppress(HoldfastError), self._visited() as cluster:
+            return self._in_place(cluster)
+        return False
+
+    def _in_place(self, cluster: Cluster) -> bool:
+        seen, home = cluster.look(), self.home.name
         held = {name: seat.holder.node for name, seat in seen.seats.items() if seat.holder is not None}
-        idle = sorted(node.name for node in self.nodes if node.name in seen.nodes.keys() - {*held.values()})
-        wrong = [seat for seat in self._case.seats if held.get(seat) == home]
-        moves = [(MAIN_SEAT, home)] if held.get(MAIN_SEAT, home) != home else []
-        moves += [(seat, idle[0]) for seat in wrong if idle]
-        for seat, to in moves:
-            # A hand-over that the nodes have begun by themselves comes to its end first.
-            with suppress(HoldfastError):
-                hand_over(cluster, seat, to, SystemClock(), HAND_OVER_SECONDS)
+        there = [node.name for node in self.nodes if node.name in seen.nodes]
+        move = next_move(held, there, home)
+        if move is not None:
+            hand_over(cluster, *move, SystemClock(), HAND_OVER_SECONDS)
             return False
-        spread = len({*held.values()}) == len(held) == len(seats)
-        return spread and held[MAIN_SEAT] == home
+        return in_place(held, self._case, home)
 
     def holders(self) -> dict[str, str]:
         """Seat -> the node that holds it."""
-        with visit(ZooKeeperSettings(hosts=self._hosts), CLUSTER, SystemClock()) as cluster:
+        with self._visited() as cluster:
             seats = cluster.look().seats
         return {name: seat.holder.node for name, seat in seats.items() if seat.holder is not None}
+
+    def _visited(self) -> AbstractContextManager[Cluster]:
+        return visit(ZooKeeperSettings(hosts=self._hosts), CLUSTER, SystemClock())
 
     def kill_one(self, chance: random.Random) -> tuple[float, Node]:
         """Lose a node that runs the part, and start another; when it was lost, and the new one."""
@@ -161,6 +165,23 @@ class ProtectedPart:
     def close(self) -> None:
         for node in self.nodes:
             node.close()
+
+
+def in_place(held: Mapping[str, str], case: Case, home: str) -> bool:
+    """Whether every seat is held, `main` by its own node and each other one by a node that has no more.
+    `held`: seat -> node."""
+    wanted = {MAIN_SEAT, *case.seats}
+    return held.keys() == wanted and held[MAIN_SEAT] == home and len({*held.values()}) == len(wanted)
+
+
+def next_move(held: Mapping[str, str], there: Sequence[str], home: str) -> tuple[str, str] | None:
+    """The seat that is to be handed over next, and the node that is to get it; None: none has to, or none can
+    yet. `there`: the nodes that are in the cluster."""
+    if held.get(MAIN_SEAT, home) != home:
+        return (MAIN_SEAT, home) if home in there else None
+    idle = [node for node in there if node not in held.values() and node != home]
+    wrong = [seat for seat, node in sorted(held.items()) if node == home and seat != MAIN_SEAT]
+    return (wrong[0], idle[0]) if wrong and idle else None
 
 
 def _spark(place: Path) -> str:

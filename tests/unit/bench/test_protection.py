@@ -15,7 +15,8 @@ import pytest
 import holdfast as hf
 from bench.protection import __main__ as command
 from bench.protection import report
-from bench.protection.cases import CASES, FIRST_MS, PART_SEAT, job_of
+from bench.protection.cases import CASES, FIRST_MS, MAIN_SEAT, PART_SEAT, job_of
+from bench.protection.cluster import in_place, next_move
 from bench.protection.commits import (
     Commit,
     Epoch,
@@ -141,6 +142,22 @@ def test_the_job_of_a_case_is_in_order(slug: str, tmp_path: Path) -> None:
 def test_replicas_have_a_seat_each() -> None:
     assert CASES["active-2"].seats == (PART_SEAT, f"{PART_SEAT}~2", f"{PART_SEAT}~3")
     assert CASES["passive-2s"].seats == (PART_SEAT,)
+
+
+def test_main_is_brought_to_its_node_and_the_part_to_others() -> None:
+    case, second = CASES["active-1"], f"{PART_SEAT}~2"
+    main_here, main_there = {MAIN_SEAT: "home"}, {MAIN_SEAT: "a"}
+    assert next_move({**main_there, PART_SEAT: "home"}, ["home", "a", "b"], "home") == (MAIN_SEAT, "home")
+    assert next_move({**main_here, second: "home"}, ["home", "a"], "home") == (second, "a")
+    assert next_move({**main_here, PART_SEAT: "a", second: "home"}, ["home", "a"], "home") is None, (
+        "none idle"
+    )
+    right = {**main_here, PART_SEAT: "a", second: "b"}
+    assert next_move(right, ["home", "a", "b", "c"], "home") is None
+    assert in_place(right, case, "home")
+    assert not in_place({**right, second: "home"}, case, "home")
+    assert not in_place({**main_here, PART_SEAT: "a"}, case, "home"), "a seat is free"
+    assert not in_place({**right, MAIN_SEAT: "c"}, case, "home")
 
 
 def test_cases_whose_protection_is_not_there_are_left_out(
