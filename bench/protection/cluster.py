@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.node_process import CLUSTER, Node, wait_for, zookeeper
@@ -107,7 +108,7 @@ class ProtectedPart:
         if self._case.kind == "passive":
             held = self.holders().values()
             for node in [each for each in self.nodes if each.name not in held]:
-                wait_for(lambda node=node: node.told(FOLLOWS), f"{node.name} to follow")  # type: ignore[misc]
+                wait_for(partial(node.told, FOLLOWS), f"{node.name} to follow")
 
     def settle(self) -> None:
         wait_for(self._settled, "each seat to be on a node of its own", LOOK_SECONDS)
