@@ -281,14 +281,18 @@ def _taken_first(token: Path) -> bool:
 
 
 def _needed_file(checkpoint: Path, draw: int) -> tuple[Path, int] | None:
-    """A file that holds state which the newest commit needs, and a byte in it."""
+    """A file that holds state which the newest commit needs, and a byte in it; none without which no retained
+    commit is whole, because a job that has nothing to go back to is rightly refused."""
     try:
-        view = CheckpointHistory(open_storage(str(checkpoint))).load()
+        history = CheckpointHistory(open_storage(str(checkpoint)))
+        view = history.load()
+        needed_by_all = history.view_at(max(view.retained_from, 1)).objects() if view.number else set()
     except HoldfastError:
         return None
     places = []
     for operator in view.operators:
-        if deltas := view.live_deltas(operator.uid):
+        deltas = view.live_deltas(operator.uid)
+        if deltas and deltas[-1].extent.object not in needed_by_all:
             extent = deltas[-1].extent
             places.append((checkpoint / extent.object, extent.offset + extent.length // 2))
         if snapshots := view.snapshots.get(operator.uid):
