@@ -86,33 +86,32 @@ def judge(evidence: Evidence, shape: Shape, events: int, after: int = 0) -> list
     return list(_wrong(evidence, shape, events, after))
 
 
-def judge_repeated(evidence: Evidence, shape: Shape, events: int, after: int, repeated: int) -> list[str]:
-    """What is wrong of a job that began as above, at least once: nothing may be lost, and so many rows, which
-    the short way had brought behind the barrier, are counted twice. Pure."""
+def judge_repeated(
+    evidence: Evidence, shape: Shape, events: int, after: int, repeated: Mapping[str, int]
+) -> list[str]:
+    """What is wrong of a job that began as above, at least once: nothing may be lost. `repeated`: how many
+    rows each way had brought behind the barrier, which are counted twice. Pure."""
     return list(_lost(evidence, shape, events, after, repeated))
 
 
-def _lost(evidence: Evidence, shape: Shape, events: int, after: int, repeated: int) -> Iterator[str]:
+def _lost(
+    evidence: Evidence, shape: Shape, events: int, after: int, repeated: Mapping[str, int]
+) -> Iterator[str]:
     keys, numbered = _numbered(shape, events, after)
-    long = {(key, n) for key, way, n, _ in evidence.met if way == "long"}
-    # Which numbers the rows of the short way have depends on how many were repeated.
-    short = Counter(key for key, way, _ in {row[:3] for row in evidence.met} if way == "short")
     yield from _missing(
         "sink events", Counter(evidence.events), Counter((event,) for event in range(after, events))
     )
     yield from _missing("sink numbers", Counter(evidence.numbers), numbered)
-    yield from _missing("sink met, long way", Counter(long), numbered)
-    yield from _missing("sink met, short way: keys", short, Counter(key for key, _ in numbered))
     if evidence.number != {key: {"n": count} for key, count in keys.items()}:
         yield f"the state of part 'numbered' is {evidence.number}, the input gives {dict(keys)}"
-    if {key: values["long"] for key, values in evidence.meet.items()} != dict(keys):
-        yield "the state of part 'joined' has not each row of the long way once"
-    counted = Counter({key: values["short"] for key, values in evidence.meet.items()})
-    if keys - counted or counted.total() - events != repeated:
-        yield (
-            f"the short way has brought {counted.total()} rows: {events} and {repeated} repeated ones were "
-            "expected"
-        )
+    distinct = {row[:3] for row in evidence.met}
+    for way, more in repeated.items():
+        # Which numbers the rows have depends on how many were repeated.
+        shown = Counter(key for key, each, _ in distinct if each == way)
+        yield from _missing(f"sink met, {way} way: keys", shown, Counter(key for key, _ in numbered))
+        counted = Counter({key: values[way] for key, values in evidence.meet.items()})
+        if keys - counted or counted.total() != events + more:
+            yield f"the {way} way has brought {counted.total()} rows: not {events}, and {more} repeated ones"
 
 
 def _numbered(shape: Shape, events: int, after: int) -> tuple[Counter[int], Counter[tuple[int, int]]]:

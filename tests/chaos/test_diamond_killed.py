@@ -34,6 +34,8 @@ pytestmark = pytest.mark.timeout(3_600)
 
 SHAPE = Shape(epochs=12, rows=60, keys=20)
 HALF = SHAPE.epochs // 2
+WAYS = {"short": ("main", "short-way"), "long": ("numbered", "number-to-joined")}
+"""The part that sends the rows of each way to the last part, and the channel."""
 
 
 def view_of(place: Place, part: str) -> CheckpointView:
@@ -119,19 +121,21 @@ def diamond(root: Path, *more: str, aligned: bool = True) -> Iterator[Diamond]:
         yield Diamond(scenario, aligned)
 
 
-def cut_of(root: Path, url: Path, aligned: bool) -> tuple[int, int]:
-    """Leave a savepoint; gives how many events it knows, and how many more the short way had brought."""
+def cut_of(root: Path, url: Path, aligned: bool) -> tuple[int, dict[str, int]]:
+    """Leave a savepoint; gives how many events it knows, and how many rows each way had brought behind it."""
     with diamond(root, aligned=aligned) as job, ThreadPoolExecutor(1) as saving:
         taken = job.cut(saving, url)
         views = {
             part: History(storage_of(job.place, part)).view_at(commit)
             for part, commit in taken.commits.items()
         }
-        short = view_of(job.place, "main").channels["short-way"]
-        at, read = views["main"].last_epoch, Position.of(views["joined"].positions["short-way"])
-        behind = [unread_files(short, position) for position in (Position(at), read)]
-        unread = [sum(file.rows for file in files) for files in behind]
-        return views["main"].rows, unread[0] - unread[1]
+        behind = {}
+        for way, (part, uid) in WAYS.items():
+            channel = view_of(job.place, part).channels[uid]
+            places = Position(views[part].last_epoch), Position.of(views["joined"].positions[uid])
+            unread = [sum(file.rows for file in unread_files(channel, each)) for each in places]
+            behind[way] = unread[0] - unread[1]
+        return views["main"].rows, behind
 
 
 def begin_and_finish(job: Diamond, *steps: Step) -> None:
@@ -150,7 +154,7 @@ def test_a_diamond_of_unequal_ways_goes_on_from_an_aligned_savepoint_as_if_nothi
 ) -> None:
     url = tmp_path / "savepoint"
     known, behind = cut_of(tmp_path / "first", url, aligned=True)
-    assert behind == 0
+    assert behind == {"short": 0, "long": 0}
     with diamond(tmp_path / "second", "--from-savepoint", str(url)) as job:
         begin_and_finish(job, Step.COMMIT_WRITTEN)
         wrong = judge(gather(job.place), SHAPE, SHAPE.events, after=known)
@@ -163,7 +167,7 @@ def test_a_diamond_of_unequal_ways_goes_on_from_an_unaligned_savepoint_with_rows
 ) -> None:
     url = tmp_path / "savepoint"
     known, behind = cut_of(tmp_path / "first", url, aligned=False)
-    assert behind > 0
+    assert behind["short"] > 0
     with diamond(tmp_path / "second", "--from-savepoint", str(url), aligned=False) as job:
         begin_and_finish(job, Step.COMMIT_WRITTEN, Step.BEFORE_COMMIT)
         wrong = judge_repeated(gather(job.place), SHAPE, SHAPE.events, known, behind)
