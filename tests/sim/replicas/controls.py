@@ -151,6 +151,9 @@ CONTROLS: dict[str, Control] = {
         ),
         season="together",
     ),
+    "plans-of-other-rows-followed": Control(
+        "", instead=((Planner, "_strays", lambda self, plan: False),), season="mixed"
+    ),
     "attempt-looked-up-later": Control(
         "throws away", instead=((Planner, "_newest_attempt", _looked_at_twice),), season="together"
     ),

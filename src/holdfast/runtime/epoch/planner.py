@@ -167,7 +167,7 @@ class Planner:
         )  # fmt: skip
         if self._context.replica is None or plan.run != self._context.run or obstacle is not None:
             return False
-        if plan.closed_through != self._closed_through or not self.watermarks.lead_to(plan):
+        if self._strays(plan):
             return False
         if recorded is not None:
             # The readers were given its slices when this began.
@@ -183,6 +183,16 @@ class Planner:
                     "own that has another protection"
                 )
         return True
+
+    def _strays(self, plan: PlanRecord) -> bool:
+        """Whether a plan follows from rows, event time or a clock that are not those here: its member may
+        have run the epoch before by a plan that does not count."""
+        return (
+            plan.after not in ("", place_of(self.positions))
+            or plan.clock_ms < self._planned_ms
+            or plan.closed_through != self._closed_through
+            or not self.watermarks.lead_to(plan)
+        )
 
     def end_here(self, fixed: dict[str, Json]) -> None:
         """Plan what is there now, and nothing that comes later. `fixed`: ends that were fixed before, by

@@ -109,7 +109,14 @@ def test_a_plan_that_does_not_follow_what_was_read_here_is_planned_again(tmp_pat
 
 @pytest.mark.parametrize(
     "other",
-    [{"fingerprint": "g"}, {"parallelism": 7}, {"run": "another set"}, {"closed_through": 1}],
+    [
+        {"fingerprint": "g"},
+        {"parallelism": 7},
+        {"run": "another set"},
+        {"closed_through": 1},
+        {"after": "what was not read here"},
+        {"clock_ms": -1},
+    ],
     ids=lambda other: next(iter(other)),
 )
 def test_a_plan_of_another_kind_is_not_followed(tmp_path: Path, other: dict[str, Any]) -> None:
