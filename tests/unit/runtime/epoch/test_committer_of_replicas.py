@@ -191,6 +191,16 @@ def test_the_end_that_one_commits_is_the_end_of_all(two: tuple[Member, Member]) 
     assert second.context.checkpoint.chain.load() == first.work.view, "nothing takes the end back"
 
 
+def test_an_end_that_was_seen_before_another_read_on_is_not_committed(two: tuple[Member, Member]) -> None:
+    first, second = two
+    for member in two:
+        member.commit(1)
+    first.commit(2)
+    with pytest.raises(AdoptedOther, match="commit 2 of another member has read on"):
+        second.end()
+    assert not second.context.checkpoint.chain.load().ended
+
+
 def test_no_epoch_follows_the_end_of_the_set(two: tuple[Member, Member]) -> None:
     first, second = two
     for member in two:

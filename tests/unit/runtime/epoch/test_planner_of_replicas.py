@@ -137,6 +137,21 @@ def test_a_damaged_plan_is_planned_again_and_the_others_follow_that(tmp_path: Pa
     assert planned(third, 3) == plan
 
 
+def test_a_plan_that_was_damaged_while_one_drafted_is_planned_again(tmp_path: Path) -> None:
+    second = member(tmp_path)
+    look = second._plans.next_attempt
+
+    def late(epoch: Any) -> PlanAttempt:
+        found = look(epoch)
+        if found == 1:
+            planned(member(tmp_path), 5)
+            (tmp_path / names.plan(1, 1)).write_bytes(b"damaged")
+        return found
+
+    second._plans.next_attempt = late  # type: ignore[method-assign]
+    assert planned(second, 9).attempt == 2
+
+
 def test_a_plan_of_a_newer_set_ends_this_one(tmp_path: Path) -> None:
     old = member(tmp_path, run="old")
     plan = planned(member(tmp_path, term=2), 5)
