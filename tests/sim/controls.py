@@ -139,8 +139,10 @@ def _judged_anew(self: Planner, plan: PlanRecord, parent: int) -> PlanRecord:
     return self._draft(plan.slices, parent, plan.closing)
 
 
-def _closing_for_good(self: Planner, slices: Any, parent: int, closing: bool = False) -> PlanRecord:
-    plan = _draft(self, slices, parent, closing)
+def _closing_for_good(
+    self: Planner, slices: Any, parent: int, closing: bool = False, *more: Any
+) -> PlanRecord:
+    plan = _draft(self, slices, parent, closing, *more)
     marks = {uid: msgspec.structs.replace(mark, now_us=FOREVER_US) for uid, mark in plan.watermarks.items()}
     return msgspec.structs.replace(plan, watermarks=marks) if closing else plan
 

@@ -151,6 +151,9 @@ CONTROLS: dict[str, Control] = {
         ),
         season="together",
     ),
+    "plans-of-other-rows-followed": Control(
+        "", instead=((Planner, "_strays", lambda self, plan: False),), season="ends"
+    ),
     "attempt-looked-up-later": Control(
         "throws away", instead=((Planner, "_newest_attempt", _looked_at_twice),), season="together"
     ),
@@ -178,7 +181,10 @@ CONTROLS: dict[str, Control] = {
     ),
     "votes-waited-for-in-a-former-set": Control(
         "do not come to the end",
-        instead=((Replica, "_refuse_if_superseded", lambda self: None),),
+        instead=(
+            (Replica, "_refuse_if_superseded", lambda self: None),
+            (Replica, "_is_planned_again", lambda self, record: False),
+        ),
         season="votes",
     ),
     "reader-not-told": Control("", instead=((RowFiles, "follow", lambda self, slice: None),)),
@@ -200,7 +206,9 @@ CONTROLS: dict[str, Control] = {
     "members-go-on-after-the-end": Control(
         "the end of its own set", instead=((Committer, "has_ended", False),), season="ends"
     ),
-    "snapshots-of-later-commits-retired": Control("snapshots/", Parts(retention=_NamedAtAll)),
+    "snapshots-of-later-commits-retired": Control(
+        "snapshots/", Parts(retention=_NamedAtAll), season="snapshots"
+    ),
     "epoch-committed-before-news-committed-again": Control(
         "does not continue the chain", Parts(committer=_NothingAhead), season="together"
     ),

@@ -217,7 +217,7 @@ class MemberLead(Lead):
         for _ in range(self.habits.epochs):
             self.committer.check(allowed=1_000)
             self._look_around()
-            settled = self.committer.view
+            settled = self._settled()
             for record in self.committer.taken_fellows():
                 self.operator.lines = as_committed(self.operator.lines, record)
                 self.world.seen["commit of another taken"] += 1
@@ -237,6 +237,12 @@ class MemberLead(Lead):
                 self.committer.add_snapshots(self.operator.take_snapshots(plan.epoch))
             self.committer.submit([outcome])
         return False
+
+    def _settled(self) -> tuple[CheckpointView, int]:
+        """The newest commit, and the epoch up to which lines are made to go by it: what another committed
+        before news of ours is still to be compared."""
+        view, ahead = self.committer.view, self.committer._ahead
+        return view, min([view.last_epoch, *(epoch - 1 for epoch in ahead)])
 
     def _meet_barrier(self) -> None:
         if self.world.chance.random() < self.habits.news_chance:
@@ -303,9 +309,9 @@ class MemberOperator(Operator):
         self.lies, self.set_world = lies, world
         super().__init__(world, habits, storage, view, shards, process)
 
-    def restart(self, settled: CheckpointView) -> None:
+    def restart(self, settled: tuple[CheckpointView, int]) -> None:
         """The working state is gone, as with the machine of an executor: have it again from the lines.
-        `settled`: the commit that the lines were last made to go by."""
+        `settled`: the commit that the lines were last made to go by, and up to which epoch."""
         wanted, self.open = self.open, set()
         self.world.seen["working state had again"] += 1
         try:
@@ -319,14 +325,15 @@ class MemberOperator(Operator):
         if self.open != wanted:
             raise Violation(f"{self.run_name} had the timers {wanted} open, its lines have {self.open}")
 
-    def _judge(self, missing: ObjectMissing, settled: CheckpointView) -> None:
+    def _judge(self, missing: ObjectMissing, settled: tuple[CheckpointView, int]) -> None:
+        view, through = settled
         deltas = [delta for line in self.lines.values() for delta in line.deltas]
         for delta in deltas:
-            known = delta.version.epoch <= settled.last_epoch
+            known = delta.version.epoch <= through
             gone = delta.extent.object not in self.world.objects_in(delta.extent.object)
-            if known and gone and self.set_world.is_kept(settled.number):
+            if known and gone and self.set_world.is_kept(view.number):
                 raise Violation(
-                    f"{self.run_name} goes by commit {settled.number}, which is retained, and "
+                    f"{self.run_name} goes by commit {view.number}, which is retained, and "
                     f"{delta.extent.object} of its line is gone"
                 ) from missing
 

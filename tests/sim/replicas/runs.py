@@ -113,9 +113,12 @@ def _calm(world: SetWorld, weather: SetWeather, setup: Control) -> None:
         for seat in _living(world):
             name = f"z{seat}"
             member = Member(world, name, setup.parts, to_the_end, seat)
+            asleep = steps
             if chance.random() < 0.2:
+                # At first, or when the others wait for its vote.
                 member.founds, member.shards = True, 2
-            world.scheduler.spawn(Process(name), member)
+                asleep += chance.choice((0, 80, 200))
+            world.scheduler.spawn(Process(name, asleep), member)
         world.scheduler.run()
         if world.scheduler.over:
             raise Violation("nothing fails any more, but the members do not come to the end")

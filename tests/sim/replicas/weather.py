@@ -172,6 +172,17 @@ def _ends(chance: random.Random) -> SetWeather:
     )
 
 
+def _snapshots(chance: random.Random) -> SetWeather:
+    """Members take snapshots, name them late, and give commits up soon."""
+    return SetWeather(
+        members=3, steps_max=900, stay_chance=0.5, pause_chance=0.02,
+        habits=Habits(
+            retain=chance.choice((1, 2)), lives=2, epochs=60, rows=60, snapshot_chance=0.8,
+            news_chance=chance.choice((0.0, 0.1)),
+        ),
+    )  # fmt: skip
+
+
 def _damaged_plans(chance: random.Random) -> SetWeather:
     """Plans that no member can read."""
     vote = chance.random() < 0.4
@@ -194,4 +205,5 @@ SEASONS: dict[str, Callable[[random.Random], SetWeather]] = {
     "lies": _lies,
     "ends": _ends,
     "damaged plans": _damaged_plans,
+    "snapshots": _snapshots,
 }

@@ -213,6 +213,11 @@ class Committer:
                 return
             if self.has_ended:
                 raise AdoptedOther(f"the set has come to its end with commit {self.view.number}")
+            if record.ended and self._ahead:
+                # It was the end of what was read here: whether it still is has to be seen again.
+                raise AdoptedOther(
+                    f"commit {self.view.number} of another member has read on; going on from it"
+                )
             if self._replica is not None:
                 record = replace(record, seat=self._replica.seat)
                 if not self._replica.vote(record, self.view, lambda: self._failed):

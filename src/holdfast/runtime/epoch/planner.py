@@ -121,14 +121,10 @@ class Planner:
             if self._context.replica is not None:
                 # What another member has planned since that look is met when this is written, and followed.
                 drafted = replace(drafted, attempt=newest + 1)
-            written = self._plans.write(replace(drafted, combined=combined))
-            plan = written.plan
-            if not isinstance(written, PlanTaken):
+            written = self._written(replace(drafted, combined=combined), recorded)
+            if written is not None:
+                plan = written
                 break
-            if self._is_followed(plan, recorded):
-                break
-            if plan.term > self._context.term and plan.run != self._context.run:
-                raise FencedOut(self._context.term, plan.term, f"plan {plan.epoch}/{plan.attempt} is its")
             if recorded is not None:
                 self._recorded.appendleft(recorded)
         if self._ends is not None:
@@ -142,6 +138,23 @@ class Planner:
         self.tables.planned(plan)
         self.positions.update({uid: part.end for uid, part in plan.slices.items()})
         return plan
+
+    def _written(self, drafted: PlanRecord, recorded: Recorded | None) -> PlanRecord | None:
+        """The plan that counts where a draft was to be written. None: another has the attempt, and it is not
+        followed."""
+        try:
+            written = self._plans.write(drafted)
+        except CorruptionError:
+            # It was damaged while we drafted: it is found again, and told, by the next look.
+            if self._context.replica is None:
+                raise
+            return None
+        plan = written.plan
+        if not isinstance(written, PlanTaken) or self._is_followed(plan, recorded):
+            return plan
+        if plan.term > self._context.term and plan.run != self._context.run:
+            raise FencedOut(self._context.term, plan.term, f"plan {plan.epoch}/{plan.attempt} is its")
+        return None
 
     def _newest_attempt(self) -> int:
         """Of a set of replicas: the newest plan of the next epoch; 0: there is none, or none was a moment
@@ -179,7 +192,7 @@ class Planner:
         )  # fmt: skip
         if self._context.replica is None or plan.run != self._context.run or obstacle is not None:
             return False
-        if plan.closed_through != self._closed_through or not self.watermarks.lead_to(plan):
+        if self._strays(plan):
             return False
         if recorded is not None:
             # The readers were given its slices when this began.
@@ -195,6 +208,16 @@ class Planner:
                     "own that has another protection"
                 )
         return True
+
+    def _strays(self, plan: PlanRecord) -> bool:
+        """Whether a plan follows from rows, event time or a clock that are not those here: its member may
+        have run the epoch before by a plan that does not count."""
+        return (
+            plan.after not in ("", place_of(self.positions))
+            or plan.clock_ms < self._planned_ms
+            or plan.closed_through != self._closed_through
+            or not self.watermarks.lead_to(plan)
+        )
 
     def end_here(self, fixed: dict[str, Json]) -> None:
         """Plan what is there now, and nothing that comes later. `fixed`: ends that were fixed before, by

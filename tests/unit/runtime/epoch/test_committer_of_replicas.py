@@ -17,6 +17,7 @@ from holdfast.errors import RetryableError
 from holdfast.graph.protection import ActiveReplicas
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.committer import Committer
+from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.publisher import Publishing
 from holdfast.runtime.leader_context import AdoptedOther
 from holdfast.runtime.parts.outlets import Outlets
@@ -48,14 +49,17 @@ class Member:
             self.context, Publishing(self.context, view), view, (), Outlets((), context.clock)
         )
 
-    def commit(self, epoch: int, *, barrier: int = 0, **changes: Any) -> None:
+    def commit(self, epoch: int, **changes: Any) -> None:
+        self.work.submit([self.outcome(epoch, **changes)])
+        self.work.check(0)
+
+    def outcome(self, epoch: int, attempt: int = 1, **changes: Any) -> EpochOutcome:
         made = outcome(epoch)
         slices = {"in": PlannedSlice(start=epoch - 1 or None, end=epoch)}
-        made.plan = replace(made.plan, slices=slices, attempt=changes.pop("attempt", 1))
+        made.plan = replace(made.plan, slices=slices, attempt=attempt)
         for name, value in changes.items():
             setattr(made, name, value)
-        self.work.submit([made], barrier)
-        self.work.check(0)
+        return made
 
     def tell(self, barrier: int) -> None:
         self.work.submit([], barrier)
@@ -101,13 +105,19 @@ def test_every_member_shows_what_is_committed(tmp_path: Path) -> None:
     assert [sink.epochs for sink in sinks] == [[1, 2], [1, 2]]
 
 
-def test_what_another_has_shown_is_learned_from_its_commits(two: tuple[Member, Member]) -> None:
-    first, second = two
-    first.commit(1)
-    first.commit(2)
-    second.commit(1)
-    second.commit(2)
-    assert first.work.view.published_through["sink"] == second.work.view.published_through["sink"] == 1
+def test_what_another_has_shown_is_learned_from_its_commits(tmp_path: Path, shown: Shown) -> None:
+    slow = Shown()
+    slow.wait.clear()
+    first, second = Member(tmp_path, 1, shown), Member(tmp_path, 2, slow)
+    for epoch_number in (1, 2):
+        first.commit(epoch_number)
+    second.work.submit([first.outcome(1)])
+    second.work.submit([first.outcome(2)])
+    second.work._commits.submit(lambda: None).result()
+    assert second.work._publishing.through == {"sink": 1}, "its own sink has shown nothing yet"
+    slow.wait.set()
+    second.work.close(wait=True)
+    assert second.work._publishing.through == {"sink": 2}
 
 
 def test_other_results_are_adopted_and_the_member_that_came_later_says_so(two: tuple[Member, Member]) -> None:
@@ -179,6 +189,16 @@ def test_the_end_that_one_commits_is_the_end_of_all(two: tuple[Member, Member]) 
     second.end(ended=False)
     assert second.work.has_ended
     assert second.context.checkpoint.chain.load() == first.work.view, "nothing takes the end back"
+
+
+def test_an_end_that_was_seen_before_another_read_on_is_not_committed(two: tuple[Member, Member]) -> None:
+    first, second = two
+    for member in two:
+        member.commit(1)
+    first.commit(2)
+    with pytest.raises(AdoptedOther, match="commit 2 of another member has read on"):
+        second.end()
+    assert not second.context.checkpoint.chain.load().ended
 
 
 def test_no_epoch_follows_the_end_of_the_set(two: tuple[Member, Member]) -> None:

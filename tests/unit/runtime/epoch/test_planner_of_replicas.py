@@ -109,7 +109,14 @@ def test_a_plan_that_does_not_follow_what_was_read_here_is_planned_again(tmp_pat
 
 @pytest.mark.parametrize(
     "other",
-    [{"fingerprint": "g"}, {"parallelism": 7}, {"run": "another set"}, {"closed_through": 1}],
+    [
+        {"fingerprint": "g"},
+        {"parallelism": 7},
+        {"run": "another set"},
+        {"closed_through": 1},
+        {"after": "what was not read here"},
+        {"clock_ms": -1},
+    ],
     ids=lambda other: next(iter(other)),
 )
 def test_a_plan_of_another_kind_is_not_followed(tmp_path: Path, other: dict[str, Any]) -> None:
@@ -128,6 +135,21 @@ def test_a_damaged_plan_is_planned_again_and_the_others_follow_that(tmp_path: Pa
     assert plan.attempt == 2
     assert [text for text in said if "DAMAGE" in text and "plans/" in text]
     assert planned(third, 3) == plan
+
+
+def test_a_plan_that_was_damaged_while_one_drafted_is_planned_again(tmp_path: Path) -> None:
+    second = member(tmp_path)
+    look = second._plans.next_attempt
+
+    def late(epoch: Any) -> PlanAttempt:
+        found = look(epoch)
+        if found == 1:
+            planned(member(tmp_path), 5)
+            (tmp_path / names.plan(1, 1)).write_bytes(b"damaged")
+        return found
+
+    second._plans.next_attempt = late  # type: ignore[method-assign]
+    assert planned(second, 9).attempt == 2
 
 
 def test_a_plan_of_a_newer_set_ends_this_one(tmp_path: Path) -> None:
