@@ -182,8 +182,12 @@ class World:
 
     def check_first(self, epoch: int, files: list[str]) -> None:
         """The sink is given these files."""
-        if sorted(files) != sorted(self.first.get(epoch, ())):
+        if sorted(files) != sorted(self.first.get(epoch, ())) and not self._are_same(epoch, files):
             raise Violation(f"the sink was given {files} for epoch {epoch}, the first commit named others")
+
+    def _are_same(self, epoch: int, files: list[str]) -> bool:
+        """Whether these are as good as the files that the first commit of the epoch has named."""
+        return False
 
     def show(self, epoch: int, given: Shown, input: str) -> None:
         """The sink's one atomic step: an epoch already shown is left alone."""

@@ -204,7 +204,9 @@ CONTROLS: dict[str, Control] = {
         season="damaged plans",
     ),
     "members-go-on-after-the-end": Control(
-        "the end of its own set", instead=((Committer, "has_ended", False),), season="ends"
+        "the end of its own set",
+        instead=((Committer, "has_ended", False), (Replica, "is_over", lambda *given: False)),
+        season="ends",
     ),
     "snapshots-of-later-commits-retired": Control(
         "snapshots/", Parts(retention=_NamedAtAll), season="snapshots"

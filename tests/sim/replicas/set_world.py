@@ -12,6 +12,7 @@ On top of what holds for one leader (see `tests.sim.world`):
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import msgspec
@@ -54,6 +55,8 @@ class SetWorld(World):
     """The sets that were joined since."""
     barrier: int = 0
     """The newest barrier of the whole job."""
+    contents: dict[int, list[bytes]] = field(default_factory=dict)
+    """Epoch -> what is in the files for the sink that the first commit of it has named."""
     plans: dict[str, bytes] = field(default_factory=dict)
     """As they were written: one that is damaged since may be run by the member that made it."""
 
@@ -129,6 +132,19 @@ class SetWorld(World):
         self.seen["news between epochs"] += not record.attempts and record.rewind_to is None
         self.seen["barrier carried"] += record.barrier > 0
         self.seen["end committed"] += record.ended
+
+    def _settle(self, record: CommitRecord) -> None:
+        before = set(self.first)
+        super()._settle(record)
+        for epoch in self.first.keys() - before:
+            self.contents[epoch] = self._read(self.first[epoch])
+
+    def _are_same(self, epoch: int, files: list[str]) -> bool:
+        """A member shows its own files, whose content is that of those that were committed."""
+        return epoch in self.first and self._read(files) == self.contents[epoch]
+
+    def _read(self, files: Collection[str]) -> list[bytes]:
+        return sorted(self.objects_in(name)[name] for name in files)
 
     def _extend(self, record: CommitRecord, epoch: int, deltas: list[DeltaFile]) -> None:
         plan = self._planned(names.plan(epoch, record.attempts[str(epoch)]))

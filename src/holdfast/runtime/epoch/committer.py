@@ -126,7 +126,7 @@ class Committer:
         if self._is_over():
             return None
         carried = any(place.number >= barrier for place in self.view.barriers)
-        if self._replica is not None and ((barrier and carried) or self.has_ended):
+        if self._replica is not None and barrier and carried:
             return None
         record = news(
             self.view,
@@ -211,8 +211,6 @@ class Committer:
             record = drafted()
             if record is None:
                 return
-            if self.has_ended:
-                raise AdoptedOther(f"the set has come to its end with commit {self.view.number}")
             if record.ended and self._ahead:
                 # It was the end of what was read here: whether it still is has to be seen again.
                 raise AdoptedOther(

@@ -206,7 +206,7 @@ def test_no_epoch_follows_the_end_of_the_set(two: tuple[Member, Member]) -> None
     for member in two:
         member.commit(1)
     first.end()
-    with pytest.raises(AdoptedOther, match="come to its end with commit 2"):
+    with pytest.raises(AdoptedOther, match="another member has ended the run"):
         second.commit(2)
     assert second.context.checkpoint.chain.load() == first.work.view
 
