@@ -77,8 +77,12 @@ class _PlansComparedForGood(Chain):
     """Takes a plan under one name for one plan, also when it was given up."""
 
     def parted(self, ours: CommitRecord, theirs: CommitRecord) -> Adopted:
-        told = differences(ours, theirs) if is_same_work(ours, theirs) else []
+        told = differences(ours, theirs) if is_same_work(ours, theirs, plans_kept=True) else []
         return Adopted(self.load(), tuple(told))
+
+
+def _by_attempts_alone(ours: CommitRecord, theirs: CommitRecord, *, plans_kept: bool) -> bool:
+    return plans_kept and ours.attempts == theirs.attempts
 
 
 def _no_damage_expected(self: Planner, recorded: Any, newest: int) -> Any:
@@ -165,7 +169,7 @@ CONTROLS: dict[str, Control] = {
     ),
     "rewind-taken-for-divergence": Control(
         "no member lied",
-        instead=((commits, "is_same_work", lambda ours, theirs: ours.attempts == theirs.attempts),),
+        instead=((commits, "is_same_work", _by_attempts_alone),),
         season="rewinds",
     ),
     "committed-without-votes": Control(

@@ -175,9 +175,9 @@ class Chain(History):
     def parted(self, ours: CommitRecord, theirs: CommitRecord) -> Adopted:
         """What follows from a fellow's record in the chain, of which ours says something else."""
         newest = self.load()
-        # A plan that was given up may have been made again since, under the same name and of other rows.
-        same_plans = newest.given_up_below < theirs.number and is_same_work(ours, theirs)
-        return Adopted(newest, tuple(differences(ours, theirs)) if same_plans else ())
+        # The plans of a commit go as soon as it is the oldest that is retained.
+        is_same = is_same_work(ours, theirs, plans_kept=newest.given_up_below < theirs.number)
+        return Adopted(newest, tuple(differences(ours, theirs)) if is_same else ())
 
     def _overtaken(self, number: int, run: str = "") -> bool:
         """Whether the chain went on without us: a name that we created is then one that retention had freed.

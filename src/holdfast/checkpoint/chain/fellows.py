@@ -37,10 +37,21 @@ def met(ours: CommitRecord, theirs: CommitRecord) -> Met:
     return Met.OTHER if differences(ours, theirs) else Met.SAME
 
 
-def is_same_work(ours: CommitRecord, theirs: CommitRecord) -> bool:
+def is_same_work(ours: CommitRecord, theirs: CommitRecord, *, plans_kept: bool) -> bool:
     """Whether two records are of epochs that were run by the same plans, so that one of two members is wrong
-    if they differ."""
-    return bool(ours.attempts) and ours.attempts == theirs.attempts and theirs.rewind_to is None
+    if they differ.
+
+    `plans_kept`: these plans are kept since they were made. Otherwise one may have been made again, under the
+    same name: then it was made at another time, or of other rows.
+    """
+    if not ours.attempts or ours.attempts != theirs.attempts or theirs.rewind_to is not None:
+        return False
+    return plans_kept or _planned(ours) == _planned(theirs)
+
+
+def _planned(record: CommitRecord) -> tuple[Any, ...]:
+    """What a record tells of its plans."""
+    return record.clock_ms, record.positions, {(file.epoch, file.input) for file in record.staged}
 
 
 def content_of(record: CommitRecord) -> dict[str, Any]:

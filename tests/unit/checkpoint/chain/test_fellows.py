@@ -128,9 +128,16 @@ def test_history_that_went_back_and_other_schemas_are_another_way() -> None:
 
 
 def test_only_of_the_same_plans_is_it_known_that_a_member_is_wrong() -> None:
-    assert is_same_work(epoch(1), epoch(2))
-    assert not is_same_work(epoch(1), epoch(2, attempts={"1": 2}))
-    assert not is_same_work(told(1, EMPTY), replace(told(2, EMPTY), rewind_to=1))
+    assert is_same_work(epoch(1), epoch(2), plans_kept=True)
+    assert not is_same_work(epoch(1), epoch(2, attempts={"1": 2}), plans_kept=True)
+    assert not is_same_work(told(1, EMPTY), replace(told(2, EMPTY), rewind_to=1), plans_kept=True)
+
+
+def test_plans_that_may_have_been_made_again_are_told_apart_by_when_and_of_what() -> None:
+    ours = epoch(1, staged=(staged(1),))
+    assert is_same_work(ours, epoch(2, staged=(staged(2, rows=9),)), plans_kept=False)
+    for other in ({"staged": (staged(2, input="other slices"),)}, {"clock_ms": 9}, {"positions": {"in": 9}}):
+        assert not is_same_work(ours, epoch(2, **{"staged": (staged(2),), **other}), plans_kept=False)
 
 
 class Two:
@@ -209,7 +216,7 @@ def test_a_plan_that_was_given_up_may_be_another_by_now_and_nothing_is_told_of_i
     two = Two(6, retain=2)
     before = two.chains[0].view_at(3)
     assert two.view.given_up_below == 4
-    done = two.commit(2, bare(2, before, rows=4), before)
+    done = two.commit(2, bare(2, before, rows=4, clock_ms=99), before)
     assert isinstance(done, Adopted)
     assert done.differences == (), "commit 4 is given up: its plan may have been made again"
     later = two.chains[0].view_at(4)
