@@ -103,11 +103,8 @@ class Story:
             for sink in EpochRunner._sinks_of(runner, "stream", epoch):
                 staged.append(self.staged(epoch, sink))
                 self.first.setdefault((sink, epoch), staged[-1].extent.object)
-        known = self.view.settled.through
-        through = {sink: max(known.get(sink, 0), record.last_epoch) for sink in self.sinks}
         record = changed(
-            record, deltas=(), staged=tuple(staged), published_through=dict(self.through),
-            staged_through=through,
+            record, deltas=(), staged=tuple(staged), published_through=dict(self.through)
         )  # fmt: skip
         held = {file.extent.object: self.storage.objects[file.extent.object] for file in staged}
         self.view = commit(self.chain, self.view, record)

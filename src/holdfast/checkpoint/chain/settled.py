@@ -22,8 +22,7 @@ class Settled:
     """How far the rows for each sink are settled."""
 
     through: Mapping[str, int] = field(default_factory=dict)
-    """Sink uid -> the newest epoch whose rows for it a commit has named. A sink of older records is not here:
-    what is computed again after a rewind is staged for it again."""
+    """Sink uid -> the newest epoch whose rows for it a commit has named."""
     lost: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Sink uid -> epochs up to `through` whose rows for it are to be staged again."""
 
@@ -44,11 +43,11 @@ class Settled:
         if record.rewind_to is not None:
             # A rewind of older records keeps nothing that waits, and settles nothing.
             return Settled(record.staged_through, record.lost_output)
-        through: Mapping[str, int] = self.through
-        if record.staged_through:
-            through = {
-                sink: max(epoch, through.get(sink, 0)) for sink, epoch in record.staged_through.items()
-            }
+        told = record.staged_through
+        if record.attempts and not told:
+            told = through_epoch(record.last_epoch, record.published_through)
+        through = {sink: max(epoch, self.through.get(sink, 0)) for sink, epoch in told.items()}
+        through = through or dict(self.through)
         lost = {sink: tuple(e for e in epochs if e > record.last_epoch) for sink, epochs in self.lost.items()}
         return Settled(through, {sink: epochs for sink, epochs in lost.items() if epochs and sink in through})
 
@@ -60,6 +59,11 @@ class Settled:
                 if published.get(sink, 0) < file.epoch <= self.through.get(sink, 0):
                     lost.setdefault(sink, set()).add(file.epoch)
         return Settled(self.through, {sink: tuple(sorted(epochs)) for sink, epochs in lost.items()})
+
+
+def through_epoch(epoch: int, sinks: Iterable[str]) -> dict[str, int]:
+    """What is settled where nothing else is said: all up to the last epoch that is committed."""
+    return dict.fromkeys(sinks, epoch)
 
 
 def with_staged(staged: SharedList[StagedFile], more: Collection[StagedFile]) -> SharedList[StagedFile]:

@@ -21,7 +21,7 @@ from holdfast.checkpoint.chain.live_files import (
     with_lists,
     with_uncoordinated,
 )
-from holdfast.checkpoint.chain.settled import Settled, kept, with_staged
+from holdfast.checkpoint.chain.settled import Settled, kept, through_epoch, with_staged
 from holdfast.checkpoint.store.records import (
     BarrierPlace,
     ChannelState,
@@ -253,6 +253,7 @@ def rewound(head: Head, to: CheckpointView, damaged: Collection[StagedFile] = ()
 def to_manifest(view: CheckpointView) -> Manifest:
     """The full manifest for the commit that follows `view`."""
     channels, sent = to_states(view.channels)
+    usual = through_epoch(view.last_epoch, view.published_through)
     return Manifest(
         number=view.number + 1,
         parent=Parent(number=view.number, checksum=view.checksum),
@@ -269,7 +270,7 @@ def to_manifest(view: CheckpointView) -> Manifest:
         deltas=tuple(delta for operator in view.deltas for delta in view.live_deltas(operator)),
         snapshots=tuple(file for files in view.snapshots.values() for file in files),
         staged=tuple(view.staged),
-        staged_through=dict(view.settled.through),
+        staged_through={} if view.settled.through == usual else dict(view.settled.through),
         lost_output=dict(view.settled.lost),
         published_through=view.published_through,
         rows_through=view.rows_through,
@@ -288,6 +289,7 @@ def to_manifest(view: CheckpointView) -> Manifest:
 
 def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
     """The inverse of `to_manifest`."""
+    usual = through_epoch(manifest.last_epoch, manifest.published_through)
     snapshots: dict[str, tuple[SnapshotFile, ...]] = {}
     for file in manifest.snapshots:
         snapshots[file.operator] = (*snapshots.get(file.operator, ()), file)
@@ -302,7 +304,7 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         deltas=with_deltas({}, manifest.deltas),
         snapshots=snapshots,
         staged=SharedList(manifest.staged),
-        settled=Settled(manifest.staged_through, manifest.lost_output),
+        settled=Settled(manifest.staged_through or usual, manifest.lost_output),
         published_through=manifest.published_through,
         rows_through=manifest.rows_through,
         operators=manifest.operators,

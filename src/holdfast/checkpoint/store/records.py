@@ -429,7 +429,8 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     """Which member of a set of replicas wrote it; 0: none did."""
     staged_through: dict[str, int] = {}
     """Sink uid -> the newest epoch whose rows for it a commit has named, of every sink of the job: what is
-    computed again up to there is not staged for it. Empty: as before, and in a rewind: none is kept."""
+    computed again up to there is not staged for it. Empty: as far as before, and of a commit with epochs
+    at least through `last_epoch`. In a rewind, empty: none is kept."""
     lost_output: dict[str, tuple[int, ...]] = {}
     """In a rewind: sink uid -> epochs up to `staged_through` that are staged again, since the rows that were
     staged first are damaged."""

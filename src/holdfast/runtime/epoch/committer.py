@@ -353,7 +353,7 @@ class Committer:
             deltas=tuple(delta for outcome in outcomes for delta in outcome.deltas),
             snapshots=tuple(ready),
             staged=tuple(file for outcome in outcomes for file in outcome.staged),
-            staged_through=self._staged_through(last.epoch),
+            staged_through=self._staged_through(),
             rows=sum(outcome.rows for outcome in outcomes),
             published_through=self._publishing.through,
             rows_through=self._publishing.rows_through,
@@ -370,10 +370,9 @@ class Committer:
             ),
         )
 
-    def _staged_through(self, last: int) -> dict[str, int]:
-        """How far the rows for sinks are settled by a commit up to epoch `last`."""
-        if self._guarantee is Guarantee.AT_MOST_ONCE:
-            # Its commits come before the rows.
+    def _staged_through(self) -> dict[str, int]:
+        """How far the rows for sinks are settled, where a commit does not settle those of its own epochs."""
+        if self._guarantee is not Guarantee.AT_MOST_ONCE:
             return {}
-        known = self.view.settled.through
-        return {uid: max(last, known.get(uid, 0)) for uid in self._publishing.through}
+        # Its commits come before the rows.
+        return {uid: self.view.settled.through.get(uid, 0) for uid in self._publishing.through}
