@@ -63,6 +63,8 @@ class Control:
     world: type[World] = World
     plain: bool = False
     """Neither rewinds nor copies: the broken part knows nothing of them."""
+    season: str = ""
+    """The weather that brings it to light; empty: any."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -257,7 +259,7 @@ SOUND: dict[str, Control] = {
 
 CONTROLS: dict[str, Control] = {
     "no-read-back": Control("", instead=((commits, "write_once", _never_read_back),)),
-    "unknown-taken-for-success": Control("", instead=((commits, "write_once", _hoped_for),)),
+    "unknown-taken-for-success": Control("", instead=((commits, "write_once", _hoped_for),), season="faults"),
     "no-look-at-the-floor": Control("for its own", Parts(chain=_Blind)),
     "no-floor": Control("does not follow", Parts(retention=_Floorless), world=FloorUnknown),
     "commits-named-by-epoch": Control(
@@ -277,7 +279,7 @@ CONTROLS: dict[str, Control] = {
     "pins-not-looked-at": Control(
         "is pinned", instead=((retention, "read_pins", lambda storage: pins.Pins((), ())),)
     ),
-    "pin-without-a-second-look": Control("pinned", instead=((pins, "pin", _pinned_unseen),)),
+    "pin-without-a-second-look": Control("pinned", instead=((pins, "pin", _pinned_unseen),), season="copies"),
     "recorded-plans-ignored": Control(
         "the sink", instead=((leaders, "recorded_plans", lambda *given: deque()),)
     ),
@@ -296,13 +298,17 @@ CONTROLS: dict[str, Control] = {
             (planner, "is_due", lambda open_times, *given: is_due(_known(open_times), *given)),
             (planner, "to_close", lambda open_times, marks: to_close(_known(open_times), marks)),
         ),
+        season="ends",
     ),
     "plans-followed-with-another-event-time": Control(
-        "the epoch before it was at", instead=((recorded._EventTime, "leads_to", lambda *given: True),)
+        "the epoch before it was at",
+        instead=((recorded._EventTime, "leads_to", lambda *given: True),),
+        season="rivals",
     ),
     "committed-output-dropped-by-a-rewind": Control(
         "the first commit named others",
         instead=tuple((module, "rewound", _keeping_nothing) for module in (commits, history, world_module)),
+        season="rewinds",
     ),
     "sinks-not-asked": Control(
         "the sink", instead=((leaders, "recorded_plans", lambda *given: recorded_plans(*given[:-1], {})),)

@@ -27,6 +27,8 @@ class Habits:
     """Of a life that closes what is open when the input ends."""
     rows: int = 12
     """About how many rows come between two lives."""
+    slice_rows: tuple[int, int] = (1, 3)
+    """At least and at most how many rows of the source an epoch reads."""
     lose_chance: float = 0.0
     """Of the newest commit record being gone when a life begins. For a leader that is alone."""
     sink_knows: bool = True

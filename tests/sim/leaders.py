@@ -286,8 +286,9 @@ class Lead:
         return self
 
     def next(self, after: int | None, max_rows: int | None, now_ms: int) -> Slice | None:
-        """One to three rows: each leader cuts its epochs elsewhere."""
-        last = min((after or 0) + self.world.chance.randint(1, 3), self.world.available)
+        """A few rows: each leader cuts its epochs elsewhere."""
+        rows = self.world.chance.randint(*self.habits.slice_rows)
+        last = min((after or 0) + rows, self.world.available)
         return Slice(after, last) if last > (after or 0) else None
 
     def exhausted(self, position: int | None) -> bool:
