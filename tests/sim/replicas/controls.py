@@ -3,7 +3,6 @@ out."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint.chain import commits
@@ -23,18 +22,10 @@ from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.replica import Replica
 from holdfast.storage.checksums import checksum
-from tests.sim.controls import Control as OfOneChain
+from tests.sim.controls import Control
 from tests.sim.leaders import Parts
 from tests.sim.replicas import members
 from tests.sim.replicas.members import RowFiles
-
-
-@dataclass(frozen=True)
-class Control(OfOneChain):
-    """`season`: the weather that brings it to light; empty: any."""
-
-    season: str = ""
-
 
 SOUND = Control("")
 
