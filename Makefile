@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench nexmark nexmark-kills crash chaos java
+.PHONY: help demo test lint bench nexmark nexmark-kills protection crash chaos java
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -48,6 +48,9 @@ nexmark: $(INSTALLED) java ## the Nexmark queries beside Spark's own streaming, 
 nexmark-kills: $(INSTALLED) java ## each Nexmark query in a job of its own, killed three times and compared (about 20 minutes)
 	@$(call title,pytest tests/chaos/test_nexmark_killed.py)
 	@HOLDFAST_NEXMARK_ALONE=1 $(BIN)/python -m pytest -q tests/chaos/test_nexmark_killed.py
+
+protection: $(INSTALLED) java ## what each protection of a part costs and gives, nodes killed, on a quiet machine (about an hour; ARGS=--quick)
+	@$(BIN)/python -m bench.protection $(ARGS)
 
 crash: $(INSTALLED) java ## the crash matrix: a real process killed at every step of the protocol (long)
 	@$(call title,pytest tests/chaos)

@@ -23,84 +23,33 @@ import json
 import os
 import random
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.node_process import Node, wait_for, zookeeper
 from bench.recovery import ROWS, percentiles
 from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import FailoverRecord
-from holdfast.nodes.zookeeper_server import TICK_MS, ZooKeeperServer, free_port
+from holdfast.checkpoint.store.log_records import FailoverRecord
+from holdfast.nodes.zookeeper_server import TICK_MS
 from holdfast.storage.urls import open_storage
 
 KINDS = ("cold", "warm", "hot")
 PHASES = ("detect", "take over", "restore", "replay")
 EPOCH_INTERVAL = "500ms"
 EPOCHS_BEFORE_KILL = 5
-DEADLINE_SECONDS = 600.0
-LOOK_SECONDS = 0.02
 SPARE_SECONDS = 1.0
 """What the bound allows beside the session, a tick and two epochs."""
 APP = "from bench.recovery import job_of\n\njob = job_of({keys}, total=1 << 40)\n"
-ROOT = Path(__file__).parents[1]
 
 Result = dict[str, Any]
-
-
-class Node:
-    """`holdfast node`, in a session of its own, and what it said."""
-
-    def __init__(self, name: str, kind: str, place: Path, hosts: str, session: float) -> None:
-        self.name = name
-        command = [
-            sys.executable, "-m", "holdfast", "node", "app.py", "--name", name, "--standby", kind, "--json",
-            "--cluster", "bench", "--zookeeper", hosts, "--checkpoint", "ck", "--working-dir", "working",
-            "--session-timeout", f"{round(session * 1_000)}ms", "--max-rows-per-epoch", str(ROWS),
-            "--epoch-interval", EPOCH_INTERVAL,
-        ]  # fmt: skip
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-        self._process = subprocess.Popen(
-            command, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True, start_new_session=True,
-        )  # fmt: skip
-        self.said: list[str] = []
-        self.epoch_seconds: dict[int, float] = {}
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            event = json.loads(line)
-            if event["event"] == "message":
-                self.said.append(event["text"])
-            elif event["epoch_seconds"]:
-                self.epoch_seconds[event["epoch"]] = event["epoch_seconds"]
-
-    def told(self, text: str) -> bool:
-        assert self._process.poll() is None, f"{self.name} ended: {self.said[-3:]}"
-        return any(text in said for said in list(self.said))
-
-    def kill(self) -> float:
-        """SIGKILL of the driver; when that was."""
-        at = time.time()
-        self._process.kill()
-        self._process.wait()
-        return at
-
-    def close(self) -> None:
-        """End what is left of it: its JVM and its workers."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
 
 
 class Cluster:
@@ -116,17 +65,22 @@ class Cluster:
 
     def _start(self) -> Node:
         self._started += 1
-        return Node(f"{self._kind}-{self._started}", self._kind, self._place, self._hosts, self._session)
+        options = [
+            "--standby", self._kind, "--working-dir", "working",
+            "--session-timeout", f"{round(self._session * 1_000)}ms",
+            "--max-rows-per-epoch", str(ROWS), "--epoch-interval", EPOCH_INTERVAL,
+        ]  # fmt: skip
+        return Node(f"{self._kind}-{self._started}", self._place, self._hosts, options)
 
     def ready(self) -> None:
         """Wait for a leader at work and a standby that is what its kind promises."""
         began = self.newest()
-        _wait(lambda: self.newest() > began, f"{self.leader.name} to commit")
+        wait_for(lambda: self.newest() > began, f"{self.leader.name} to commit")
         standby = self.standby = self.standby or self._start()
         promise = "HOT: " if self._kind == "hot" else "is in cluster"
-        _wait(lambda: standby.told(promise), f"{standby.name} to be {self._kind}")
+        wait_for(lambda: standby.told(promise), f"{standby.name} to be {self._kind}")
         began = self.newest()
-        _wait(lambda: self.newest() >= began + EPOCHS_BEFORE_KILL, f"{self.leader.name} to commit")
+        wait_for(lambda: self.newest() >= began + EPOCHS_BEFORE_KILL, f"{self.leader.name} to commit")
 
     def newest(self) -> int:
         return max((names.number_of(f"commits/{name}") or 0 for name in self._commits()), default=0)
@@ -141,10 +95,10 @@ class Cluster:
         assert standby is not None
         killed = self.leader.kill()
         before = self.newest()
-        _wait(lambda: self.newest() > before, f"{standby.name} to commit")
+        wait_for(lambda: self.newest() > before, f"{standby.name} to commit")
         record = self._place / "ck" / names.commit(before + 1)
         total = record.stat().st_mtime - killed
-        _wait(lambda: len(read_failovers(self._storage)) > told, "the failover to be written down")
+        wait_for(lambda: len(read_failovers(self._storage)) > told, "the failover to be written down")
         # Not the first epochs of a leader: they are slower, and would make the bound a mild one.
         self.epoch_seconds += list(self.leader.epoch_seconds.values())[EPOCHS_BEFORE_KILL:]
         self.leader.close()
@@ -163,13 +117,6 @@ def split(total: float, failover: FailoverRecord) -> Result:
     later = [failover.take_over_ms / 1_000, failover.restore_ms / 1_000, failover.replay_ms / 1_000]
     times = [max(0.0, total - sum(later)), *later]
     return {**dict(zip(PHASES, times, strict=True)), "total": total, "arrivals": failover.arrivals}
-
-
-def _wait(condition: Callable[[], bool], what: str) -> None:
-    give_up = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < give_up, f"waited {DEADLINE_SECONDS} s in vain for {what}"
-        time.sleep(LOOK_SECONDS)
 
 
 def measure(kind: str, keys: int, kills: int, place: Path, hosts: str, session: float, seed: int) -> Result:
@@ -211,12 +158,8 @@ def filled(keys: int) -> Iterator[tuple[Path, str]]:
         subprocess.run(filler, check=True, stderr=subprocess.DEVNULL)
         shutil.rmtree(place / "w")
         (place / "app.py").write_text(APP.format(keys=keys))
-        server = ZooKeeperServer(place / "zookeeper", free_port())
-        server.start()
-        try:
-            yield place, server.hosts
-        finally:
-            server.kill()
+        with zookeeper(place) as hosts:
+            yield place, hosts
 
 
 def main() -> None:

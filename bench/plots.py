@@ -1,4 +1,4 @@
-"""The pictures of docs/benchmarks.md, drawn from the results alone."""
+"""The pictures of docs/benchmarks.md, drawn from the results alone; and the look of all pictures."""
 
 from __future__ import annotations
 
@@ -19,12 +19,17 @@ OURS, THEIRS, FAINT = "#0b6e4f", "#8d99ae", "#d9dee7"
 
 def draw(found: dict[str, Any], out: Path) -> None:
     """All plots that the results allow."""
-    plt.rcParams.update({"font.size": 10, "svg.hashsalt": "holdfast", "axes.spines.top": False})
-    plt.rcParams.update({"axes.spines.right": False, "font.family": "sans-serif"})
+    set_look()
     _throughput(found["throughput"], out / "throughput.svg")
     _growth(found["state_growth"], out / "state-growth.svg")
     if (out / "soak.json").exists():
         _soak(json.loads((out / "soak.json").read_text()), out / "soak.svg")
+
+
+def set_look() -> None:
+    """The same for every picture; the same results give the same bytes."""
+    plt.rcParams.update({"font.size": 10, "svg.hashsalt": "holdfast", "axes.spines.top": False})
+    plt.rcParams.update({"axes.spines.right": False, "font.family": "sans-serif"})
 
 
 def _throughput(results: list[dict[str, Any]], path: Path) -> None:
@@ -40,7 +45,7 @@ def _throughput(results: list[dict[str, Any]], path: Path) -> None:
     axes.bar_label(bars, [f"{rates[n]:,}" for n in names], padding=4)
     axes.set_xlabel("rows per second, keyed running sum with a Parquet sink, 2 cores")
     axes.set_xlim(0, max(rates.values()) * 1.18)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _growth(results: list[dict[str, Any]], path: Path) -> None:
@@ -55,7 +60,7 @@ def _growth(results: list[dict[str, Any]], path: Path) -> None:
         axes.set_ylim(0, max(r[name] for r in results) * 1.3)
         axes.set_xlabel("keys in state")
         axes.set_title(label, fontsize=10)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _soak(samples: list[dict[str, Any]], path: Path) -> None:
@@ -74,10 +79,11 @@ def _soak(samples: list[dict[str, Any]], path: Path) -> None:
         place.set_ylim(0, max(s[name] for s in samples) * 1.3 + 1)
         place.set_title(label, fontsize=10)
         place.set_xlabel("epoch")
-    _save(figure, path)
+    save(figure, path)
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
+    """Write a picture, without the time of day."""
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)

@@ -29,6 +29,7 @@ MODULES = {
 """What a user may import; everything else is internal."""
 
 PUBLIC = [
+    "ActiveReplicas",
     "AggregatingState",
     "BatchContext",
     "BatchFunction",

@@ -44,7 +44,7 @@ from holdfast.graph.functions import (
     OperatorFunction,
 )
 from holdfast.graph.job_graph import Part
-from holdfast.graph.protection import PassiveStandby, Rollback
+from holdfast.graph.protection import ActiveReplicas, PassiveStandby, Rollback
 from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
 from holdfast.graph.window_functions import WindowBounds, WindowFunction
 from holdfast.graph.windows import count_window, session, sliding, tumbling
@@ -75,6 +75,7 @@ from holdfast.storage.key_saves.redis import RedisStateStorage
 
 __all__ = [
     "CRASH",
+    "ActiveReplicas",
     "AggregatingState",
     "BatchContext",
     "BatchFunction",

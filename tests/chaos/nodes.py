@@ -21,7 +21,8 @@ from holdfast.chaos.history import History as Story
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import CommitRecord, FailoverRecord
+from holdfast.checkpoint.store.log_records import FailoverRecord
+from holdfast.checkpoint.store.records import CommitRecord
 from holdfast.ids import CommitNumber
 from holdfast.nodes.zookeeper_server import ZooKeeperServer, free_port
 from holdfast.steps import Step
@@ -39,7 +40,7 @@ from tests.services.object_store import ObjectStore
 CLUSTER = "chaos"
 ENDLESS = 1_000_000
 """Epochs of a job that does not end by itself."""
-SESSION = "4s"
+SESSION = os.environ.get("HOLDFAST_CHAOS_SESSION", "4s")
 APP = """
 from pathlib import Path
 from tests.chaos.apps import Place, Shape, declare

@@ -20,9 +20,9 @@ from holdfast.admin.cluster import visit
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import FailoverRecord
+from holdfast.checkpoint.store.log_records import FailoverRecord
 from holdfast.clock import SystemClock
-from holdfast.cluster.ranking import ClusterSeen
+from holdfast.cluster.ranking import ClusterSeen, seat_name
 from holdfast.cluster.zookeeper import ZooKeeperSettings
 from holdfast.errors import HoldfastError
 from holdfast.ids import CommitNumber
@@ -37,7 +37,8 @@ import holdfast as hf
 from tests.chaos.apps import Place, Shape
 from tests.chaos.parts_app import Number, Renumber, diamond, steady
 source = steady(Shape(keys={keys}), rows_per_second={rate})
-job = diamond(Place(Path({root!r})), source, number={number}(), protection=hf.{protection}())
+job = diamond(Place(Path({root!r})), source, number={number}(), protection=hf.{protection},
+    joined_by=hf.{joined_by})
 """
 NEW_APP = "new_app.py"
 """As app.py, with other code in part `numbered`."""
@@ -51,22 +52,25 @@ SMALL_SPARK = (
 )  # fmt: skip
 
 
-def seat_of(part: str) -> str:
-    return f"{JOB}.{part}"
+def seat_of(part: str, seat: int = 1) -> str:
+    return seat_name(f"{JOB}.{part}", seat)
 
 
 @dataclass
 class PartsCluster(Cluster):
     """The job in three parts, its nodes and their ZooKeeper. Use as a context.
 
-    `rate`: events per second, without end. `protection`: of part `numbered`.
+    `rate`: events per second, without end. `protection`: of part `numbered`, as a user writes it, and
+    `joined_by`: of part `joined`. `parts`: those that are looked at.
     """
 
     shape: Shape = field(default_factory=lambda: Shape(rows=400, keys=20))
     epoch_interval: str = "500ms"
     spark: tuple[str, ...] = SMALL_SPARK
     rate: float = 20.0
-    protection: str = "Rollback"
+    protection: str = "Rollback()"
+    joined_by: str = "Rollback()"
+    parts: tuple[str, ...] = PARTS
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -85,7 +89,7 @@ class PartsCluster(Cluster):
     def app(self, number: str = "Number") -> str:
         return APP.format(
             keys=self.shape.keys, rate=self.rate, root=str(self.root), number=number,
-            protection=self.protection,
+            protection=self.protection, joined_by=self.joined_by,
         )  # fmt: skip
 
     def start_cold(self, *given: str, app: str = "app.py", more: Sequence[str] = ()) -> list[NodeProcess]:
@@ -102,7 +106,7 @@ class PartsCluster(Cluster):
         return max((int(path.name) for path in found if path.name.isdigit()), default=0)
 
     def numbers(self) -> dict[str, int]:
-        return {part: self.number_of(part) for part in PARTS}
+        return {part: self.number_of(part) for part in self.parts}
 
     def term_of(self, part: str) -> int:
         """Of the newest commit of a part; 0: there is none."""
@@ -123,7 +127,7 @@ class PartsCluster(Cluster):
     def holders(self) -> dict[str, NodeProcess]:
         """Which node holds the seat of each part, where one does that has not ended."""
         seen, there = self.timeline.seen, {node.name: node for node in self.nodes if node.running}
-        held = {part: seen.seats.get(seat_of(part)) for part in PARTS}
+        held = {part: seen.seats.get(seat_of(part)) for part in self.parts}
         return {
             part: there[seat.holder.node]
             for part, seat in held.items()
@@ -147,7 +151,7 @@ class PartsCluster(Cluster):
         """Wait until every part commits, each on a node of its own."""
         self.wait(
             lambda: (
-                len({node.name for node in self.holders().values()}) == len(PARTS)
+                len({node.name for node in self.holders().values()}) == len(self.parts)
                 and all(self.numbers().values())
             ),
             "each part on a node of its own",
@@ -156,11 +160,10 @@ class PartsCluster(Cluster):
     def drain(self) -> None:
         """Have the first part read what is due by now and end. The others end by themselves when they have
         read what it leaves."""
-        url = str(self.place.checkpoint / "parts" / PARTS[0])
+        first = self.parts[0]
+        url = str(self.place.checkpoint / "parts" / first)
         # While a seat changes hands there is no leader to ask.
-        self.wait(
-            lambda: self.run("stop", "--drain", "--checkpoint", url).returncode == 0, f"{PARTS[0]} to end"
-        )
+        self.wait(lambda: self.run("stop", "--drain", "--checkpoint", url).returncode == 0, f"{first} to end")
 
     def finish(self, *nodes: NodeProcess) -> None:
         """Wait until the nodes have ended, in good order, and judge what they left behind."""
@@ -174,7 +177,7 @@ class PartsCluster(Cluster):
         wrong = judge(evidence, self.shape, events)
         assert not wrong, f"{wrong}\n{self.told()}"
         assert (evidence.renumbered > 0) == new, evidence.renumbered
-        for part in PARTS:
+        for part in self.parts:
             terms = self.terms(part)
             assert terms == sorted(terms), f"{part}: an old leader committed after a new one\n{self.told()}"
 
@@ -224,7 +227,7 @@ class Timeline:
             with suppress(HoldfastError), visit(settings, CLUSTER, SystemClock()) as visited:
                 while not self._closing.wait(LOOK_SECONDS):
                     self.seen = visited.look()
-                    held = {part: self.seen.seats.get(seat_of(part)) for part in PARTS}
+                    held = {part: self.seen.seats.get(seat_of(part)) for part in self._cluster.parts}
                     holders = {part: seat.holder.node for part, seat in held.items() if seat and seat.holder}
                     self.samples.append(Sample(self.now(), holders, self._cluster.numbers()))
 
@@ -234,12 +237,13 @@ class Timeline:
         """How long after `since`, when the newest commits were `before`, a part committed again; and how
         often each other part did until then."""
         again = next(each for each in self.samples if each.numbers[hurt] > before[hurt])
-        others = {part: again.numbers[part] - before[part] for part in PARTS if part != hurt}
+        others = {part: again.numbers[part] - before[part] for part in before if part != hurt}
         return again.seconds - since, others
 
     def save(self, path: Path) -> None:
         """One line for each second: the holder and the commits of each part, and what was done."""
-        lines, last = [], dict.fromkeys(PARTS, 0)
+        parts = self._cluster.parts
+        lines, last = [], dict.fromkeys(parts, 0)
         for second in range(int(self.now()) + 1):
             within = [each for each in self.samples if second <= each.seconds < second + 1]
             done = ", ".join(what for at, what in self.notes if second <= at < second + 1)
@@ -249,7 +253,7 @@ class Timeline:
             numbers = within[-1].numbers
             told = [
                 f"{part} {within[-1].holders.get(part, '-'):>9} {numbers[part] - last[part]:+}"
-                for part in PARTS
+                for part in parts
             ]
             last = dict(numbers)
             lines.append(f"{second:5} s  {'   '.join(told):63} {done}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.store.records import FailoverRecord
+from holdfast.checkpoint.store.log_records import FailoverRecord
 from tests.chaos.apps import Shape
 from tests.chaos.harness import show
 from tests.chaos.nodes import ENDLESS, Cluster, NodeProcess

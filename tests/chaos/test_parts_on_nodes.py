@@ -113,7 +113,7 @@ def test_random_faults_of_nodes_end_as_a_run_without_them(
 
 @pytest.mark.heavy
 def test_a_part_with_a_passive_standby_is_followed_by_nodes_that_are_cold_otherwise(tmp_path: Path) -> None:
-    with PartsCluster(tmp_path, protection="PassiveStandby") as cluster:
+    with PartsCluster(tmp_path, protection="PassiveStandby()") as cluster:
         nodes = cluster.start_cold("first", "second")
         cluster.wait(lambda: len({*cluster.holders().values()}) == 2, "both to hold seats")
         cluster.wait_progress_of(*PARTS)

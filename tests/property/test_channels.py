@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from hypothesis import given, settings
@@ -221,8 +221,8 @@ def test_releasing_by_the_oldest_commit_alone_is_found_out() -> None:
 
 
 def test_channels_that_go_back_with_a_rewind_are_found_out() -> None:
-    def forgetful(head: Head, to: CheckpointView) -> CheckpointView:
-        return replace(rewound(head, to), channels=to.channels)
+    def forgetful(head: Head, to: CheckpointView, *given: Any) -> CheckpointView:
+        return replace(rewound(head, to, *given), channels=to.channels)
 
     with patch.object(commits, "rewound", forgetful), patch.object(history, "rewound", forgetful):
         assert found_out()

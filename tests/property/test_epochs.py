@@ -25,7 +25,13 @@ import holdfast as hf
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import EMPTY
-from holdfast.checkpoint.store.records import CommitRecord, ListFile, OperatorSchema, PlanRecord, SnapshotFile
+from holdfast.checkpoint.store.records import (
+    CommitRecord,
+    ListFile,
+    OperatorSchema,
+    PlanRecord,
+    SnapshotFile,
+)
 from holdfast.checkpoint.store.schemas import file_schema, record_of
 from holdfast.graph.column_types import state_layout
 from holdfast.ids import shard_ranges

@@ -13,6 +13,8 @@ import holdfast as hf
 from holdfast.admin.cluster import cluster_standing, visit
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
+from holdfast.errors import RestoreError
+from holdfast.nodes import seat_allocation
 from holdfast.nodes.zookeeper_server import ZooKeeperServer
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.parts.part_jobs import PartJob
@@ -27,6 +29,7 @@ class PartRun:
 
     def __init__(self, wishes: Wishes) -> None:
         self.wishes, self.over = wishes, threading.Event()
+        self.failure: Exception | None = None
 
     @property
     def running(self) -> bool:
@@ -35,6 +38,12 @@ class PartRun:
     def wait(self, timeout: float | None = None) -> None:
         if self.running:
             self.over.wait(timeout)
+        if self.over.is_set() and self.failure is not None:
+            raise self.failure
+
+    def fail(self, failure: Exception) -> None:
+        self.failure = failure
+        self.over.set()
 
 
 @pytest.fixture
@@ -56,6 +65,16 @@ def chain_of_three(out: Path) -> hf.Job:
     middle = rows.into(job.part("middle"), uid="to-middle")
     middle.into(job.part("last"), uid="to-last").sink(hf.FileSink(out, format="json"), uid="out")
     return job
+
+
+def holders(server: ZooKeeperServer, cluster: str) -> dict[str, str]:
+    """Seat -> the node that holds it, as it is shown."""
+    with visit(ZooKeeperSettings(hosts=server.hosts), cluster, SystemClock()) as visited:
+        return {seat["job"]: seat["holder"] for seat in cluster_standing(visited, SystemClock())["seats"]}
+
+
+def spread(server: ZooKeeperServer, cluster: str) -> bool:
+    return sorted(map(str, holders(server, cluster).values())) == ["a", "b", "c"]
 
 
 def ended(run: PartRun) -> bool:
@@ -83,6 +102,54 @@ def test_a_part_reads_on_until_the_parts_before_it_are_over(
         assert a.failure is None, a.story()
 
 
+@pytest.mark.parametrize("failing", ["main", "last"])
+def test_a_failed_part_ends_the_others_of_a_job_that_ends_by_itself(
+    start: Start,
+    runs: dict[str, PartRun],
+    tmp_path: Path,
+    server: ZooKeeperServer,
+    cluster: str,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: str,
+) -> None:
+    """Those after it wait for rows, those before it for room in a channel."""
+    monkeypatch.setattr(seat_allocation, "BALANCE_SECONDS", 0.5)
+    nodes = []
+    for name in "abc":
+        nodes.append(start(name, chain_of_three(tmp_path / "out"), until="exhausted"))
+        wait_until(lambda node=nodes[-1]: node.told("is in cluster"), f"{name} to be there", nodes[-1].story)
+
+    def story() -> str:
+        return "\n".join(node.story() for node in nodes)
+
+    wait_until(lambda: spread(server, cluster), "each to hold one", story)
+    wait_until(lambda: all(run.running for run in runs.values()), "all parts to run there", story)
+    held = holders(server, cluster)[f"three.{failing}"]
+    runs[failing].fail(RestoreError("its checkpoint is gone; restore it"))
+    for node in nodes:
+        node.thread.join(DEADLINE_SECONDS)
+        assert not node.alive, story()
+        assert "its checkpoint is gone; restore it" in str(node.failure), story()
+        if node.name != held:
+            assert f"three.{failing} has failed" in str(node.failure), story()
+    assert all(run.wishes.stopping.is_set() for part, run in runs.items() if part != failing), "in good order"
+
+
+def test_a_failed_part_leaves_the_others_of_a_job_without_end_alone(
+    start: Start, runs: dict[str, PartRun], tmp_path: Path
+) -> None:
+    a = start("a", chain_of_three(tmp_path / "out"))
+    wait_until(lambda: len(runs) == 3, "all parts to run", a.story)
+    runs["main"].fail(RestoreError("its checkpoint is gone; restore it"))
+    wait_until(lambda: a.told("three.main: FAILED"), "the failure to be told", a.story)
+    b = start("b", chain_of_three(tmp_path / "out"))
+    wait_until(lambda: runs["main"].running, "it to be tried again", a.story)
+    assert runs["middle"].running, a.story()
+    assert runs["last"].running, a.story()
+    b.leave()
+    a.leave()
+
+
 def test_the_seats_of_parts_are_shared_by_the_nodes_and_shown(
     start: Start, runs: dict[str, PartRun], tmp_path: Path, server: ZooKeeperServer, cluster: str
 ) -> None:
@@ -90,9 +157,5 @@ def test_the_seats_of_parts_are_shared_by_the_nodes_and_shown(
         one = start(name, chain_of_three(tmp_path / "out"))
         wait_until(lambda node=one: node.told("is in cluster"), f"{name} to be there", one.story)
 
-    def seats() -> dict[str, str]:
-        with visit(ZooKeeperSettings(hosts=server.hosts), cluster, SystemClock()) as visited:
-            return {seat["job"]: seat["holder"] for seat in cluster_standing(visited, SystemClock())["seats"]}
-
-    wait_until(lambda: sorted(map(str, seats().values())) == ["a", "b", "c"], "each to hold one", one.story)
-    assert sorted(seats()) == ["three.last", "three.main", "three.middle"]
+    wait_until(lambda: spread(server, cluster), "each to hold one", one.story)
+    assert sorted(holders(server, cluster)) == ["three.last", "three.main", "three.middle"]

@@ -1,7 +1,8 @@
-"""Many seeds, then every negative control; or one seed and its story. `--parts`: of a job in parts.
+"""Many seeds, then every negative control; or one seed and its story. `--parts`: of a job in parts;
+`--replicas`: of a part that a set of replicas leads.
 
-python -m tests.sim [--parts] --seeds 10000
-python -m tests.sim [--parts] --seed 4711 [--control no-floor]
+python -m tests.sim [--parts | --replicas] --seeds 10000
+python -m tests.sim [--parts | --replicas] --seed 4711 [--control no-floor]
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from types import ModuleType
 
 from tests.sim import runs
 from tests.sim.parts import runs as parts_runs
+from tests.sim.replicas import runs as replicas_runs
 from tests.sim.runs import Found
 from tests.sim.scheduler import on_one_core
 
@@ -26,11 +28,13 @@ def main() -> int:
     options.add_argument("--seeds", type=int, default=10_000, help="how many seeds to run")
     options.add_argument("--first", type=int, default=0, help="the first of them")
     options.add_argument("--seed", type=int, help="run this one alone and tell its story")
-    options.add_argument("--parts", action="store_true", help="of a job in parts, with channels and barriers")
+    kind = options.add_mutually_exclusive_group()
+    kind.add_argument("--parts", action="store_true", help="of a job in parts, with channels and barriers")
+    kind.add_argument("--replicas", action="store_true", help="of a part that a set of replicas leads")
     options.add_argument("--control", default="", help="take this safeguard away")
     options.add_argument("--stretch", type=int, default=1, help="make every simulation so many times longer")
     given = options.parse_args()
-    what: ModuleType = parts_runs if given.parts else runs
+    what: ModuleType = parts_runs if given.parts else replicas_runs if given.replicas else runs
     if given.control and given.control not in what.CONTROLS:
         options.error(f"--control {given.control}: choose from {', '.join(sorted(what.CONTROLS))}")
     with on_one_core():

@@ -14,16 +14,24 @@ from unittest.mock import patch
 
 import msgspec
 
-from holdfast.checkpoint.chain import commits, pins, retention
+from holdfast.checkpoint.chain import commits, history, pins, retention
 from holdfast.checkpoint.chain import view as view_module
 from holdfast.checkpoint.chain.commits import Adopted, Chain, Committed
 from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.live_files import unpublished
 from holdfast.checkpoint.chain.retention import Retention, Retired
+from holdfast.checkpoint.chain.settled import Settled
 from holdfast.checkpoint.chain.shard_lines import Line
-from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, Head, fold
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, Head, fold, rewound
 from holdfast.checkpoint.store import names, write_once
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Parent, PinRecord, PlanRecord
+from holdfast.checkpoint.store.records import (
+    CommitRecord,
+    DeltaFile,
+    Parent,
+    PinRecord,
+    PlanRecord,
+)
 from holdfast.connectors.contract import Mark
 from holdfast.errors import FencedOut, UnknownOutcome
 from holdfast.ids import CommitNumber
@@ -38,6 +46,7 @@ from holdfast.state.contract import NextDue
 from holdfast.storage.contract import Put, Storage
 from holdfast.tasks.operators.result import FOREVER_US
 from tests.sim import leaders
+from tests.sim import world as world_module
 from tests.sim.event_time import Shown, Violation
 from tests.sim.leaders import Parts
 from tests.sim.world import World
@@ -54,6 +63,8 @@ class Control:
     world: type[World] = World
     plain: bool = False
     """Neither rewinds nor copies: the broken part knows nothing of them."""
+    season: str = ""
+    """The weather that brings it to light; empty: any."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -80,7 +91,7 @@ def _hoped_for(storage: Storage, name: str, data: bytes) -> bytes:
 
 
 class _Blind(Chain):
-    def _overtaken(self, number: int) -> bool:
+    def _overtaken(self, number: int, run: str = "") -> bool:
         return False
 
 
@@ -130,8 +141,10 @@ def _judged_anew(self: Planner, plan: PlanRecord, parent: int) -> PlanRecord:
     return self._draft(plan.slices, parent, plan.closing)
 
 
-def _closing_for_good(self: Planner, slices: Any, parent: int, closing: bool = False) -> PlanRecord:
-    plan = _draft(self, slices, parent, closing)
+def _closing_for_good(
+    self: Planner, slices: Any, parent: int, closing: bool = False, *more: Any
+) -> PlanRecord:
+    plan = _draft(self, slices, parent, closing, *more)
     marks = {uid: msgspec.structs.replace(mark, now_us=FOREVER_US) for uid, mark in plan.watermarks.items()}
     return msgspec.structs.replace(plan, watermarks=marks) if closing else plan
 
@@ -183,15 +196,20 @@ class _NumberedByEpoch(Chain):
         data = seal("commit", record)
         if write_once.write_once(self.storage, names.commit(number), data) != data or self._overtaken(number):
             return self._give_way(record.term, record.run)
-        return Committed(self._folded(view, record))
+        return Committed(self._folded(view, record), record)
 
-    def rewind(self, head: Head, to: CommitNumber, *, term: int, run: str) -> Committed | Adopted:
+    def rewind(self, head: Head, to: CommitNumber, **given: Any) -> Committed | Adopted:
         raise NotImplementedError
 
     def _folded(self, view: CheckpointView, record: CommitRecord) -> CheckpointView:
         before = Parent(number=record.number - 1, checksum="")
         base = replace(view, number=before.number, checksum=before.checksum)
         return fold(base, msgspec.structs.replace(record, parent=before), "")
+
+
+def _keeping_nothing(head: Head, to: CheckpointView, *given: Any) -> CheckpointView:
+    published = rewound(head, to).published_through
+    return replace(rewound(head, to), staged=unpublished(to.staged, published), settled=Settled())
 
 
 class _NoRetention(Retention):
@@ -228,6 +246,8 @@ class EpochsOnce(World):
 
     def lose_newest(self) -> None: ...
 
+    def check_first(self, epoch: int, files: list[str]) -> None: ...
+
     def believed(self, view: CheckpointView, run: str) -> None: ...
 
 
@@ -239,7 +259,7 @@ SOUND: dict[str, Control] = {
 
 CONTROLS: dict[str, Control] = {
     "no-read-back": Control("", instead=((commits, "write_once", _never_read_back),)),
-    "unknown-taken-for-success": Control("", instead=((commits, "write_once", _hoped_for),)),
+    "unknown-taken-for-success": Control("", instead=((commits, "write_once", _hoped_for),), season="faults"),
     "no-look-at-the-floor": Control("for its own", Parts(chain=_Blind)),
     "no-floor": Control("does not follow", Parts(retention=_Floorless), world=FloorUnknown),
     "commits-named-by-epoch": Control(
@@ -259,7 +279,7 @@ CONTROLS: dict[str, Control] = {
     "pins-not-looked-at": Control(
         "is pinned", instead=((retention, "read_pins", lambda storage: pins.Pins((), ())),)
     ),
-    "pin-without-a-second-look": Control("pinned", instead=((pins, "pin", _pinned_unseen),)),
+    "pin-without-a-second-look": Control("pinned", instead=((pins, "pin", _pinned_unseen),), season="copies"),
     "recorded-plans-ignored": Control(
         "the sink", instead=((leaders, "recorded_plans", lambda *given: deque()),)
     ),
@@ -278,9 +298,17 @@ CONTROLS: dict[str, Control] = {
             (planner, "is_due", lambda open_times, *given: is_due(_known(open_times), *given)),
             (planner, "to_close", lambda open_times, marks: to_close(_known(open_times), marks)),
         ),
+        season="ends",
     ),
     "plans-followed-with-another-event-time": Control(
-        "the epoch before it was at", instead=((recorded._EventTime, "leads_to", lambda *given: True),)
+        "the epoch before it was at",
+        instead=((recorded._EventTime, "leads_to", lambda *given: True),),
+        season="rivals",
+    ),
+    "committed-output-dropped-by-a-rewind": Control(
+        "the first commit named others",
+        instead=tuple((module, "rewound", _keeping_nothing) for module in (commits, history, world_module)),
+        season="rewinds",
     ),
     "sinks-not-asked": Control(
         "the sink", instead=((leaders, "recorded_plans", lambda *given: recorded_plans(*given[:-1], {})),)

@@ -27,6 +27,8 @@ class Habits:
     """Of a life that closes what is open when the input ends."""
     rows: int = 12
     """About how many rows come between two lives."""
+    slice_rows: tuple[int, int] = (1, 3)
+    """At least and at most how many rows of the source an epoch reads."""
     lose_chance: float = 0.0
     """Of the newest commit record being gone when a life begins. For a leader that is alone."""
     sink_knows: bool = True
@@ -37,3 +39,9 @@ class Habits:
     """Of a long sleep of the leader of a part that reads channels, before a turn."""
     lose_last_chance: float = 0.0
     """Of the newest commit record of a part that no other reads being gone when a life begins."""
+    damage_chance: float = 0.0
+    """Of the newest plan, if it was never committed, being damaged when a life of a member begins."""
+    news_chance: float = 0.0
+    """Of a new barrier of the whole job, before a turn of a member."""
+    forget_chance: float = 0.0
+    """Of a member's working state being lost, before an epoch."""

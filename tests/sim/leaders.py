@@ -21,12 +21,7 @@ from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.chain.terms import claim, newest_term
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
-from holdfast.checkpoint.store.records import (
-    Extent,
-    JobRecord,
-    OperatorSchema,
-    PlanRecord,
-)
+from holdfast.checkpoint.store.records import Extent, JobRecord, OperatorSchema, PlanRecord
 from holdfast.connectors.contract import Mark, Slice, StagedPart
 from holdfast.errors import (
     CorruptionError,
@@ -194,10 +189,13 @@ class Lead:
         recorded = recorded_plans(checkpoint.chain, view, shape, self.publishing.shown)
         self.world.seen["plan of another followed"] += len(recorded)
         self.planner = Planner(context, view, shape, recorded, no_tables())
-        self.operator = Operator(self.world, self.habits, self.storage, view, leader.shards, run)
+        self.operator = self._operator(view)
         self.closes = self.world.chance.random() < self.habits.close_chance
         outlets = Outlets((), context.clock)
         self.committer = leader.parts.committer(context, self.publishing, view, SCHEMAS, outlets)
+
+    def _operator(self, view: CheckpointView) -> Operator:
+        return Operator(self.world, self.habits, self.storage, view, self.leader.shards, self.run_name)
 
     def _context(self) -> LeaderContext:
         """What a leader leads with, as far as the parts under test look at it."""
@@ -288,8 +286,9 @@ class Lead:
         return self
 
     def next(self, after: int | None, max_rows: int | None, now_ms: int) -> Slice | None:
-        """One to three rows: each leader cuts its epochs elsewhere."""
-        last = min((after or 0) + self.world.chance.randint(1, 3), self.world.available)
+        """A few rows: each leader cuts its epochs elsewhere."""
+        rows = self.world.chance.randint(*self.habits.slice_rows)
+        last = min((after or 0) + rows, self.world.available)
         return Slice(after, last) if last > (after or 0) else None
 
     def exhausted(self, position: int | None) -> bool:
@@ -319,6 +318,7 @@ class Lead:
         world = self.world
         world.scheduler.step()
         world.tell(f"shows epoch {epoch}")
+        world.check_first(epoch, [part.load.args[1].object for part in parts])  # type: ignore[attr-defined]
         if world.chance.random() >= world.fault_chance:
             world.show(epoch, given, parts[0].input)
         elif world.chance.random() < 0.5:

@@ -14,7 +14,13 @@ from holdfast.checkpoint.chain.plans import input_of
 from holdfast.checkpoint.chain.shard_lines import Line, extended, lines_of, rebased
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import DeltaFile, Extent, PlanRecord, SnapshotFile, StagedFile
+from holdfast.checkpoint.store.records import (
+    DeltaFile,
+    Extent,
+    PlanRecord,
+    SnapshotFile,
+    StagedFile,
+)
 from holdfast.errors import RetryableError
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.outcome import EpochOutcome
@@ -48,7 +54,7 @@ class Operator:
         self, world: World, habits: Habits, storage: Storage, view: CheckpointView, shards: int, run: str
     ) -> None:
         self.world, self.habits, self.storage, self.run_name = world, habits, storage, run
-        self.files = 0
+        self.files, self.settled = 0, view.settled
         self.lines = lines_of(view, [OPERATOR], shard_ranges(GROUP_COUNT, shards))
         self.open: set[int] = set()
         self.through = self._restored(view)
@@ -141,7 +147,7 @@ class Operator:
             self.open = (self.open | own) - fired
         elif shard:
             return
-        content = replace(done, fired=tuple(sorted(fired))).encoded()
+        content = self._told(plan, replace(done, fired=tuple(sorted(fired)))).encoded()
         name = self._name(names.data_of(plan.epoch))
         self.storage.put(name, content)
         extent = Extent(object=name, offset=0, length=len(content), checksum=checksum(content))
@@ -150,16 +156,28 @@ class Operator:
             outcome.deltas.append(
                 DeltaFile(
                     operator=OPERATOR, first_group=line.groups.first, end_group=line.groups.end,
-                    version=Version(epoch=plan.epoch, attempt=plan.attempt, result=name),
+                    version=Version(
+                        epoch=plan.epoch, attempt=plan.attempt, result=self._result(line, extent)
+                    ),
                     parent=line.version, extent=extent, entries=1, next_due=next_due(left),
                 )
             )  # fmt: skip
+        if self.settled.covers(SINK, plan.epoch):
+            return
         outcome.staged.append(
             StagedFile(
                 stream=SINK, epoch=plan.epoch, part=shard, extent=extent, rows=1, sinks=(SINK,),
                 input=input_of(plan),
             )
         )  # fmt: skip
+
+    def _told(self, plan: PlanRecord, content: Content) -> Content:
+        """What a task leaves, in the end."""
+        return content
+
+    def _result(self, line: Line, extent: Extent) -> str:
+        """Names what came of the state of a line."""
+        return extent.object
 
     def _write_snapshot(self, epoch: int, line: Line, content: bytes) -> SnapshotFile:
         name = self._name(names.snapshots_of(epoch))

@@ -57,7 +57,7 @@ def simulate(seed: int, control: str = "", stretch: int = 1) -> World:
     """
     setup = {**CONTROLS, **SOUND}[control]
     chance = random.Random(seed)
-    weather = stretched(drawn(chance), stretch)
+    weather = stretched(drawn(chance, setup.season), stretch)
     weather = plain(weather) if setup.plain else weather
     world = _world(chance, weather, setup)
     try:

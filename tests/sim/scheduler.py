@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -131,6 +132,7 @@ class Scheduler:
 
         Returns whose turn it is.
         """
+        self._end_if_found()
         actor = self._current
         assert actor is not None
         if actor.process.dead:
@@ -154,6 +156,7 @@ class Scheduler:
 
     def sleep(self, steps: int) -> None:
         """Pause the running process at an instant where that hurts."""
+        self._end_if_found()
         actor = self._current
         assert actor is not None
         self.pauses += 1
@@ -169,6 +172,7 @@ class Scheduler:
 
     def wait_until(self, done: Callable[[], bool], waiting: list[Actor]) -> None:
         """Block the running actor until `done`; whoever makes it so frees the actors in `waiting`."""
+        self._end_if_found()
         actor = self._current
         assert actor is not None
         while not done():
@@ -177,6 +181,14 @@ class Scheduler:
             actor.blocked = True
             waiting.append(actor)
             self._switch(actor)
+
+    def _end_if_found(self) -> None:
+        """End all, if what a checker has found is on its way out of the running actor. Code that cleans up on
+        that way could be killed there, or another checker be faster, and the finding would be lost."""
+        finding = sys.exception()
+        if isinstance(finding, AssertionError):
+            self._fail(finding)
+            raise Crashed
 
     def _switch(self, actor: Actor) -> None:
         following = self._choice()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sim.controls import CONTROLS
+from tests.sim.event_time import Violation
 from tests.sim.runs import Found, command, hunt, seen_over, simulate
-from tests.sim.scheduler import on_one_core
+from tests.sim.scheduler import Process, Scheduler, on_one_core
 
 SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", "600"))
 CONTROL_SEEDS_MAX = 1_000
@@ -30,6 +32,7 @@ HAPPENINGS = {
     "epoch judged as before",
     "epoch offered to the sink again",
     "epoch that closes",
+    "epoch whose output was settled",
     "epoch without rows",
     "floor raised",
     "late write",
@@ -74,6 +77,20 @@ def test_a_missing_safeguard_is_found_out(control: str) -> None:
     with pytest.raises(Found) as again:
         simulate(found.seed, control)
     assert again.value.story == found.story, "the printed command would tell another story"
+
+
+def test_what_a_checker_finds_stands_though_its_process_is_killed_on_the_way_out() -> None:
+    scheduler = Scheduler(random.Random(0), crash_chance=1.0)
+
+    def found_out() -> None:
+        try:
+            raise Violation("a promise is broken")
+        finally:
+            scheduler.step()
+
+    scheduler.spawn(Process("a"), found_out)
+    with pytest.raises(Violation, match="a promise is broken"):
+        scheduler.run()
 
 
 def test_the_checker_of_epochs_is_content_with_the_real_chain() -> None:

@@ -31,8 +31,9 @@ class Weather:
     habits: Habits = field(default_factory=Habits)
 
 
-def drawn(chance: random.Random) -> Weather:
-    return chance.choice(_SEASONS)(chance)
+def drawn(chance: random.Random, season: str = "") -> Weather:
+    """`season`: that one; empty: any."""
+    return SEASONS[season or chance.choice(list(SEASONS))](chance)
 
 
 def stretched(weather: Weather, times: int) -> Weather:
@@ -196,13 +197,38 @@ def _ends(chance: random.Random) -> Weather:
     )
 
 
-_SEASONS: tuple[Callable[[random.Random], Weather], ...] = (
-    _mixed,
-    _sleepers,
-    _copies,
-    _rewinds,
-    _faults,
-    _losses,
-    _replays,
-    _ends,
-)
+def _rivals(chance: random.Random) -> Weather:
+    """Leaders that live at the same time plan the same rows, with other times reported of them: the one goes
+    on from what another has committed, and finds what it planned itself."""
+    return Weather(
+        leaders=3,
+        steps_max=300,
+        stay_chance=0.85,
+        pause_chance=chance.choice((0.01, 0.05)),
+        linger_chance=chance.choice((0.5, 0.8)),
+        habits=Habits(
+            retain=chance.choice((2, 4)),
+            manifest_every=chance.choice((1, 2, 4)),
+            lives=6,
+            epochs=10,
+            barrier_chance=chance.choice((0.3, 0.6)),
+            recode_chance=chance.choice((0.0, 0.2)),
+            unreported_chance=0.5,
+            rows=20,
+            slice_rows=(2, 2),
+            sink_knows=chance.random() < 0.5,
+        ),
+    )
+
+
+SEASONS: dict[str, Callable[[random.Random], Weather]] = {
+    "mixed": _mixed,
+    "sleepers": _sleepers,
+    "copies": _copies,
+    "rewinds": _rewinds,
+    "faults": _faults,
+    "losses": _losses,
+    "replays": _replays,
+    "ends": _ends,
+    "rivals": _rivals,
+}

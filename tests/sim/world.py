@@ -37,6 +37,7 @@ from holdfast.storage.checksums import checksum
 from holdfast.storage.contract import Put
 from tests.sim.event_time import (
     GROUP_COUNT,
+    SINK,
     SOURCE,
     Content,
     Shown,
@@ -70,6 +71,8 @@ class World:
     committed: dict[int, Shown] = field(default_factory=dict)
     judged: dict[int, PlannedWatermark] = field(default_factory=dict)
     """Epoch -> its event time when it was last committed, in a record that is not lost."""
+    first: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Epoch -> the files for the sink that the first commit of it has named."""
     shown: list[Shown] = field(default_factory=list)
     available: int = 0
     """How many rows the source has."""
@@ -164,6 +167,8 @@ class World:
         self.line = list(self.lines[lost - 1])
         for epoch in range(max(len(self.line), len(self.shown) + 1), max(self.judged, default=0) + 1):
             del self.judged[epoch]
+        settled = self.views[lost - 1].settled.through.get(SINK, 0)
+        self.first = {epoch: files for epoch, files in self.first.items() if epoch <= settled}
         self.seen["newest commit lost"] += 1
         self.seen["sink ahead of the chain"] += len(self.shown) > self.views[lost - 1].last_epoch
         self.tell(f"finds commit {lost} lost")
@@ -174,6 +179,15 @@ class World:
         told = range(self.views[lost - 1].last_epoch + 1, len(self.shown))
         plans = self.objects_in(names.PLANS)
         return any(sum(name.startswith(names.plans_of(epoch)) for name in plans) > 1 for epoch in told)
+
+    def check_first(self, epoch: int, files: list[str]) -> None:
+        """The sink is given these files."""
+        if sorted(files) != sorted(self.first.get(epoch, ())) and not self._are_same(epoch, files):
+            raise Violation(f"the sink was given {files} for epoch {epoch}, the first commit named others")
+
+    def _are_same(self, epoch: int, files: list[str]) -> bool:
+        """Whether these are as good as the files that the first commit of the epoch has named."""
+        return False
 
     def show(self, epoch: int, given: Shown, input: str) -> None:
         """The sink's one atomic step: an epoch already shown is left alone."""
@@ -262,9 +276,17 @@ class World:
         self.seen["commit by a superseded leader"] += record.term < max(self.terms, default=0)
         self.seen["plan attempt after the first"] += any(a > 1 for a in record.attempts.values())
         self.chain.append(record)
+        self._settle(record)
         view = self.views[record.number] = fold(last, record, stored)
         self.needs[record.number] = frozenset(view.objects())
         self.lines[record.number] = tuple(self.line)
+
+    def _settle(self, record: CommitRecord) -> None:
+        """The first commit of an epoch says what the sink is given."""
+        for epoch in range(record.first_epoch, record.last_epoch + 1):
+            files = tuple(file.extent.object for file in record.staged if file.epoch == epoch)
+            self.seen["epoch whose output was settled"] += epoch in self.first
+            self.first.setdefault(epoch, files)
 
     def _check_position(self, record: CommitRecord) -> None:
         """A commit is at the position that its epochs have read to."""
@@ -275,7 +297,7 @@ class World:
     def _extend(self, record: CommitRecord, epoch: int, deltas: list[DeltaFile]) -> None:
         """An epoch of a commit: by its plan, from the state before."""
         before, name = self.line[-1], names.plan(epoch, record.attempts[str(epoch)])
-        plan = unseal("plan", PlanRecord, self.objects_in(name).get(name, b""), name)
+        plan = self._planned(name)
         part = plan.slices.get(SOURCE)
         rows = (part.start or 0, part.end) if part is not None else (before.through, before.through)
         versions, fired, newest = dict(before.versions), set[int](), before.newest_us
@@ -312,6 +334,9 @@ class World:
         )
         self.committed[epoch], self.judged[epoch] = given, mark_of(plan)
 
+    def _planned(self, name: str) -> PlanRecord:
+        return unseal("plan", PlanRecord, self.objects_in(name).get(name, b""), name)
+
     def _check_parent(self, before: State, delta: DeltaFile) -> None:
         """A result follows the state before it. Across a rescaling only the epochs can tell."""
         for group in range(delta.first_group, delta.end_group):
@@ -341,5 +366,5 @@ class World:
         if (content.rows[1], content.open) != (held.through, held.open_in(groups)):
             return False
         # State that was put together from files of another parallelism has a name of its own.
-        named = file.version.result.startswith("commit-")
+        named = file.version.result.startswith("merged-")
         return named or all(held.versions[group][0] == file.version for group in groups)

@@ -21,7 +21,7 @@ from holdfast.admin.cluster import cluster_standing
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import FailoverRecord
+from holdfast.checkpoint.store.log_records import FailoverRecord
 from holdfast.clock import SystemClock
 from holdfast.cluster.membership import Cluster
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections import Counter
 from collections.abc import Sequence as Several
 from decimal import Decimal
@@ -173,3 +174,49 @@ def test_rows_that_should_not_have_come_in_are_taken_out_of_the_state(
     assert totals(checkpoint) == expected_totals(ROWS[:EPOCH] + ROWS[2 * EPOCH : 3 * EPOCH])
     assert before <= shown(out), "a sink keeps what it has shown"
     assert sum(shown(out).values()) == 3 * EPOCH
+
+
+class Chance(hf.KeyedFunction):
+    """Gives each row a name that no other run of the same rows gives it."""
+
+    seen = hf.ValueState("long", default=0)
+    output = "user string, seq long, name string"
+
+    def process(self, row: Any, ctx: Any) -> Any:
+        self.seen.value += 1
+        yield row.user, self.seen.value, uuid.uuid4().hex
+
+
+def test_two_sinks_show_the_same_rows_though_the_function_is_not_deterministic(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is behind when the job goes back, and the epochs are computed again with another parallelism."""
+    checkpoint, first, second = tmp_path / "ck", tmp_path / "first", tmp_path / "second"
+    publish = FilePublisher.publish
+
+    def job(rows: int) -> hf.Job:
+        made = hf.Job("chances")
+        keyed = made.source(hf.MemorySource(ROWS[:rows], schema=SCHEMA), uid="rows").key_by("user")
+        named = keyed.process(Chance(), uid="chance")
+        named.sink(hf.FileSink(first, format="parquet"), uid="first")
+        named.sink(hf.FileSink(second, format="parquet"), uid="second")
+        return made
+
+    def stuck(publisher: FilePublisher, epoch: int, parts: Several[StagedPart]) -> None:
+        if epoch == 3 and publisher._uid == "second":
+            raise OSError("no room")
+        publish(publisher, epoch, parts)
+
+    def rows_in(directory: Path) -> Counter[tuple[Any, ...]]:
+        tables = [pq.read_table(path).to_pylist() for path in directory.glob("*-*.parquet")]
+        return Counter(tuple(row.values()) for rows in tables for row in rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FilePublisher, "publish", stuck)
+        with pytest.raises(SinkFailed):
+            run(job(3 * EPOCH), spark, checkpoint)
+    assert (sum(rows_in(first).values()), sum(rows_in(second).values())) == (3 * EPOCH, 2 * EPOCH)
+    assert rewind(checkpoint, 1)["waiting"]["second"] == 3
+    run(job(4 * EPOCH), spark, checkpoint, parallelism=3)
+    assert sum(rows_in(first).values()) == 4 * EPOCH
+    assert rows_in(first) == rows_in(second)

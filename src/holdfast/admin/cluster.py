@@ -12,11 +12,13 @@ from typing import Any
 
 import msgspec
 
+from holdfast.checkpoint.chain.terms import newest_term
 from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.clock import Clock
 from holdfast.cluster.membership import Cluster
 from holdfast.cluster.node_records import WishRecord
-from holdfast.cluster.ranking import ClusterSeen, heir, is_able
+from holdfast.cluster.ranking import ClusterSeen, heir, is_able, part_of, spare_of
+from holdfast.cluster.replica_seats import replica_seats, replicated_parts
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
 from holdfast.errors import DefinitionError, HoldfastError, RetryableError
 from holdfast.runtime.control.request_client import asker
@@ -66,6 +68,7 @@ def cluster_standing(cluster: Cluster, clock: Clock) -> dict[str, Any]:
                 "commit": pulse.commit if pulse else None,
                 "heard_ms": seat.pulse_ms,
                 "heir": heir(seen, job),
+                "survives": spare_of(seen, job),
                 "handing_over": msgspec.to_builtins(seat.wish) if seat.wish else None,
                 "over": msgspec.to_builtins(over) if over else None,
                 **_failovers(holder.checkpoint if holder else None),
@@ -85,7 +88,25 @@ def cluster_standing(cluster: Cluster, clock: Clock) -> dict[str, Any]:
         }
         for node in seen.nodes.values()
     ]
-    return {"cluster": cluster.name, "seats": told, "nodes": nodes, "now_ms": clock.now_ms()}
+    replicas = [_replicas(seen, part) for part in replicated_parts(seen)]
+    return {
+        "cluster": cluster.name, "seats": told, "nodes": nodes, "replicas": replicas, "now_ms": clock.now_ms()
+    }  # fmt: skip
+
+
+def _replicas(seen: ClusterSeen, part: str) -> dict[str, Any]:
+    """How a part with replicas is protected now. Whether its members vote is in its checkpoint."""
+    of_part = [seat.holder for job, seat in seen.seats.items() if part_of(job) == part]
+    checkpoints = [holder.checkpoint for holder in of_part if holder is not None]
+    votes = False
+    with suppress(HoldfastError):
+        leader = newest_term(open_storage(checkpoints[0])) if checkpoints else None
+        votes = leader is not None and leader.vote
+    now = replica_seats(seen, part, votes=votes)
+    return {
+        "part": part, "seats": now.count, "running": list(now.running), "starting": list(now.starting),
+        "empty": list(now.empty), "votes": votes, "survives": now.survives, "told": str(now),
+    }  # fmt: skip
 
 
 def hand_over(cluster: Cluster, job: str | None, to: str | None, clock: Clock, seconds: float) -> HandOver:
@@ -101,9 +122,11 @@ def hand_over(cluster: Cluster, job: str | None, to: str | None, clock: Clock, s
         raise DefinitionError(
             f"nobody holds the seat of {job!r}, so nobody can give it up; see holdfast status"
         )
-    ready = [name for name, node in seen.nodes.items() if is_able(node, job) and name != holder.node]
+    others = [name for name, node in seen.nodes.items() if is_able(node, job) and name != holder.node]
+    ready = [name for name in others if not seen.holds_fellow(name, job)]
     if not ready:
-        raise DefinitionError(f"no other node could take {job!r} from {holder.node}; start one first")
+        taken = f": {', '.join(sorted(others))} run it in another seat" if others else ""
+        raise DefinitionError(f"no other node could take {job!r} from {holder.node}{taken}; start one first")
     if to is not None and to not in ready:
         raise DefinitionError(f"node {to!r} cannot take {job!r}; those who can: {', '.join(sorted(ready))}")
     began, seat = clock.monotonic(), cluster.seat(job)

@@ -3,11 +3,11 @@
     what it would mean -> is the commit whole? -> under a brief term, one record that makes it hold again
 
 For a job that is not running. The job then starts as after damage: state and positions are those of the
-commit, committed epochs after it are read again with the slices that they had, and no sink or channel gets
-an epoch twice.
+commit, committed epochs after it are read again with the slices that they had, no sink or channel gets an
+epoch twice, and sinks show what was committed first.
 Always true: nothing is written unless everything that the start will need can be read: the state, rows that
-wait for sinks, and the plans of the epochs to be read again. No commit is given up by it, so that one can go
-forward again as well. A commit that holds already is left at that.
+wait for sinks (of epochs that are not read again), and the plans of the epochs to be read again. No commit is
+given up by it, so that one can go forward again as well. A commit that holds already is left at that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.checkpoint.chain.commits import RETAIN_ALL, Adopted, Chain
 from holdfast.checkpoint.chain.history import DamagedChain, History
 from holdfast.checkpoint.chain.plans import Plans, committed_attempts
 from holdfast.checkpoint.chain.view import CheckpointView, Head, rewound, to_manifest
-from holdfast.checkpoint.store.records import Manifest
+from holdfast.checkpoint.store.records import Manifest, StagedFile
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, ObjectMissing, RestoreError, RetryableError
 from holdfast.ids import CommitNumber, EpochId
@@ -37,8 +37,9 @@ class Outlook:
 
     `from_epoch`: None where the newest commit is damaged. `replayed_through`: epochs after `to_epoch` up to
     this one are read again with the slices that they had. `sinks`: up to which epoch each is recorded to have
-    shown rows; it does not show those again. `channels`: up to which epoch each channel that leaves this part
-    is filled; nothing of it changes. `uncoordinated`: operators whose keys are in no commit.
+    shown rows; it does not show those again. `waiting`: up to which epoch rows wait for a sink that shows
+    less: these it shows, and not what is computed again. `channels`: up to which epoch each channel that
+    leaves this part is filled; nothing of it changes. `uncoordinated`: operators whose keys are in no commit.
     `other_schemas`: operators whose state had another schema then, or that only one of the two commits has.
     `holds`: state and positions are those of the commit already.
     """
@@ -50,6 +51,7 @@ class Outlook:
     time_ms: int
     replayed_through: int
     sinks: dict[str, int]
+    waiting: dict[str, int]
     channels: dict[str, int]
     uncoordinated: tuple[str, ...]
     other_schemas: tuple[str, ...]
@@ -85,8 +87,12 @@ def outlook(storage: Storage, to: int) -> Outlook:
         to_epoch=target.last_epoch,
         time_ms=target.clock_ms,
         replayed_through=max(
-            target.last_epoch, *committed_attempts(history, base), *base.published_through.values()
+            target.last_epoch,
+            *committed_attempts(history, base),
+            *base.published_through.values(),
+            *base.settled.through.values(),
         ),
+        waiting=_waiting(base),
         sinks=base.published_through,
         channels={uid: channel.through for uid, channel in base.channels.items()},
         uncoordinated=tuple(sorted(own)),
@@ -111,7 +117,7 @@ def rewind(storage: Storage, to: int, clock: Clock, *, not_running: bool = False
             f"the job is running; stop it (`holdfast stop --checkpoint {storage.url}`), then go back"
         )
     # Before the term is claimed: reading all of the state takes its time.
-    refuse_unless_whole(storage, to)
+    damaged = refuse_unless_whole(storage, to)
     with brief_term(storage, leader.newest, clock) as (term, run):
         chain = Chain(storage, retain=RETAIN_ALL)
         head, _ = _end_of(chain)
@@ -120,7 +126,7 @@ def rewind(storage: Storage, to: int, clock: Clock, *, not_running: bool = False
                 f"a leader has committed {head.number} meanwhile: nothing was written; stop the job and look "
                 "again with `holdfast checkpoints list`"
             )
-        done = chain.rewind(head, CommitNumber(to), term=term, run=run)
+        done = chain.rewind(head, CommitNumber(to), term=term, run=run, damaged=damaged)
     if isinstance(done, Adopted):
         raise RetryableError(
             f"another leader has committed {done.view.number} meanwhile, and that counts; stop the job and "
@@ -156,8 +162,9 @@ def _retained(history: History, head: Head, to: int) -> CheckpointView:
         raise _damaged(to, str(damage)) from damage
 
 
-def refuse_unless_whole(storage: Storage, to: int) -> None:
-    """Read everything that a start from commit `to` will need."""
+def refuse_unless_whole(storage: Storage, to: int) -> list[StagedFile]:
+    """Read everything that a start from commit `to` will need. Gives what waits for sinks and is damaged: it
+    is computed again."""
     history, problems = History(storage), list[str]()
     head, _ = _end_of(history)
     base = rewound(head, _retained(history, head, to))
@@ -173,6 +180,15 @@ def refuse_unless_whole(storage: Storage, to: int) -> None:
         except (CorruptionError, ObjectMissing) as damage:
             why = f"epoch {epoch} would have to be read again as it was, and that is lost: {damage}"
             raise _damaged(to, why) from damage
+    return inspector.damaged_output(base)
+
+
+def _waiting(view: CheckpointView) -> dict[str, int]:
+    """Sink uid -> the newest epoch of which rows wait for it."""
+    shown = view.published_through
+    return {
+        sink: file.epoch for file in view.staged for sink in file.sinks if file.epoch > shown.get(sink, 0)
+    }
 
 
 def _damaged(to: int, why: str) -> RestoreError:

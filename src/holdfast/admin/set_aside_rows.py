@@ -85,7 +85,9 @@ def _chosen(view: CheckpointView, sink: str, through: int | None) -> tuple[list[
     if sink not in view.published_through:
         known = ", ".join(sorted(view.published_through)) or "none"
         raise RestoreError(f"the checkpoint knows no sink {sink!r}; it has {known}")
-    last = view.last_epoch if through is None else min(through, view.last_epoch)
+    # After a rewind rows may wait of later epochs as well, up to the first that is to be computed again.
+    last = max(view.last_epoch, view.settled.ready_through(sink))
+    last = last if through is None else min(through, last)
     files = [file for file in _waiting(view, sink) if file.epoch <= last]
     if not files:
         raise RestoreError(f"no rows wait for sink {sink!r}; start the job instead")

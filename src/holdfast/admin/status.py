@@ -12,10 +12,12 @@ import msgspec
 
 from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.replica_sets import members_of
 from holdfast.checkpoint.chain.terms import ending_of, newest_term
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.log.incidents import read_failures
 from holdfast.checkpoint.log.requests import Asked
+from holdfast.checkpoint.store.records import TermRecord
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError
 from holdfast.runtime.control.request_client import asker, status_of_leader
@@ -39,12 +41,25 @@ def standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, Any]:
         "key_groups": job.key_groups,
         "created_ms": job.created_ms,
         "leader": msgspec.to_builtins(leader),
+        "members": _members(storage, leader),
         "ended": msgspec.to_builtins(ended),
         "progress": progress,
         "checkpoint": _newest_plainly(storage),
         "failures": msgspec.to_builtins(read_failures(storage)),
         "now_ms": clock.now_ms(),
     }
+
+
+def _members(storage: Storage, leader: TermRecord | None) -> list[dict[str, Any]]:
+    """Of a part that replicas lead: the seats, and which process was the last to take each; `process` None:
+    none did yet."""
+    if leader is None:
+        return []
+    found = members_of(storage, leader.term) if leader.members else {}
+    return [
+        msgspec.to_builtins(found[seat]) if seat in found else {"seat": seat, "process": None}
+        for seat in range(1, leader.members + 1)
+    ]
 
 
 def asked_plainly(asked: Asked) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def list_command(checkpoint: Checkpoint, json: AsJson = False, verbose: Verbose 
 
 def _cells(held: HeldChannel) -> tuple[str, ...]:
     numbers = (held.through, held.released, held.rows, held.unread)
-    return held.channel, held.reader or "-", *(f"{number:,}" for number in numbers)
+    return held.channel, held.reader or "not known", *(f"{number:,}" for number in numbers)
 
 
 @channels.command("remove")
@@ -66,15 +66,28 @@ def remove_command(
     """Give up the rows of a channel that the job has no more, so that the part that sent them can start.
 
     For a part that is not running: --checkpoint is that of the part, below parts/ of the job's. The rows that
-    no part has read are lost, unless --to says where to write them.
+    no part has read are lost, unless --to says where to write them. Which jobs and queries read a door
+    (hf.ChannelSink) is not known: all its rows count as not read.
     """
     with one_line_errors(verbose):
         storage, _ = open_checkpoint(checkpoint)
         held = removable(storage, channel)
-        rows, kept = counted(held.unread, "row"), f"; they are written to {to}" if to else " and are lost"
-        confirm(f"{rows} of channel {channel!r} were not read{kept}. Go on?", yes)
+        fate = f"will be written to {to}" if to else "will be lost"
+        confirm(f"{_at_stake(held)} {fate}; go on?", yes, "nothing was given up")
         target = open_storage(to) if to is not None else None
         done = remove_channel(storage, channel, target, SystemClock(), not_running=not_running)
         where = f"written to {done.place}" if done.place is not None else "given up"
-        told = f"channel {channel!r} is removed; {counted(done.rows, 'row')} that were not read: {where}"
+        unread = "were not read" if held.reader else "may not have been read"
+        told = f"channel {channel!r} is removed; {counted(done.rows, 'row')} that {unread}: {where}"
         answer(json, msgspec.to_builtins(done), told)
+
+
+def _at_stake(held: HeldChannel) -> str:
+    """Which rows are given up with a channel, as the beginning of a question."""
+    rows = counted(held.unread, "row")
+    if held.reader:
+        return f"{rows} of channel {held.channel!r} that part {held.reader!r} has not read"
+    return (
+        f"channel {held.channel!r} is read by jobs or queries that are not known here, nor how far they have "
+        f"come: its {rows}"
+    )

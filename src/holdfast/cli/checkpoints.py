@@ -146,6 +146,9 @@ def _show(console: Console, record: CommitRecord, view: CheckpointView) -> None:
         "positions": json_module.dumps(msgspec.to_builtins(view.positions)),
         "published through": json_module.dumps(view.published_through),
     }
+    kept = sorted({file.epoch for file in view.staged if file.epoch > view.last_epoch})
+    if kept:
+        told["waiting for sinks"] = f"rows of epochs {kept[0]} to {kept[-1]}, committed before a rewind"
     console.print(fact_grid(told.items()), highlight=False)
     table = new_table("state that it leads to", "operator", "key", "states", "snapshots", "deltas", "lists")
     for schema in view.operators:

@@ -16,10 +16,12 @@ FAILOVERS_SHOWN = 10
 def cluster_picture(found: dict[str, Any]) -> RenderableType:
     """A cluster's standing as tables."""
     now_ms = found["now_ms"]
-    seats = _table(f"cluster {found['cluster']}: seats", "job", "holder", "term", "epoch", "state")
+    seats = _table(
+        f"cluster {found['cluster']}: seats", "job", "holder", "term", "epoch", "survives", "state"
+    )
     for seat in found["seats"]:
         holder, state = seat["holder"] or "nobody", state_of(seat, now_ms)
-        _add(seats, seat["job"], holder, seat["term"], seat["epoch"], state)
+        _add(seats, seat["job"], holder, seat["term"], seat["epoch"], survival_of(seat["survives"]), state)
     nodes = _table("nodes", "node", "host", "process", "there for", "kind", "seats", "behind")
     for node in found["nodes"]:
         holds = ", ".join(node["seats"]) or "standing by"
@@ -27,6 +29,8 @@ def cluster_picture(found: dict[str, Any]) -> RenderableType:
         behind = "\n".join(lag_of(job, lag) for job, lag in sorted(node["lag"].items())) or None
         _add(nodes, node["node"], node["host"], node["pid"], ago, node["standby"], holds, behind)
     shown: list[RenderableType] = [seats, nodes]
+    for part in found["replicas"]:
+        shown.append(Text(f"{part['part']}: {part['told']}"))
     for node in found["nodes"]:
         for job, error in node["unfit"].items():
             shown.append(Text(f"{job} failed on node {node['node']}, which leaves it to others: {error}"))
@@ -36,6 +40,11 @@ def cluster_picture(found: dict[str, Any]) -> RenderableType:
         if seat["failovers"]:
             shown.append(_failovers(seat["job"], seat["failovers"][-FAILOVERS_SHOWN:], now_ms))
     return Group(*shown)
+
+
+def survival_of(nodes: int) -> str:
+    """How many more ends of nodes a job survives, in words."""
+    return "1 more node" if nodes == 1 else f"{nodes or 'no'} more nodes"
 
 
 def state_of(seat: dict[str, Any], now_ms: int) -> str:

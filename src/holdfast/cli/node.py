@@ -33,6 +33,7 @@ from holdfast.cli.run import (
     Parallelism,
     Restart,
     Retain,
+    Survive,
     Until,
     WorkingDir,
     choose_master,
@@ -96,6 +97,7 @@ def node(
     checkpoint_interval: CheckpointInterval = None,
     epoch_interval: EpochInterval = None,
     barrier_interval: BarrierInterval = None,
+    survive: Survive = 0,
     max_rows_per_epoch: MaxRowsPerEpoch = None,
     parallelism: Parallelism = None,
     key_groups: KeyGroups = 128,
@@ -126,11 +128,10 @@ def node(
         )  # fmt: skip
         options = RunOptions(
             guarantee=guarantee, until=until, checkpoint_interval=checkpoint_interval,
-            epoch_interval=epoch_interval, barrier_interval=barrier_interval,
-            max_rows_per_epoch=max_rows_per_epoch,
-            parallelism=parallelism_of(parallelism), key_groups=key_groups, backend=backend,
-            restart=restart_of(restart), from_savepoint=from_savepoint, claim=claim,
-            allow_dropped_state=allow_dropped_state, retain=retain, working_dir=working_dir,
+            epoch_interval=epoch_interval, barrier_interval=barrier_interval, survive=survive,
+            max_rows_per_epoch=max_rows_per_epoch, parallelism=parallelism_of(parallelism),
+            key_groups=key_groups, backend=backend, restart=restart_of(restart), claim=claim, retain=retain,
+            from_savepoint=from_savepoint, allow_dropped_state=allow_dropped_state, working_dir=working_dir,
         )  # fmt: skip
         if master is not None:
             choose_master(master)

@@ -31,6 +31,8 @@ NotRunning = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
+DECLINED = 1
+"""Exit code where the answer was no."""
 
 
 @contextmanager
@@ -39,6 +41,8 @@ def one_line_errors(verbose: bool) -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
+    except typer.Exit:
+        raise
     except Exception as error:
         if isinstance(error, BrokenPipeError) and reader_has_gone():
             write_no_more()
@@ -70,10 +74,19 @@ def open_checkpoint(url: str) -> tuple[Storage, JobRecord]:
     return storage, read_job(storage)
 
 
-def confirm(question: str, yes: bool) -> None:
-    """Ask before rows are given up. `yes`: it was answered on the command line."""
+def confirm(question: str, yes: bool, so_far: str) -> None:
+    """Go on only if a person agrees. `yes`: one has, on the command line. `so_far`: what has not been done,
+    which is told where the answer is no. DefinitionError: there is no terminal to ask at."""
     if yes:
         return
-    if not sys.stdin.isatty():
-        raise DefinitionError("this gives up rows and no person can be asked here; say --yes")
-    typer.confirm(question, abort=True)
+    if not at_a_terminal():
+        raise DefinitionError(
+            f"{so_far}: there is no terminal to ask at; look at what would be done, then add --yes"
+        )
+    if not typer.confirm(question, err=True):
+        print(so_far, file=sys.stderr)
+        raise typer.Exit(DECLINED)
+
+
+def at_a_terminal() -> bool:
+    return sys.stdin.isatty()

@@ -13,13 +13,20 @@ from holdfast.admin.rewind import rewind as go_back
 from holdfast.admin.rewind_job import outlook_of_job, rewind_job
 from holdfast.checkpoint.chain.checkpoint import place_of_part, read_layout
 from holdfast.cli.format import answer, counted, moment
-from holdfast.cli.options import AsJson, Checkpoint, Verbose, one_line_errors, open_checkpoint
+from holdfast.cli.options import (
+    AsJson,
+    Checkpoint,
+    NotRunning,
+    Verbose,
+    Yes,
+    confirm,
+    one_line_errors,
+    open_checkpoint,
+)
 from holdfast.clock import SystemClock
-from holdfast.errors import DefinitionError
 from holdfast.storage.urls import open_storage
 
-DECLINED = 1
-"""Exit code where the answer was no."""
+UNCHANGED = "nothing was written"
 
 
 def rewind(
@@ -31,53 +38,44 @@ def rewind(
             help="The commit, as `holdfast checkpoints list` numbers them; the barrier, of a job in parts.",
         ),
     ],
-    not_running: Annotated[
-        bool, typer.Option("--not-running", help="The job was killed, and is known not to run.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    not_running: NotRunning = False,
+    yes: Yes = False,
     json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Go back to a retained commit: its state and positions hold again. For a job that is not running. Says
     what it means, and asks.
 
-    Epochs that were committed since are read again, with the rows that they had, when the job starts. What
-    sinks show they keep, and do not show again. Nothing is deleted: one can go forward again in the same way.
-    A job in parts goes back as a whole, to a barrier that went through all of them.
+    Epochs that were committed since are read again, with the rows that they had, when the job starts. Sinks
+    show what was committed first, and nothing twice. Nothing is deleted: one can go forward again in the same
+    way. A job in parts goes back as a whole, to a barrier that went through all of them.
     """
-    agreed = False
     with one_line_errors(verbose):
         in_parts = read_layout(open_storage(checkpoint)) is not None
         go = _whole_job if in_parts else _one_checkpoint
-        agreed = go(checkpoint, to, not_running=not_running, yes=yes, json=json)
-    if not agreed:
-        print("nothing was written", file=sys.stderr)
-        raise typer.Exit(DECLINED)
+        go(checkpoint, to, not_running=not_running, yes=yes, json=json)
 
 
-def _one_checkpoint(url: str, to: int, *, not_running: bool, yes: bool, json: bool) -> bool:
-    """Go back with a job, or with one part. False: the answer was no."""
+def _one_checkpoint(url: str, to: int, *, not_running: bool, yes: bool, json: bool) -> None:
+    """Go back with a job, or with one part."""
     storage, job = open_checkpoint(url)
     found = outlook(storage, to)
     if not found.holds:
         for line in described(job.job, found, storage.url):
             print(line, file=sys.stderr if json else sys.stdout)
-    if not (yes or found.holds or _agreed()):
-        return False
+    confirm("go there?", yes or found.holds, UNCHANGED)
     done = go_back(storage, to, SystemClock(), not_running=not_running)
     told = {**asdict(done.outlook), "replayed": done.outlook.replayed, "commit": done.commit}
     answer(json, told, *_told(done.commit, done.outlook, storage.url))
-    return True
 
 
-def _whole_job(root: str, barrier: int, *, not_running: bool, yes: bool, json: bool) -> bool:
-    """Go back with all parts of a job. False: the answer was no."""
+def _whole_job(root: str, barrier: int, *, not_running: bool, yes: bool, json: bool) -> None:
+    """Go back with all parts of a job."""
     found = outlook_of_job(root, barrier)
     for name, part in found.items():
         for line in described(name, part, place_of_part(root, name)):
             print(line, file=sys.stderr if json else sys.stdout)
-    if not (yes or _agreed()):
-        return False
+    confirm("go there?", yes, UNCHANGED)
     done = rewind_job(root, barrier, SystemClock(), not_running=not_running)
     told = {name: {**asdict(part.outlook), "commit": part.commit} for name, part in done.items()}
     answer(
@@ -85,7 +83,6 @@ def _whole_job(root: str, barrier: int, *, not_running: bool, yes: bool, json: b
         {"barrier": barrier, "parts": told},
         f"all parts go to barrier {barrier}; start the job again with `holdfast run` or `holdfast node`",
     )
-    return True
 
 
 def described(job: str, found: Outlook, url: str) -> list[str]:
@@ -105,6 +102,10 @@ def described(job: str, found: Outlook, url: str) -> list[str]:
     said += [
         f"  sink {uid!r} has shown epochs up to {shown}, and does not show them again"
         for uid, shown in sorted(found.sinks.items())
+    ]
+    said += [
+        f"  rows up to epoch {last} wait for sink {uid!r}, which shows them as they were committed"
+        for uid, last in sorted(found.waiting.items())
     ]
     said += [
         f"  channel {uid!r} holds epochs up to {filled}, and is not given them again"
@@ -131,16 +132,3 @@ def _told(commit: int | None, found: Outlook, url: str) -> list[str]:
         f"commit {commit} goes to commit {found.to_commit}; start the job again with `holdfast run`",
         f"or take it back with `holdfast rewind --checkpoint {url} --to {found.from_commit}`",
     ]
-
-
-def _agreed() -> bool:
-    """DefinitionError: there is no terminal to ask at."""
-    if not _at_a_terminal():
-        raise DefinitionError(
-            "nothing was written: there is no terminal to ask at; look at what would be done, then add --yes"
-        )
-    return typer.confirm("go there?", err=True)
-
-
-def _at_a_terminal() -> bool:
-    return sys.stdin.isatty()

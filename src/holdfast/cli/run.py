@@ -49,6 +49,9 @@ BarrierInterval = Annotated[
     str | None,
     typer.Option(help="Of a job in parts: how often a barrier goes through all of them, such as 1m."),
 ]
+Survive = Annotated[
+    int, typer.Option(help="How many nodes may end at once: a job that lacks something for that is refused.")
+]
 MaxRowsPerEpoch = Annotated[int | None, typer.Option(help="[default: found by itself]")]
 Parallelism = Annotated[
     str | None,

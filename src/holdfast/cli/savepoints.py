@@ -18,7 +18,7 @@ from holdfast.checkpoint.savepoints.stored_savepoint import (
     size_of,
     verify_savepoint,
 )
-from holdfast.checkpoint.store.records import SavepointRecord
+from holdfast.checkpoint.store.savepoint_records import SavepointRecord
 from holdfast.cli.format import answer, counted, moment, new_table, print_rows, size
 from holdfast.cli.options import AsJson, Verbose, one_line_errors
 from holdfast.clock import SystemClock

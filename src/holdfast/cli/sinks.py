@@ -73,7 +73,8 @@ def set_aside_command(
     """
     with one_line_errors(verbose):
         storage, _ = open_checkpoint(checkpoint)
-        confirm(f"Sink {sink!r} will never show these rows; they are written to {to}. Go on?", yes)
+        question = f"sink {sink!r} will never show these rows, which will be written to {to}; go on?"
+        confirm(question, yes, "nothing was written")
         done = set_aside(
             storage, sink, open_storage(to), SystemClock(), through=through, not_running=not_running
         )

@@ -12,16 +12,22 @@ import typer
 from holdfast.checkpoint.chain.skip import Choice, GivenUp, choose, give_up
 from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.cli.format import answer, counted, size
-from holdfast.cli.options import AsJson, Checkpoint, Verbose, one_line_errors, open_checkpoint
+from holdfast.cli.options import (
+    AsJson,
+    Checkpoint,
+    Verbose,
+    Yes,
+    confirm,
+    one_line_errors,
+    open_checkpoint,
+)
 from holdfast.clock import SystemClock
-from holdfast.errors import DefinitionError, RestoreError
+from holdfast.errors import RestoreError
 from holdfast.runtime.control.request_client import asker, status_of_leader
 from holdfast.storage.contract import Storage
 
 ANSWER_SECONDS = 2.0
 FILES_SHOWN = 50
-DECLINED = 1
-"""Exit code where the answer was no."""
 
 
 def skip(
@@ -31,30 +37,25 @@ def skip(
     file: Annotated[
         list[str] | None, typer.Option(help="Only this file; may be given several times.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Give up input that a planned epoch cannot read or process: a file, a source's part, or all of it. For a
     job that is not running. Shows what would be lost, and asks.
     """
-    agreed = False
     with one_line_errors(verbose):
         storage, job = open_checkpoint(checkpoint)
         choice = choose(storage, epoch=epoch, source=source, files=file or ())
         _refuse_if_led(storage)
         for line in described(job.job, choice):
             print(line, file=sys.stderr if json else sys.stdout)
-        agreed = yes or _agreed()
-        if agreed:
-            plan = give_up(storage, choice)
-            parts = [asdict(part) for part in choice.parts]
-            told = {"epoch": plan.epoch, "attempt": plan.attempt, "given_up": parts}
-            which = f"attempt {plan.attempt} of the plan of epoch {plan.epoch}"
-            answer(json, told, f"given up, by {which}; start the job again")
-    if not agreed:
-        print("nothing was given up", file=sys.stderr)
-        raise typer.Exit(DECLINED)
+        confirm("give this up?", yes, "nothing was given up")
+        plan = give_up(storage, choice)
+        parts = [asdict(part) for part in choice.parts]
+        told = {"epoch": plan.epoch, "attempt": plan.attempt, "given_up": parts}
+        which = f"attempt {plan.attempt} of the plan of epoch {plan.epoch}"
+        answer(json, told, f"given up, by {which}; start the job again")
 
 
 def described(job: str, choice: Choice) -> list[str]:
@@ -83,19 +84,6 @@ def _part(part: GivenUp) -> list[str]:
     said += [f"    {file.name} ({size(file.size)})" for file in part.files[:FILES_SHOWN]]
     more = len(part.files) - FILES_SHOWN
     return [*said, f"    and {more:,} more"] if more > 0 else said
-
-
-def _agreed() -> bool:
-    """DefinitionError: there is no terminal to ask at."""
-    if not _at_a_terminal():
-        raise DefinitionError(
-            "nothing was given up: there is no terminal to ask at; look at what would be lost, then add --yes"
-        )
-    return typer.confirm("give this up?", err=True)
-
-
-def _at_a_terminal() -> bool:
-    return sys.stdin.isatty()
 
 
 def _refuse_if_led(storage: Storage) -> None:

@@ -138,6 +138,7 @@ def lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     """What there is to say, in reading order."""
     progress, now_ms = found["progress"], found["now_ms"]
     said = [("job", f"{found['job']} ({found['key_groups']} key groups)"), ("leader", _leader(found))]
+    said += [(f"replica {each['seat']}", _member(each, now_ms)) for each in found.get("members", ())]
     if progress is None:
         return said + _checkpoint(found["checkpoint"], now_ms)
     # A leader of another version may know more than this one, or less.
@@ -162,6 +163,12 @@ def _leader(found: dict[str, Any]) -> str:
     if found["progress"] is not None:
         return f"{who}, since {since}"
     return f"nobody answered within {ANSWER_SECONDS:g} s; the last was {who}, begun {since} ago"
+
+
+def _member(member: dict[str, Any], now_ms: int) -> str:
+    if member["process"] is None:
+        return "no process has taken this seat yet"
+    return f"{member['host']}, process {member['pid']}, joined {age(member['joined_ms'], now_ms)} ago"
 
 
 def _checkpoint(newest: dict[str, Any], now_ms: int) -> list[tuple[str, str]]:

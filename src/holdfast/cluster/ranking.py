@@ -8,13 +8,15 @@ Never here: ZooKeeper, a clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.cluster.node_records import HolderRecord, NodeRecord, OverRecord, PulseRecord, WishRecord
 
 STEP_SECONDS = 0.4
 """How much longer each next node waits before it takes a free seat."""
+_SEAT_MARK = "~"
+"""No job has it in its name."""
 _Order = tuple[bool, bool, bool, int, int, int, str]
 KINDS = ("hot", "warm", "cold")
 """Kinds of standby, the readiest first."""
@@ -42,9 +44,29 @@ class ClusterSeen:
     def held_by(self, node: str) -> list[str]:
         return sorted(job for job, seat in self.seats.items() if seat.holder and seat.holder.node == node)
 
+    def holds_fellow(self, node: str, job: str) -> bool:
+        """Whether a node holds, or is to hold, another seat of the same replicas."""
+        return any(each != job and part_of(each) == part_of(job) for each in self.to_be_held_by(node))
+
     def to_be_held_by(self, node: str) -> list[str]:
         """What it holds once every hand-over that is under way is done."""
         return sorted(job for job, seat in self.seats.items() if _next_holder(seat) == node)
+
+
+def seat_name(job: str, seat: int) -> str:
+    """The seats of a part that several nodes run together: the first has the part's name."""
+    return job if seat == 1 else f"{job}{_SEAT_MARK}{seat}"
+
+
+def part_of(name: str) -> str:
+    """What the seat of some name is of."""
+    return name.partition(_SEAT_MARK)[0]
+
+
+def newest_holder(seen: ClusterSeen, job: str) -> HolderRecord | None:
+    """The node that took the seat, or another of the same replicas, last: a set of replicas runs its code."""
+    held = [seat.holder for name, seat in seen.seats.items() if part_of(name) == part_of(job) and seat.holder]
+    return max(held, key=lambda holder: holder.since_ms, default=None)
 
 
 def _next_holder(seat: SeatSeen) -> str | None:
@@ -71,13 +93,23 @@ def hopeless(seen: ClusterSeen, job: str) -> str | None:
     return "it failed on every node: " + "; ".join(f"{node.name}: {node.unfit[job].error}" for node in having)
 
 
+def failed_first(seen: ClusterSeen, jobs: Iterable[str]) -> str | None:
+    """Which of these jobs has failed for good, and of what; None: none has."""
+    over = {job: seat.over for job in jobs if (seat := seen.seats.get(job)) and seat.over}
+    failed = [(each.at_ms, job, each.error) for job, each in over.items() if each.state == "failed"]
+    for _, job, error in sorted(failed):
+        return f"{job} has failed: {error}"
+    return None
+
+
 def rank(seen: ClusterSeen, job: str, node: str) -> int:
     """How many other nodes should take the seat rather than this one.
 
     First the node that it was meant for; then the one that holds fewest, then the readiest, then the one that
     has been there longest; after them the one that gave it up, and last those on which it failed.
     """
-    having = [each for each in seen.nodes.values() if job in each.code]
+    others = [name for name in seen.nodes if name == node or not seen.holds_fellow(name, job)]
+    having = [seen.nodes[name] for name in others if job in seen.nodes[name].code]
     return sorted(having, key=_order(seen, job)).index(seen.nodes[node])
 
 
@@ -85,8 +117,17 @@ def heir(seen: ClusterSeen, job: str) -> str | None:
     """Which node would take the seat if its holder gave it up; None: no other could."""
     holder = seen.seats[job].holder
     giver = holder.node if holder else None
-    others = [node for node in seen.nodes.values() if is_able(node, job) and node.name != giver]
+    others = [
+        node
+        for node in seen.nodes.values()
+        if is_able(node, job) and node.name != giver and not seen.holds_fellow(node.name, job)
+    ]
     return min(others, key=_order(seen, job)).name if others else None
+
+
+def spare_of(seen: ClusterSeen, job: str) -> int:
+    """How many nodes may still end before a job can go on nowhere."""
+    return max(0, sum(is_able(node, job) for node in seen.nodes.values()) - 1)
 
 
 def to_give_away(seen: ClusterSeen, node: str) -> str | None:
@@ -101,7 +142,11 @@ def to_give_away(seen: ClusterSeen, node: str) -> str | None:
     if len(mine) < 2 or any((len(jobs), name) > (len(mine), node) for name, jobs in held.items()):
         return None
     for job in reversed(mine):
-        takers = [name for name, each in seen.nodes.items() if is_able(each, job)]
+        takers = [
+            name
+            for name, each in seen.nodes.items()
+            if is_able(each, job) and not seen.holds_fellow(name, job)
+        ]
         if (
             job in seen.held_by(node)
             and seen.seats[job].wish is None

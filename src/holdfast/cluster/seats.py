@@ -22,7 +22,7 @@ from holdfast.cluster.node_records import (
     read,
     written,
 )
-from holdfast.cluster.ranking import SeatSeen
+from holdfast.cluster.ranking import SeatSeen, part_of
 from holdfast.cluster.zookeeper import Watch, ZooKeeper
 from holdfast.errors import RetryableError
 
@@ -37,7 +37,7 @@ class Seat:
 
     def prepare(self) -> None:
         """See to it that the seat is known."""
-        checked_name("job", self.job)
+        checked_name("job", part_of(self.job))
         self.zookeeper.create(self.path, b"")
 
     def look(self, watch: Watch | None = None) -> SeatSeen:

@@ -136,6 +136,16 @@ class EndingReader(Protocol):
 
 
 @runtime_checkable
+class FollowingReader(Protocol):
+    """A reader that remembers more than the position that `next` is given, and can be read by a part with
+    active replicas: other processes plan slices of it, too."""
+
+    def follow(self, slice: Slice) -> None:
+        """Another reader has planned this slice, and it counts: it takes the place of what this one planned
+        after its start. `next` is called with its end."""
+
+
+@runtime_checkable
 class WaitingReader(Protocol):
     """A reader that knows how much is waiting, if not how many rows."""
 

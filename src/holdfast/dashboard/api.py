@@ -32,7 +32,7 @@ from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.terms import newest_term
 from holdfast.checkpoint.log.incidents import read_failures
 from holdfast.checkpoint.log.requests import read_asked
-from holdfast.checkpoint.store.records import RequestRecord
+from holdfast.checkpoint.store.log_records import RequestRecord
 from holdfast.clock import Clock
 from holdfast.dashboard.metrics import CONTENT_TYPE, Metrics
 from holdfast.errors import DefinitionError, HoldfastError, RestoreError, RetryableError

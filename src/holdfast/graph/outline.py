@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from holdfast.graph.job_graph import BroadcastNode, Graph, Node, OperatorNode
 from holdfast.graph.parts import homes_of, part_names
-from holdfast.graph.protection import UNCOORDINATED, Rollback, Survival, survival
+from holdfast.graph.protection import UNCOORDINATED, Rollback, Survival, name_of, survival
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ def _part(graph: Graph, homes: dict[Node, str], name: str, rank: int) -> PartOut
     return PartOutline(
         name=name,
         rank=rank,
-        protection=type(protection).__name__,
+        protection=name_of(protection),
         survival=survival(protection),
         sources=tuple(
             Member(uid=node.uid, kind=type(node.source).__name__)

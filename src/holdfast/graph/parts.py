@@ -33,7 +33,8 @@ from holdfast.graph.job_graph import (
     parents_of,
     shown,
 )
-from holdfast.graph.protection import PROTECTIONS, Protection, Rollback
+from holdfast.graph.protection import PROTECTIONS, ActiveReplicas, Protection, Rollback
+from holdfast.graph.replica_rules import replica_mistakes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,8 +74,9 @@ def homes_of(graph: Graph) -> dict[Node, str]:
 
 
 def is_in_parts(graph: Graph) -> bool:
-    """Whether the job has more than one part."""
-    return len({*homes_of(graph).values()}) > 1
+    """Whether the job has more than one part, or one that asks for a protection of its own."""
+    protected = any(not isinstance(part.protection, Rollback) for part in graph.parts)
+    return protected or len({*homes_of(graph).values()}) > 1
 
 
 def parts_before(graph: Graph) -> dict[str, set[str]]:
@@ -194,6 +196,8 @@ def _part(part: Part, graph: Graph) -> Iterator[tuple[str, str]]:
     if not isinstance(part.protection, PROTECTIONS):
         names = ", ".join(f"hf.{kind.__name__}()" for kind in PROTECTIONS)
         yield f"{shown(part.protection)} is not a protection", f"use one of {names}"
+    elif isinstance(part.protection, ActiveReplicas) and (mistake := part.protection.mistake):
+        yield mistake
 
 
 def _node(node: Node, graph: Graph, homes: Mapping[Node, str]) -> Iterator[tuple[str, str]]:
@@ -212,6 +216,8 @@ def _node(node: Node, graph: Graph, homes: Mapping[Node, str]) -> Iterator[tuple
             elif limit < 1:
                 yield f"{name}={limit} admits nothing", "give at least 1, or leave it out"
         return
+    home = next((part.protection for part in graph.parts if part.name == homes[node]), Rollback())
+    yield from replica_mistakes(node, home)
     together = sorted({homes[parent] for parent in _joined(node) if parent in homes})
     if len(together) > 1:
         yield (

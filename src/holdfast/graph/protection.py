@@ -20,8 +20,43 @@ class PassiveStandby:
     takes over within about an epoch. A cluster with such a part needs hot standbys."""
 
 
-Protection = Rollback | PassiveStandby
-PROTECTIONS: tuple[type, ...] = (Rollback, PassiveStandby)
+@dataclass(frozen=True)
+class ActiveReplicas:
+    """`k + 1` nodes run the part together, without one that leads: each follows the plans of all and comes to
+    the same results, and the first to commit them is as good as any. When `k` of them die the others go on
+    as if nothing had happened; a node that stands by takes the empty place.
+
+    `vote`: nothing is committed before most members have come to the same results, so that one that is wrong
+    is outvoted; `k` is 2 or more then, and half of it may die. Functions must be deterministic in their rows.
+    """
+
+    k: int = 1
+    vote: bool = False
+
+    @property
+    def members(self) -> int:
+        return self.k + 1
+
+    @property
+    def survives(self) -> int:
+        """How many members may end at once, so that the others go on."""
+        return self.k // 2 if self.vote else self.k
+
+    @property
+    def mistake(self) -> tuple[str, str] | None:
+        """What is wrong with it, and the remedy; None: nothing is."""
+        k: object = self.k
+        if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k < MEMBERS_MAX:
+            return f"k={k!r} is not a number of replicas to lose", f"give one from 1 to {MEMBERS_MAX - 1}"
+        if self.vote and self.k < 2:
+            return "two members cannot outvote each other", "give k=2 or more, or leave out vote"
+        return None
+
+
+MEMBERS_MAX = 9
+"""How many members a set of replicas has at most."""
+Protection = Rollback | PassiveStandby | ActiveReplicas
+PROTECTIONS: tuple[type, ...] = (Rollback, PassiveStandby, ActiveReplicas)
 
 
 @dataclass(frozen=True)
@@ -60,4 +95,23 @@ UNCOORDINATED = Survival(
 
 def survival(protection: Protection) -> Survival:
     """What a protection costs and gives."""
+    if isinstance(protection, ActiveReplicas):
+        return _of_replicas(protection)
     return _SURVIVAL[type(protection)]
+
+
+def _of_replicas(replicas: ActiveReplicas) -> Survival:
+    votes = ", and the wait for the votes of most members" if replicas.vote else ""
+    return Survival(
+        costs=f"{replicas.members} times the CPU and the bytes written{votes}",
+        gap="none: the other members go on",
+        survives=f"{replicas.survives} at once, unnoticed; more as Rollback, once nodes take the seats",
+        needs=f"{replicas.members} nodes; functions that are deterministic in their rows",
+    )
+
+
+def name_of(protection: Protection) -> str:
+    """A protection as it was declared, in short."""
+    if isinstance(protection, ActiveReplicas):
+        return f"ActiveReplicas({protection.k}{', vote=True' if protection.vote else ''})"
+    return type(protection).__name__

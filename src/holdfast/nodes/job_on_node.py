@@ -12,15 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.cluster.node_records import Unfit, checked_name
+from holdfast.cluster.ranking import seat_name
 from holdfast.graph.fingerprint import fingerprint_parts
 from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.parts import is_in_parts
-from holdfast.graph.protection import PassiveStandby
+from holdfast.graph.protection import ActiveReplicas, PassiveStandby
+from holdfast.graph.survive import check_survival
 from holdfast.graph.validate import check
 from holdfast.runtime.job import Job
 from holdfast.runtime.parts.part_jobs import PartJob, checked_parts, enter_checkpoint, part_jobs
 from holdfast.runtime.progress import Listener, Progress
-from holdfast.runtime.settings import RunOptions, check_settings
+from holdfast.runtime.settings import RunOptions, Until, check_settings
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 
@@ -32,17 +34,22 @@ class JobOnNode:
     """A job, or a part of one. Safe to use from several threads."""
 
     def __init__(self, job: Job | PartJob, checkpoint: str, options: RunOptions) -> None:
-        self.name = checked_name("job", job.name)
+        self.seat = job.seat if isinstance(job, PartJob) else 1
+        """Of a part that several nodes run together: which of them this would be."""
+        self.name = seat_name(checked_name("job", job.name), self.seat)
         self.job, self.checkpoint, self.options = job, checkpoint, options
         self.code = fingerprint_parts(job.graph())
         self.before = job.before if isinstance(job, PartJob) else ()
         """The jobs of this node whose rows it reads: the parts before it."""
+        ends_by_itself = options.get("until") == Until.EXHAUSTED
+        self.other_parts = job.other_parts if isinstance(job, PartJob) and ends_by_itself else ()
+        """The other parts of its job, where that ends by itself: it never does if one of them has failed."""
         self.before_run = True
         """Whether one of these is still to be run: then its channels have not ended."""
         self.unfit: Unfit | None = None
         """Why this node leaves the job to the others; None: it does not."""
         self.failure: BaseException | None = None
-        """The failure that `unfit` tells of."""
+        """The failure that `unfit` tells of, or that of a fellow which ended a run of this node."""
         self.superseded = ""
         """How the code of the node that leads the job, or led it last, differs from this one's: then the job
         is left to nodes of that code. Empty: it does not, or may."""
@@ -56,6 +63,12 @@ class JobOnNode:
         """How a node of some kind of standby stands by for this job: a part may ask for more."""
         follows = isinstance(self.job, PartJob) and isinstance(self.job.protection, PassiveStandby)
         return "hot" if follows else of_node
+
+    @property
+    def votes(self) -> bool:
+        """Whether it is a part with replicas that vote."""
+        protection = self.job.protection if isinstance(self.job, PartJob) else None
+        return isinstance(protection, ActiveReplicas) and protection.vote
 
     @property
     def left_to_others(self) -> bool:
@@ -121,6 +134,7 @@ def check_jobs(jobs: Sequence[Job], checkpoint: str, options: RunOptions) -> Non
         else:
             check(graph)
             check_guarantee(graph, options.get("guarantee", Guarantee.EXACTLY_ONCE))
+        check_survival(graph, options.get("survive", 0), place)
 
 
 def jobs_on_node(jobs: Sequence[Job], checkpoint: str, options: RunOptions) -> dict[str, JobOnNode]:
@@ -129,7 +143,11 @@ def jobs_on_node(jobs: Sequence[Job], checkpoint: str, options: RunOptions) -> d
     for job, place in places_of(jobs, checkpoint):
         graph = job.graph()
         if is_in_parts(graph):
-            found += [JobOnNode(part, part.checkpoint, options) for part in part_jobs(graph, place)]
+            found += [
+                JobOnNode(part.in_seat(seat), part.checkpoint, options)
+                for part in part_jobs(graph, place)
+                for seat in part.seats
+            ]
         else:
             found.append(JobOnNode(job, place, options))
     return {job.name: job for job in found}

@@ -47,6 +47,9 @@ class JobSeat:
         self.run: Run | None = None
         self.standby: Standby | None = None
         """What keeps this node ready; None: nothing does, it is cold or leads."""
+        self.fellows: tuple[JobSeat, ...] = ()
+        """This node and the other seats of the same replicas. It holds one of them at most, and stands by for
+        all of them at once, with the first."""
 
     @property
     def stage(self) -> Stage:
@@ -71,9 +74,18 @@ class JobSeat:
         standby = self.standby
         return standby.lag if standby is not None else None
 
+    @property
+    def leads_fellow(self) -> bool:
+        """Whether this node runs another of the same replicas."""
+        return any(seat.stage is not Stage.STANDING_BY for seat in self.fellows)
+
     def stand_by(self) -> None:
         """Begin to stand by as the node's kind of standby does."""
-        if self.job.standby(self._context.registration.standby) != "cold":
+        if self.fellows and self.fellows[0].job.seat < self.job.seat:
+            self.fellows[0].stand_by()
+            return
+        kind = self.job.standby(self._context.registration.standby)
+        if kind != "cold" and self.standby is None and not self.leads_fellow:
             self.standby = Standby(self.job, self._context)
 
     def stop_standing_by(self) -> None:
@@ -135,8 +147,9 @@ class JobSeat:
 
     def _begin(self) -> None:
         self._why = ""
-        standby = self.standby
-        self.stop_standing_by()
+        standby = next((seat.standby for seat in (self, *self.fellows) if seat.standby is not None), None)
+        for seat in (self, *self.fellows):
+            seat.stop_standing_by()
         self.run = Run(self.job, self._context, self._until, self._before, standby)
 
 

@@ -20,6 +20,7 @@ from functools import partial
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.cluster.node_records import in_short
+from holdfast.cluster.ranking import part_of
 from holdfast.cluster.seat_lease import Give, Limits, Lost, RunEnded, Stage, Suspended, Tick
 from holdfast.cluster.zookeeper import Connection, ZooKeeper
 from holdfast.errors import RetryableError, SessionLost
@@ -105,7 +106,13 @@ class Node:
             say=self._say, on_progress=self._on_progress,
         )  # fmt: skip
         self._seats = {name: JobSeat(job, context) for name, job in self.jobs.items()}
-        self._keeper = SeatKeeper(context, self._seats)
+        for name, seat in self._seats.items():
+            seat.fellows = tuple(
+                other
+                for each, other in self._seats.items()
+                if each != name and part_of(each) == part_of(name)
+            )
+        self._keeper = SeatKeeper(context, self._seats, self._run_settings.survive)
 
     def _make_ready(self) -> None:
         """Stand by as this kind of node does, before others count on it. Raises what prevents that."""

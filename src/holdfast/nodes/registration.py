@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from holdfast.checkpoint.chain.checkpoint import cluster_of, find_job, hold_by_cluster, refuse_if_occupied
-from holdfast.checkpoint.store.records import ClusterRecord
+from holdfast.checkpoint.store.log_records import ClusterRecord
 from holdfast.clock import Clock
 from holdfast.cluster.membership import Cluster, Founding
 from holdfast.cluster.node_records import HolderRecord, Lag, NodeRecord, RegisteredCluster, checked_name

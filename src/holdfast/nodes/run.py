@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast.checkpoint.log.incidents import record_failover
-from holdfast.checkpoint.store.records import FailoverRecord
+from holdfast.checkpoint.store.log_records import FailoverRecord
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,
@@ -126,11 +126,13 @@ class Run:
     def finish(self) -> None:
         """End after the epoch in hand is committed."""
         self.asked_to_end = True
+        self._wishes.leaving.set()
         self._wishes.stopping.set()
 
     def revoke(self, why: str) -> None:
         """End now: nothing more may be committed."""
         self.asked_to_end = True
+        self._wishes.leaving.set()
         self.permit.revoke(why)
         self._wishes.stopping.set()
 

@@ -25,12 +25,17 @@ from holdfast.cluster.ranking import (
     STEP_SECONDS,
     ClusterSeen,
     SeatSeen,
+    failed_first,
     heir,
     hopeless,
     is_free,
+    newest_holder,
+    part_of,
     rank,
+    spare_of,
     to_give_away,
 )
+from holdfast.cluster.replica_seats import replica_seats
 from holdfast.cluster.seat_lease import Contact, Event, Give, Lost, Stage, Won
 from holdfast.errors import HoldfastError
 from holdfast.nodes.job_seat import JobSeat
@@ -47,13 +52,16 @@ COOL_SECONDS = 5.0
 class SeatKeeper:
     """The seats of a node's jobs, by job, in the cluster as the node sees it."""
 
-    def __init__(self, context: NodeContext, seats: Mapping[str, JobSeat]) -> None:
+    def __init__(self, context: NodeContext, seats: Mapping[str, JobSeat], survive: int = 0) -> None:
+        """`survive`: how many nodes are to be spared, of each job."""
+        self._survive, self._lacking = survive, dict.fromkeys(seats, False)
         self._context, self._seats = context, seats
         self._registration, self._clock, self._say = context.registration, context.clock, context.say
         self._cluster = context.registration.cluster
         self._seen = ClusterSeen(nodes={}, seats={})
         self._free_since: dict[str, float] = {}
         self._cool_until: dict[str, float] = {}
+        self._replicas_told: dict[str, str] = {}
         self._beaten = self._unbalanced_since = self._clock.monotonic()
 
     @property
@@ -75,7 +83,10 @@ class SeatKeeper:
         for job, seat in self._seats.items():
             self._mind_holder(seat, known[job])
             self._mind_failures(seat, known[job])
+            self._mind_spare(job)
+            self._mind_other_parts(seat, known[job])
             seat.job.before_run = any(known[name].over is None for name in seat.job.before)
+            self._tell_of_replicas(seat)
         if all(seat.job.superseded for seat in self._seats.values()):
             first = next(iter(self._seats.values())).job
             refuse_other_code(first, first.superseded)
@@ -88,12 +99,38 @@ class SeatKeeper:
             self._free_since.setdefault(job.name, self._clock.monotonic())
         else:
             self._free_since.pop(job.name, None)
-        if holder is not None:
-            self._mind_code(seat, holder)
+        newest = newest_holder(self._seen, job.name)
+        if newest is not None and seat.stage is Stage.STANDING_BY and not seat.leads_fellow:
+            # A member of a set of replicas goes on until those of other code have founded theirs.
+            self._mind_code(seat, newest)
         if seat.holds and not self._is_ours(seen):
             seat.feed(Lost(f"node {holder.node} has it" if holder else "it was taken away in ZooKeeper"))
         elif seat.holds and seen.wish is not None and seen.wish.giver == self._registration.name:
             seat.feed(Give(f"hand-over to {seen.wish.to or 'whoever is readiest'}"))
+
+    def _mind_spare(self, job: str) -> None:
+        """Say when there are fewer nodes than the job is to survive the end of, and when there are enough."""
+        spare = spare_of(self._seen, job)
+        if (spare < self._survive) is self._lacking[job] or self._seen.seats[job].over is not None:
+            return
+        self._lacking[job] = spare < self._survive
+        if self._lacking[job]:
+            self._say(
+                f"{job}: LACKS NODES: it survives the end of {spare}, and is to survive {self._survive}; "
+                f"start {self._survive - spare} more"
+            )
+        else:
+            self._say(f"{job}: there are nodes enough: it survives the end of {spare}")
+
+    def _tell_of_replicas(self, seat: JobSeat) -> None:
+        """Say how the part that this node runs with others is protected, whenever that changes."""
+        job = seat.job
+        if not (seat.fellows and seat.holds):
+            return
+        now = str(replica_seats(self._seen, job.name, votes=job.votes))
+        if now != self._replicas_told.get(job.name):
+            self._replicas_told[job.name] = now
+            self._say(f"{part_of(job.name)}: {now}")
 
     def _mind_code(self, seat: JobSeat, holder: HolderRecord) -> None:
         """Leave a job that is led with other code to nodes of that code, also when its leader is gone, and go
@@ -125,6 +162,19 @@ class SeatKeeper:
             self.end(job.name, "failed", why[:2_000])
             self._say(f"{job.name}: FAILED: {why}")
 
+    def _mind_other_parts(self, seat: JobSeat, seen: SeatSeen) -> None:
+        """End a part, in good order, whose job can never come to its end because another part has failed: it
+        would wait for rows, or for room in a channel, for good."""
+        why = failed_first(self._seen, seat.job.other_parts)
+        if why is None or seen.over is not None:
+            return
+        if is_free(seen):
+            self.end(seat.job.name, "failed", why[:2_000])
+            self._say(f"{seat.job.name}: FAILED: {why}")
+        elif seat.holds:
+            seat.job.failure = HoldfastError(f"{why}; see to that part, then start the nodes again")
+            seat.feed(Give(why))
+
     def fail_here(self, seat: JobSeat, failure: BaseException) -> None:
         """Leave the job to the others: what it failed of may be this node's own. The seat is given back after
         this, so that a node that sees it free sees why.
@@ -152,11 +202,13 @@ class SeatKeeper:
 
     def seek(self) -> bool:
         """Take what is free and give away what is too much; whether anything may have changed."""
-        now = self._clock.monotonic()
-        wanted = [seat for seat in self._seats.values() if self._is_wanted(seat, now)]
-        for seat in wanted:
-            self._take(seat, self._seen.seats[seat.job.name])
-        return self._balance(now) or bool(wanted)
+        now, tried = self._clock.monotonic(), False
+        for seat in self._seats.values():
+            # One after the other: whether a seat is wanted depends on those that this node has just taken.
+            if self._is_wanted(seat, now):
+                self._take(seat, self._seen.seats[seat.job.name])
+                tried = True
+        return self._balance(now) or tried
 
     def _is_wanted(self, seat: JobSeat, now: float) -> bool:
         """Whether this node should try to take the job's seat now."""
@@ -165,6 +217,11 @@ class SeatKeeper:
             return False
         here = self._seen.nodes.get(self._registration.name)
         if seat.job.left_to_others or here is None or job not in here.code:
+            return False
+        if seat.leads_fellow or self._seen.holds_fellow(self._registration.name, job):
+            # The replicas of a part are on different nodes, or the end of one would be the end of several.
+            return False
+        if failed_first(self._seen, seat.job.other_parts) is not None:
             return False
         patience = rank(self._seen, job, self._registration.name) * STEP_SECONDS
         return self._is_ours(seen) or (is_free(seen) and now - self._free_since[job] >= patience)
@@ -225,9 +282,12 @@ class SeatKeeper:
         self._cool_until[job] = self._clock.monotonic() + COOL_SECONDS
 
     def end(self, job: str, state: str, error: str = "") -> None:
-        """Say that a job is not to be run any more."""
+        """Say that a job is not to be run any more. What has come to its end has done so in all seats; what
+        failed in one may go on in the others."""
         over = OverRecord(state=state, node=self._registration.name, at_ms=self._clock.now_ms(), error=error)
-        self._cluster.seat(job).end(over)
+        for name in self._seats:
+            if name == job or (state != "failed" and part_of(name) == part_of(job)):
+                self._cluster.seat(name).end(over)
 
     def _pulse_of(self, seat: JobSeat, ended: str = "") -> PulseRecord:
         now = seat.progress

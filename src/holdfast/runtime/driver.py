@@ -13,16 +13,20 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import DamagedChain
 from holdfast.checkpoint.chain.pins import release
+from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.chain.terms import claim, record_ending
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.savepoints.take import PIN_PREFIX
-from holdfast.checkpoint.store.records import EndedRecord, SavepointRecord
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import EndedRecord
+from holdfast.checkpoint.store.savepoint_records import SavepointRecord
 from holdfast.clock import Clock
 from holdfast.errors import (
     CorruptionError,
@@ -34,8 +38,9 @@ from holdfast.errors import (
     SeatLost,
     StorageError,
 )
+from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.job_graph import Graph
-from holdfast.ids import NO_EPOCH
+from holdfast.ids import NO_EPOCH, Term
 from holdfast.runtime.control.commit_permit import WatchedStorage
 from holdfast.runtime.control.request_server import Control
 from holdfast.runtime.control.run_flags import Wishes
@@ -48,6 +53,7 @@ from holdfast.runtime.epoch_loop import Ending, EpochLoop
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.progress import Monitor
 from holdfast.runtime.recovery import Recovery
+from holdfast.runtime.replica import Replica, join
 from holdfast.runtime.restarts import Restarts
 from holdfast.runtime.savepoints.run_savepoints import ClaimEnd, open_run, save, seed, stored_view
 from holdfast.runtime.settings import RunSettings
@@ -61,6 +67,8 @@ if TYPE_CHECKING:
 
 TERM_CHECK_SECONDS = 1.0
 """How often a leader looks whether it was replaced. Only to stop early: safety does not depend on it."""
+BEHIND_MAX = 8
+"""A member of a set of replicas that has so many commits to go does not run them: it takes their results."""
 SCALE_CHECK_SECONDS = 5.0
 """How long the number of cores must have been another one before the job follows it by itself."""
 
@@ -105,6 +113,9 @@ class Driver:
         self._storage = WatchedStorage(storage, wishes.permit)
         self._spark, self._own_session = spark, own_session
         self._run, self._clock = run, clock
+        self._process = run
+        """Names this process, where `_run` is that of a set of replicas."""
+        self._replica: Replica | None = None
         self._term_checked = self._scale_changed = clock.monotonic()
         self._shards: int | None = settings.parallelism
         self._prepared = prepared
@@ -127,17 +138,42 @@ class Driver:
         self._checkpoint.chain.recall(known)
         # A node that lost its seat while Spark was starting must not take the lead from its successor.
         self.wishes.permit.await_valid()
-        self._term = claim(self._storage, self._run, socket.gethostname(), os.getpid(), self._clock.now_ms())
+        self._claim(known.parallelism)
         try:
             self._run_term(controls)
         except (FencedOut, SeatLost):
             # The leader by now has a term of its own, and writes its own ending.
             raise
         except BaseException:
-            # Others must not have to guess that the run is over.
-            self._write_ending("failed", self._led.view if self._led is not None else EMPTY)
+            # Others must not have to guess that the run is over. Of a set of replicas it is not.
+            if self._replica is None:
+                self._write_ending("failed", self._led.view if self._led is not None else EMPTY)
             raise
         self.monitor.update(phase="stopped")
+
+    def _claim(self, shards: int, founding: bool = False) -> None:
+        """Claim the next term; of a part with replicas, be a member of the set that leads. `shards`: of a set
+        that is founded, unless a number was asked for. `founding`: a set with another number than `shards`
+        gives way."""
+        replicas = self.settings.replicas
+        if replicas is None:
+            self._term = claim(
+                self._storage, self._run, socket.gethostname(), os.getpid(), self._clock.now_ms()
+            )
+            return
+        self._checkpoint = replace(
+            self._checkpoint, retention=Retention(self._checkpoint.chain, led_by_other=True)
+        )
+        wanted = shards if founding else self._shards or shards or self._cores()
+        joined = join(
+            self._storage, replicas, self.settings.seat, self._process, fingerprint(self._graph),
+            wanted, self._clock, founding=founding,
+        )  # fmt: skip
+        self._replica = Replica(joined, self._storage, self._clock, self.monitor, self.wishes.stopping.is_set)
+        self._term, self._run, self._shards = Term(joined.set.term), joined.set.run, joined.set.parallelism
+        self.monitor.say(
+            f"REPLICA: member {self.settings.seat} of {replicas.members} in the set of term {self._term}"
+        )
 
     def _run_term(self, controls: Controls) -> None:
         """The run, from the claimed term to its end."""
@@ -149,15 +185,17 @@ class Driver:
             term=self._term, run=self._run, clock=self._clock, monitor=self.monitor, wishes=self.wishes,
             recovery=Recovery(self._checkpoint, self._term, self._run, self.monitor.say),
             look_around=self._look_around, owner=self._prepared.owner,
-            root=open_storage(self.settings.root) if self.settings.root else None,
+            root=open_storage(self.settings.root) if self.settings.root else None, replica=self._replica,
         )  # fmt: skip
         self._restarts = Restarts(self._context)
         self._restarts.recall()
         self.monitor.update(term=self._term, restarts=self._restarts.count, phase="restoring")
         self._claim_end = ClaimEnd(self._checkpoint, self.settings, self.monitor.say)
-        with Control(self._storage, self._term, controls, self._clock, self.monitor.say):
+        with self._control(controls) as self._answering:
             ending, last = self._lead()
             self._restarts.stopped()
+            if self._replica is not None and self.wishes.leaving.is_set():
+                return
             savepoint = self.wishes.taken_savepoint()
             if savepoint is not None:
                 # The next leader's commits are not those that this one has stopped with.
@@ -165,6 +203,16 @@ class Driver:
                 _refuse_if_replaying(last)
                 self.save(savepoint, "native", stopped_with=last.number)
             self._write_ending(ending.value, last)
+
+    def _control(self, controls: Controls) -> Control:
+        """What answers requests. Of a set of replicas each member does, and leaves to the others what they
+        have taken on, for as long as they are members."""
+        if self._replica is None:
+            return Control(self._storage, self._term, controls, self._clock, self.monitor.say)
+        return Control(
+            self._storage, self._term, controls, self._clock, self.monitor.say, process=self._process,
+            is_gone=lambda process: self._replica is not None and not self._replica.is_member(process),
+        )  # fmt: skip
 
     def save(self, url: str, format: str, *, stopped_with: int | None = None) -> SavepointRecord:
         """Take a savepoint of what is committed. From any thread. `stopped_with`: the run has ended with this
@@ -205,7 +253,10 @@ class Driver:
             ending=ending,
             commit=last.number,
             last_epoch=last.last_epoch,
-            published=all(shown.get(node.uid, 0) >= last.last_epoch for node in self._graph.sinks),
+            published=all(
+                shown.get(node.uid, 0) >= max(last.last_epoch, last.settled.through.get(node.uid, 0))
+                for node in self._graph.sinks
+            ),
         )
         try:
             record_ending(self._storage, record)
@@ -224,6 +275,8 @@ class Driver:
                 ending, view = self._lead_from(view)
                 if ending is not Ending.RESCALING:
                     return ending, view
+                if self._replica is not None:
+                    self._refound()
             except AdoptedOther as other:
                 self.monitor.say(str(other))
                 view = None
@@ -238,14 +291,30 @@ class Driver:
                 self._recover(failure)
                 view = None
 
+    def _refound(self) -> None:
+        """Go on as the first member of a set with as many shards as is wished for: the others join it. The
+        wish stands until that is done: under a set no member has other shards than the others."""
+        self._process = uuid.uuid4().hex[:12]
+        self._claim(self.wishes.parallelism or self._shards or self._cores(), founding=True)
+        self.wishes.taken_parallelism()
+        recovery = Recovery(self._checkpoint, self._term, self._run, self.monitor.say)
+        self._context = replace(
+            self._context, term=self._term, run=self._run, replica=self._replica, recovery=recovery
+        )
+        self._answering.go_on_as(self._term, self._process)
+        self._restarts = Restarts(self._context)
+        self._restarts.recall()
+        self.monitor.update(term=self._term)
+
     def _lead_from(self, view: CheckpointView) -> tuple[Ending, CheckpointView]:
         """Lead until something ends it in good order; gives the view then."""
         if self._program is None:
             # Here, and not where the session was started, so that a failure is one more to recover from.
             self._program = compile_graph(self._graph, self._spark, self._stored_columns)
             self._context = replace(self._context, spark=self._spark, program=self._program)
-        wished = self.wishes.taken_parallelism()
-        self._shards = wished or self._shards or view.parallelism or self._cores()
+        if self._replica is None:
+            self._shards = self.wishes.taken_parallelism() or self._shards
+        self._shards = self._shards or view.parallelism or self._cores()
         self._led = None
         led = self._led = EpochLoop(self._context, view, self._shards)
         self.leading = True
@@ -262,8 +331,8 @@ class Driver:
         if not newest.number:
             # Nothing to go back to: it is the savepoint that is damaged, and the error says what of it.
             raise damage
-        if led_from is not None and newest.number > led_from.number and newest.run != self._run:
-            # Nor is what an older one has, which committed until we took its place.
+        if led_from is not None and newest.number > led_from.number and self._is_others(newest):
+            # Nor is what an older one has, which committed until we took its place, or a fellow.
             self.monitor.say(f"commit {newest.number} of term {newest.term} came first; going on from it")
             return newest
         found_before = recovery.damaged
@@ -272,6 +341,9 @@ class Driver:
         if recovery.damaged == found_before and not isinstance(damage, DamagedChain):
             raise damage
         return view
+
+    def _is_others(self, newest: CheckpointView) -> bool:
+        return newest.run != self._run or self._replica is not None
 
     def _recover(self, failure: BaseException) -> None:
         """Wait as the restart strategy says, and see to it that there is a Spark session. Raises if not, and
@@ -312,6 +384,9 @@ class Driver:
         with contextlib.suppress(StorageError):
             self._context.refuse_if_superseded()
         self._claim_end.step(self.monitor.progress.commit, self._clock.now_ms())
+        if self._replica is not None:
+            self._mind_set(self._replica)
+            return
         if not self.settings.autoscale or self._cores() == self._shards:
             self._scale_changed = now
         elif now - self._scale_changed >= SCALE_CHECK_SECONDS:
@@ -321,14 +396,28 @@ class Driver:
             )
             self.wishes.parallelism = cores
 
+    def _mind_set(self, replica: Replica) -> None:
+        """Whether this process is still a member, where the others are, and whether all have ended."""
+        replica.refuse_if_replaced()
+        if replica.set_has_ended():
+            self.wishes.leaving.set()
+            self.wishes.stopping.set()
+        replica.share_drain(self.wishes.draining)
+        newest, here = names.highest(self._storage, names.COMMITS), self.monitor.progress.commit
+        if newest > here + BEHIND_MAX:
+            raise AdoptedOther(f"BEHIND: the other members have come to commit {newest}; going on from it")
+
 
 def _refuse_if_replaying(view: CheckpointView) -> None:
-    """Refuse to stop with a savepoint between a rewind and what sinks show: which slices those epochs had is
-    not in a savepoint, and a job that goes on from it as this one would show others under the same numbers.
+    """Refuse to stop with a savepoint between a rewind and what sinks show, or have waiting: which slices
+    those epochs had is not in a savepoint, and a job that goes on from it as this one would show others under
+    the same numbers.
     """
-    shown = max(view.published_through.values(), default=0)
+    settled = view.settled.through.values()
+    shown = max([*view.published_through.values(), *settled], default=0)
     if shown > view.last_epoch:
         raise RestoreError(
-            f"no savepoint was left: sinks show epoch {shown}, and after a rewind the job has come to epoch "
-            f"{view.last_epoch} again; start it, and stop it with a savepoint once it is past that"
+            f"no savepoint was left: what sinks show is settled up to epoch {shown}, and after a rewind the "
+            f"job has come to epoch {view.last_epoch} again; start it, and stop it with a savepoint once it "
+            "is past that"
         )

@@ -15,7 +15,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 
-from holdfast.checkpoint.chain.shard_lines import Line, Lines, extended, lines_of, rebased
+import pyarrow as pa
+
+from holdfast.checkpoint.chain.settled import Settled
+from holdfast.checkpoint.chain.shard_lines import Line, Lines, as_committed, extended, lines_of, rebased
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.connectors.contract import Mark
@@ -115,7 +118,11 @@ class EpochLoop:
             spark=context.spark, program=program, workspace=workspace, placement=placement,
             storage=checkpoint.storage, readers=self._planner.readers, key_groups=settings.key_groups,
             saves_state=settings.saves_state, run_name=context.run, term=context.term,
+            replicated=context.replica is not None,
             sent_through={uid: channel.through for uid, channel in view.channels.items()},
+            settled=view.settled if settings.saves_state else Settled(),
+            # Other members have not asked the sinks at the same moment, and all are to stage the same.
+            shown_through={} if context.replica is not None else self._publishing.through,
         )  # fmt: skip
         saved = saved_operators(program, workspace, context.run, context.term)
         self._passes = SavingPasses(context.spark, saved, placement, shards, context.clock)
@@ -165,6 +172,10 @@ class EpochLoop:
             # Raises what a commit or a sink failed with since the last turn; waits for none.
             self._committer.check(allowed=1_000)
             self._context.look_around()
+            for record in self._committer.taken_fellows():
+                self._lines = as_committed(self._lines, record)
+            if self._committer.has_ended:
+                return Ending.STOPPED if wishes.draining.is_set() else Ending.EXHAUSTED
             if wishes.parallelism not in (None, self._shards):
                 self._commit_pending()
                 return Ending.RESCALING
@@ -194,11 +205,18 @@ class EpochLoop:
             outcome = self._run_epoch(plan)
             if settings.saves_state:
                 self._pending.append(outcome)
-            if wishes.taken_barrier() or clock.monotonic() - self._barrier >= settings.checkpoint_interval:
+            if self._is_barrier():
                 self._commit_pending()
             wishes.stopping.wait(max(0.0, settings.epoch_interval - (clock.monotonic() - began)))
         self._commit_pending()
         return Ending.STOPPED
+
+    def _is_barrier(self) -> bool:
+        """Whether what was run is to be committed now. Members of a set of replicas commit every epoch on its
+        own: they have no common clock to share several by."""
+        context = self._context
+        waited, wished = context.clock.monotonic() - self._barrier, context.wishes.taken_barrier()
+        return wished or context.replica is not None or waited >= context.settings.checkpoint_interval
 
     def _meet_barrier(self) -> None:
         """Carry the barrier of the whole job that falls here, if one does: it needs no epoch and no room."""
@@ -207,7 +225,13 @@ class EpochLoop:
             pending, self._pending = self._pending, []
             self._committer.submit(pending, barrier)
             self._barrier = self._context.clock.monotonic()
-            if self._context.wishes.ending_at_barrier.is_set():
+            if self._context.replica is not None:
+                self._committer.check(allowed=0)
+                if not any(place.number == barrier for place in self.view.barriers):
+                    self._edges.missed(barrier)
+                    return
+            if self._edges.run_ends_with(barrier):
+                self._context.monitor.say(f"ENDING at barrier {barrier}: the job stops with a savepoint")
                 self._context.wishes.stopping.set()
 
     def _has_read_all(self, ending: Ending) -> bool:
@@ -359,7 +383,9 @@ class EpochLoop:
                 self._context.monitor.say(f"keys of {uid!r}: {counts.error}; processing goes on")
 
     def _take_snapshots(self, epoch: int) -> None:
-        finished = self._snapshotter.step(self._lines, epoch, self._context.monitor.say)
+        finished = self._snapshotter.step(
+            self._lines, epoch, self._context.monitor.say, begin=self._committer.has_lead
+        )
         self._lines, used = rebased(self._lines, finished)
         self._committer.add_snapshots(used)
 
@@ -367,7 +393,14 @@ class EpochLoop:
 def _combining_of(context: LeaderContext, shards: int) -> Combining:
     """Which operators may combine their rows; none before an epoch has shown that it pays."""
     able = [uid for uid, form in context.program.forms.items() if form.partials is not None]
+    if context.replica is not None:
+        # Sums of floats depend on how rows were combined, and replicas have to come to the same.
+        able = [uid for uid in able if not _has_floats(context.program.forms[uid].input)]
     return Combining(frozenset(able if groups_cheaply(context.spark, shards) else ()))
+
+
+def _has_floats(rows: pa.Schema) -> bool:
+    return any(pa.types.is_floating(field.type) for field in rows)
 
 
 def _added(so_far: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import check_guarantee
 from holdfast.graph.parts import is_in_parts
 from holdfast.graph.streams import Declaration
+from holdfast.graph.survive import check_survival
 from holdfast.graph.validate import check, check_sources
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import NOTHING, Prepared
@@ -60,6 +62,13 @@ class Job(Declaration):
         """
         say = on_message or _to_standard_error
         graph = self.graph()
+        if survive := check_settings(checkpoint, options).survive:
+            check(graph)
+            check_survival(graph, survive, str(checkpoint))
+            raise DefinitionError(
+                f"one process does not survive its own end; run the job on {survive + 1} nodes or more: "
+                "holdfast node APP --survive ... on each machine"
+            )
         if is_in_parts(graph):
             return start_parts(graph, str(checkpoint), spark, on_progress, say, options)
         return self.start_as(Wishes(), checkpoint, spark, on_progress, say, options)

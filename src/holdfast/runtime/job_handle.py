@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.store.records import SavepointRecord
+from holdfast.checkpoint.store.savepoint_records import SavepointRecord
 from holdfast.clock import SystemClock
 from holdfast.graph.job_graph import Graph
 from holdfast.runtime.control.run_flags import Wishes
@@ -74,10 +74,6 @@ class JobHandle:
             refuse_target(str(savepoint))
             self._wishes.leave_savepoint(str(savepoint))
         (self._wishes.draining if drain else self._wishes.stopping).set()
-
-    def end_at_barrier(self) -> None:
-        """Of a part: end with the commit that carries the next barrier of the whole job."""
-        self._wishes.ending_at_barrier.set()
 
     def savepoint(self, url: str | Path, format: str = "native") -> SavepointRecord:
         """Take a savepoint of all that was run before now, while the job goes on; returns when it is

@@ -19,6 +19,7 @@ from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.progress import Monitor
 from holdfast.runtime.recovery import Recovery
+from holdfast.runtime.replica import Replica
 from holdfast.runtime.settings import RunSettings
 from holdfast.storage.contract import Storage
 
@@ -50,6 +51,8 @@ class LeaderContext:
     """The node that leads, if one does: its working state is its own."""
     root: Storage | None = None
     """Of a part: where the barriers of the whole job are."""
+    replica: Replica | None = None
+    """Of a part that a set of replicas leads: this process as a member of it."""
 
     def refuse_if_superseded(self) -> None:
         """FencedOut: a newer leader exists."""

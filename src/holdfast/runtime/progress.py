@@ -71,6 +71,8 @@ class Progress:
     """Channels that leave this part -> the `part` that reads them, the `epochs`, `rows` and `bytes` that wait
     after its newest commit, the `kept_bytes` that it has read and may go back to, and whether it is `full`.
     """
+    divergences: int = 0
+    """How often this member of a set of replicas has come to other results than were committed."""
     epochs_run: int = 0
     rows_run: int = 0
     """What this process ran, thrown away or not: only grows, whereas `epoch` and `rows` may go back."""

@@ -2,7 +2,7 @@
 
 Always true: damage is never stepped over in silence. A damaged newest snapshot is replaced by the one before
 and the deltas since; anything else damaged means going back to the newest checkpoint that verifies, as a new
-commit.
+commit. Rows for sinks that are damaged are computed again, and no others.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from holdfast.checkpoint.chain.commits import Adopted
 from holdfast.checkpoint.chain.history import DamagedChain, newest_intact
 from holdfast.checkpoint.chain.live_files import SNAPSHOTS_KEPT
 from holdfast.checkpoint.chain.shard_lines import line_of
-from holdfast.checkpoint.chain.view import CheckpointView, Head
-from holdfast.checkpoint.store.records import Extent, SnapshotFile
+from holdfast.checkpoint.chain.view import CheckpointView, Head, rewound
+from holdfast.checkpoint.store.records import Extent, SnapshotFile, StagedFile
 from holdfast.errors import CorruptionError, ObjectMissing, RestoreError
 from holdfast.ids import CommitNumber, shard_ranges
 from holdfast.storage.checksums import checksum, read_extent
@@ -38,8 +38,12 @@ class Inspector:
 
     def restorable(self, view: CheckpointView) -> bool:
         """Whether every shard's state can be had and everything that waits to be published and
-        every copy of a table can be read, damaged snapshots left out.
+        every copy of a table can be read, damaged snapshots left out. What waits of epochs after the view
+        need not be read: they are computed again.
         """
+        if view.settled.waits_for(view.last_epoch):
+            self._say(f"DAMAGE: rows for sinks of epochs up to {view.last_epoch} have to be computed again")
+            return False
         for operator in {*view.snapshots, *view.deltas}:
             for file in view.snapshots.get(operator, ()):
                 self._good_snapshot(file)
@@ -52,7 +56,13 @@ class Inspector:
         if not all(self._good_extent(file.extent) for file in lists):
             return False
         tables = (extent for copy in view.tables.values() for extent in copy.extents)
-        return all(map(self._good_extent, (*(file.extent for file in view.staged), *tables)))
+        waiting = (file.extent for file in _waiting(view) if file.epoch <= view.last_epoch)
+        return all(map(self._good_extent, (*waiting, *tables)))
+
+    def damaged_output(self, view: CheckpointView) -> list[StagedFile]:
+        """What waits for sinks of epochs after the view, and cannot be read."""
+        later = [file for file in _waiting(view) if file.epoch > view.last_epoch]
+        return [file for file in later if not self._good_extent(file.extent)]
 
     def _complete(self, view: CheckpointView, operator: str) -> bool:
         """Whether the deltas reach back to the snapshots that are left, or to the beginning."""
@@ -126,7 +136,7 @@ class Recovery:
         except DamagedChain as damage:
             for problem in damage.problems:
                 self._say(f"DAMAGE: {problem}")
-            target = newest_intact(self._chain, damage.head, self._inspector.restorable)
+            target = self._newest_intact(damage.head)
             if target is None:
                 raise RestoreError(
                     f"no retained checkpoint verifies ({'; '.join(damage.problems)}); "
@@ -137,27 +147,48 @@ class Recovery:
     def past_damage(self, view: CheckpointView) -> CheckpointView:
         """After a file turned out damaged: `view` again if other files can stand in for it, else an older
         one."""
-        target = newest_intact(self._chain, view.head, self._inspector.restorable)
+        target = self._newest_intact(view.head)
         if target is None:
             raise RestoreError(
                 f"no retained checkpoint verifies (damaged: {', '.join(sorted(self.damaged))}); "
                 "restore the files from a copy"
             )
-        if target.number == view.number:
+        if target.number == view.number and not self._inspector.damaged_output(view):
             self._say(
                 f"RESTORE: commit {view.number} is restored from an older snapshot and the deltas since"
             )
             return view
         return self._rewound(view.head, target)
 
+    def _newest_intact(self, head: Head) -> CheckpointView | None:
+        """The newest commit that can be gone back to: as it would be then, since what sinks have shown by now
+        need not be read any more."""
+        return newest_intact(self._chain, head, lambda view: self._inspector.restorable(rewound(head, view)))
+
     def _rewound(self, head: Head, target: CheckpointView) -> CheckpointView:
         self._say(
             f"REWIND: going back to commit {target.number} (epoch {target.last_epoch}) and replaying from "
-            "there, sinks muted up to what they show; a function that is not deterministic may now differ "
-            "from its sinks"
+            "there, sinks muted up to what was committed; a function that is not deterministic may now "
+            "differ from its sinks"
         )
-        done = self._chain.rewind(head, CommitNumber(target.number), term=self._term, run=self._run)
+        damaged = self._inspector.damaged_output(rewound(head, target))
+        if damaged:
+            epochs = ", ".join(map(str, sorted({file.epoch for file in damaged})))
+            self._say(f"DAMAGE: rows for sinks of epochs {epochs} are lost, and are computed again")
+        done = self._chain.rewind(
+            head, CommitNumber(target.number), term=self._term, run=self._run, damaged=damaged
+        )
         if isinstance(done, Adopted):
             # Another leader's record took the number: reading on from it will find its damage, if it has any.
             return self._chain.load()
         return done.view
+
+
+def _waiting(view: CheckpointView) -> list[StagedFile]:
+    """The files that some sink is still to show. Those of format 2 do not name their sinks."""
+    shown = view.published_through
+    return [
+        file
+        for file in view.staged
+        if not file.sinks or any(file.epoch > shown.get(sink, 0) for sink in file.sinks)
+    ]

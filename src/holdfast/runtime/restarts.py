@@ -16,7 +16,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from holdfast.checkpoint.log.incidents import counted, read_failures, record_failure, times_retried
-from holdfast.checkpoint.store.records import FailureRecord
+from holdfast.checkpoint.store.log_records import FailureRecord
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,

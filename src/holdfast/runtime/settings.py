@@ -11,6 +11,7 @@ from typing import Literal, TypedDict, TypeVar
 from holdfast.clock import duration_ms
 from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import Guarantee
+from holdfast.graph.protection import ActiveReplicas
 from holdfast.runtime.restart_strategy import ExponentialDelay, RestartStrategy
 from holdfast.state.local.backends import backend_named
 from holdfast.state.local.directories import default_working_dir
@@ -64,6 +65,10 @@ class RunOptions(TypedDict, total=False):
     """Of a job in parts: how often a barrier goes through all of them, to which the whole job can go back;
     None: only when a savepoint is taken.
     """
+    survive: int
+    """How many nodes may end at once: a job that would not survive that is refused, with what it lacks. 0
+    unless given.
+    """
     working_dir: str | Path | None
     """Where working state is kept, when every executor runs on this machine."""
 
@@ -92,8 +97,13 @@ class RunSettings:
     """The default one, whose name can be guessed: it must be this user's alone."""
     barrier_interval: float = 0.0
     """Of a job in parts, in seconds; 0: none by itself."""
+    survive: int = 0
     root: str = ""
     """Of a part: the checkpoint of the whole job. Empty: the job is not in parts."""
+    replicas: ActiveReplicas | None = None
+    """Of a part that several run together: how many, and whether they vote."""
+    seat: int = 1
+    """Which of them this run is, from 1 on."""
 
     @property
     def saves_state(self) -> bool:
@@ -120,6 +130,9 @@ def check_settings(checkpoint: str | Path, options: RunOptions) -> RunSettings:
     savepoint = options.get("from_savepoint")
     if options.get("claim") and savepoint is None:
         raise DefinitionError("claim=True claims nothing; say which savepoint: from_savepoint='sp/'")
+    survive = options.get("survive", 0)
+    if survive < 0:
+        raise DefinitionError(f"survive={survive} is no number of nodes; choose one from 0 on")
     parallelism = options.get("parallelism")
     chosen = options.get("working_dir") or os.environ.get("HOLDFAST_WORKING_DIR")
     return RunSettings(
@@ -141,6 +154,7 @@ def check_settings(checkpoint: str | Path, options: RunOptions) -> RunSettings:
         allow_dropped_state=options.get("allow_dropped_state", False),
         max_rows_per_epoch=max_rows,
         retain=retain,
+        survive=survive,
         # Workers have other current directories than the driver.
         working_dir=str(Path(chosen or default_working_dir()).absolute()),
         private_working_dir=not chosen,

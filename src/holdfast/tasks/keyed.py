@@ -36,6 +36,7 @@ from holdfast.tasks.messages import (
 from holdfast.tasks.operators.broadcast import BroadcastEntries
 from holdfast.tasks.operators.dispatch import keeps_times, next_due, run_function
 from holdfast.tasks.operators.shard_rows import cut
+from holdfast.tasks.same_results import content_of, in_one_order
 from holdfast.tasks.task_output import TaskWriter
 from holdfast.tasks.working_state import (
     Kept,
@@ -71,7 +72,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     result = result_here(this_partition())
     given = [batch for batch in batches if batch.num_rows]
     if given:
-        rows = pa.Table.from_batches(given)
+        rows = in_one_order(pa.Table.from_batches(given), task.work.replicated)
         writer = TaskWriter(open_storage(task.work.workspace.storage_url), task.work, result.shard)
         outputs = writer.stage({task.stream: rows}, (task.stream,))
         result = replace(result, rows=rows.num_rows, outputs=outputs)
@@ -119,6 +120,7 @@ def _run_shard(task: KeyedTask, shard: int, rows: pa.Table) -> TaskResult:
 def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watch: StopWatch) -> TaskResult:
     line, context = task.shards[shard], task.context(shard)
     uncoordinated = _uncoordinated(task, shard, state)
+    rows = in_one_order(rows, task.work.replicated)
     if task.sides is not None:
         rows = task.sides.arranged(rows)
     groups = rows[GROUP_COLUMN].combine_chunks().to_numpy(zero_copy_only=False)
@@ -142,7 +144,8 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
     reached(Step.TASK_FILES_WRITTEN)
     watch.lap("delta")
 
-    version = Version(epoch=task.work.epoch, attempt=task.work.attempt, result=writer.unique)
+    result = content_of(line.version, delta, outputs) if task.work.replicated else writer.unique
+    version = Version(epoch=task.work.epoch, attempt=task.work.attempt, result=result)
     entries = done.entries(task.layout)
     if uncoordinated is not None:
         entries = uncoordinated.with_books(entries)

@@ -53,6 +53,8 @@ class EpochWork:
     attempt: int
     run: str
     clock_ms: int
+    replicated: bool = False
+    """Other processes run the epoch too, and are to come to the same bytes, whatever order rows came in."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ simulation must find that out."""
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from holdfast.checkpoint.chain import commits, history, retention
@@ -26,23 +26,15 @@ from holdfast.runtime.parts.outlets import ChannelReading, Outlets
 from holdfast.runtime.parts.passage import Passage
 from holdfast.runtime.parts.waiting import Waiting
 from holdfast.storage.checksums import checksum
-from tests.sim.controls import Control as OfOneChain
+from tests.sim.controls import Control
 from tests.sim.leaders import Parts
 from tests.sim.parts.job_world import Content
-
-
-@dataclass(frozen=True)
-class Control(OfOneChain):
-    """`season`: the weather that brings it to light; empty: any."""
-
-    season: str = ""
-
 
 _look, _look_at, _waiting, _met = ChannelReader._look, ChannelReading.look, Outlets._waiting, Passage._met
 
 
-def _taken_back(head: Head, to: CheckpointView) -> CheckpointView:
-    return replace(rewound(head, to), channels=to.channels)
+def _taken_back(head: Head, to: CheckpointView, *given: Any) -> CheckpointView:
+    return replace(rewound(head, to, *given), channels=to.channels)
 
 
 def _sent_again(self: EpochRunner, stream: str, epoch: int) -> list[str]:
@@ -92,8 +84,10 @@ def _a_turn_ago(self: Edges, positions: Any, epoch: int, committer: Committer) -
 
 
 def _met_once(self: Passage, part: Any) -> Any:
-    """The first commit that is seen counts, whatever the part does later."""
+    """The first commit that is seen counts, and stays, whatever the part does later."""
     place = _met(self, part)
+    if place is not None and not place.carried:
+        self._keep(part, place.commit)
     return place and replace(place, carried=True)
 
 
@@ -145,7 +139,7 @@ class _SilentAtTheEnd(Committer):
 
 CONTROLS: dict[str, Control] = {
     "channels-taken-back-by-a-rewind": Control(
-        "in channel", instead=((commits, "rewound", _taken_back), (history, "rewound", _taken_back))
+        "channel", instead=((commits, "rewound", _taken_back), (history, "rewound", _taken_back))
     ),
     "sent-again-when-computed-again": Control(
         "in channel", instead=((EpochRunner, "_channels_of", _sent_again),)

@@ -251,7 +251,7 @@ class PartOperator:
         self.lead, self.world, self.job = lead, lead.world, lead.job
         self.storage = lead.checkpoint.storage
         self.lines = lines_of(view, [OPERATOR], shard_ranges(1, 1))
-        self.files = 0
+        self.files, self.settled = 0, view.settled
         (line,) = self.lines.values()
         self.through: dict[str, int] = {}
         if line.deltas:
@@ -296,6 +296,8 @@ class PartOperator:
                         rows=piece[1] - piece[0],
                     )
                 )  # fmt: skip
+        if self.settled.covers(SINK, plan.epoch):
+            return
         staged = next(iter(written.values()), None) or self._write(plan, Content(self._made_by, read=read))
         outcome.staged.append(
             StagedFile(

@@ -29,6 +29,7 @@ from tests.sim.runs import Found, command
 from tests.sim.scheduler import Executor, Process, Scheduler
 
 SOUND = Control("")
+QUIET_STEPS_MAX = 40_000
 
 
 def simulate(seed: int, control: str = "", stretch: int = 1) -> JobWorld:
@@ -100,8 +101,9 @@ def _storm(job: JobWorld, weather: JobWeather, setup: Control) -> None:
 
 def _calm(job: JobWorld, setup: Control) -> None:
     job.seen["quiet end"] += 1
-    job.calm(Scheduler(job.chance, steps_max=job.scheduler.steps + 40_000))
-    to_the_end = Habits(lives=1, epochs=2_000)
+    job.calm(Scheduler(job.chance, steps_max=job.scheduler.steps + QUIET_STEPS_MAX))
+    # A turn takes a step at least: a part that never comes to its end uses up the steps first.
+    to_the_end = Habits(lives=1, epochs=QUIET_STEPS_MAX)
     for part, world in job.parts.items():
         world.available += 1
         leader = PartLeader(world, f"{part}z", setup.parts, to_the_end)

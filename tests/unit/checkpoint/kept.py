@@ -9,7 +9,13 @@ from pathlib import Path
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Extent, SnapshotFile, StagedFile
+from holdfast.checkpoint.store.records import (
+    CommitRecord,
+    DeltaFile,
+    Extent,
+    SnapshotFile,
+    StagedFile,
+)
 from holdfast.errors import ObjectMissing
 from holdfast.state.contract import Version
 from holdfast.storage.contract import Entry, Put, Storage

@@ -17,11 +17,11 @@ from holdfast.checkpoint.store.records import (
     Manifest,
     OperatorSchema,
     PartitionTime,
-    SavepointRecord,
     SnapshotFile,
     StagedFile,
     StateSchema,
 )
+from holdfast.checkpoint.store.savepoint_records import SavepointRecord
 from holdfast.storage.checksums import checksum, read_extent
 from holdfast.storage.contract import Storage
 from holdfast.testing.clocks import ManualClock

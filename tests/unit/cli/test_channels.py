@@ -16,6 +16,7 @@ from holdfast.checkpoint.chain.layout import keep_layout
 from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import LayoutRecord
+from holdfast.cli import options
 from holdfast.cli.main import app
 from tests.unit.cli.parts_kit import CHANNEL, Parts
 from tests.unit.cli.shell import call, refusal, text
@@ -64,6 +65,41 @@ def test_a_removed_channel_is_gone_and_the_others_stay_as_they_were(parts: Parts
     ended = newest_ending(parts.main)
     assert ended is not None
     assert (ended.term, ended.ending) == (2, "stopped"), "how the run before has ended stays known"
+
+
+READ_BY_A_PART = f"25 rows of channel {CHANNEL!r} that part 'scoring' has not read will be lost; go on? [y/N]"
+READ_BY_OTHERS = (
+    "channel 'door' is read by jobs or queries that are not known here, nor how far they have come: its 10 "
+    "rows will be lost; go on? [y/N]"
+)
+
+
+@pytest.mark.parametrize(
+    ("channel", "question"), [(CHANNEL, READ_BY_A_PART), ("door", READ_BY_OTHERS)], ids=["part", "door"]
+)
+@pytest.mark.parametrize(("answer", "code"), [("n\n", 1), ("\n", 1), ("y\n", 0)])
+def test_a_person_at_a_terminal_is_asked_about_rows_that_may_be_unread(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, channel: str, question: str, answer: str, code: int
+) -> None:
+    if channel == "door":
+        parts.send(5, CHANNEL, OTHER, "door")
+    monkeypatch.setattr(options, "at_a_terminal", lambda: True)
+    asked = ["channels", "remove", channel, "--checkpoint", parts.main.url]
+    done = CliRunner().invoke(app, asked, input=answer)
+    assert done.exit_code == code, done.stderr
+    assert question in done.stderr
+    assert ("nothing was given up" in done.stderr) == (code == 1)
+    assert (channel in Chain(parts.main).load().channels) == (code == 1)
+
+
+def test_of_a_door_it_is_not_known_what_was_read(parts: Parts) -> None:
+    parts.send(5, CHANNEL, OTHER, "door")
+    found = call("channels", "list", "--checkpoint", parts.main.url)
+    (held,) = [each for each in found if not each["reader"]]
+    assert (held["channel"], held["rows"], held["unread"]) == ("door", 10, 10)
+    assert "not known" in text("channels", "list", "--checkpoint", parts.main.url)
+    told = text("channels", "remove", "door", "--yes", "--checkpoint", parts.main.url)
+    assert told == "channel 'door' is removed; 10 rows that may not have been read: given up\n"
 
 
 def test_no_commit_is_given_up_that_the_job_keeps(parts: Parts) -> None:
@@ -133,7 +169,7 @@ def test_a_leader_that_is_silent_is_left_alone_unless_it_is_known_to_be_gone(par
     ("uid", "yes", "code", "told"),
     [
         ("typo", True, 4, "no channel 'typo' leaves the part in"),
-        (CHANNEL, False, 2, "say --yes"),
+        (CHANNEL, False, 2, "nothing was given up: there is no terminal to ask at"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_and_nothing_is_written(

@@ -181,7 +181,7 @@ def test_plans_left_behind_are_made_again_where_the_code_changed(checkpoint: Pat
 def test_a_savepoint_is_checked_like_a_checkpoint(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.checkpoint.store.records import SavepointRecord
+    from holdfast.checkpoint.store.savepoint_records import SavepointRecord
 
     manifest = to_manifest(Chain(open_storage(str(checkpoint))).load())
     record = SavepointRecord(

@@ -18,7 +18,7 @@ def shown(lag: dict[str, Any]) -> str:
     }  # fmt: skip
     out = io.StringIO()
     Console(file=out, width=200).print(
-        cluster_picture({"cluster": "shop", "now_ms": 5_000, "seats": [], "nodes": [node]})
+        cluster_picture({"cluster": "shop", "now_ms": 5_000, "seats": [], "nodes": [node], "replicas": []})
     )
     return out.getvalue()
 

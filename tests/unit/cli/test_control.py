@@ -18,8 +18,8 @@ from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.terms import EndedRecord, claim, record_ending
 from holdfast.checkpoint.log.incidents import record_failure
 from holdfast.checkpoint.log.requests import Requests, State, read_asked
-from holdfast.checkpoint.store.records import FailureRecord
-from holdfast.cli import control, main
+from holdfast.checkpoint.store.log_records import FailureRecord
+from holdfast.cli import leader_requests, main
 from holdfast.cli import status as status_command
 from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError, StorageError
@@ -60,7 +60,7 @@ def led(place: Place) -> Iterator[Place]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for a leader that is not there."""
-    monkeypatch.setattr(control, "TAKEN_SECONDS", 0.3)
+    monkeypatch.setattr(leader_requests, "TAKEN_SECONDS", 0.3)
     monkeypatch.setattr(status_command, "ANSWER_SECONDS", 0.3)
 
 
@@ -339,7 +339,7 @@ def test_an_asker_who_gives_up_is_told_how_to_follow(place: Place, monkeypatch: 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(control, "wait_for_end", interrupted)
+    monkeypatch.setattr(leader_requests, "wait_for_end", interrupted)
     code, _, err = run("stop", "--checkpoint", place.url)
     assert code != 0
     (name,) = place.requests()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from holdfast.admin.parts import channels_plainly
+from holdfast.checkpoint.chain.barriers import begin_barrier
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.layout import keep_layout
@@ -20,10 +21,10 @@ from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.savepoints.take import take_savepoint
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import LayoutRecord
-from holdfast.cli import control
+from holdfast.cli import parts_requests
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
-from holdfast.errors import StorageError
+from holdfast.errors import HoldfastError, RetryableError, StorageError
 from holdfast.graph.parts import reading_order
 from holdfast.runtime.control.request_server import Control
 from holdfast.runtime.parts.job_savepoint import JobSavepoint
@@ -41,9 +42,9 @@ def parts(tmp_path: Path) -> Parts:
 class Leading(FakeJob):
     """A leader that is no Spark job: it ends when it is told to stop, and that answers the request."""
 
-    def __init__(self, part: str, storage: LocalStorage, story: list[str]) -> None:
-        super().__init__(storage)
-        self.part, self.story, self.stopping = part, story, threading.Event()
+    def __init__(self, part: str, parts: Parts, story: list[str]) -> None:
+        super().__init__(getattr(parts, part))
+        self.part, self.parts, self.story, self.stopping = part, parts, story, threading.Event()
         self.thread = threading.Thread(target=self._lead)
 
     def stop(self, savepoint: str | None = None, drain: bool = False) -> None:
@@ -56,6 +57,7 @@ class Leading(FakeJob):
         with Control(self.storage, 1, self, SystemClock(), lambda text: None, grace_seconds=1):
             self.stopping.wait()
             self.story.append(f"{self.part} ends")
+            self.parts.end(getattr(self.parts, self.part))
 
 
 @dataclass
@@ -71,7 +73,7 @@ class Led:
 @pytest.fixture
 def led(parts: Parts) -> Iterator[Led]:
     story: list[str] = []
-    leaders = Leading("main", parts.main, story), Leading("scoring", parts.scoring, story)
+    leaders = Leading("main", parts, story), Leading("scoring", parts, story)
     for leader in leaders:
         leader.thread.start()
     yield Led(parts, *leaders, story)
@@ -190,7 +192,9 @@ def test_no_wait_gives_a_request_for_each_part(parts: Parts) -> None:
     ("more", "code", "told"),
     [
         (["--drain", "--no-wait"], 2, "leave out --no-wait"),
-        (["--savepoint", "sp"], 2, "take one with `holdfast savepoint`"),
+        (["--savepoint", "sp", "--drain"], 2, "leave out --drain and --no-wait"),
+        (["--savepoint", "sp", "--no-wait"], 2, "leave out --drain and --no-wait"),
+        (["--savepoint", "sp"], 75, "part 'main' does not run, and a barrier goes through all parts"),
         (["--drain"], 75, "none of the parts main, scoring runs"),
     ],
 )
@@ -208,15 +212,80 @@ def test_a_savepoint_is_taken_of_all_parts(
 ) -> None:
     asked: list[tuple[object, ...]] = []
 
-    def take(root: str, url: str, clock: object, by: str, seconds: float) -> JobSavepoint:
+    def take(root: str, url: str, clock: object, by: str, seconds: float, stop_rest: object) -> JobSavepoint:
+        assert stop_rest is None
         asked.append((root, url, seconds))
         return JobSavepoint(url=url, job="fraud", barrier=7, commits={"main": 3, "scoring": 1})
 
-    monkeypatch.setattr(control, "take_job_savepoint", take)
+    monkeypatch.setattr(parts_requests, "take_job_savepoint", take)
     monkeypatch.chdir(tmp_path)
     told = text("savepoint", "sp", "--timeout", "30s", "--checkpoint", parts.root.url)
     assert told == f"savepoint: done (barrier 7, commits main 3, scoring 1, at {tmp_path}/sp)\n"
     assert asked == [(parts.root.url, f"{tmp_path}/sp", 30.0)]
+
+
+@pytest.fixture
+def barrier(led: Led, monkeypatch: pytest.MonkeyPatch) -> Callable[[HoldfastError | None], None]:
+    """Ends `main` and then stops the rest, or fails after that."""
+
+    def played(failure: HoldfastError | None) -> None:
+        def take(
+            root: str, url: str, clock: object, by: str, seconds: float, stop_rest: Callable[[], None]
+        ) -> JobSavepoint:
+            led.main.stopping.set()
+            led.main.thread.join()
+            stop_rest()
+            if failure is not None:
+                raise failure
+            return JobSavepoint(url=url, job="fraud", barrier=7, commits={"main": 3, "scoring": 1})
+
+        monkeypatch.setattr(parts_requests, "take_job_savepoint", take)
+
+    return played
+
+
+STOPPING = ("stop", "--savepoint", "/sp", "--checkpoint")
+
+
+def test_a_job_stops_with_a_savepoint_and_with_it_the_parts_that_its_barrier_has_not_ended(
+    led: Led, barrier: Callable[[HoldfastError | None], None]
+) -> None:
+    barrier(None)
+    told = text(*STOPPING, led.parts.root.url)
+    assert told == "stop: done (barrier 7, commits main 3, scoring 1, at /sp)\n"
+    assert led.story == ["main ends", "scoring stops", "scoring ends"]
+
+
+def test_a_job_whose_savepoint_fails_is_stopped_without_it_and_that_is_told(
+    led: Led, barrier: Callable[[HoldfastError | None], None]
+) -> None:
+    barrier(RetryableError("barrier 7 did not come through; try again"))
+    done = CliRunner().invoke(app, [*STOPPING, led.parts.root.url])
+    assert done.exit_code == 75
+    assert done.stderr.splitlines()[-2:] == [
+        "holdfast: stopped without a savepoint: main, scoring",
+        "error: barrier 7 did not come through; try again",
+    ]
+    assert led.story == ["main ends", "scoring stops", "scoring ends"]
+
+
+def test_a_part_that_does_not_end_is_told_beside_the_savepoint(
+    led: Led, barrier: Callable[[HoldfastError | None], None]
+) -> None:
+    barrier(None)
+    led.scoring.refusal = StorageError("the disk is full; make room")
+    told = refusal(*STOPPING, led.parts.root.url, code=75)
+    assert "the savepoint was taken (barrier 7, commits main 3, scoring 1, at /sp)" in told
+    assert "part 'scoring' was told to stop and has not ended" in told
+
+
+def test_a_job_whose_savepoint_cannot_begin_goes_on(led: Led) -> None:
+    begin_barrier(led.parts.root, "another", SystemClock().now_ms(), 100_000)
+    url = led.parts.root.url
+    told = refusal("stop", "--savepoint", f"{url}-sp", "--checkpoint", url, code=75)
+    assert "barrier 1 of another is under way" in told
+    assert "stopped" not in told
+    assert led.story == []
 
 
 @pytest.mark.parametrize(

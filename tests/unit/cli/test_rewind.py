@@ -14,6 +14,7 @@ from holdfast.admin.rewind import Outlook
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.savepoints.take import take_savepoint
+from holdfast.cli import options
 from holdfast.cli import rewind as rewind_command
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
@@ -57,7 +58,7 @@ def test_what_it_means_is_said_and_nothing_is_done_without_an_answer(made: MadeC
 def test_a_person_at_a_terminal_is_asked(
     made: MadeCheckpoint, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, after: int
 ) -> None:
-    monkeypatch.setattr(rewind_command, "_at_a_terminal", lambda: True)
+    monkeypatch.setattr(options, "at_a_terminal", lambda: True)
     done = rewind(made.url, "--to", "4", answer=answer)
     assert done.exit_code == code, done.stderr
     assert "go there? [y/N]" in done.stderr
@@ -92,11 +93,13 @@ def test_a_program_is_told_in_one_object(made: MadeCheckpoint) -> None:
 def test_what_does_not_go_back_and_what_has_to_fit_is_said() -> None:
     found = Outlook(
         from_commit=9, from_epoch=None, to_commit=4, to_epoch=3, time_ms=0, replayed_through=3, sinks={},
-        channels={"to-b": 3}, uncoordinated=("carts",), other_schemas=("sums", "totals"), holds=False,
+        waiting={"out": 5}, channels={"to-b": 3}, uncoordinated=("carts",),
+        other_schemas=("sums", "totals"), holds=False,
     )  # fmt: skip
     head, *said = rewind_command.described("orders", found, "ck/")
     assert head.startswith("job 'orders' goes from commit 9 (damaged) to commit 4 (epoch 3, ")
     assert "  channel 'to-b' holds epochs up to 3, and is not given them again" in said
+    assert "  rows up to epoch 5 wait for sink 'out', which shows them as they were committed" in said
     assert any("the keys of operator 'carts' are in no commit" in line for line in said)
     (fits,) = [line for line in said if "another schema" in line]
     assert "operator 'sums', 'totals'" in fits

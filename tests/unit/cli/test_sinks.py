@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,8 +20,10 @@ from holdfast.checkpoint.chain.terms import claim, newest_ending, record_ending
 from holdfast.checkpoint.chain.view import news
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, EndedRecord, Extent, StagedFile
+from holdfast.cli import options
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
+from holdfast.ids import CommitNumber
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.task_output import pack_rows
@@ -112,6 +115,23 @@ def test_only_the_epochs_that_are_named_are_put_aside(checkpoint: LocalStorage, 
     assert {file.epoch for file in after.staged} == {3}
 
 
+def test_what_a_rewind_kept_for_a_sink_is_put_aside_up_to_what_is_computed_again(
+    checkpoint: LocalStorage, tmp_path: Path
+) -> None:
+    chain = Chain(checkpoint)
+    view = chain.load()
+    settled = {"good": 3, "stuck": 3}
+    told = news(view, term=1, run="run", published_through=view.published_through)
+    view = chain.commit(view, msgspec.structs.replace(told, staged_through=settled)).view
+    lost = [file for file in view.staged if file.epoch == 3]
+    chain.rewind(view.head, CommitNumber(1), term=1, run="run", damaged=lost)
+    called("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", str(tmp_path / "aside"), "--yes")
+    after = Chain(checkpoint).load()
+    assert (after.last_epoch, after.published_through["stuck"]) == (1, 2)
+    assert pq.read_table(tmp_path / "aside").num_rows == 10
+    assert after.settled.lost == {"stuck": (3,)}
+
+
 def test_interrupted_before_the_commit_it_is_done_again(
     checkpoint: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +182,7 @@ def test_a_leader_that_is_silent_is_left_alone_unless_it_is_known_to_be_gone(
     [
         ("good", True, 4, "no rows wait for sink 'good'"),
         ("typo", True, 4, "knows no sink 'typo'; it has good, stuck"),
-        ("stuck", False, 2, "say --yes"),
+        ("stuck", False, 2, "nothing was written: there is no terminal to ask at"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
@@ -174,6 +194,25 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
     assert told in called(*asked, code=code).stderr
     assert not to.exists()
     assert checkpoint.list("") == before
+
+
+@pytest.mark.parametrize(("answer", "code", "after"), [("n\n", 1, 3), ("\n", 1, 3), ("y\n", 0, 4)])
+def test_a_person_at_a_terminal_is_asked(
+    checkpoint: LocalStorage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    code: int,
+    after: int,
+) -> None:
+    monkeypatch.setattr(options, "at_a_terminal", lambda: True)
+    to = str(tmp_path / "aside")
+    asked = ["sinks", "set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", to]
+    done = CliRunner().invoke(app, asked, input=answer)
+    assert done.exit_code == code, done.stderr
+    assert f"never show these rows, which will be written to {to}; go on? [y/N]" in done.stderr
+    assert ("nothing was written" in done.stderr) == (code == 1)
+    assert Chain(checkpoint).load().number == after
 
 
 def test_check_tells_that_a_removed_sink_leaves_rows_behind(checkpoint: LocalStorage, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.terms import claim
+from holdfast.cli import options
 from holdfast.cli import skip as skip_command
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
@@ -48,7 +49,7 @@ def test_files_and_rows_are_named_and_nothing_is_done_without_an_answer(storage:
         assert name in done.stdout
     assert "it still reads: nothing" in done.stdout
     (line,) = done.stderr.splitlines()
-    assert "no terminal to ask at; look at what would be lost, then add --yes" in line
+    assert "no terminal to ask at; look at what would be done, then add --yes" in line
     assert attempts(storage) == 1
 
 
@@ -56,7 +57,7 @@ def test_files_and_rows_are_named_and_nothing_is_done_without_an_answer(storage:
 def test_a_person_at_a_terminal_is_asked(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, written: int
 ) -> None:
-    monkeypatch.setattr(skip_command, "_at_a_terminal", lambda: True)
+    monkeypatch.setattr(options, "at_a_terminal", lambda: True)
     done = skip(storage, "--source", "ids", answer=answer)
     assert done.exit_code == code, done.stderr
     assert "give this up? [y/N]" in done.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from random import Random
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -11,10 +13,13 @@ from holdfast.cluster.ranking import (
     ClusterSeen,
     SeatSeen,
     code_differences,
+    failed_first,
     heir,
     hopeless,
     is_free,
+    part_of,
     rank,
+    seat_name,
     to_give_away,
 )
 
@@ -121,6 +126,17 @@ def test_a_node_on_which_the_job_failed_comes_last_and_inherits_nothing() -> Non
     assert heir(seen(nodes[0], nodes[1], counts=SeatSeen(holder=held("b"))), "counts") is None
 
 
+def test_of_several_jobs_the_one_is_named_that_failed_first() -> None:
+    def ended(state: str, at_ms: int) -> SeatSeen:
+        return SeatSeen(over=OverRecord(state=state, node="a", at_ms=at_ms, error=f"it broke at {at_ms}"))
+
+    well = {"main": ended("finished", 1), "middle": ended("stopped", 2), "last": SeatSeen()}
+    assert failed_first(seen(**well), [*well, "not seen yet"]) is None
+    badly = well | {"last": ended("failed", 4), "main": ended("failed", 3)}
+    assert failed_first(seen(**badly), badly) == "main has failed: it broke at 3"
+    assert failed_first(seen(**badly), ["middle"]) is None
+
+
 def test_a_job_is_hopeless_once_it_failed_on_every_node_that_has_it() -> None:
     a, b = unfit(node("a"), "no mount"), unfit(node("b"), "no java")
     told = "it failed on every node: a: no mount; b: no java"
@@ -144,3 +160,100 @@ def test_a_seat_that_is_being_handed_over_counts_for_the_node_that_it_goes_to() 
     assert to_give_away(three, "a") == "means"
     assert heir(three, "means") == "c", "b gets one already"
     assert to_give_away(three, "b") is None
+
+
+def replicas(members: int, job: str = "numbered") -> tuple[str, ...]:
+    return tuple(seat_name(job, seat) for seat in range(1, members + 1))
+
+
+def test_the_seats_of_a_part_have_names_that_tell_the_part() -> None:
+    assert replicas(3) == ("numbered", "numbered~2", "numbered~3")
+    assert {part_of(name) for name in replicas(3)} == {"numbered"}
+
+
+def test_a_node_that_holds_a_replica_inherits_no_other() -> None:
+    one, two = replicas(2)
+    nodes = [node(name, jobs=(one, two)) for name in "abc"]
+    seats = {one: SeatSeen(holder=held("a")), two: SeatSeen(holder=held("b"))}
+    assert heir(seen(*nodes, **seats), one) == "c"
+    assert heir(seen(*nodes[:2], **seats), one) is None, "each of the two holds one"
+
+
+def test_a_node_that_is_to_hold_a_replica_inherits_no_other() -> None:
+    one, two = replicas(2)
+    nodes = [node(name, jobs=(one, two)) for name in "abc"]
+    wish = WishRecord(giver="b", to="c", by="me", at_ms=0)
+    seats = {one: SeatSeen(holder=held("a")), two: SeatSeen(holder=held("b"), wish=wish)}
+    assert heir(seen(*nodes, **seats), one) == "b", "b gives its own away, and c gets that"
+
+
+def test_nodes_that_hold_a_replica_do_not_keep_those_waiting_that_hold_none() -> None:
+    one, two = replicas(2)
+    nodes = [node("a", 1, "hot", (one, two)), node("b", 2, jobs=(one, two)), node("c", 3, jobs=(one, two))]
+    cluster = seen(*nodes, **{one: SeatSeen(holder=held("a")), two: SeatSeen()})
+    assert (rank(cluster, two, "b"), rank(cluster, two, "c")) == (0, 1)
+
+
+def test_a_replica_is_given_away_only_to_a_node_without_one() -> None:
+    one, two = replicas(2)
+    seats = {"counts": SeatSeen(holder=held("a")), two: SeatSeen(holder=held("a"))}
+    nodes = [node(name, jobs=(one, two, "counts", "sums")) for name in "ab"]
+    assert to_give_away(seen(*nodes, **seats), "a") == two
+    seats |= {one: SeatSeen(holder=held("b")), "sums": SeatSeen(holder=held("a"))}
+    assert to_give_away(seen(*nodes, **seats), "a") == "sums", "numbered~2 would join numbered on b"
+
+
+@settings(deadline=None)
+@given(
+    st.integers(2, 5),
+    st.integers(1, 5),
+    st.lists(st.sampled_from(["take", "die", "come", "balance", "hand over"]), max_size=30),
+    st.randoms(use_true_random=False),
+)
+def test_two_replicas_are_never_on_one_node(
+    members: int, size: int, steps: list[str], chance: Random
+) -> None:
+    """However nodes come and go, seats are taken, balanced and handed over."""
+    jobs = (*replicas(members), "sums")
+    names = [f"n{number}" for number in range(size)]
+    living, now = list(names), dict.fromkeys(jobs, "")
+    for step in steps:
+        cluster = seen(
+            *(node(name, jobs=jobs) for name in living),
+            **{job: SeatSeen(holder=held(by) if by else None) for job, by in now.items()},
+        )
+        if step == "come":
+            living.append(f"n{len(names)}")
+            names.append(living[-1])
+        elif living:
+            now = _after(step, cluster, now, living, chance)
+        for name in living:
+            assert sum(now[job] == name for job in replicas(members)) <= 1
+
+
+def _after(
+    step: str, cluster: ClusterSeen, now: dict[str, str], living: list[str], chance: Random
+) -> dict[str, str]:
+    job, who = chance.choice(list(now)), chance.choice(living)
+    if step == "die":
+        living.remove(who)
+        return {each: "" if by == who else by for each, by in now.items()}
+    if step == "take":
+        # As SeatKeeper does: the first in rank among those that hold none of the same replicas.
+        takes = not now[job] and not cluster.holds_fellow(who, job) and rank(cluster, job, who) == 0
+        return {**now, job: who} if takes else now
+    given_up = to_give_away(cluster, who) if step == "balance" else job
+    taker = heir(cluster, given_up) if given_up and now[given_up] else None
+    return {**now, given_up: taker} if given_up and taker else now
+
+
+def test_seats_stay_free_where_there_are_fewer_nodes_than_replicas() -> None:
+    jobs = replicas(3)
+    nodes = [node(name, jobs=jobs) for name in "ab"]
+    seats = {
+        jobs[0]: SeatSeen(holder=held("a")), jobs[1]: SeatSeen(holder=held("b")), jobs[2]: SeatSeen(),
+    }  # fmt: skip
+    cluster = seen(*nodes, **seats)
+    assert heir(cluster, jobs[2]) is None
+    assert hopeless(cluster, jobs[2]) is None, "it has not failed: a third node would take it"
+    assert all(cluster.holds_fellow(name, jobs[2]) for name in "ab")

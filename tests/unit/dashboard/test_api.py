@@ -18,7 +18,7 @@ from starlette.requests import Request
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.terms import claim
 from holdfast.checkpoint.log.incidents import record_failure
-from holdfast.checkpoint.store.records import FailureRecord
+from holdfast.checkpoint.store.log_records import FailureRecord
 from holdfast.clock import SystemClock
 from holdfast.dashboard.api import BODY_BYTES_MAX, Api, Gate, application, is_loopback
 from holdfast.dashboard.metrics import Metrics

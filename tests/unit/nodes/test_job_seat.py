@@ -128,3 +128,74 @@ def test_a_run_that_fails_says_why_its_seat_is_free(seat_of: Callable[[IdleJob],
     seat = seat_of(job)
     assert ended(seat).failure is job.failure
     assert seat.feed(RunEnded()) == "its run ended: no mount"
+
+
+class Ready:
+    """What keeps a node ready."""
+
+    def __init__(self) -> None:
+        self.stopped = 0
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.fixture
+def replicas(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> tuple[JobSeat, JobSeat, JobSeat]:
+    """The seats of one part with three replicas, as a node has them."""
+    registration = SimpleNamespace(name="a", standby="hot", mark_checkpoint=lambda job, move: None)
+    context = NodeContext(
+        registration=cast(Any, registration), owner="here-1", limits=lambda: LIMITS, clock=clock,
+        say=lambda text: None, on_progress=lambda progress: None,
+    )  # fmt: skip
+    monkeypatch.setattr("holdfast.nodes.job_seat.Standby", lambda job, context: Ready())
+    seats = []
+    for number in (1, 2, 3):
+        job = JobOnNode(IdleJob("counts"), str(tmp_path), {})
+        job.seat = number
+        seats.append(JobSeat(job, context))
+    for seat in seats:
+        seat.fellows = tuple(other for other in seats if other is not seat)
+    return tuple(seats)  # type: ignore[return-value]
+
+
+def test_a_node_stands_by_for_all_replicas_of_a_part_at_once(replicas: tuple[JobSeat, ...]) -> None:
+    for seat in replicas:
+        seat.stand_by()
+    assert [seat.standby is not None for seat in replicas] == [True, False, False]
+
+
+def test_the_seat_that_is_won_begins_with_what_was_ready_for_any_of_them(
+    replicas: tuple[JobSeat, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    class Noting(Run):
+        def __init__(self, *args: Any) -> None:
+            given.append(args[-1])
+            super().__init__(*args[:-1], None)
+
+    monkeypatch.setattr("holdfast.nodes.job_seat.Run", Noting)
+    replicas[2].stand_by()
+    ready = replicas[0].standby
+    replicas[1].won(Won(0.0), Predecessor())
+    assert given == [ready]
+    assert [seat.standby for seat in replicas] == [None, None, None]
+    assert [seat.leads_fellow for seat in replicas] == [True, False, True]
+    replicas[0].stand_by()
+    assert replicas[0].standby is None, "it holds another of them"
+    replicas[1].feed(Lost("the test ends"))
+    ended(replicas[1])
+
+
+def test_a_node_stands_by_again_when_its_replica_has_ended(replicas: tuple[JobSeat, ...]) -> None:
+    replicas[1].won(Won(0.0), Predecessor())
+    replicas[1].feed(Give("hand-over to b"))
+    ended(replicas[1])
+    replicas[1].feed(RunEnded())
+    replicas[1].forget_run()
+    assert not any(seat.leads_fellow for seat in replicas)
+    replicas[2].stand_by()
+    assert replicas[0].standby is not None

@@ -12,6 +12,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.chain.commits import Chain, Committed
+from holdfast.checkpoint.chain.settled import Settled
 from holdfast.checkpoint.chain.terms import claim, newest_ending, newest_term
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.log.incidents import read_failures
@@ -227,16 +228,19 @@ def test_a_sink_behind_the_commits_is_not_called_published(
     assert not ended.published
 
 
+@pytest.mark.parametrize(("shown", "settled"), [(20, 0), (15, 20)])
 def test_no_job_stops_with_a_savepoint_while_it_replays_what_sinks_show(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: int, settled: int
 ) -> None:
     def replaying(led: Played) -> Ending:
-        led.view = CheckpointView(number=3, last_epoch=15, published_through={"out": 20})
+        led.view = CheckpointView(
+            number=3, last_epoch=15, published_through={"out": shown}, settled=Settled({"out": settled})
+        )
         return Ending.STOPPED
 
     run = Run(tmp_path, monkeypatch, [replaying])
     run.wishes.leave_savepoint(str(tmp_path / "sp"))
-    with pytest.raises(RestoreError, match="sinks show epoch 20"):
+    with pytest.raises(RestoreError, match="settled up to epoch 20"):
         run.run()
     assert not (tmp_path / "sp").exists()
 

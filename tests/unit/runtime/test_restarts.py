@@ -11,7 +11,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from holdfast.checkpoint.log.incidents import FAILURES_KEPT, counted, read_failures
-from holdfast.checkpoint.store.records import FailureRecord
+from holdfast.checkpoint.store.log_records import FailureRecord
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,

@@ -24,12 +24,19 @@ Outcome = Literal["complete", "aborted"]
 
 
 class BarrierRecord(Record, frozen=True, kw_only=True):
-    """`barriers/N/begun`: a barrier was asked for. Void from `expires_ms` on: then anyone may abort it."""
+    """`barriers/N/begun`: a barrier was asked for. It is to take until `expires_ms` at most: then any process
+    may abort it. `ends`: the run of every part ends with the commit that carries it."""
 
     number: int
     by: str
     begun_ms: int
     expires_ms: int
+    ends: bool = False
+
+    @property
+    def lasts_seconds(self) -> float:
+        """How long it may take."""
+        return (self.expires_ms - self.begun_ms) / 1_000
 
 
 class BarrierEndRecord(Record, frozen=True, kw_only=True):
@@ -63,8 +70,9 @@ def begun_barrier(root: Storage, number: int) -> BarrierRecord:
     return unseal("barrier", BarrierRecord, root.get(name), name)
 
 
-def begin_barrier(root: Storage, by: str, now_ms: int, lasts_ms: int) -> int:
-    """Begin the next barrier; gives its number. RetryableError: another one is under way."""
+def begin_barrier(root: Storage, by: str, now_ms: int, lasts_ms: int, *, ends: bool = False) -> int:
+    """Begin the next barrier; gives its number. `ends`: runs end with it. RetryableError: another one is
+    under way."""
     standing = newest_barrier(root)
     if standing.under_way:
         before = begun_barrier(root, standing.number)
@@ -73,7 +81,9 @@ def begin_barrier(root: Storage, by: str, now_ms: int, lasts_ms: int) -> int:
                 f"barrier {before.number} of {before.by} is under way; try again when it has ended"
             )
         end_barrier(root, before.number, "aborted", now_ms, reason="it was left behind")
-    record = BarrierRecord(number=standing.number + 1, by=by, begun_ms=now_ms, expires_ms=now_ms + lasts_ms)
+    record = BarrierRecord(
+        number=standing.number + 1, by=by, begun_ms=now_ms, expires_ms=now_ms + lasts_ms, ends=ends
+    )
     data = seal("barrier", record)
     if write_once(root, names.barrier(record.number), data) != data:
         raise RetryableError(f"barrier {record.number} was begun by another at the same time; try again")

@@ -16,7 +16,8 @@ from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import ClusterRecord, JobRecord, LayoutRecord
+from holdfast.checkpoint.store.log_records import ClusterRecord
+from holdfast.checkpoint.store.records import JobRecord, LayoutRecord
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.clock import Clock
 from holdfast.errors import ObjectMissing, RestoreError

@@ -9,15 +9,17 @@ Never here: deciding when to commit, showing anything outside (see runtime.epoch
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from holdfast.checkpoint.chain.fellows import Met, differences, is_same_work, met
 from holdfast.checkpoint.chain.history import History, read_floor
 from holdfast.checkpoint.chain.view import CheckpointView, Head, fold, news, rewound, to_manifest
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.envelope import seal
-from holdfast.checkpoint.store.records import CommitRecord, Parent
+from holdfast.checkpoint.store.envelope import seal, unseal
+from holdfast.checkpoint.store.records import CommitRecord, Parent, StagedFile
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.errors import CorruptionError, FencedOut, RestoreError, StorageError, UnknownOutcome
 from holdfast.ids import CommitNumber
@@ -37,9 +39,19 @@ RETAIN_ALL = sys.maxsize
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The record is in the chain and no newer leader has come: publish, and go on from `view`."""
+    """The record is in the chain and no newer leader has come: publish what it names, and go on from `view`.
+    Of a set of replicas the record may be a fellow's, of the same content."""
 
     view: CheckpointView
+    record: CommitRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Preceded:
+    """Of a set of replicas: a fellow's record has the number, and ours can follow it: try again on `view`."""
+
+    view: CheckpointView
+    record: CommitRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,8 @@ class Adopted:
     """
 
     view: CheckpointView
+    differences: tuple[str, ...] = ()
+    """Of a set of replicas: in what a fellow has come to other results than ours."""
 
 
 class Chain(History):
@@ -66,9 +80,10 @@ class Chain(History):
 
     def commit(
         self, view: CheckpointView, record: CommitRecord, keep_from: int | None = None
-    ) -> Committed | Adopted:
+    ) -> Committed | Preceded | Adopted:
         """Append `record` to the chain whose end is `view`. Number, parent, manifest and retention are
-        filled in here. `keep_from`: from this commit on none is given up, however many there are.
+        filled in here. `keep_from`: from this commit on none is given up, however many there are. A record
+        that names a `seat` is of a set of replicas: one of a fellow is no rival's.
 
         FencedOut: a newer leader exists; stop. UnknownOutcome: load again, the record may or may not be
         there. StorageError: nothing was written; try again.
@@ -79,10 +94,13 @@ class Chain(History):
             manifest = self._write_manifest(view)
         return self._append(view, replace(record, manifest=manifest), keep_from)
 
-    def rewind(self, head: Head, to: CommitNumber, *, term: int, run: str) -> Committed | Adopted:
+    def rewind(
+        self, head: Head, to: CommitNumber, *, term: int, run: str, damaged: Collection[StagedFile] = ()
+    ) -> Committed | Adopted:
         """Append a record that makes the state and positions of commit `to` hold again.
 
-        `head` is that of a view, or of a DamagedChain. What was published stays published.
+        `head` is that of a view, or of a DamagedChain. What was published stays published, and what was
+        committed for sinks is kept for them, but for the files of later epochs than `to` that are `damaged`.
         RestoreError: `to` is not retained. CorruptionError: `to` itself cannot be read.
         """
         _refuse_if_superseded(head, term, run)
@@ -91,19 +109,27 @@ class Chain(History):
                 f"commit {to} cannot be gone back to; choose one from {head.retained_from} to {head.number}"
             )
         try:
-            base = rewound(head, self.view_at(to))
+            base = rewound(head, self.view_at(to), damaged)
         except CorruptionError:
             if self._overtaken(head.number):
                 return self._give_way(term, run)
             raise
         record = news(base, term=term, run=run, published_through=base.published_through)
-        record = replace(record, manifest=self._write_manifest(base), rewind_to=to)
+        record = replace(
+            record,
+            manifest=self._write_manifest(base),
+            rewind_to=to,
+            staged_through=dict(base.settled.through),
+            lost_output=dict(base.settled.lost),
+        )
         # It gives up nothing: which commits are kept beyond the newest is for the next one to say.
-        return self._append(base, record, keep_from=base.retained_from)
+        done = self._append(base, record, keep_from=base.retained_from)
+        assert not isinstance(done, Preceded), "a rewind follows no record but the head that it was made for"
+        return done
 
     def _append(
         self, base: CheckpointView, draft: CommitRecord, keep_from: int | None = None
-    ) -> Committed | Adopted:
+    ) -> Committed | Preceded | Adopted:
         number = base.number + 1
         oldest = number - self._retain + 1
         record = replace(
@@ -119,7 +145,9 @@ class Chain(History):
         if found == data:
             reached(Step.COMMIT_WRITTEN)
         try:
-            if found != data or self._overtaken(number):
+            if found != data and record.seat and (settled := self._met_fellow(base, record, found)):
+                return settled
+            if found != data or self._overtaken(number, record.run if record.seat else ""):
                 return self._give_way(record.term, record.run)
         except StorageError as cause:
             raise UnknownOutcome(
@@ -127,15 +155,40 @@ class Chain(History):
                 "load the checkpoint again and go on from there"
             ) from cause
         self.remember(view, record)
-        return Committed(view)
+        return Committed(view, record)
 
-    def _overtaken(self, number: int) -> bool:
+    def _met_fellow(
+        self, base: CheckpointView, ours: CommitRecord, found: bytes
+    ) -> Committed | Preceded | Adopted | None:
+        """What follows from the record of another member of our set that has the number. None: it is of no
+        member, or the chain has gone on too far to tell."""
+        theirs = unseal("commit", CommitRecord, found, names.commit(ours.number))
+        if theirs.run != ours.run or ours.number <= read_floor(self.storage):
+            return None
+        meeting = met(ours, theirs)
+        if meeting is Met.OTHER:
+            return self.parted(ours, theirs)
+        view = fold(base, theirs, checksum(found))
+        self.remember(view, theirs)
+        return Committed(view, theirs) if meeting is Met.SAME else Preceded(view, theirs)
+
+    def parted(self, ours: CommitRecord, theirs: CommitRecord) -> Adopted:
+        """What follows from a fellow's record in the chain, of which ours says something else."""
+        newest = self.load()
+        # The plans of a commit go as soon as it is the oldest that is retained.
+        is_same = is_same_work(ours, theirs, plans_kept=newest.given_up_below < theirs.number)
+        return Adopted(newest, tuple(differences(ours, theirs)) if is_same else ())
+
+    def _overtaken(self, number: int, run: str = "") -> bool:
         """Whether the chain went on without us: a name that we created is then one that retention had freed.
+        `run`: of a set of replicas, whose members go on from our record as we do.
 
         Looked at after every put and before anyone is told of a commit.
         """
-        floor = read_floor(self.storage)
-        return number <= floor or max(self.numbers(), default=number) > number
+        if number <= read_floor(self.storage):
+            return True
+        newest = max(self.numbers(), default=number)
+        return newest > number and (not run or self.record(newest).run != run)
 
     def _give_way(self, term: int, run: str) -> Adopted:
         """Stop for a newer leader; go on from the record of an older one, which has lost its lead to us."""

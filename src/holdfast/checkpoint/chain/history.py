@@ -11,7 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from holdfast.checkpoint.chain.channels import Channels, fold_channels
+from holdfast.checkpoint.chain.channels import fold_channels
+from holdfast.checkpoint.chain.settled import Settled, with_staged
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, Head, fold, from_manifest, rewound
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import unseal
@@ -179,15 +180,23 @@ class History:
                 problems.append(str(damage))
         if record.rewind_to is None:
             return None
-        to = self.view_at(record.rewind_to)
+        to, before = self.view_at(record.rewind_to), self._lasting_at(record.parent.number)
+        known = before.settled.through
+        if any(known.get(sink, 0) < epoch for sink, epoch in record.staged_through.items()):
+            raise CorruptionError(
+                f"which rows commit {record.number} keeps for sinks cannot be read any more; restore the "
+                "storage from a copy, or rewind"
+            )
         head = replace(
             to.head,
             number=record.parent.number,
             checksum=record.parent.checksum,
             published_through=record.published_through,
             rows_through=record.rows_through,
-            channels=self._channels_at(record.parent.number),
+            channels=before.channels,
             barriers=self._barriers_at(record.parent.number) or to.barriers,
+            staged=before.staged,
+            settled=Settled(record.staged_through, record.lost_output),
         )
         return rewound(head, to)
 
@@ -196,21 +205,28 @@ class History:
             return self.view_at(number).barriers
         return ()
 
-    def _channels_at(self, number: int) -> Channels:
-        """What is in the channels after a commit, up to the first record that cannot be read: they never go
-        back, and what a lost record has put there is to be sent again before what came after it."""
+    def _lasting_at(self, number: int) -> CheckpointView:
+        """What no rewind takes back, after a commit: its view, of which only channels and what is staged for
+        sinks count. Up to the first record that cannot be read: what a lost record has put there is to be
+        computed again before what came after it."""
         floor = read_floor(self.storage)
-        channels: Channels = {}
+        view = EMPTY
         # The floor may have passed it meanwhile: then nothing is known, and the reader looks again.
         known = number
         for known in range(number, floor - 1, -1):
             with suppress(CorruptionError):
-                channels = self.view_at(known).channels
+                view = self.view_at(known)
                 break
         with suppress(CorruptionError):
             for later in range(known + 1, number + 1):
-                channels = fold_channels(channels, self.record(later))
-        return channels
+                record = self.record(later)
+                view = replace(
+                    view,
+                    channels=fold_channels(view.channels, record),
+                    staged=with_staged(view.staged, record.staged),
+                    settled=view.settled.after(record),
+                )
+        return view
 
     def _record(self, number: int, *problems: str) -> tuple[CommitRecord, str]:
         if number in self._records:
@@ -245,6 +261,7 @@ class History:
                 readable.append(self.record(number))
             except CorruptionError:
                 continue
+        lasting = self._lasting_at(numbers[-1])
         head = Head(
             number=numbers[-1],
             checksum=checksum(self.storage.get(names.commit(numbers[-1]))),
@@ -254,7 +271,9 @@ class History:
             retained_from=max((record.retained_from for record in readable), default=1),
             published_through=readable[-1].published_through if readable else {},
             rows_through=readable[-1].rows_through if readable else {},
-            channels=self._channels_at(numbers[-1]),
+            channels=lasting.channels,
+            staged=lasting.staged,
+            settled=lasting.settled,
         )
         for number in reversed([n for n in numbers[:-1] if n >= head.retained_from]):
             try:

@@ -20,6 +20,7 @@ from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import History, read_floor
 from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.checkpoint.chain.plans import Plans
+from holdfast.checkpoint.chain.replica_sets import outdated_members
 from holdfast.checkpoint.chain.terms import outdated_terms
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
@@ -149,11 +150,12 @@ class Retention:
         oldest = self._chain.view_at(target)
         later = [self._later(number) for number in range(target + 1, head.number + 1)]
         needed = needed_by(oldest, later)
-        doomed = retire(needed, self._given_up(oldest), self._found(needed))
+        doomed = retire(needed, self._given_up(oldest), self._found(needed, head.number))
         doomed = self._not_planned(doomed, needed.through_epoch)
         doomed += [
             entry.name
-            for entry in self._storage.list(names.PLANS)
+            for prefix in (names.PLANS, names.VOTES)
+            for entry in self._storage.list(prefix)
             if (names.number_of(entry.name) or 0) <= needed.through_epoch
         ]
         new_floor = self._raise_floor(oldest, head, floor)
@@ -201,7 +203,7 @@ class Retention:
             known |= record_objects(record) if view is None else view.objects()
         return known
 
-    def _found(self, needed: Needed) -> list[str]:
+    def _found(self, needed: Needed, head: int) -> list[str]:
         """Objects in the epoch directories that are being retired."""
         if self._swept is None:
             prefixes = [names.DATA, names.SNAPSHOTS]
@@ -212,7 +214,7 @@ class Retention:
                 prefixes = [names.DATA]
         found = [entry.name for prefix in prefixes for entry in self._storage.list(prefix)]
         if self._led_by_other:
-            named = self._snapshots_named()
+            named = self._snapshots_named(head)
             return [name for name in found if not name.startswith(names.SNAPSHOTS) or name in named]
         return [name for name in found if not self._may_be_ours(name)]
 
@@ -220,10 +222,11 @@ class Retention:
         """Whether this run may have written a snapshot that a commit of its own is still to name."""
         return name.startswith(names.SNAPSHOTS) and (names.number_of(name) or 0) >= (self._first_epoch or 0)
 
-    def _snapshots_named(self) -> set[str]:
-        """The snapshots that some record in storage brought: no other commit is still to name them."""
+    def _snapshots_named(self, head: int) -> set[str]:
+        """The snapshots that some record up to `head` brought: no later commit is still to name them. What
+        commits after it need is not known here."""
         named: set[str] = set()
-        for number in self._chain.numbers():
+        for number in [each for each in self._chain.numbers() if each <= head]:
             with contextlib.suppress(CorruptionError):
                 named.update(file.object for file in self._chain.record(number).snapshots)
         return named
@@ -260,7 +263,8 @@ class Retention:
             for entry in self._storage.list(prefix)
             if (names.number_of(entry.name) or floor + 1) <= floor
         ]
-        return old + outdated_terms(self._storage) + outdated_floors(self._storage)
+        old += outdated_terms(self._storage) + outdated_members(self._storage)
+        return old + outdated_floors(self._storage)
 
 
 def outdated_floors(storage: Storage) -> list[str]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 from msgspec.structs import replace as replace_record
 
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import DeltaFile, SnapshotFile
+from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, SnapshotFile
 from holdfast.ids import KeyGroupRange
 from holdfast.state.contract import EMPTY_VERSION, NextDue, Version
+from holdfast.storage.checksums import checksum
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,18 @@ def rebased(lines: Lines, snapshots: Iterable[SnapshotFile]) -> tuple[Lines, lis
     return lines, used
 
 
+def as_committed(lines: Lines, record: CommitRecord) -> Lines:
+    """The lines with the files that a record names in place of others of the same versions: of what several
+    replicas wrote, these are kept."""
+    lines, shards = dict(lines), _by_range(lines)
+    for delta in record.deltas:
+        key = shards.get((delta.operator, *_range(delta)))
+        if key is not None:
+            kept = tuple(delta if own.version == delta.version else own for own in lines[key].deltas)
+            lines[key] = replace(lines[key], deltas=kept)
+    return rebased(lines, record.snapshots)[0]
+
+
 def _by_range(lines: Lines) -> dict[tuple[str, int, int], tuple[str, int]]:
     return {(key[0], line.groups.first, line.groups.end): key for key, line in lines.items()}
 
@@ -126,7 +140,7 @@ def line_of(
         start = snapshots[0].version if snapshots else EMPTY_VERSION
         version, chain = own[-1].version if own else start, own
     else:
-        version = own[0].parent if own else _name_of(view)
+        version = own[0].parent if own else _name_of(view.last_epoch, snapshots, merged)
         chain = [*_relabelled(merged, version, from_nothing=not snapshots), *own]
         version = own[-1].version if own else version
     next_due = own[-1].next_due if own else NextDue() if version == EMPTY_VERSION else None
@@ -144,12 +158,16 @@ class _Piece:
     own: bool
 
 
-def _name_of(view: CheckpointView) -> Version:
-    """A version for state put together from files of other ranges. The same for everybody: the state of some
-    key groups after a commit is one thing only."""
-    # With the checksum: what was restored from a copy may have another commit of this number before long.
-    name = f"commit-{view.number}-{view.checksum}"
-    return Version(epoch=view.last_epoch, attempt=0, result=name)
+def _name_of(epoch: int, snapshots: list[SnapshotFile], deltas: list[DeltaFile]) -> Version:
+    """A version for state after an epoch that is put together from files of other ranges: the same wherever
+    it is made of the same files. Not that of a commit: one that covers no epoch changes nothing of the state,
+    and replicas that began before and after it have to come to the same."""
+    made_of = (
+        [(*_range(file), file.version, file.chunks) for file in snapshots],
+        [(*_range(delta), delta.version, delta.extent.checksum) for delta in deltas],
+    )
+    name = f"merged-{checksum(msgspec.json.encode(made_of))}"
+    return Version(epoch=epoch, attempt=0, result=name)
 
 
 def _relabelled(deltas: list[DeltaFile], end: Version, from_nothing: bool) -> list[DeltaFile]:

@@ -27,7 +27,7 @@ def claim(storage: Storage, run: str, host: str, pid: int, now_ms: int) -> Term:
     for _ in range(CLAIMS_MAX):
         number = names.highest(storage, names.TERMS) + 1
         record = TermRecord(term=number, run=run, host=host, pid=pid, claimed_ms=now_ms)
-        if _claimed(storage, record):
+        if claim_record(storage, record):
             return Term(number)
     raise RetryableError(
         f"no term could be claimed in {CLAIMS_MAX} tries, the last was {number}: "
@@ -39,10 +39,11 @@ def claim_after(storage: Storage, newest: int, run: str, host: str, pid: int, no
     """Claim the term after `newest` for `run`. None: another claim came first, and none is made."""
     record = TermRecord(term=newest + 1, run=run, host=host, pid=pid, claimed_ms=now_ms)
     free = names.highest(storage, names.TERMS) == newest
-    return Term(record.term) if free and _claimed(storage, record) else None
+    return Term(record.term) if free and claim_record(storage, record) else None
 
 
-def _claimed(storage: Storage, record: TermRecord) -> bool:
+def claim_record(storage: Storage, record: TermRecord) -> bool:
+    """Claim the term that a record names. False: another claim came first, or a newer one since."""
     data = seal("term", record)
     ours = write_once(storage, names.term(record.term), data) == data
     # A newer term may have come and this name been cleaned while we were paused: then the claim is stale.

@@ -6,6 +6,7 @@ a record that does not follow. The views of neighbouring commits share almost ev
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from holdfast.checkpoint.chain.channels import Channels, fold_channels, from_states, to_states
@@ -20,6 +21,7 @@ from holdfast.checkpoint.chain.live_files import (
     with_lists,
     with_uncoordinated,
 )
+from holdfast.checkpoint.chain.settled import Settled, kept, through_epoch, with_staged
 from holdfast.checkpoint.store.records import (
     BarrierPlace,
     ChannelState,
@@ -53,6 +55,8 @@ class Head:
     rows_through: dict[str, int]
     channels: Channels = field(default_factory=dict)
     barriers: tuple[BarrierPlace, ...] = ()
+    staged: SharedList[StagedFile] = field(default_factory=SharedList)
+    settled: Settled = field(default_factory=Settled)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +80,10 @@ class CheckpointView:
     uncoordinated: dict[str, tuple[UncoordinatedShard, ...]] = field(default_factory=dict)
     """Operator uid -> its shards, where its keys are saved on their own."""
     staged: SharedList[StagedFile] = field(default_factory=SharedList)
-    """Output not yet published everywhere, in epoch order."""
+    """Output not yet published everywhere, in epoch order. After a rewind there may be some of epochs after
+    `last_epoch`: it was committed, and is shown as it is."""
+    settled: Settled = field(default_factory=Settled)
+    """How far the output for sinks is settled: up to there it is not staged again."""
     published_through: dict[str, int] = field(default_factory=dict)
     rows_through: dict[str, int] = field(default_factory=dict)
     operators: tuple[OperatorSchema, ...] = ()
@@ -113,6 +120,8 @@ class CheckpointView:
             self.rows_through,
             self.channels,
             self.barriers,
+            self.staged,
+            self.settled,
         )
 
     def live_deltas(self, operator: str) -> list[DeltaFile]:
@@ -161,9 +170,8 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
         snapshots=snapshots,
         lists=_fold_lists(view, record),
         uncoordinated=_fold_uncoordinated(view, record),
-        staged=unpublished(
-            view.staged.appended(sorted(record.staged, key=lambda file: file.epoch)), published
-        ),
+        staged=unpublished(with_staged(view.staged, record.staged), published),
+        settled=view.settled.after(record),
         published_through=published,
         rows_through=_published(view.rows_through, record.rows_through),
         operators=in_force,
@@ -216,13 +224,15 @@ def news(
     )
 
 
-def rewound(head: Head, to: CheckpointView) -> CheckpointView:
+def rewound(head: Head, to: CheckpointView, damaged: Collection[StagedFile] = ()) -> CheckpointView:
     """The state and positions of `to` at the end of the chain: what a rewind record is folded onto.
 
-    What sinks have shown, what is in channels and where barriers fell cannot be taken back: all of it stays
-    as it is at the head.
+    What sinks have shown, what was committed for them, what is in channels and where barriers fell cannot be
+    taken back: all of it stays as it is at the head. But for the files that are `damaged`: what is computed
+    again takes their place.
     """
     published = _published(to.published_through, head.published_through)
+    settled = head.settled.without(damaged, published)
     return replace(
         to,
         number=head.number,
@@ -233,7 +243,8 @@ def rewound(head: Head, to: CheckpointView) -> CheckpointView:
         retained_from=head.retained_from,
         published_through=published,
         rows_through=_published(to.rows_through, head.rows_through),
-        staged=unpublished(to.staged, published),
+        staged=unpublished(kept(settled, head.staged, to.staged), published),
+        settled=settled,
         channels=head.channels,
         barriers=head.barriers,
     )
@@ -242,6 +253,7 @@ def rewound(head: Head, to: CheckpointView) -> CheckpointView:
 def to_manifest(view: CheckpointView) -> Manifest:
     """The full manifest for the commit that follows `view`."""
     channels, sent = to_states(view.channels)
+    usual = through_epoch(view.last_epoch, view.published_through)
     return Manifest(
         number=view.number + 1,
         parent=Parent(number=view.number, checksum=view.checksum),
@@ -258,6 +270,8 @@ def to_manifest(view: CheckpointView) -> Manifest:
         deltas=tuple(delta for operator in view.deltas for delta in view.live_deltas(operator)),
         snapshots=tuple(file for files in view.snapshots.values() for file in files),
         staged=tuple(view.staged),
+        staged_through={} if view.settled.through == usual else dict(view.settled.through),
+        lost_output=dict(view.settled.lost),
         published_through=view.published_through,
         rows_through=view.rows_through,
         retained_from=view.retained_from,
@@ -275,6 +289,7 @@ def to_manifest(view: CheckpointView) -> Manifest:
 
 def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
     """The inverse of `to_manifest`."""
+    usual = through_epoch(manifest.last_epoch, manifest.published_through)
     snapshots: dict[str, tuple[SnapshotFile, ...]] = {}
     for file in manifest.snapshots:
         snapshots[file.operator] = (*snapshots.get(file.operator, ()), file)
@@ -289,6 +304,7 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         deltas=with_deltas({}, manifest.deltas),
         snapshots=snapshots,
         staged=SharedList(manifest.staged),
+        settled=Settled(manifest.staged_through or usual, manifest.lost_output),
         published_through=manifest.published_through,
         rows_through=manifest.rows_through,
         operators=manifest.operators,

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import R, seal, unseal
-from holdfast.checkpoint.store.records import FailoverRecord, FailureRecord, Record
+from holdfast.checkpoint.store.log_records import FailoverRecord, FailureRecord
+from holdfast.checkpoint.store.records import Record
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.errors import CorruptionError, ObjectMissing
 from holdfast.storage.contract import Storage

@@ -6,7 +6,8 @@
     answers/<id>/3-ended       done, refused or failed
 
 Always true: a request is carried out at most once. Only the leader that wrote `2-running` acts; a successor
-that finds it without `3-ended` answers `failed` and does not repeat it. A request is deleted before its
+that finds it without `3-ended` answers `failed` and does not repeat it. Members of a set of replicas lead
+under one term: of them, too, only the one that wrote it acts. A request is deleted before its
 answers are, and is read after it was claimed: so one that was answered never looks new.
 Never here: what a verb does, and waiting for it (see runtime.control).
 """
@@ -20,7 +21,8 @@ from enum import StrEnum
 
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import AnswerRecord, Json, RequestRecord
+from holdfast.checkpoint.store.log_records import AnswerRecord, RequestRecord
+from holdfast.checkpoint.store.records import Json
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.errors import CorruptionError, DefinitionError, ObjectMissing, RestoreError
 from holdfast.storage.contract import Storage
@@ -140,10 +142,10 @@ class Open:
 
 
 class Requests:
-    """The leader's side. For one thread."""
+    """The leader's side. For one thread. `process`: of a set of replicas, which member this is."""
 
-    def __init__(self, storage: Storage, term: int) -> None:
-        self.storage, self.term = storage, term
+    def __init__(self, storage: Storage, term: int, process: str = "") -> None:
+        self.storage, self.term, self.process = storage, term, process
         self._ended: set[str] = set()
 
     def open(self, in_hand: Collection[str] = ()) -> list[Open]:
@@ -168,13 +170,17 @@ class Requests:
         except ObjectMissing:
             return None
 
-    def claimed_by(self, id: str) -> int | None:
-        """The term in the claim; None where the claim cannot be read."""
+    def claimed_by(self, id: str) -> AnswerRecord | None:
+        """The claim; None where it cannot be read."""
         name = names.answers_of(id) + Step.RUNNING
         try:
-            return unseal("answer", AnswerRecord, self.storage.get(name), name).term
+            return unseal("answer", AnswerRecord, self.storage.get(name), name)
         except (CorruptionError, RestoreError):
             return None
+
+    def is_own(self, claim: AnswerRecord | None) -> bool:
+        """Whether a claim was written by this process under its term."""
+        return claim is not None and (claim.term, claim.process) == (self.term, self.process)
 
     def accept(self, id: str, now_ms: int) -> None:
         """Say that a leader is there and will come to it."""
@@ -189,7 +195,7 @@ class Requests:
         data = seal("answer", self._answer(id, State.RUNNING, now_ms))
         found = write_once(self.storage, name, data)
         # Not the same bytes: an earlier try of ours may have arrived after all.
-        if found != data and self.claimed_by(id) != self.term:
+        if found != data and not self.is_own(self.claimed_by(id)):
             return None
         return self.read(id)
 
@@ -226,8 +232,9 @@ class Requests:
         self, id: str, state: State, now_ms: int, result: dict[str, Json] | None = None, error: str = ""
     ) -> AnswerRecord:
         return AnswerRecord(
-            request=id, state=state, term=self.term, at_ms=now_ms, result=result or {}, error=error
-        )
+            request=id, state=state, term=self.term, at_ms=now_ms, result=result or {}, error=error,
+            process=self.process,
+        )  # fmt: skip
 
 
 def outdated(ids: Iterable[str], now_ms: int) -> list[str]:

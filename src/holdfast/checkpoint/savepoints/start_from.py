@@ -38,14 +38,8 @@ from holdfast.checkpoint.savepoints.stored_savepoint import (
 )
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import (
-    ClaimedRecord,
-    ClaimRecord,
-    CommitRecord,
-    JobRecord,
-    Manifest,
-    SavepointRecord,
-)
+from holdfast.checkpoint.store.records import CommitRecord, JobRecord, Manifest
+from holdfast.checkpoint.store.savepoint_records import ClaimedRecord, ClaimRecord, SavepointRecord
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.clock import Clock
 from holdfast.errors import ObjectMissing, RestoreError

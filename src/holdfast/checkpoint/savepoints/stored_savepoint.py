@@ -18,13 +18,8 @@ from holdfast.checkpoint.chain.checkpoint import refuse_parts
 from holdfast.checkpoint.savepoints.copy import Copy, chunks_of, damage_in
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import R, seal, unseal
-from holdfast.checkpoint.store.records import (
-    ClaimedRecord,
-    Extent,
-    Manifest,
-    SavepointRecord,
-    UnfinishedRecord,
-)
+from holdfast.checkpoint.store.records import Extent, Manifest
+from holdfast.checkpoint.store.savepoint_records import ClaimedRecord, SavepointRecord, UnfinishedRecord
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.errors import CorruptionError, HoldfastError, ObjectMissing, RestoreError
 from holdfast.storage.contract import Entry, Storage

@@ -34,10 +34,9 @@ from holdfast.checkpoint.store.records import (
     DeltaFile,
     Json,
     Manifest,
-    SavepointRecord,
     SnapshotFile,
-    UnfinishedRecord,
 )
+from holdfast.checkpoint.store.savepoint_records import SavepointRecord, UnfinishedRecord
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.clock import Clock
 from holdfast.errors import DefinitionError, HoldfastError, RestoreError, UnknownOutcome
@@ -181,6 +180,8 @@ def savepoint_manifest(view: CheckpointView) -> Manifest:
         snapshots=tuple(snapshots),
         deltas=tuple(deltas),
         staged=(),
+        staged_through={},
+        lost_output={},
         published_through={},
         rows_through={},
         retained_from=1,

@@ -14,6 +14,9 @@ PARTS = "parts/"
 BARRIERS = "barriers/"
 """These three are at the root of a job in parts, where no checkpoint is; each part has its own below."""
 TERMS = "terms/"
+MEMBERS = "members/"
+DRAINING = "draining/"
+VOTES = "votes/"
 PLANS = "plans/"
 COMMITS = "commits/"
 MANIFESTS = "manifests/"
@@ -49,6 +52,26 @@ def barrier_end(number: int) -> str:
 
 def term(number: int) -> str:
     return f"{TERMS}{number:012d}"
+
+
+def members_of(term: int) -> str:
+    return f"{MEMBERS}{term:012d}/"
+
+
+def member(term: int, seat: int, number: int) -> str:
+    return f"{members_of(term)}{seat:03d}-{number:06d}"
+
+
+def draining(term: int) -> str:
+    return f"{DRAINING}{term:012d}"
+
+
+def votes_of(epoch: int, term: int) -> str:
+    return f"{VOTES}{epoch:012d}/{term:012d}-"
+
+
+def vote(epoch: int, term: int, seat: int, content: str) -> str:
+    return f"{votes_of(epoch, term)}{seat:03d}-{content}"
 
 
 def ended(term: int) -> str:

@@ -7,7 +7,7 @@ Never here: reading, writing or deciding (see chain).
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -49,13 +49,44 @@ class LayoutRecord(Record, frozen=True, kw_only=True):
 
 
 class TermRecord(Record, frozen=True, kw_only=True):
-    """`terms/T`: who claimed to lead."""
+    """`terms/T`: who claimed to lead. Where `members` is not 0 it is a set of replicas that leads, under one
+    term and one run, and this was the first of them."""
 
     term: int
     run: str
     host: str
     pid: int
     claimed_ms: int
+    members: int = 0
+    """How many members the set has; 0: it is no set."""
+    vote: bool = False
+    """A commit needs the votes of most members."""
+    parallelism: int = 0
+    fingerprint: str = ""
+    """Of the code that the members run."""
+
+
+class MemberRecord(Record, frozen=True, kw_only=True):
+    """`members/T/SEAT-N`: who is the member of a set in a seat (the first is 1). The highest N counts."""
+
+    term: int
+    seat: int
+    process: str
+    host: str
+    pid: int
+    joined_ms: int
+
+
+class VoteRecord(Record, frozen=True, kw_only=True):
+    """`votes/EPOCH/T-SEAT-CONTENT`: what a member of the set of term T has come to, and would commit as
+    `commit`."""
+
+    epoch: int
+    term: int
+    seat: int
+    commit: int
+    content: str
+    """Names the results of the epoch: equal results have equal names."""
 
 
 class EndedRecord(Record, frozen=True, kw_only=True):
@@ -394,6 +425,15 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     """
     barrier: int = 0
     """The barrier of the whole job that falls after `last_epoch`; 0: none does."""
+    seat: int = 0
+    """Which member of a set of replicas wrote it; 0: none did."""
+    staged_through: dict[str, int] = {}
+    """Sink uid -> the newest epoch whose rows for it a commit has named, of every sink of the job: what is
+    computed again up to there is not staged for it. Empty: as far as before, and of a commit with epochs
+    at least through `last_epoch`. In a rewind, empty: none is kept."""
+    lost_output: dict[str, tuple[int, ...]] = {}
+    """In a rewind: sink uid -> epochs up to `staged_through` that are staged again, since the rows that were
+    staged first are damaged."""
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -431,6 +471,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     sent: tuple[SentFile, ...] = ()
     channels: dict[str, ChannelState] = {}
     barriers: tuple[BarrierPlace, ...] = ()
+    staged_through: dict[str, int] = {}
+    lost_output: dict[str, tuple[int, ...]] = {}
 
 
 class FloorRecord(Record, frozen=True, kw_only=True):
@@ -450,146 +492,3 @@ class PinRecord(Record, frozen=True, kw_only=True):
     pinned_ms: int
     expires_ms: int = 0
     """From then on the pin is void: for holders that may die without removing it. 0: it is never void."""
-
-
-class FailureRecord(Record, frozen=True, kw_only=True):
-    """`failures/N`: the run failed, and what was decided; or it was stopped after failures.
-
-    `decision`: `restart` (after `delay_ms`), `give-up` or `stopped`. `cause` is the same text whenever the
-    same thing happens again; `message` is the error as it was told.
-    """
-
-    at_ms: int
-    term: int
-    run: str
-    host: str
-    epoch: int
-    kind: str
-    cause: str
-    message: str
-    decision: str
-    delay_ms: int = 0
-    reason: str = ""
-    poison: bool = False
-    retried: int = 0
-    """How often the job was tried again on this checkpoint so far, this time included, under any leader."""
-
-
-class ClusterRecord(Record, frozen=True, kw_only=True):
-    """`cluster/N`: the cluster whose nodes run the job on this checkpoint; the newest counts.
-
-    `id` is the cluster's, from its ZooKeeper; `zookeeper` is where that was, for people.
-    """
-
-    cluster: str
-    id: str
-    zookeeper: str
-    node: str
-    at_ms: int
-
-
-class FailoverRecord(Record, frozen=True, kw_only=True):
-    """`failovers/N`: a node took the seat and committed for the first time, and how long that took.
-
-    `reason`: why the seat was free. The phases follow one another: *detect*, from the last sign of life of
-    the node before to the seat being won (None: no node held it before); *take over*, to the term being
-    claimed; *restore*, to the first plan; *replay*, to the first new commit (None: it came to none).
-    `arrivals`: how the shards of the first epoch came by their state (there, moved, rebuilt), and how many.
-    """
-
-    at_ms: int
-    node: str
-    host: str
-    standby: str
-    term: int
-    before: str
-    reason: str
-    detect_ms: int | None = None
-    take_over_ms: int = 0
-    restore_ms: int = 0
-    replay_ms: int | None = None
-    commit: int = 0
-    arrivals: dict[str, int] = {}
-
-
-class SavepointRecord(Record, frozen=True, kw_only=True):
-    """`savepoint` in a directory of its own: a whole checkpoint, every file of it under a name relative to
-    the directory.
-
-    Written last: without it there is no savepoint. `job`, `identity` and `commit` say what it was taken of.
-    """
-
-    id: str
-    job: str
-    identity: str
-    key_groups: int
-    commit: int
-    created_ms: int
-    written_by: str
-    format: Literal["native", "canonical"]
-    """native: the backend's snapshots, and deltas. canonical: only deltas, one per key-group range."""
-    stopped: bool
-    """The job was stopped with it and had published everything: a job that claims it goes on as that job."""
-    manifest: Manifest
-    """Without staged output, and without what sinks have shown."""
-
-
-class UnfinishedRecord(Record, frozen=True, kw_only=True):
-    """`unfinished` in a savepoint's directory: its files are being written, or removed.
-
-    The first to be there and the last to go. Beside a `savepoint` record it means nothing.
-    """
-
-    id: str
-    job: str
-    holder: str
-    since_ms: int
-
-
-class ClaimedRecord(Record, frozen=True, kw_only=True):
-    """`claimed` in a savepoint's directory: the checkpoint that took it over, and will remove it."""
-
-    job: str
-    checkpoint: str
-    claimed_ms: int
-    token: str = ""
-    """As the checkpoint keeps it in its `claims/<id>`. Empty: from before there were tokens; job and url
-    say whose claim it is."""
-
-
-class ClaimRecord(Record, frozen=True, kw_only=True):
-    """`claims/<id>`: the checkpoint is about to claim savepoint `savepoint`, or has. Job and url may read
-    alike on two machines: the random `token` does not.
-    """
-
-    savepoint: str
-    token: str
-    at_ms: int
-
-
-class RequestRecord(Record, frozen=True, kw_only=True):
-    """`requests/<id>`: something is asked of the leader."""
-
-    id: str
-    verb: str
-    arguments: dict[str, Json] = {}
-    asked_by: str
-    asked_ms: int
-    expires_ms: int
-    """A leader that finds it unclaimed after this refuses it: yesterday's stop is not wanted today."""
-
-
-class AnswerRecord(Record, frozen=True, kw_only=True):
-    """`answers/<id>/<step>`: what became of a request.
-
-    Steps are `1-accepted` (a leader is there, but has other work first), `2-running` (claimed: no other may
-    carry it out) and `3-ended`. `term` is 0 where the asker took the request back.
-    """
-
-    request: str
-    state: str
-    """accepted, running, done, refused (nothing was done) or failed."""
-    term: int
-    at_ms: int
-    result: dict[str, Json] = {}
-    error: str = ""

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from holdfast.connectors.contract import Json
+from holdfast.connectors.contract import Json, Slice
 
 TAIL_MAX = 20_000
 """How many files planning can go back by: many more than one slice, which is what it goes back by."""
@@ -66,6 +66,16 @@ class ReadNames:
         self._position = self.position + len(names)
         untold, self._untold = self._untold, False
         return (sorted(self.known), True) if untold else (names, False)
+
+    def follow(self, slice: Slice) -> None:
+        """Take the names of a slice that another reader planned after the position here."""
+        if slice.replaces_notes:
+            self.known = set(slice.notes)
+            self._tail.extend(entry[0] for entry in slice.detail)
+        else:
+            self.known.update(slice.notes)
+            self._tail.extend(slice.notes)
+        self._position = slice.end
 
     def looked(self, present: int, names: Sequence[str] | None, now_ms: int) -> None:
         """Take what a look showed: `present` files with known names, and which (None: it did not tell). Only

@@ -129,6 +129,18 @@ class FileReader:
         detail = [[found.name, found.size, found.mtime_ns] for found in chosen]
         return Slice(after, self._read.position, detail=detail, notes=tuple(notes), replaces_notes=replaces)
 
+    def follow(self, slice: Slice) -> None:
+        planned = [Found(*entry) for entry in slice.detail]
+        if self._read.go_to(slice.start or 0):
+            names = {found.name for found in planned}
+            self._waiting = deque(found for found in self._waiting if found.name not in names)
+        else:
+            # What was planned here and is not in the slice is to be found again.
+            self._waiting.clear()
+            self._listed_ms = None
+        self._read.follow(slice)
+        self._watch(planned)
+
     def exhausted(self, after: Json | None) -> bool:
         if self._listed_ms is None or not self._waiting:
             self._look(after or 0, self._listed_ms or 0)

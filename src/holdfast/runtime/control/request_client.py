@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from holdfast.checkpoint.log.requests import Asked, State, ask, forget, read_asked, take_back
-from holdfast.checkpoint.store.records import RequestRecord
+from holdfast.checkpoint.store.log_records import RequestRecord
 from holdfast.clock import Clock
 from holdfast.errors import RestoreError
 from holdfast.runtime.control.verbs import checked

@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.checkpoint.chain.terms import newest_term
 from holdfast.checkpoint.log.requests import NOBODY, Open, Requests, State, Step
-from holdfast.checkpoint.store.records import RequestRecord
+from holdfast.checkpoint.store.log_records import RequestRecord
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, DefinitionError, HoldfastError, RestoreError, RetryableError
 from holdfast.runtime.control.verbs import (
@@ -66,8 +66,12 @@ class Control:
         say: Callable[[str], None],
         *,
         grace_seconds: float = GRACE_SECONDS,
+        process: str = "",
+        is_gone: Callable[[str], bool] = lambda process: True,
     ) -> None:
-        self._requests = Requests(storage, term)
+        """`process`: of a set of replicas, which member this is. `is_gone`: whether another process that led
+        under the same term does so no more."""
+        self._requests, self._is_gone = Requests(storage, term, process), is_gone
         self._controls, self._clock, self._say = controls, clock, say
         self._grace_seconds = grace_seconds
         self._in_hand: dict[str, threading.Thread | None] = {}
@@ -94,6 +98,10 @@ class Control:
         self._wake.set()
         self._thread.join()
         self.finish(error)
+
+    def go_on_as(self, term: int, process: str) -> None:
+        """Answer as the leader of another term, which this process has claimed since."""
+        self._requests.term, self._requests.process = term, process
 
     def look(self) -> None:
         """One round: answer what is finished, take on what is new, sweep what is old. RetryableError: storage
@@ -171,14 +179,15 @@ class Control:
 
     def _is_ours(self, id: str) -> bool:
         """Whether a claim found in storage is our own. What others have claimed and left is answered."""
-        term, now_ms = self._requests.claimed_by(id), self._clock.now_ms()
-        if term == self._requests.term and id in self._tried:
+        claim, now_ms, ours = self._requests.claimed_by(id), self._clock.now_ms(), self._requests.term
+        if self._requests.is_own(claim) and id in self._tried:
             return True
-        if term == NOBODY:
+        if claim is None:
+            self._requests.end(id, State.FAILED, now_ms, error=f"its leader {_ENDED}")
+        elif claim.term == NOBODY:
             self._requests.end(id, State.REFUSED, now_ms, error="it was taken back by whoever asked")
-        elif term is None or term <= self._requests.term:
-            who = "its leader" if term is None else f"the leader of term {term}"
-            self._requests.end(id, State.FAILED, now_ms, error=f"{who} {_ENDED}")
+        elif claim.term < ours or (claim.term == ours and self._is_gone(claim.process)):
+            self._requests.end(id, State.FAILED, now_ms, error=f"the leader of term {claim.term} {_ENDED}")
         return False
 
     def _is_long(self, id: str) -> bool:

@@ -22,6 +22,8 @@ class Wishes:
         """Whether commits may begin."""
         self.stopping = threading.Event()
         """End after the epoch in hand is committed."""
+        self.leaving = threading.Event()
+        """Of a member of a set of replicas: end, and leave the run to the others."""
         self.draining = threading.Event()
         """End when what the sources have at hand now is read."""
         self.ends: dict[str, Json] = {}
@@ -30,8 +32,6 @@ class Wishes:
         """Commit what was run so far, whatever the checkpoint interval says."""
         self.parts_before_run: Callable[[], bool] = lambda: False
         """Whether a part runs, or is to be run, whose channels this one reads: then they have not ended."""
-        self.ending_at_barrier = threading.Event()
-        """End with the commit that carries the next barrier of the whole job."""
         self._parallelism: int | None = None
         self._savepoint: str | None = None
         self._settled = False

@@ -14,10 +14,16 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.commits import Adopted
+from holdfast.checkpoint.chain.commits import Adopted, Committed, Preceded
+from holdfast.checkpoint.chain.fellows import Met, met
 from holdfast.checkpoint.chain.live_files import with_lists
 from holdfast.checkpoint.chain.view import CheckpointView, news
-from holdfast.checkpoint.store.records import CommitRecord, OperatorSchema, SnapshotFile, UncoordinatedShard
+from holdfast.checkpoint.store.records import (
+    CommitRecord,
+    OperatorSchema,
+    SnapshotFile,
+    UncoordinatedShard,
+)
 from holdfast.errors import HoldfastError
 from holdfast.graph.guarantees import Guarantee
 from holdfast.runtime.epoch.outcome import EpochOutcome
@@ -60,6 +66,16 @@ class Committer:
         self._snapshots: list[SnapshotFile] = []
         self._snapshots_lock = threading.Lock()
         self._failed = self._unpublished = False
+        self._replica = context.replica
+        self._fellows: deque[CommitRecord] = deque()
+        self._ahead: dict[int, tuple[CommitRecord, CheckpointView]] = {}
+        """Epoch -> the record of another member, and what it followed, that came before news of ours: what
+        has been run here, or is to be, has to come to the same."""
+        self.has_lead = self._replica is None
+        """Whether the newest commit is this process's own. Of a set of replicas, the member whose commit it
+        was does what one alone has to do: the fastest is the one that has the time."""
+        self._kept = [file for file in view.staged if file.epoch > view.last_epoch]
+        """What was committed of epochs that are computed again after a rewind: this is shown."""
         self.view = view
         self.keep_from: Callable[[CheckpointView], int | None] = lambda view: None
         """Asked before each commit, with the one before it: from which commit on none is given up. None: as
@@ -101,20 +117,30 @@ class Committer:
             return
         with self._ending_with_a_failure():
             self._permit.await_commit()
-            record = news(
-                self.view,
-                term=self._context.term,
-                run=self._context.run,
-                published_through=self._publishing.through,
-                rows_through=self._publishing.rows_through,
-                uncoordinated=tuple(shards),
-                channels=self._outlets.states(self.view.channels, since=self.view.last_epoch),
-                ended=ended,
-                barrier=barrier,
-            )
-            # Before the first epoch no commit says it, and whatever follows the chain goes by it.
-            self._append(replace(record, parallelism=self.view.parallelism or self._shards))
+            self._append(lambda: self._news(shards, ended, barrier))
             self._tell()
+
+    def _news(self, shards: list[UncoordinatedShard], ended: bool, barrier: int) -> CommitRecord | None:
+        """What there is to say without an epoch. None: another member of the set has said it, or has ended
+        the run."""
+        if self._is_over():
+            return None
+        carried = any(place.number >= barrier for place in self.view.barriers)
+        if self._replica is not None and barrier and carried:
+            return None
+        record = news(
+            self.view,
+            term=self._context.term,
+            run=self._context.run,
+            published_through=self._publishing.through,
+            rows_through=self._publishing.rows_through,
+            uncoordinated=tuple(shards),
+            channels=self._outlets.states(self.view.channels, since=self.view.last_epoch),
+            ended=ended,
+            barrier=barrier,
+        )
+        # Before the first epoch no commit says it, and whatever follows the chain goes by it.
+        return replace(record, parallelism=self.view.parallelism or self._shards)
 
     def add_snapshots(self, files: list[SnapshotFile]) -> None:
         """Name these snapshots in a coming commit record."""
@@ -143,10 +169,12 @@ class Committer:
             self._publishes.shutdown(wait=True, cancel_futures=True)
 
     def publish_recovered(self) -> None:
-        """Publish, in order, every committed epoch that a sink has not shown yet."""
-        staged = list(self.view.staged)
-        first = min(self._publishing.through.values(), default=self.view.last_epoch) + 1
-        self._publishing.publish(first, self.view.last_epoch, staged, Recipients.ALL)
+        """Publish, in order, every committed epoch that a sink has not shown yet: also those that a rewind
+        went back behind, up to the first that has to be computed again."""
+        staged, last, through = list(self.view.staged), self.view.last_epoch, self._publishing.through
+        first = min(through.values(), default=last) + 1
+        beyond = {uid: self.view.settled.ready_through(uid) for uid in through}
+        self._publishing.publish(first, last, staged, Recipients.ALL, beyond)
 
     def _commit(self, outcomes: list[EpochOutcome], barrier: int = 0) -> None:
         if self._failed:
@@ -155,11 +183,17 @@ class Committer:
             if self._guarantee is Guarantee.AT_LEAST_ONCE:
                 self._publish(outcomes, Recipients.REPEATING)
             self._permit.await_commit()
-            self._append(replace(self._record(outcomes), barrier=barrier))
+            if outcomes[-1].plan.epoch in self._ahead:
+                self._compare(outcomes)
+            else:
+                self._append(lambda: replace(self._of_epochs(outcomes), barrier=barrier))
             if self._guarantee is not Guarantee.AT_MOST_ONCE:
                 self.publish(outcomes)
             self._tell()
-        self._retire()
+        if self.has_lead:
+            self._retire()
+        else:
+            self._checkpoint.chain.forget_below(self.view.given_up_below)
 
     @contextmanager
     def _ending_with_a_failure(self) -> Iterator[None]:
@@ -170,14 +204,89 @@ class Committer:
             self._failed = True
             raise
 
-    def _append(self, record: CommitRecord) -> None:
-        done = self._checkpoint.chain.commit(self.view, record, self.keep_from(self.view))
-        if isinstance(done, Adopted):
+    def _append(self, drafted: Callable[[], CommitRecord | None]) -> None:
+        """Commit what is drafted for the view as it is then. `drafted`: None: there is nothing more to
+        commit."""
+        while True:
+            record = drafted()
+            if record is None:
+                return
+            if record.ended and self._ahead:
+                # It was the end of what was read here: whether it still is has to be seen again.
+                raise AdoptedOther(
+                    f"commit {self.view.number} of another member has read on; going on from it"
+                )
+            if self._replica is not None:
+                record = replace(record, seat=self._replica.seat)
+                if not self._replica.vote(record, self.view, lambda: self._failed):
+                    raise AdoptedOther(f"epoch {record.last_epoch} was planned again; going on by that")
+            before = self.view
+            done = self._checkpoint.chain.commit(before, record, self.keep_from(before))
+            if isinstance(done, Adopted):
+                raise self._adopted(done)
+            self._go_on_from(done.view)
+            if isinstance(done, Preceded) and done.record.attempts:
+                self._ahead[done.record.last_epoch] = (done.record, before)
+                self.has_lead = False
+            else:
+                self._take(done.record)
+            if isinstance(done, Committed):
+                return
+
+    def _of_epochs(self, outcomes: list[EpochOutcome]) -> CommitRecord:
+        if self._is_over():
             raise AdoptedOther(
-                f"commit {done.view.number} of term {done.view.term} came first; going on from it"
+                "another member has ended the run; what this one has run since then is not committed"
             )
-        self.view = done.view
+        return self._record(outcomes)
+
+    def _is_over(self) -> bool:
+        """Whether another member of the set has ended the run of all: then this one ends, too."""
+        over = self._replica is not None and self._replica.is_over(self.view)
+        if over:
+            self._context.wishes.stopping.set()
+        return over
+
+    def _compare(self, outcomes: list[EpochOutcome]) -> None:
+        """See that these epochs came to what another member has committed of them, before news of ours."""
+        theirs, before = self._ahead.pop(outcomes[-1].plan.epoch)
+        ends = {uid: part.end for outcome in outcomes for uid, part in outcome.plan.slices.items()}
+        ours = replace(self._record(outcomes), positions={**before.positions, **ends})
+        if met(ours, theirs) is not Met.SAME:
+            raise self._adopted(self._checkpoint.chain.parted(ours, theirs))
+        self._take(theirs)
+
+    def _take(self, record: CommitRecord) -> None:
+        """A record counts: ours, or one of another member of the set with the same content."""
+        self.has_lead = self._replica is None or record.seat == self._replica.seat
+        if self.has_lead:
+            self._operators = None
+            with self._snapshots_lock:
+                self._snapshots = [file for file in self._snapshots if file not in record.snapshots]
+        else:
+            self._fellows.append(record)
         self._permit.satisfied()
+
+    def _go_on_from(self, view: CheckpointView) -> None:
+        self.view = view
+        if self._replica is not None:
+            self._publishing.learn(view.published_through, view.rows_through)
+
+    def _adopted(self, done: Adopted) -> AdoptedOther:
+        other = f"commit {done.view.number} of term {done.view.term} came first; going on from it"
+        if self._replica is not None and done.differences:
+            other = self._replica.diverged(done)
+        return AdoptedOther(other)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a member of our set of replicas has committed that the part has come to its end: that is
+        the end of all of them, and nothing of the set may follow it."""
+        return self._replica is not None and self.view.ended and self.view.run == self._context.run
+
+    def taken_fellows(self) -> list[CommitRecord]:
+        """The records of other members of the set that counted since this was last asked."""
+        return [self._fellows.popleft() for _ in range(len(self._fellows))]
 
     def _tell(self) -> None:
         self._context.monitor.update(
@@ -205,7 +314,7 @@ class Committer:
     def _publish(self, outcomes: list[EpochOutcome], to: Recipients) -> None:
         if self._unpublished:
             return
-        staged = [file for outcome in outcomes for file in outcome.staged]
+        staged = [*self._kept, *(file for outcome in outcomes for file in outcome.staged)]
         try:
             self._publishing.publish(outcomes[0].plan.epoch, outcomes[-1].plan.epoch, staged, to)
         except BaseException:
@@ -228,8 +337,6 @@ class Committer:
                     notes[uid] = (*notes.get(uid, ()), *part.notes)
         with self._snapshots_lock:
             ready = [file for file in self._snapshots if file.version.epoch <= last.epoch]
-            self._snapshots = [file for file in self._snapshots if file not in ready]
-        operators, self._operators = self._operators, None
         lists = with_lists({}, [file for outcome in outcomes for file in outcome.lists.files])
         return CommitRecord(
             term=self._context.term,
@@ -246,10 +353,11 @@ class Committer:
             deltas=tuple(delta for outcome in outcomes for delta in outcome.deltas),
             snapshots=tuple(ready),
             staged=tuple(file for outcome in outcomes for file in outcome.staged),
+            staged_through=self._staged_through(),
             rows=sum(outcome.rows for outcome in outcomes),
             published_through=self._publishing.through,
             rows_through=self._publishing.rows_through,
-            operators=operators,
+            operators=self._operators,
             lists=tuple(file for files in lists.values() for file in files),
             own_keys=tuple(shard for outcome in outcomes for shard in outcome.uncoordinated_shards),
             event_times=outcomes[-1].event_times,
@@ -261,3 +369,10 @@ class Committer:
                 self.view.channels, outcomes, last.epoch, since=self.view.last_epoch
             ),
         )
+
+    def _staged_through(self) -> dict[str, int]:
+        """How far the rows for sinks are settled, where a commit does not settle those of its own epochs."""
+        if self._guarantee is not Guarantee.AT_MOST_ONCE:
+            return {}
+        # Its commits come before the rows.
+        return {uid: self.view.settled.through.get(uid, 0) for uid in self._publishing.through}

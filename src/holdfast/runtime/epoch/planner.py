@@ -8,11 +8,12 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.plans import PlanTaken, place_of
+from holdfast.checkpoint.chain.plans import PlanTaken, may_follow, place_of, same_range
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord, TableCopy
 from holdfast.connectors.contract import (
     EndingReader,
+    FollowingReader,
     PartitionedReader,
     PartitionedSource,
     Slice,
@@ -21,8 +22,9 @@ from holdfast.connectors.contract import (
     Waiting,
     WaitingReader,
 )
-from holdfast.errors import FencedOut, RestoreError
-from holdfast.ids import EpochId
+from holdfast.errors import CorruptionError, DefinitionError, FencedOut, RestoreError
+from holdfast.ids import EpochId, PlanAttempt
+from holdfast.runtime.epoch.epoch_frames import slice_of
 from holdfast.runtime.epoch.lookups import Tables
 from holdfast.runtime.epoch.plan_clock import PlanClock
 from holdfast.runtime.epoch.recorded_plans import PlanShape, Recorded
@@ -30,6 +32,9 @@ from holdfast.runtime.epoch.watermarks import Watermarks, is_due, to_close
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.state.contract import NextDue
+
+LOOK_SECONDS = 0.2
+"""How often a member of a set of replicas that has no input looks whether another has planned some."""
 
 
 class Planner:
@@ -53,6 +58,8 @@ class Planner:
         sources = context.program.graph.sources
         self._partitioned = {node.uid for node in sources if isinstance(node.source, PartitionedSource)}
         self._ends: _Ends | None = None
+        self._looked = (-1, 0.0, 0)
+        """Of a set of replicas: after which epoch a plan was looked for last, when, and which was found."""
         self.epoch = view.last_epoch
         self.positions: dict[str, Json] = {node.uid: view.positions.get(node.uid) for node in sources}
         notes = {node.uid: list(view.notes.get(node.uid, ())) for node in sources}
@@ -103,15 +110,21 @@ class Planner:
             if recorded is not None and recorded.obstacle is None:
                 plan = recorded.plan
                 break
+            newest = self._newest_attempt()
+            fellow = self._fellow_plan(recorded, newest)
+            if fellow is not None:
+                plan = fellow
+                break
             drafted = draft() if recorded is None else self._drafted_again(recorded.plan, parent)
             if drafted is None:
                 return None
-            written = self._plans.write(replace(drafted, combined=combined))
-            plan = written.plan
-            if not isinstance(written, PlanTaken):
+            if self._context.replica is not None:
+                # What another member has planned since that look is met when this is written, and followed.
+                drafted = replace(drafted, attempt=newest + 1)
+            written = self._written(replace(drafted, combined=combined), recorded)
+            if written is not None:
+                plan = written
                 break
-            if plan.term > self._context.term:
-                raise FencedOut(self._context.term, plan.term, f"plan {plan.epoch}/{plan.attempt} is its")
             if recorded is not None:
                 self._recorded.appendleft(recorded)
         if self._ends is not None:
@@ -125,6 +138,86 @@ class Planner:
         self.tables.planned(plan)
         self.positions.update({uid: part.end for uid, part in plan.slices.items()})
         return plan
+
+    def _written(self, drafted: PlanRecord, recorded: Recorded | None) -> PlanRecord | None:
+        """The plan that counts where a draft was to be written. None: another has the attempt, and it is not
+        followed."""
+        try:
+            written = self._plans.write(drafted)
+        except CorruptionError:
+            # It was damaged while we drafted: it is found again, and told, by the next look.
+            if self._context.replica is None:
+                raise
+            return None
+        plan = written.plan
+        if not isinstance(written, PlanTaken) or self._is_followed(plan, recorded):
+            return plan
+        if plan.term > self._context.term and plan.run != self._context.run:
+            raise FencedOut(self._context.term, plan.term, f"plan {plan.epoch}/{plan.attempt} is its")
+        return None
+
+    def _newest_attempt(self) -> int:
+        """Of a set of replicas: the newest plan of the next epoch; 0: there is none, or none was a moment
+        ago."""
+        if self._context.replica is None:
+            return 0
+        now, (looked_for, looked, known) = self._context.clock.monotonic(), self._looked
+        if looked_for == self.epoch and now - looked < LOOK_SECONDS and not known:
+            # While no input is there: a plan that comes meanwhile is met when this member writes its own.
+            return 0
+        newest = self._plans.next_attempt(EpochId(self.epoch + 1)) - 1
+        self._looked = self.epoch, now, newest
+        return newest
+
+    def _fellow_plan(self, recorded: Recorded | None, newest: int) -> PlanRecord | None:
+        """The plan of the next epoch that another member of our set of replicas has written. None: there is
+        none that can be followed, or it is the one that has to be planned again."""
+        if not newest or (recorded is not None and newest <= recorded.plan.attempt):
+            return None
+        try:
+            plan = self._plans.read(EpochId(self.epoch + 1), PlanAttempt(newest))
+        except CorruptionError as damage:
+            # No member can follow it: the next attempt is for all.
+            self._context.monitor.say(f"DAMAGE: {damage}")
+            return None
+        return plan if self._is_followed(plan, recorded) else None
+
+    def _is_followed(self, plan: PlanRecord, recorded: Recorded | None) -> bool:
+        """Whether a plan is one of another member that can be followed; then reads on after its slices,
+        whatever was drafted here. One that does not follow what was read here is of a member that has come
+        to other results: if it is this one, its commit will tell. `recorded`: what is to be planned again."""
+        obstacle = may_follow(
+            plan, start_positions=self.positions, fingerprint=self._shape.fingerprint,
+            parallelism=self._shape.parallelism,
+        )  # fmt: skip
+        if self._context.replica is None or plan.run != self._context.run or obstacle is not None:
+            return False
+        if self._strays(plan):
+            return False
+        if recorded is not None:
+            # The readers were given its slices when this began.
+            return same_range(plan, recorded.plan)
+        for uid, part in plan.slices.items():
+            reader = self.readers[uid]
+            if isinstance(reader, FollowingReader):
+                reader.follow(slice_of(part))
+            elif part.notes or part.replaces_notes:
+                raise DefinitionError(
+                    f"source {uid!r} remembers what it has read, and its reader cannot follow what another "
+                    "member of a set of replicas has planned; give it `follow`, or read it in a part of its "
+                    "own that has another protection"
+                )
+        return True
+
+    def _strays(self, plan: PlanRecord) -> bool:
+        """Whether a plan follows from rows, event time or a clock that are not those here: its member may
+        have run the epoch before by a plan that does not count."""
+        return (
+            plan.after not in ("", place_of(self.positions))
+            or plan.clock_ms < self._planned_ms
+            or plan.closed_through != self._closed_through
+            or not self.watermarks.lead_to(plan)
+        )
 
     def end_here(self, fixed: dict[str, Json]) -> None:
         """Plan what is there now, and nothing that comes later. `fixed`: ends that were fixed before, by

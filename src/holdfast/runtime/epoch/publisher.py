@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import partial
 
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.connectors.contract import Mark, Publisher, RememberingPublisher, StagedPart
-from holdfast.errors import DefinitionError, HoldfastError, RestoreError, SinkFailed, first_line
+from holdfast.errors import (
+    CorruptionError,
+    DefinitionError,
+    HoldfastError,
+    RestoreError,
+    SinkFailed,
+    first_line,
+)
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.steps import Step, reached
 from holdfast.tasks.task_output import load_extent
@@ -42,6 +49,8 @@ class Publishing:
         """
         program, checkpoint = context.program, context.checkpoint
         self._storage_url, self._say = checkpoint.storage.url, context.monitor.say
+        self._shared = context.replica is not None
+        """Whether other processes show the same epochs in the same sinks at the same time."""
         self._streams = program.sinks
         self._publishers: dict[str, Publisher] = {}
         self._dedupes = {node.uid: node.sink.exactly_once for node in program.graph.sinks}
@@ -129,8 +138,16 @@ class Publishing:
     def _waiting(self, staged: Iterable[StagedFile], uid: str, after: int) -> list[StagedFile]:
         return [file for file in staged if file.rows and file.epoch > after and uid in self._recipients(file)]
 
-    def publish(self, first: int, last: int, staged: Iterable[StagedFile], to: Recipients) -> None:
-        """Make epochs `first` to `last` visible. What a sink has shown already it is not given again."""
+    def publish(
+        self,
+        first: int,
+        last: int,
+        staged: Iterable[StagedFile],
+        to: Recipients,
+        beyond: Mapping[str, int] | None = None,
+    ) -> None:
+        """Make epochs `first` to `last` visible, and more where `beyond` names a later epoch for a sink. What
+        a sink has shown already it is not given again."""
         reached(Step.BEFORE_PUBLISH)
         by_sink: dict[tuple[str, int], list[StagedFile]] = {}
         for file in staged:
@@ -140,16 +157,40 @@ class Publishing:
             if to is not Recipients.ALL and self._dedupes[uid] is not (to is Recipients.DEDUPING):
                 continue
             assert first <= self.through[uid] + 1, f"epoch {first} of {uid} would come before those it lacks"
-            for epoch in range(max(first, self.through[uid] + 1), last + 1):
+            until = max(last, (beyond or {}).get(uid, 0))
+            for epoch in range(max(first, self.through[uid] + 1), until + 1):
                 files = sorted(by_sink.get((uid, epoch), ()), key=lambda file: file.part)
                 parts = [StagedPart(file.part, file.rows, self._loader(file), file.input) for file in files]
                 with _named(uid, epoch, self._storage_url):
-                    publisher.publish(epoch, parts)
+                    self._show(publisher, epoch, parts)
                 with self._lock:
-                    self.through = {**self.through, uid: epoch}
+                    # Of a set of replicas another member may be further by now.
+                    self.through = {**self.through, uid: max(epoch, self.through[uid])}
                     if any(file.rows for file in files):
-                        self.rows_through = {**self.rows_through, uid: epoch}
+                        self.rows_through = {
+                            **self.rows_through,
+                            uid: max(epoch, self.rows_through.get(uid, 0)),
+                        }
                 reached(Step.SINK_PUBLISHED)
+
+    def _show(self, publisher: Publisher, epoch: int, parts: list[StagedPart]) -> None:
+        """Show an epoch. What fails because another member of the set has shown it by then, and perhaps later
+        ones, has not failed: by the word of the sink itself."""
+        try:
+            publisher.publish(epoch, parts)
+        except (AssertionError, CorruptionError, DefinitionError, RestoreError):
+            raise
+        except Exception:
+            if not self._shared or publisher.published_through() < epoch:
+                raise
+
+    def learn(self, through: Mapping[str, int], rows_through: Mapping[str, int]) -> None:
+        """Another process has shown these epochs, in the same sinks."""
+        with self._lock:
+            self.through = {uid: max(epoch, through.get(uid, 0)) for uid, epoch in self.through.items()}
+            self.rows_through = {
+                uid: max(epoch, rows_through.get(uid, 0)) for uid, epoch in self.rows_through.items()
+            }
 
     def close(self) -> None:
         """Close every sink; raises the last failure after all were tried."""

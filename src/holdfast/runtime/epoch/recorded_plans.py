@@ -150,7 +150,8 @@ class _Replayed:
         self._shown, self._say = shown, say
         self._committed = committed_attempts(chain, view)
         marks = (mark.epoch for mark in shown.values())
-        self.through = max([*self._committed, *view.published_through.values(), *marks], default=0)
+        settled = view.settled.through.values()
+        self.through = max([*self._committed, *view.published_through.values(), *settled, *marks], default=0)
 
     def plan(self, epoch: int) -> PlanRecord | None:
         """The plan by which the epoch was committed. None: it is not there. RestoreError: which of several it
@@ -162,7 +163,7 @@ class _Replayed:
                 other = names.plan(epoch, newest.attempt)
                 raise self.refusal(epoch, f"{other} gives up a part of another plan: remove it")
             # A user decided since then to give up a part of it.
-            self._say(f"GIVEN UP: a part of epoch {epoch}; sinks that show it keep it, state lacks it")
+            self._say(f"GIVEN UP: a part of epoch {epoch}; sinks show it as it was committed, state lacks it")
             return newest
         for uid, mark in self._shown.items():
             if plan is not None and mark.epoch == epoch and mark.input not in ("", input_of(plan)):

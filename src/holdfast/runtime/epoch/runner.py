@@ -16,13 +16,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast import errors
+from holdfast.checkpoint.chain.settled import Settled
 from holdfast.checkpoint.chain.shard_lines import Lines
-from holdfast.checkpoint.store.records import (
-    PlannedWatermark,
-    PlanRecord,
-    SentFile,
-    StagedFile,
-)
+from holdfast.checkpoint.store.records import PlannedWatermark, PlanRecord, SentFile, StagedFile
 from holdfast.connectors.contract import (
     MALFORMED,
     SourceReader,
@@ -37,6 +33,7 @@ from holdfast.graph.job_graph import (
     ConnectNode,
     OperatorNode,
     OutputNode,
+    StreamNode,
     UnkeyedNode,
 )
 from holdfast.runtime.epoch.combining import combined
@@ -51,6 +48,7 @@ from holdfast.runtime.placement import Placement, shard_expression
 from holdfast.runtime.spark_failures import explained
 from holdfast.runtime.spark_session import describe_jobs
 from holdfast.state.encoding.keys import GROUP_COLUMN
+from holdfast.state.encoding.routing import quoted
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
 from holdfast.tasks.keyed import run_operator, run_operator_grouped, run_stage
@@ -100,8 +98,14 @@ class EpochRunner:
     saves_state: bool
     run_name: str
     term: int = 0
+    replicated: bool = False
+    """Others run the same epochs: all are to come to the same bytes."""
     sent_through: Mapping[str, int] = field(default_factory=dict)
     """Channel uid -> the newest epoch that was in it when this run began: it stays as it is."""
+    settled: Settled = field(default_factory=Settled)
+    """Up to where the rows for sinks were settled when this run began: they stay as they are."""
+    shown_through: Mapping[str, int] = field(default_factory=dict)
+    """Sink uid -> the newest epoch that it showed when this run began."""
     _proved_empty: set[str] = field(default_factory=set, init=False)
     """Streams whose input Spark once proved empty: its tasks are kept from then on."""
     _untold: Untold = field(default_factory=Untold, init=False)
@@ -173,7 +177,8 @@ class EpochRunner:
             return []
         if not isinstance(node, OperatorNode):
             body = partial(run_stage, StageTask(self._work(plan), stage.stream))
-            return chosen_results(lambda: frames.computed(node).mapInArrow(body, RESULT_SCHEMA), what)
+            rows = partial(self._in_place, node, frames, plan.parallelism)
+            return chosen_results(lambda: rows().mapInArrow(body, RESULT_SCHEMA), what)
         shards = plan.parallelism
         if isinstance(node, BroadcastNode):
             if frames.surely_empty(node.parent):
@@ -191,6 +196,19 @@ class EpochRunner:
                 keyed = replace(keyed, partials=None)
             job = partial(self._operator_job, node, keyed, shards)
         return self._one_per_shard(stage, job, lambda: frames.input(node), shards, what)
+
+    def _in_place(self, node: StreamNode, frames: EpochFrames, shards: int) -> DataFrame:
+        """The rows of a stream; of a replicated part each in the same place for all that run the epoch,
+        whatever cores they have."""
+        from pyspark.sql.functions import expr
+
+        frame = frames.computed(node)
+        if not self.replicated:
+            return frame
+        columns = ", ".join(map(quoted, frame.columns))
+        # Spark hashes no maps.
+        hashed = f"to_json(struct({columns}))" if "map<" in frame.schema.simpleString() else columns
+        return frame.repartitionById(shards, expr(f"cast(pmod(xxhash64({hashed}), {shards}) as int)"))
 
     def _combined(
         self, stage: Stage, node: OperatorNode, task: KeyedTask, frames: EpochFrames, what: str
@@ -230,7 +248,9 @@ class EpochRunner:
         return results
 
     def _work(self, plan: PlanRecord) -> EpochWork:
-        return EpochWork(self.workspace, plan.epoch, plan.attempt, self.run_name, plan.clock_ms)
+        return EpochWork(
+            self.workspace, plan.epoch, plan.attempt, self.run_name, plan.clock_ms, self.replicated
+        )
 
     def _unkeyed_task(self, stage: Stage, node: UnkeyedNode, start: EpochStart) -> UnkeyedTask:
         return UnkeyedTask(
@@ -308,7 +328,8 @@ class EpochRunner:
         for output in result.outputs:
             stream = stage.outputs[output.name] if isinstance(stage.node, OperatorNode) else stage.stream
             frames.add(stream, output.payload)
-            sinks, channels = self.program.sinks_of(stream), self._channels_of(stream, outcome.plan.epoch)
+            sinks = self._sinks_of(stream, outcome.plan.epoch)
+            channels = self._channels_of(stream, outcome.plan.epoch)
             if not (sinks or channels):
                 continue
             extent, epoch = bundle.place(output.payload), outcome.plan.epoch
@@ -328,6 +349,15 @@ class EpochRunner:
                 SentFile(channel=uid, epoch=epoch, part=part, extent=extent, rows=output.rows)
                 for uid in channels
             ]
+
+    def _sinks_of(self, stream: str, epoch: int) -> tuple[str, ...]:
+        """The sinks that the rows of an epoch are staged for: not those that show it, nor those for which a
+        commit has named its rows before a rewind."""
+        return tuple(
+            uid
+            for uid in self.program.sinks_of(stream)
+            if epoch > self.shown_through.get(uid, 0) and not self.settled.covers(uid, epoch)
+        )
 
     def _channels_of(self, stream: str, epoch: int) -> list[str]:
         """The channels that the rows of an epoch go into: not again, where a rewind computes them again."""

@@ -95,12 +95,14 @@ class Snapshotter:
         self._tried: dict[tuple[str, int], Version] = {}
         """Shards asked for a snapshot, the last one last, and where their line stood."""
 
-    def step(self, lines: Lines, epoch: int, on_failure: Callable[[str], None]) -> list[SnapshotFile]:
+    def step(
+        self, lines: Lines, epoch: int, on_failure: Callable[[str], None], begin: bool = True
+    ) -> list[SnapshotFile]:
         """Called after each epoch: gives the snapshots that were finished since, and starts the next ones
-        that are due.
+        that are due, unless `begin` is off.
         """
         finished = self._finished(on_failure)
-        if self._running is None:
+        if self._running is None and begin:
             wanted = self._wanted(lines, finished)
             if wanted:
                 uid = wanted[0][0]

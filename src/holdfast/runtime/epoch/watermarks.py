@@ -93,6 +93,10 @@ class Watermarks:
         """Source uid -> partition -> how far it is, for a commit record."""
         return {uid: dict(known) for uid, known in self._times.items() if known}
 
+    def lead_to(self, plan: PlanRecord) -> bool:
+        """Whether a plan that another made judges its rows by the event time that is known here."""
+        return all(mark.before_us == self._reached.get(uid) for uid, mark in plan.watermarks.items())
+
     def planned(self, plan: PlanRecord) -> None:
         """This plan is followed."""
         for uid, mark in plan.watermarks.items():

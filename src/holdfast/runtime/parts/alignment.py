@@ -7,6 +7,7 @@
 Nothing is kept in memory meanwhile: rows behind a barrier stay in their channel. Where rows may be repeated
 (at-least-once) a part reads on while it waits for the slowest of its inputs: what it has read behind a
 barrier is read again by a job that begins there.
+Always true: a barrier whose process has died holds no part for longer than it was to take.
 """
 
 from __future__ import annotations
@@ -14,11 +15,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from holdfast.checkpoint.chain.barriers import Standing, complete_barriers, newest_barrier
+from holdfast.checkpoint.chain.barriers import (
+    BarrierRecord,
+    Standing,
+    begun_barrier,
+    complete_barriers,
+    end_barrier,
+    newest_barrier,
+)
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.clock import Clock
 from holdfast.connectors.contract import Json, SourceReader
-from holdfast.errors import ObjectMissing, StorageError
+from holdfast.errors import CorruptionError, ObjectMissing, StorageError
 from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.storage.contract import Storage
 
@@ -51,6 +59,9 @@ class Alignment:
         self._sent_through = max((channel.through for channel in view.channels.values()), default=0)
         self._standing = Standing(0, False)
         self._looked: float | None = None
+        self._begun: BarrierRecord | None = None
+        """The newest barrier that was seen under way, which was since `_seen`."""
+        self._seen = 0.0
         for reader in self._inputs.values():
             reader.holds_at = self._holds_at
 
@@ -83,6 +94,10 @@ class Alignment:
         """A commit that carries it is under way."""
         self._carried = barrier
 
+    def ends_with(self, barrier: int) -> bool:
+        """Whether the run is to end with the commit that carries a barrier, which was met."""
+        return self._begun is not None and self._begun.number == barrier and self._begun.ends
+
     def _holds_at(self, barrier: int) -> bool:
         """What is not known to have ended holds: a channel may show a barrier that was not seen to begin."""
         if not self._waits or barrier <= self._carried or self._root is None:
@@ -99,9 +114,27 @@ class Alignment:
         if self._looked is None or now - self._looked >= LOOK_SECONDS:
             # What cannot be read now is read later: the barrier waits, or is aborted.
             with suppress(StorageError, ObjectMissing):
-                standing = newest_barrier(root)
+                standing = self._given_up_if_left(root, newest_barrier(root), now)
                 if self._keeps and (self._kept is None or standing != self._standing):
                     complete = complete_barriers(root, self._keeps)
                     commits = (record.commits.get(self._part) for record in complete)
                     self._kept = frozenset(commit for commit in commits if commit is not None)
                 self._standing, self._looked = standing, now
+
+    def _given_up_if_left(self, root: Storage, standing: Standing, now: float) -> Standing:
+        """The newest barrier, after it was aborted if it should have ended: it would hold this part for good.
+        Counted since this part first saw it, because the clocks of machines differ."""
+        if not standing.under_way:
+            return standing
+        number, why = standing.number, ""
+        try:
+            if self._begun is None or self._begun.number != number:
+                self._begun, self._seen = begun_barrier(root, number), now
+            if now - self._seen >= self._begun.lasts_seconds:
+                why = f"it was left behind by {self._begun.by}"
+        except CorruptionError as damage:
+            why = f"its beginning cannot be read: {damage}"
+        if not why:
+            return standing
+        end_barrier(root, number, "aborted", self._clock.now_ms(), reason=why)
+        return Standing(number, under_way=False)

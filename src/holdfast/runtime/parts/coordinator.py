@@ -45,6 +45,9 @@ class Coordinator:
         self._root, self._parts, self._channels, self._by = root, parts, channels, by
         self._interval, self._clock = interval, clock
         self._began = self._looked = clock.monotonic()
+        self._newest = 0
+        """The newest barrier that was seen. Members of a set of replicas all coordinate: what one of them has
+        begun the others need not begin."""
         self._passage: Passage | None = None
 
     def step(self) -> None:
@@ -55,11 +58,13 @@ class Coordinator:
         self._looked = now
         with suppress(StorageError, RetryableError, ObjectMissing):
             standing = newest_barrier(self._root)
+            if standing.number > self._newest:
+                self._newest, self._began = standing.number, now
             if standing.under_way:
                 self._mind(standing.number)
             elif now - self._began >= self._interval:
                 lasts_ms = round(LASTS_SECONDS * 1_000)
-                begin_barrier(self._root, self._by, self._clock.now_ms(), lasts_ms)
+                self._newest = begin_barrier(self._root, self._by, self._clock.now_ms(), lasts_ms)
                 self._began = now
 
     def _mind(self, number: int) -> None:

@@ -52,6 +52,14 @@ class Edges:
             self._alignment.carry(barrier)
         return barrier
 
+    def missed(self, barrier: int) -> None:
+        """The commit that was to carry a barrier does not: another member of the set wrote it."""
+        self._alignment.carry(barrier - 1)
+
+    def run_ends_with(self, barrier: int) -> bool:
+        """Whether the commit that carries a barrier is to be the last of the run."""
+        return self._alignment.ends_with(barrier)
+
     def room(self, channels: Channels) -> float:
         """How much of an epoch the channels have room for: less when they are more than half full."""
         if not self._outlets.nodes:

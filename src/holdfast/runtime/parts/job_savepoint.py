@@ -4,14 +4,15 @@
     -> copy each part's commit below `parts/` -> the layout, last: without it there is no savepoint
 
 At a barrier what is in the channels is read: nothing of them is copied. Any process that can read and write
-the storage may do it, whoever leads the parts.
+the storage may do it, whoever leads the parts. To stop with a savepoint is to begin a barrier at which every
+part ends its run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from holdfast.checkpoint.chain.barriers import begin_barrier, end_barrier
@@ -52,10 +53,17 @@ class JobSavepoint:
 
 
 def take_job_savepoint(
-    root: str, url: str, clock: Clock, by: str, align_seconds: float = ALIGN_SECONDS
+    root: str,
+    url: str,
+    clock: Clock,
+    by: str,
+    align_seconds: float = ALIGN_SECONDS,
+    stop_rest: Callable[[], None] | None = None,
 ) -> JobSavepoint:
     """Take a savepoint of the job in parts whose checkpoint is at `root`, while it goes on.
 
+    `stop_rest`: the run of every part ends at the barrier; this is called after it, whether or not there is a
+    savepoint then, to stop the parts that the barrier has not ended.
     RetryableError: the barrier did not come through all parts in time; nothing is left of it.
     """
     refuse_target(url)
@@ -63,7 +71,7 @@ def take_job_savepoint(
     if layout is None:
         raise RestoreError(f"there is no checkpoint of a job in parts in {root}; check the place")
     parts = {name: open_storage(place_of_part(root, name)) for name in layout.parts}
-    taken = _barrier(open_storage(root), parts, layout.channels, clock, by, align_seconds)
+    taken = _barrier(open_storage(root), parts, layout.channels, clock, by, align_seconds, stop_rest)
     with taken as (number, commits):
         _copy(parts, commits, layout, url, clock, by)
     return JobSavepoint(url=url, job=layout.job, barrier=number, commits=dict(commits))
@@ -77,9 +85,11 @@ def _barrier(
     clock: Clock,
     by: str,
     align_seconds: float,
+    stop_rest: Callable[[], None] | None = None,
 ) -> Iterator[tuple[int, dict[str, int]]]:
     """Within it, the commits that carry a barrier stay; gives its number and these."""
-    number = begin_barrier(root, by, clock.now_ms(), round(align_seconds * 2_000))
+    lasts_ms = round(align_seconds * 2_000)
+    number = begin_barrier(root, by, clock.now_ms(), lasts_ms, ends=stop_rest is not None)
 
     def keep(part: Storage, commit: int) -> None:
         now_ms = clock.now_ms()
@@ -100,6 +110,8 @@ def _barrier(
         for storage in parts.values():
             with contextlib.suppress(HoldfastError):
                 unpin(storage, [_pin_name(number)])
+        if stop_rest is not None:
+            stop_rest()
 
 
 def _pin_name(number: int) -> str:

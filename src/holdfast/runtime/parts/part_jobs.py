@@ -5,6 +5,7 @@ Always true: every part has its checkpoint below `parts/` of the job's, and what
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from holdfast.errors import DefinitionError, RestoreError
 from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.job_graph import ChannelNode, Graph
 from holdfast.graph.parts import PartGraph, homes_of, split
+from holdfast.graph.protection import ActiveReplicas
 from holdfast.graph.validate import check, check_sources
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import NOTHING, Prepared
@@ -32,14 +34,28 @@ if TYPE_CHECKING:
 
 class PartJob:
     """A part of a job, as whatever runs jobs takes it. `name`: of job and part; `part`: of the part alone;
-    `before`: the names of those that it reads from."""
+    `before`: the names of those that it reads from; `other_parts`: of all others of its job."""
 
-    def __init__(self, part: PartGraph, root: str) -> None:
+    def __init__(self, part: PartGraph, root: str, names: Sequence[str], seat: int = 1) -> None:
+        """`names`: of all parts of the job. `seat`: of a part that several run together, which of them."""
+        self.seat, self._names = seat, names
         self.name, self.part = part.graph.name, part.name
-        self.before = tuple(part.graph.name.removesuffix(part.name) + name for name in part.before)
+        job = part.graph.name.removesuffix(part.name)
+        self.before = tuple(job + name for name in part.before)
+        self.other_parts = tuple(job + name for name in names if name != part.name)
         self.checkpoint, self._root = place_of_part(root, part.name), root
         self.protection = part.protection
-        self._graph = part.graph
+        self._part, self._graph = part, part.graph
+
+    @property
+    def seats(self) -> range:
+        """Those of all that run it together."""
+        members = self.protection.members if isinstance(self.protection, ActiveReplicas) else 1
+        return range(1, members + 1)
+
+    def in_seat(self, seat: int) -> PartJob:
+        """The same part, as one of those that run it together."""
+        return PartJob(self._part, self._root, self._names, seat)
 
     def graph(self) -> Graph:
         return self._graph
@@ -55,7 +71,10 @@ class PartJob:
         prepared: Prepared = NOTHING,
     ) -> JobHandle:
         """Run the part in a thread. Assumes a job that was checked."""
-        settings = replace(check_settings(checkpoint, options), root=self._root)
+        replicas = self.protection if isinstance(self.protection, ActiveReplicas) else None
+        settings = replace(
+            check_settings(checkpoint, options), root=self._root, replicas=replicas, seat=self.seat
+        )
         if settings.from_savepoint is not None:
             own = place_of_part(settings.from_savepoint, self.part)
             settings = replace(settings, from_savepoint=own)
@@ -70,7 +89,7 @@ def part_jobs(graph: Graph, checkpoint: str) -> list[PartJob]:
         return PartChannel(channel.uid, before, place_of_part(checkpoint, before))
 
     parts = split(graph, inlet, partial(place_of_part, checkpoint))
-    return [PartJob(part, checkpoint) for part in parts]
+    return [PartJob(part, checkpoint, [each.name for each in parts]) for part in parts]
 
 
 def checked_parts(graph: Graph, checkpoint: str, options: RunOptions) -> list[PartJob]:

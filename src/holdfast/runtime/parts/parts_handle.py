@@ -15,6 +15,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError
 from holdfast.graph.job_graph import Graph
 from holdfast.graph.parts import parts_before
+from holdfast.graph.protection import ActiveReplicas
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import Prepared
 from holdfast.runtime.job_handle import JobHandle
@@ -43,6 +44,9 @@ def start_parts(
 ) -> PartsHandle:
     """Run all parts of a job in this process. Mistakes are raised here."""
     jobs = checked_parts(graph, checkpoint, options)
+    for job in jobs:
+        if isinstance(job.protection, ActiveReplicas):
+            _alone(job.part, job.protection, on_message)
     enter_checkpoint(graph, check_settings(checkpoint, options))
     prepared = Prepared(spark=spark or open_session(graph.name))
     handles: dict[str, JobHandle] = {}
@@ -59,6 +63,19 @@ def start_parts(
             handle.stop()
         raise
     return PartsHandle(graph, handles, checkpoint)
+
+
+def _alone(part: str, replicas: ActiveReplicas, say: Message) -> None:
+    """Say that a part which several should run together is run by this process alone."""
+    if replicas.vote:
+        raise DefinitionError(
+            f"part {part!r} needs the votes of most of {replicas.members} members, and one process is one "
+            "member; run the job on nodes (holdfast node), or leave out vote"
+        )
+    say(
+        f"{part}: ONE OF {replicas.members} REPLICAS: this process runs all parts alone; run the job on "
+        "nodes (holdfast node) for the others"
+    )
 
 
 def _any_runs(handles: list[JobHandle]) -> bool:
@@ -118,8 +135,11 @@ class PartsHandle:
         elif drain:
             self._draining.set()
         else:
-            for handle in self.parts.values():
-                handle.stop()
+            self._stop_all()
+
+    def _stop_all(self) -> None:
+        for handle in self.parts.values():
+            handle.stop()
 
     def savepoint(self, url: str | Path, format: str = "native") -> JobSavepoint:
         """Take a savepoint of the whole job, while it goes on: of all parts, at one barrier."""
@@ -131,14 +151,11 @@ class PartsHandle:
 
     def _leave(self, url: str) -> None:
         """Stop with a savepoint: all parts end with the commits that carry its barrier."""
-        for handle in self.parts.values():
-            handle.end_at_barrier()
         try:
-            self.savepoint(url)
+            take_job_savepoint(self._root, url, SystemClock(), self._name, stop_rest=self._stop_all)
         except BaseException as failure:
             self._failure = failure
-        for handle in self.parts.values():
-            handle.stop()
+            self._stop_all()
 
     def rescale(self, parallelism: int) -> None:
         """Go on with this many shards in every part; returns at once."""
@@ -176,6 +193,5 @@ class PartsHandle:
                 if self._draining.is_set() and handle.running and over:
                     handle.stop(drain=True)
                 if handle.status().phase == "failed" and not handle.running:
-                    for other in self.parts.values():
-                        other.stop()
+                    self._stop_all()
             threading.Event().wait(LOOK_SECONDS)

@@ -17,15 +17,8 @@ from msgspec.structs import replace
 from holdfast.checkpoint.chain.checkpoint import written_by
 from holdfast.checkpoint.savepoints.copy import copy_all, repacked
 from holdfast.checkpoint.savepoints.take import seal_savepoint, unfinished_savepoint
-from holdfast.checkpoint.store.records import (
-    DeltaFile,
-    Json,
-    Manifest,
-    OperatorSchema,
-    Parent,
-    SavepointRecord,
-    UnfinishedRecord,
-)
+from holdfast.checkpoint.store.records import DeltaFile, Json, Manifest, OperatorSchema, Parent
+from holdfast.checkpoint.store.savepoint_records import SavepointRecord, UnfinishedRecord
 from holdfast.clock import SystemClock
 from holdfast.storage.contract import Storage
 

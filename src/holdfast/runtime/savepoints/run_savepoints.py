@@ -24,7 +24,7 @@ from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, from_manifest
 from holdfast.checkpoint.savepoints.start_from import finish_claim, open_seeded, seed_checkpoint
 from holdfast.checkpoint.savepoints.stored_savepoint import read_savepoint
 from holdfast.checkpoint.savepoints.take import take_savepoint
-from holdfast.checkpoint.store.records import SavepointRecord
+from holdfast.checkpoint.store.savepoint_records import SavepointRecord
 from holdfast.clock import Clock
 from holdfast.errors import DefinitionError, HoldfastError, RestoreError, RetryableError
 from holdfast.runtime.progress import Monitor

@@ -21,7 +21,8 @@ from holdfast.checkpoint.savepoints.stored_savepoint import (
     read_savepoint,
     verify_savepoint,
 )
-from holdfast.checkpoint.store.records import Json, SavepointRecord
+from holdfast.checkpoint.store.records import Json
+from holdfast.checkpoint.store.savepoint_records import SavepointRecord
 from holdfast.checkpoint.store.schemas import record_of
 from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from holdfast import errors
-from holdfast.checkpoint.store.records import DeltaFile, SavepointRecord
+from holdfast.checkpoint.store.records import DeltaFile
+from holdfast.checkpoint.store.savepoint_records import SavepointRecord
 from holdfast.errors import DefinitionError
 from holdfast.ids import shard_ranges
 from holdfast.inspect.stored_state import StoredState, pieces

@@ -11,7 +11,7 @@ from holdfast.checkpoint.chain.checkpoint import (
     read_job,
 )
 from holdfast.checkpoint.store import envelope, names
-from holdfast.checkpoint.store.records import ClusterRecord
+from holdfast.checkpoint.store.log_records import ClusterRecord
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.storage.contract import Put
 from holdfast.testing.clocks import ManualClock

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.checkpoint.chain.shard_lines import Line, line_of
@@ -44,14 +45,14 @@ LATER = SnapshotFile(
 )
 
 
-def scaled_out_and_back(checksum: str = "sum") -> CheckpointView:
+def scaled_out_and_back(delta: DeltaFile = DELTA, later: SnapshotFile = LATER) -> CheckpointView:
     """One shard until epoch 10; then two, of which only the first had rows, and a snapshot; now one again."""
     return CheckpointView(
         number=30,
-        checksum=checksum,
+        checksum="sum",
         last_epoch=30,
-        deltas={"op": {(0, 4): (DELTA,)}},  # type: ignore[dict-item]
-        snapshots={"op": (LATER,)},
+        deltas={"op": {(0, 4): (delta,)}},  # type: ignore[dict-item]
+        snapshots={"op": (later,)},
     )
 
 
@@ -62,9 +63,28 @@ def test_state_that_a_newer_snapshot_is_part_of_does_not_have_the_version_of_an_
     assert line.version.epoch == 30
 
 
-def test_another_commit_of_the_same_number_gives_another_version() -> None:
-    one, other = (line_of(scaled_out_and_back(checksum), "op", ALL) for checksum in ("one", "other"))
-    assert one.version != other.version
+def test_another_history_of_the_same_number_gives_another_version() -> None:
+    """As after the checkpoint was restored from a copy."""
+    extent = msgspec.structs.replace(DELTA.extent, checksum="other bytes")
+    histories = [
+        scaled_out_and_back(),
+        scaled_out_and_back(msgspec.structs.replace(DELTA, version=replace_result(OWN))),
+        scaled_out_and_back(msgspec.structs.replace(DELTA, extent=extent)),
+        scaled_out_and_back(later=msgspec.structs.replace(LATER, version=replace_result(LATER.version))),
+        scaled_out_and_back(later=msgspec.structs.replace(LATER, chunks=("other bytes",))),
+    ]
+    assert len({line_of(view, "op", ALL).version for view in histories}) == len(histories)
+
+
+def replace_result(version: Version) -> Version:
+    return msgspec.structs.replace(version, result="another")
+
+
+def test_a_commit_without_an_epoch_leaves_the_version_as_it_is() -> None:
+    """Replicas that began before and after it come to the same results."""
+    view = scaled_out_and_back()
+    later = replace(view, number=31, checksum="news")
+    assert line_of(later, "op", ALL) == line_of(view, "op", ALL)
 
 
 def test_a_line_that_was_not_rescaled_keeps_its_own_version() -> None:

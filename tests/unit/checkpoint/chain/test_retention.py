@@ -228,3 +228,16 @@ def test_a_superseded_leader_retires_nothing_that_is_needed() -> None:
     retiring.after_commit(replace(stale, given_up_below=stale.number))
     for number in range(view.retained_from, view.number + 1):
         assert Chain(storage).view_at(number).objects() <= storage.objects.keys()
+
+
+def test_a_snapshot_that_a_commit_after_the_head_has_named_is_kept() -> None:
+    """Members of a set of replicas take snapshots that they name late, and sweep while others commit."""
+    storage, chain, _ = setup()
+    slow = grow(chain, EMPTY, 8)
+    late = snapshot(2)
+    commit(Chain(storage, retain=3, manifest_every=4), slow, draft(slow, snapshots=(late,)))
+    unnamed = snapshot(3)
+    storage.put(unnamed.object, b"x")
+    Retention(Chain(storage, retain=3, manifest_every=4), led_by_other=True).after_commit(slow)
+    assert {late.object, unnamed.object} <= storage.objects.keys()
+    assert names.commit(1) not in storage.objects, "the sweep took place"

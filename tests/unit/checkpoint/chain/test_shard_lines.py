@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoint.chain.shard_lines import Line, line_of, rebased
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, fold
-from holdfast.checkpoint.store.records import CommitRecord, DeltaFile, Extent, Parent, SnapshotFile
+from holdfast.checkpoint.store.records import (
+    CommitRecord,
+    DeltaFile,
+    Extent,
+    Parent,
+    SnapshotFile,
+)
 from holdfast.ids import KeyGroupRange, shard_ranges
 from holdfast.state.contract import EMPTY_VERSION, Version
 

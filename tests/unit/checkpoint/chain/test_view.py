@@ -9,7 +9,12 @@ from msgspec.structs import replace as changed
 from holdfast.checkpoint.chain import view as view_module
 from holdfast.checkpoint.chain.live_files import SharedList
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, fold, from_manifest, rewound, to_manifest
-from holdfast.checkpoint.store.records import CommitRecord, OperatorSchema, Parent, PartitionTime
+from holdfast.checkpoint.store.records import (
+    CommitRecord,
+    OperatorSchema,
+    Parent,
+    PartitionTime,
+)
 from holdfast.errors import CorruptionError
 from tests.unit.checkpoint.kept import OPERATOR, SINK, delta, draft, snapshot
 

@@ -17,7 +17,13 @@ from holdfast.checkpoint.chain.view import (
     to_manifest,
 )
 from holdfast.checkpoint.store.envelope import seal
-from holdfast.checkpoint.store.records import CommitRecord, ListFile, OperatorSchema, Parent, StateSchema
+from holdfast.checkpoint.store.records import (
+    CommitRecord,
+    ListFile,
+    OperatorSchema,
+    Parent,
+    StateSchema,
+)
 from tests.unit.checkpoint.kept import draft, extent
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.log import incidents
 from holdfast.checkpoint.log.incidents import read_failovers, record_failover
-from holdfast.checkpoint.store.records import FailoverRecord
+from holdfast.checkpoint.store.log_records import FailoverRecord
 from holdfast.storage.local_directory import LocalStorage
 
 FIRST = FailoverRecord(

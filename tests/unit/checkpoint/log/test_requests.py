@@ -21,7 +21,7 @@ from holdfast.checkpoint.log.requests import (
 )
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import AnswerRecord, RequestRecord
+from holdfast.checkpoint.store.log_records import AnswerRecord, RequestRecord
 from holdfast.errors import CorruptionError, DefinitionError, RestoreError, UnknownOutcome
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
 from tests.unit.checkpoint.kept import MemoryStorage
@@ -199,6 +199,14 @@ def test_a_damaged_answer_is_not_passed_over(storage: MemoryStorage) -> None:
     with pytest.raises(CorruptionError):
         read_asked(storage, id)
     assert Requests(storage, term=2).open() == [], "and never carried out again"
+
+
+def test_of_members_that_lead_under_one_term_one_claims_a_request(storage: MemoryStorage) -> None:
+    id = asked(storage)
+    first, second = (Requests(storage, term=1, process=process) for process in ("first", "second"))
+    assert first.claim(id, NOW) is not None
+    assert second.claim(id, NOW + 1) is None
+    assert first.claim(id, NOW + 2) is not None, "its own claim, which it does not remember"
 
 
 def test_the_owner_of_a_damaged_claim_is_unknown(storage: MemoryStorage) -> None:

@@ -12,13 +12,15 @@ from holdfast.checkpoint.chain.checkpoint import Checkpoint, open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.plans import Plans, PlanWritten
 from holdfast.checkpoint.chain.retention import Retention
+from holdfast.checkpoint.chain.settled import Settled
 from holdfast.checkpoint.chain.terms import claim as claim_term
 from holdfast.checkpoint.chain.view import CheckpointView, from_manifest, to_manifest
 from holdfast.checkpoint.savepoints.start_from import finish_claim, open_seeded, seed_checkpoint
 from holdfast.checkpoint.savepoints.stored_savepoint import find_claim, read_savepoint, verify_savepoint
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
-from holdfast.checkpoint.store.records import ClaimedRecord, PartitionTime, PlanRecord
+from holdfast.checkpoint.store.records import PartitionTime, PlanRecord
+from holdfast.checkpoint.store.savepoint_records import ClaimedRecord
 from holdfast.errors import CorruptionError, FencedOut, HoldfastError, RestoreError
 from holdfast.ids import CommitNumber, EpochId
 from holdfast.storage.contract import Put, Storage
@@ -120,7 +122,9 @@ def test_commits_rewinds_and_plans_go_on_after_the_seed() -> None:
     assert (view.number, view.last_epoch, view.rows) == (3, 11, 110)
     back = checkpoint.chain.rewind(view.head, CommitNumber(1), term=1, run="run-a").view
     assert plain(back) == plain(
-        with_view(Chain(storage).view_at(1), published_through={"out": 8}, clock_ms=11)
+        with_view(
+            Chain(storage).view_at(1), published_through={"out": 8}, clock_ms=11, settled=Settled({"out": 11})
+        )
     )
     assert advance(checkpoint, back, run="run-a").last_epoch == 10
 

@@ -16,7 +16,7 @@ from holdfast.checkpoint.savepoints.stored_savepoint import (
 )
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
-from holdfast.checkpoint.store.records import ClaimedRecord, SavepointRecord
+from holdfast.checkpoint.store.savepoint_records import ClaimedRecord, SavepointRecord
 from holdfast.errors import CorruptionError, HoldfastError, RestoreError
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage

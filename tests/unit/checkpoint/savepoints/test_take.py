@@ -19,7 +19,7 @@ from holdfast.checkpoint.savepoints.stored_savepoint import (
 )
 from holdfast.checkpoint.savepoints.take import PIN_PREFIX, savepoint_manifest, seal_savepoint, take_savepoint
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import SavepointRecord
+from holdfast.checkpoint.store.savepoint_records import SavepointRecord
 from holdfast.errors import CorruptionError, DefinitionError, HoldfastError, RestoreError, UnknownOutcome
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock

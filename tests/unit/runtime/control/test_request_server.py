@@ -11,7 +11,7 @@ import pytest
 from holdfast.checkpoint.chain.terms import claim
 from holdfast.checkpoint.log.requests import EXPIRES_MS, KEPT_MS, Requests, State, ask, read_asked, take_back
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import AnswerRecord
+from holdfast.checkpoint.store.log_records import AnswerRecord
 from holdfast.errors import DefinitionError, FencedOut, RestoreError, StorageError
 from holdfast.runtime.control.request_server import IN_HAND_MAX, SWEEP_SECONDS, Control, plain_fields
 from holdfast.testing.clocks import ManualClock
@@ -385,3 +385,72 @@ def test_what_a_verb_gives_back_is_told_without_its_large_parts() -> None:
     assert plain_fields({"timings": {"open": 1.5}}) == {"timings": {"open": 1.5}}
     assert plain_fields(None) == {}
     assert plain_fields(4) == {"value": 4}
+
+
+class Fellows:
+    """Two members of a set of replicas: controls of one term. `gone`: processes that are members no more."""
+
+    def __init__(self) -> None:
+        self.storage, self.clock, self.gone = MemoryStorage(), ManualClock(NOW), set[str]()
+        self.term = claim(self.storage, "run", "host", 1, NOW)
+        self.jobs = {process: FakeJob() for process in ("first", "second")}
+        self.controls = {
+            process: Control(
+                self.storage, self.term, job, self.clock, lambda text: None, grace_seconds=0.05,
+                process=process, is_gone=self.gone.__contains__,
+            )
+            for process, job in self.jobs.items()
+        }  # fmt: skip
+
+    def look(self) -> None:
+        for control in self.controls.values():
+            control.look()
+
+    def ask(self, verb: str, **arguments: Any) -> str:
+        return ask(self.storage, verb, arguments, token="0" * 8, asked_by="anna", now_ms=NOW).id
+
+    def state(self, id: str) -> State:
+        return read_asked(self.storage, id).state
+
+
+def test_of_several_members_one_carries_a_request_out_and_none_answers_for_it() -> None:
+    members = Fellows()
+    members.jobs["first"].gate.clear()
+    id = members.ask("savepoint", url="/somewhere")
+    members.look()
+    members.look()
+    assert members.state(id) is State.RUNNING
+    members.jobs["first"].gate.set()
+
+    def ended() -> bool:
+        members.look()
+        return members.state(id).ended
+
+    wait_until(ended, "it has ended")
+    assert members.state(id) is State.DONE
+    assert [len(job.calls) for job in members.jobs.values()] == [1, 0]
+
+
+def test_what_a_member_has_claimed_when_it_dies_is_answered_once_its_seat_is_taken() -> None:
+    members = Fellows()
+    members.jobs["first"].gate.clear()
+    id = members.ask("savepoint", url="/somewhere")
+    members.look()
+    members.controls["second"].look()
+    assert members.state(id) is State.RUNNING
+    members.gone.add("first")
+    members.controls["second"].look()
+    members.jobs["first"].gate.set()
+    assert members.state(id) is State.FAILED
+    assert not members.jobs["second"].calls
+
+
+def test_a_member_that_founds_the_next_set_goes_on_answering() -> None:
+    members = Fellows()
+    following = claim(members.storage, "other", "host", 1, NOW)
+    id = members.ask("status")
+    members.look()
+    assert members.state(id) is State.WAITING
+    members.controls["first"].go_on_as(following, "first-again")
+    members.look()
+    assert members.state(id) is State.DONE

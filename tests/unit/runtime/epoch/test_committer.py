@@ -11,6 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.live_files import SharedList
+from holdfast.checkpoint.chain.settled import Settled
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import (
     Extent,
@@ -165,8 +167,10 @@ def test_a_snapshot_is_named_in_one_commit_and_not_before_its_version_is_committ
         backend="lmdb",
     )
     work.add_snapshots([file])
-    named = [work._record([outcome(epoch)]).snapshots for epoch in (1, 2, 3)]
-    work.close(wait=False)
+    for epoch in (1, 2, 3):
+        work.submit([outcome(epoch)])
+    work.close(wait=True)
+    named = [Chain(LocalStorage(tmp_path)).record(number).snapshots for number in (1, 2, 3)]
     assert named == [(), (file,), ()]
 
 
@@ -208,6 +212,55 @@ def test_a_sink_that_the_job_did_not_have_begins_with_the_next_epoch() -> None:
     )
     old, new = Shown(), Shown()
     assert publishing(view, old=old, new=new).through == {"old": 999_998, "new": 1_000_000}
+
+
+def rows_of(epoch: int, name: str, *sinks: str) -> StagedFile:
+    extent = Extent(object=name, offset=0, length=0, checksum="")
+    return StagedFile(stream="stream", epoch=epoch, part=0, extent=extent, rows=1, sinks=sinks)
+
+
+class Told(Shown):
+    """Remembers which files it was given."""
+
+    def publish(self, epoch: int, parts: list[StagedPart]) -> None:
+        super().publish(epoch, parts)
+        self.given: dict[int, list[str]] = getattr(self, "given", {})
+        self.given[epoch] = [part.load.args[1].object for part in parts]  # type: ignore[attr-defined]
+
+
+def gone_back(root: Path, settled: Settled, *files: StagedFile) -> tuple[Committer, Told, Told]:
+    """After a rewind to epoch 1 of a job that had come to epoch 3: sink `a` shows 3, sink `b` only 1."""
+    a, b = Told(), Told()
+    context = context_of(LocalStorage(root), {"a": a, "b": b})
+    view = CheckpointView(
+        last_epoch=1, published_through={"a": 3, "b": 1}, staged=SharedList(files), settled=settled
+    )
+    return Committer(context, Publishing(context, view), view, (), Outlets((), context.clock)), a, b
+
+
+def test_after_a_rewind_a_sink_that_is_behind_shows_what_was_committed(tmp_path: Path) -> None:
+    kept = [rows_of(epoch, f"first-{epoch}", "a", "b") for epoch in (2, 3)]
+    work, a, b = gone_back(tmp_path, Settled({"a": 3, "b": 3}), *kept)
+    work.publish_recovered()
+    assert (a.epochs, b.given) == ([], {2: ["first-2"], 3: ["first-3"]})
+    for epoch in (2, 3):
+        work.submit([outcome(epoch)])
+    work.close(wait=True)
+    assert (a.epochs, b.epochs) == ([], [2, 3])
+    assert work.view.settled.through == {"a": 3, "b": 3}
+
+
+def test_what_was_lost_is_shown_when_it_is_computed_again_and_what_came_after_it_then(tmp_path: Path) -> None:
+    kept = rows_of(3, "first-3", "a", "b")
+    work, a, b = gone_back(tmp_path, Settled({"a": 3, "b": 3}, {"b": (2,)}), kept)
+    work.publish_recovered()
+    assert b.epochs == []
+    again = outcome(2)
+    again.staged.append(rows_of(2, "again-2", "b"))
+    work.submit([again, outcome(3)])
+    work.close(wait=True)
+    assert (a.epochs, b.given) == ([], {2: ["again-2"], 3: ["first-3"]})
+    assert work.view.settled == Settled({"a": 3, "b": 3})
 
 
 def test_an_epoch_out_of_turn_is_refused() -> None:

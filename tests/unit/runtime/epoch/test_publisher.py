@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from holdfast.checkpoint.chain.live_files import SharedList
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import Extent, StagedFile
 from holdfast.connectors.contract import Mark, StagedPart
-from holdfast.errors import RestoreError, SinkFailed
+from holdfast.errors import RestoreError, RetryableError, SinkFailed
 from holdfast.runtime.epoch.publisher import Publishing, Recipients
 from tests.unit.runtime.leader_kit import leader_of
 
@@ -212,3 +216,38 @@ def test_no_sink_is_begun_before_all_were_accepted() -> None:
         opened(view(staged(2, "s", "second"), first=1, second=1), first=(first, "s"), second=(second, "s"))
     assert first.begun is None
     assert first.closed
+
+
+class Overtaken(Plain):
+    """A sink that another process writes to: it has shown epochs up to `through`, and refuses older ones."""
+
+    def __init__(self, through: int) -> None:
+        super().__init__()
+        self.through = 0
+        self._others = through
+
+    def published_through(self) -> int:
+        return self.through
+
+    def publish(self, epoch: int, parts: list[StagedPart]) -> None:
+        self.through = self._others
+        raise RetryableError("another has shown more meanwhile; try again")
+
+
+def shown_beside_others(sink: Overtaken, *, replica: bool) -> dict[str, int]:
+    leader = leader_of(None, sinks={"out": (sink, "s")})
+    fellow: Any = SimpleNamespace() if replica else None
+    publishing = Publishing(dataclasses.replace(leader, replica=fellow), view(last=0, out=0))
+    publishing.publish(1, 1, [staged(1, "s", "out")], Recipients.ALL)
+    return publishing.through
+
+
+def test_an_epoch_that_another_member_has_shown_meanwhile_is_shown() -> None:
+    assert shown_beside_others(Overtaken(3), replica=True) == {"out": 1}
+
+
+def test_what_failed_and_is_not_shown_has_failed() -> None:
+    with pytest.raises(RetryableError):
+        shown_beside_others(Overtaken(0), replica=True)
+    with pytest.raises(RetryableError):
+        shown_beside_others(Overtaken(3), replica=False)

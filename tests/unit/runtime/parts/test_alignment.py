@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.chain.barriers import begin_barrier, end_barrier
+from holdfast.checkpoint.chain.barriers import begin_barrier, end_barrier, ending_of_barrier
 from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
+from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import BarrierPlace, Json
 from holdfast.errors import StorageError
 from holdfast.runtime.parts import alignment as alignment_module
@@ -106,6 +107,57 @@ def test_a_barrier_that_has_ended_holds_nothing(part: Part) -> None:
     part.meets()
     assert part.reads("fast") == [2, 0]
     assert part.meets() == 0
+
+
+def test_a_barrier_whose_process_has_died_holds_a_part_no_longer_than_it_was_to_take(part: Part) -> None:
+    """By the part's own clock since it saw it: by the date, this one was over before it began."""
+    fast = part.producers["fast"]
+    fast.commit([b"aa"])
+    part.clock.advance(timedelta(days=1))
+    begin_barrier(part.root, "a process that died", 0, 10_000)
+    carry(fast, 1)
+    fast.commit([b"behind"])
+    assert part.meets() == 0
+    part.clock.advance(timedelta(seconds=9.5))
+    assert part.meets() == 0
+    assert part.reads("fast") == [1, 0], "it may still come through"
+    assert ending_of_barrier(part.root, 1) is None
+    part.clock.advance(timedelta(seconds=0.5))
+    assert part.meets() == 0
+    assert part.reads("fast") == [2, 0]
+    ended = ending_of_barrier(part.root, 1)
+    assert ended is not None
+    assert (ended.outcome, ended.reason) == ("aborted", "it was left behind by a process that died")
+
+
+def test_a_barrier_is_given_its_whole_time_though_another_was_left_behind_before_it(part: Part) -> None:
+    for number in (1, 2):
+        begin_barrier(part.root, "test", 0, 10_000)
+        part.meets()
+        part.clock.advance(timedelta(seconds=9))
+        part.meets()
+        assert ending_of_barrier(part.root, number) is None
+        part.clock.advance(timedelta(seconds=1))
+        part.meets()
+        assert ending_of_barrier(part.root, number) is not None
+
+
+def test_a_barrier_whose_beginning_cannot_be_read_is_given_up(part: Part) -> None:
+    part.root.put(names.barrier(1), b"not a record")
+    assert part.meets() == 0
+    ended = ending_of_barrier(part.root, 1)
+    assert ended is not None
+    assert ended.outcome == "aborted"
+    assert "its beginning cannot be read: barriers/000000000001/begun" in ended.reason
+
+
+def test_a_run_ends_with_a_barrier_that_says_so_and_with_no_other(part: Part) -> None:
+    for ends in (True, False):
+        barrier = begin_barrier(part.root, "test", 0, 1_000, ends=ends)
+        part.meets()
+        assert part.alignment.ends_with(barrier) is ends
+        end_barrier(part.root, barrier, "complete", 0)
+    assert not part.alignment.ends_with(1), "the newest counts"
 
 
 def test_a_barrier_that_a_channel_shows_first_is_waited_at_though_its_beginning_was_not_seen(

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.chain.barriers import ending_of_barrier, newest_barrier
+from holdfast.checkpoint.chain.barriers import (
+    begin_barrier,
+    begun_barrier,
+    end_barrier,
+    ending_of_barrier,
+    newest_barrier,
+)
 from holdfast.checkpoint.chain.layout import keep_layout, read_layout
 from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.checkpoint.savepoints.stored_savepoint import read_savepoint
@@ -92,6 +98,36 @@ def test_a_barrier_that_does_not_come_through_leaves_nothing_behind(tmp_path: Pa
     assert not read_pins(job.producer.storage).records
 
 
+@pytest.mark.parametrize("comes_through", [True, False])
+def test_to_stop_with_a_savepoint_ends_the_runs_at_its_barrier_and_then_the_rest(
+    tmp_path: Path, comes_through: bool
+) -> None:
+    job, story = TwoParts(tmp_path), list[str]()
+    root, work = open_storage(job.root), job.work if comes_through else lambda: None
+    sp = open_storage(str(tmp_path / "sp"))
+
+    def stop_rest() -> None:
+        ended = ending_of_barrier(root, 1)
+        story.append(f"{ended and ended.outcome}, {'whole' if read_layout(sp) else 'none'}")
+
+    try:
+        take_job_savepoint(job.root, sp.url, WorkingClock(work), "test", 3.0, stop_rest)
+    except RetryableError:
+        assert not comes_through
+    assert begun_barrier(root, 1).ends
+    assert story == ["complete, whole" if comes_through else "aborted, none"]
+
+
+def test_what_cannot_begin_stops_nothing(tmp_path: Path) -> None:
+    job, story = TwoParts(tmp_path), list[str]()
+    begin_barrier(open_storage(job.root), "another", 0, 1 << 60)
+    with pytest.raises(RetryableError, match="barrier 1 of another is under way"):
+        take_job_savepoint(
+            job.root, str(tmp_path / "sp"), ManualClock(), "test", stop_rest=lambda: story.append("stopped")
+        )
+    assert story == []
+
+
 def test_what_failed_while_it_was_copied_is_removed(tmp_path: Path) -> None:
     job = TwoParts(tmp_path)
     second = open_storage(str(tmp_path / "sp" / "parts" / "scoring"))
@@ -137,6 +173,21 @@ def test_barriers_come_at_an_interval_and_end_when_all_parts_carry_them(tmp_path
     ended = ending_of_barrier(root, 1)
     assert ended is not None
     assert (ended.outcome, set(ended.commits)) == ("complete", {"main", "scoring"})
+
+
+def test_several_that_coordinate_begin_no_more_barriers_than_one(tmp_path: Path) -> None:
+    job, clock = TwoParts(tmp_path), ManualClock()
+    root, parts = open_storage(job.root), {"main": job.producer.storage, "scoring": job.consumer.storage}
+    several = [Coordinator(root, parts, {CHANNEL: ("main", "scoring")}, by, 10.0, clock) for by in ("a", "b")]
+    begun = []
+    for _ in range(42):
+        clock.advance(timedelta(seconds=1))
+        for coordinator in several:
+            coordinator.step()
+            if newest_barrier(root).under_way:
+                begun.append(newest_barrier(root).number)
+                end_barrier(root, begun[-1], "aborted", clock.now_ms(), reason="enough of it")
+    assert begun == [1, 2, 3, 4]
 
 
 def test_a_barrier_that_takes_too_long_is_given_up(tmp_path: Path) -> None:

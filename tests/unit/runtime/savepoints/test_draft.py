@@ -14,7 +14,8 @@ from holdfast.checkpoint.savepoints.stored_savepoint import (
 )
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
-from holdfast.checkpoint.store.records import DeltaFile, Extent, SavepointRecord
+from holdfast.checkpoint.store.records import DeltaFile, Extent
+from holdfast.checkpoint.store.savepoint_records import SavepointRecord
 from holdfast.errors import RestoreError, StorageError, UnknownOutcome
 from holdfast.runtime.savepoints.draft import drafted, make_savepoint, reading_from, renewed, without
 from holdfast.state.contract import EMPTY_VERSION

@@ -1,0 +1,116 @@
+"""Sets of replicas: several processes that lead a part together, under one term and one run.
+
+A set is founded by claiming a term. Its members come and go without a new one: each has a seat, and the
+newest that joined a seat is the member there. Another set takes its place when other code or another number
+of shards is to run.
+Always true: members are equals. They follow the same plans and come to the same results, so it does not
+matter which of them plans or commits; a process that was replaced in its seat does no harm until it notices.
+Never here: what members do (see runtime.epoch), safety (see commits).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast.checkpoint.chain.terms import CLAIMS_MAX, claim_record, ending_of, newest_term
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.envelope import seal, unseal
+from holdfast.checkpoint.store.records import MemberRecord, TermRecord
+from holdfast.checkpoint.store.write_once import write_once
+from holdfast.errors import ObjectMissing, RetryableError
+from holdfast.storage.contract import Storage
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A set, and the place of this process in it."""
+
+    set: TermRecord
+    member: MemberRecord
+
+    def is_replaced(self, storage: Storage) -> bool:
+        """Whether another process has taken the seat since."""
+        newest = members_of(storage, self.set.term).get(self.member.seat)
+        return newest is not None and newest.process != self.member.process
+
+    def drain(self, storage: Storage) -> None:
+        """Let all members read what is there now, and then end."""
+        storage.put_new(names.draining(self.set.term), seal("member", self.member))
+
+    def is_draining(self, storage: Storage) -> bool:
+        """Whether a member has said that all are to read what is there and end."""
+        return storage.size(names.draining(self.set.term)) is not None
+
+
+def join_set(
+    storage: Storage, wanted: TermRecord, member: MemberRecord, *, other_shards: bool = True
+) -> Joined:
+    """Be a member of the set that leads, if it is as `wanted`: of as many members that vote or not, with this
+    code and, unless `other_shards` will do, as many shards. Found that set if it is not. `wanted` and
+    `member` have no term yet.
+
+    A leader that is no such set is fenced by that.
+    """
+    for _ in range(CLAIMS_MAX):
+        found = newest_term(storage)
+        if found is None or not (_is_as(found, wanted, other_shards) and _goes_on(storage, found)):
+            number = found.term + 1 if found is not None else 1
+            found = msgspec.structs.replace(wanted, term=number)
+            if not claim_record(storage, found):
+                continue
+        return Joined(found, _entered(storage, found.term, member))
+    raise RetryableError(
+        f"no set of replicas could be joined in {CLAIMS_MAX} tries: too many processes start at once, with "
+        "other code or other settings; stop all but those of one kind"
+    )
+
+
+def members_of(storage: Storage, term: int) -> dict[int, MemberRecord]:
+    """The members of a set, by seat. Members that are gone are there until others take their seats."""
+    found: dict[int, MemberRecord] = {}
+    for entry in sorted(storage.list(names.members_of(term)), key=lambda entry: entry.name):
+        try:
+            record = unseal("member", MemberRecord, storage.get(entry.name), entry.name)
+        except ObjectMissing:
+            continue
+        found[record.seat] = record
+    return found
+
+
+def outdated_members(storage: Storage) -> list[str]:
+    """Names of records of members of sets that lead no more."""
+    newest = names.highest(storage, names.TERMS)
+    return [
+        entry.name
+        for prefix in (names.MEMBERS, names.DRAINING)
+        for entry in storage.list(prefix)
+        if (names.number_of(entry.name) or newest) < newest
+    ]
+
+
+def _goes_on(storage: Storage, found: TermRecord) -> bool:
+    return ending_of(storage, found.term) is None
+
+
+def _is_as(found: TermRecord, wanted: TermRecord, other_shards: bool) -> bool:
+    return (
+        found.members == wanted.members
+        and found.vote == wanted.vote
+        and found.fingerprint == wanted.fingerprint
+        and (other_shards or found.parallelism == wanted.parallelism)
+    )
+
+
+def _entered(storage: Storage, term: int, member: MemberRecord) -> MemberRecord:
+    """Take the seat, from whichever process has it."""
+    record = msgspec.structs.replace(member, term=term)
+    data = seal("member", record)
+    prefix = names.member(term, member.seat, 0).removesuffix(f"{0:06d}")
+    for _ in range(CLAIMS_MAX):
+        taken = [entry.name.removeprefix(prefix) for entry in storage.list(prefix)]
+        number = max((int(each) for each in taken if each.isdecimal()), default=0) + 1
+        if write_once(storage, names.member(term, member.seat, number), data) == data:
+            return record
+    raise RetryableError(f"seat {member.seat} of the set of term {term} changes hands too often; try again")

@@ -1,0 +1,51 @@
+"""What makes tasks of several replicas come to the same bytes, and how these are named.
+
+Always true: rows that are the same, however often each is there and in whichever order Spark brings them,
+come to an operator in one order. A version that is named by content is the same for every replica that has
+come to the same changes and the same rows from the same version before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.state.contract import Version
+from holdfast.storage.checksums import checksum
+from holdfast.tasks.messages import Output, Payload
+
+
+def in_one_order(rows: pa.Table, replicated: bool) -> pa.Table:
+    """The rows, sorted by all of their columns where others are to have them in the same order. Which order
+    that is has no meaning."""
+    if not replicated or rows.num_rows < 2:
+        return rows
+    columns = {str(number): _sortable(column) for number, column in enumerate(rows.columns)}
+    keys = [(name, "ascending") for name in columns]
+    return rows.take(pc.sort_indices(pa.table(columns), sort_keys=keys)).combine_chunks()
+
+
+def content_of(parent: Version, delta: Payload | None, outputs: Iterable[Output]) -> str:
+    """Names what a task has made of the state of version `parent`."""
+    made = [(output.name, output.rows, output.payload.checksum) for output in outputs]
+    named: Any = (parent, delta.checksum if delta is not None else "", made)
+    return checksum(msgspec.json.encode(named))[:32]
+
+
+def _sortable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column that Arrow can sort, in which only values are equal that are the same to the last bit."""
+    type = column.type
+    if pa.types.is_floating(type):
+        bits = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[type.bit_width]
+        return pa.chunked_array([chunk.view(bits) for chunk in column.chunks], bits)
+    if pa.types.is_nested(type) or pa.types.is_null(type) or pa.types.is_interval(type):
+        return pa.chunked_array([pa.array(map(_packed, column.to_pylist()), pa.binary())])
+    return column
+
+
+def _packed(value: Any) -> bytes:
+    return msgspec.msgpack.encode(value, enc_hook=str)

@@ -1,0 +1,118 @@
+"""A part that a set of replicas runs, on real nodes: who its members are, and the gaps in what it shows.
+
+Always true: what is measured was seen from outside: the files of the sink, and the records in ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from tests.chaos.nodes import NodeProcess
+from tests.chaos.part_nodes import PartsCluster, seat_of
+from tests.chaos.parts_checker import judge_alone
+
+PART = "numbered"
+APP = """
+from pathlib import Path
+import holdfast as hf
+from holdfast.chaos.inside.child import tightened
+from tests.chaos.apps import Place, Shape
+from tests.chaos.parts_app import Number, Renumber, alone, steady
+source = steady(Shape(keys={keys}), rows_per_second={rate})
+job = alone(Place(Path({root!r})), source, hf.{protection}, {number}())
+often = tightened()
+often.__enter__()
+"""
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Seconds between epochs that follow one another in the sink."""
+
+    usual: float
+    """The median."""
+    largest: float
+
+    def __str__(self) -> str:
+        ratio = self.largest / self.usual
+        return f"median {self.usual:.2f} s, largest {self.largest:.2f} s ({ratio:.1f} times)"
+
+
+@dataclass
+class ReplicasCluster(PartsCluster):
+    """Part `numbered` alone, run by `members` nodes at once. Use as a context."""
+
+    protection: str = "ActiveReplicas(k=1)"
+    parts: tuple[str, ...] = (PART,)
+    seats: int = 2
+
+    def app(self, number: str = "Number") -> str:
+        return APP.format(
+            keys=self.shape.keys, rate=self.rate, root=str(self.root), number=number,
+            protection=self.protection,
+        )  # fmt: skip
+
+    def members(self) -> dict[int, NodeProcess]:
+        """Seat -> the node that holds it and is at work there, by its own word."""
+        return members_of(self, self.seats)
+
+    def wait_members(self, count: int) -> dict[int, NodeProcess]:
+        """Wait until so many nodes are at work."""
+        self.wait(lambda: len(self.members()) >= count, f"{count} members at work")
+        return self.members()
+
+    def wait_replaced(self, victim: NodeProcess) -> NodeProcess:
+        """Wait until the set is whole without this node; gives the one that came last."""
+        self.wait(
+            lambda: len(self.members()) == self.seats and victim not in self.members().values(),
+            f"another node in the place of {victim.name}",
+        )
+        return max(self.members().values(), key=self.nodes.index)
+
+    def shown_at(self) -> list[float]:
+        """When each epoch was written for the sink, by the clock of its file system."""
+        files = self.place.sink("numbers").glob("*.parquet")
+        return sorted(file.stat().st_mtime for file in files)
+
+    def gaps(self, since: float = 0.0, until: float = float("inf")) -> Gaps:
+        """Of the epochs that were shown in this time."""
+        shown = [at for at in self.shown_at() if since <= at <= until]
+        gaps = [after - before for before, after in pairwise(shown)]
+        return Gaps(median(gaps), max(gaps))
+
+    def finish(self, *nodes: NodeProcess) -> None:
+        """Wait until the nodes have ended, in good order, and judge what they left behind."""
+        self.wait(lambda: not any(node.running for node in nodes), "every node to end")
+        assert [node.code for node in nodes] == [0] * len(nodes), self.told()
+        wrong = judge_alone(self.place, self.shape)
+        assert not wrong, f"{wrong}\n{self.told()}"
+        assert not [node for node in self.nodes if node.told("DIVERGENCE")], self.told()
+
+
+def members_of(cluster: PartsCluster, seats: int, part: str = PART) -> dict[int, NodeProcess]:
+    """Seat of a replicated part -> the node that holds it and is at work there, by its own word."""
+    there = {node.name: node for node in cluster.nodes if node.running}
+    found = {}
+    for seat in range(1, seats + 1):
+        seen = cluster.timeline.seen.seats.get(seat_of(part, seat))
+        if seen is None or seen.holder is None or seen.pulse is None or seen.holder.node not in there:
+            continue
+        name, node = seat_of(part, seat), there[seen.holder.node]
+        # The first commit that it took part in is told: from then on it is not slower than the others.
+        is_new = node.times_told(f"{name}: TAKING THE SEAT") > node.times_told(f"{name}: TAKEOVER")
+        leads = (seen.pulse.instance, seen.pulse.phase) == (seen.holder.instance, "running")
+        if leads and not is_new:
+            found[seat] = node
+    return found
+
+
+def largest_after(shown: Sequence[float], moments: Sequence[float], span: float) -> list[float]:
+    """The largest gap that touches each of these stretches of time."""
+    gaps = list(pairwise(shown))
+    return [
+        max((after - before for before, after in gaps if after >= at and before <= at + span), default=0.0)
+        for at in moments
+    ]

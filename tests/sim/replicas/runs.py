@@ -1,0 +1,148 @@
+"""One simulation of a set of replicas, from a seed.
+
+First a storm, then sometimes a quiet end: nothing fails any more, and as few members as suffice must come to
+the end of the input: one, or most of those that vote.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.epoch import committer, publisher
+from tests.sim.event_time import Violation
+from tests.sim.habits import Habits
+from tests.sim.leaders import loader
+from tests.sim.replicas.controls import CONTROLS, SOUND, Control
+from tests.sim.replicas.members import Member
+from tests.sim.replicas.set_world import SetWorld
+from tests.sim.replicas.weather import SetWeather, drawn, stretched
+from tests.sim.runs import Found, command
+from tests.sim.scheduler import Executor, Process, Scheduler
+
+CALM_STEPS_MAX = 20_000
+
+
+def simulate(seed: int, control: str = "", stretch: int = 1) -> SetWorld:
+    """Run one seed, with the safeguard of `control` taken away. Found: an invariant does not hold."""
+    setup = CONTROLS[control] if control else SOUND
+    chance = random.Random(seed)
+    weather = stretched(drawn(chance, setup.season), stretch)
+    world = _world(chance, weather)
+    try:
+        with setup.applied():
+            _storm(world, weather, setup)
+            if chance.random() < weather.calm_chance:
+                _calm(world, weather, setup)
+    except (AssertionError, HoldfastError) as problem:
+        again = command(seed, control, stretch, "--replicas")
+        raise Found(seed, again, str(problem) or repr(problem), world.told()) from problem
+    return world
+
+
+def hunt(control: str, seeds: int) -> Found:
+    """The first seed that finds out that the safeguard of `control` is gone."""
+    for seed in range(seeds):
+        try:
+            simulate(seed, control)
+        except Found as found:
+            if CONTROLS[control].finds not in found.problem:
+                raise
+            return found
+    raise AssertionError(f"{control} was not found in {seeds} seeds")
+
+
+def seen_over(seeds: Iterable[int]) -> Counter[str]:
+    """What happened over these seeds, all of which must be green."""
+    seen: Counter[str] = Counter()
+    for seed in seeds:
+        seen.update(simulate(seed).seen)
+    return seen
+
+
+def _world(chance: random.Random, weather: SetWeather) -> SetWorld:
+    scheduler = Scheduler(
+        chance,
+        crash_chance=weather.crash_chance,
+        pause_chance=weather.pause_chance,
+        stay_chance=weather.stay_chance,
+        steps_max=weather.steps_max,
+    )
+    return SetWorld(
+        scheduler, chance, fault_chance=weather.fault_chance, linger_chance=weather.linger_chance,
+        members=weather.members, vote=weather.vote,
+        liar=chance.randint(1, weather.members) if weather.liar else 0,
+    )  # fmt: skip
+
+
+def _storm(world: SetWorld, weather: SetWeather, setup: Control) -> None:
+    scheduler, chance = world.scheduler, world.chance
+    seats = [*range(1, weather.members + 1), *([0] if weather.spare else [])]
+    with _standing_in(world):
+        for seat in seats:
+            name = "spare"[:1] if not seat else "abcdefgh"[seat - 1]
+            member = Member(world, name, setup.parts, weather.habits, seat)
+            scheduler.spawn(Process(name, seat * chance.choice((0, 0, 30))), member)
+        scheduler.run()
+    world.seen["pause"] += scheduler.pauses
+    world.seen["crash"] += scheduler.crashes
+
+
+def _calm(world: SetWorld, weather: SetWeather, setup: Control) -> None:
+    steps, chance = world.scheduler.steps, world.chance
+    world.seen["quiet end"] += 1
+    world.scheduler = Scheduler(chance, steps_max=steps + CALM_STEPS_MAX)
+    world.scheduler.steps = steps
+    world.fault_chance, world.linger_chance, world.is_calm = 0.0, 0.0, True
+    world.calm_from = len(world.chain)
+    world.story.append((steps, "", "the storm is over", ""))
+    for _, name, data in world.late:
+        world.create(name, data)
+    world.late = []
+    world.available += 1
+    to_the_end = Habits(
+        lives=5, epochs=1_000, close_chance=1.0, news_chance=weather.habits.news_chance, rows=0, retain=50
+    )
+    with _standing_in(world):
+        for seat in _living(world):
+            name = f"z{seat}"
+            member = Member(world, name, setup.parts, to_the_end, seat)
+            asleep = steps
+            if chance.random() < 0.2:
+                # At first, or when the others wait for its vote.
+                member.founds, member.shards = True, 2
+                asleep += chance.choice((0, 80, 200))
+            world.scheduler.spawn(Process(name, asleep), member)
+        world.scheduler.run()
+        if world.scheduler.over:
+            raise Violation("nothing fails any more, but the members do not come to the end")
+        world.check_end()
+
+
+def _living(world: SetWorld) -> list[int]:
+    """The seats of those that live: as few as suffice, or all."""
+    seats = list(range(1, world.members + 1))
+    if world.chance.random() < 0.4:
+        return seats
+    honest = [seat for seat in seats if seat != world.liar or not world.vote]
+    world.chance.shuffle(honest)
+    return honest[: world.members // 2 + 1 if world.vote else 1]
+
+
+@contextmanager
+def _standing_in(world: SetWorld) -> Iterator[None]:
+    """Give the engine simulated threads, and simulated rows of staged files."""
+    instead: list[tuple[Any, str, Any]] = [
+        (committer, "ThreadPoolExecutor", partial(Executor, world.scheduler)),
+        (publisher, "load_extent", loader(world)),
+    ]
+    with ExitStack() as standing:
+        for where in instead:
+            standing.enter_context(patch.object(*where))
+        yield

@@ -1,0 +1,158 @@
+"""Sets of replicas: who founds one, who joins it, and who is its member in a seat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.checkpoint.chain.replica_sets import Joined, join_set, members_of, outdated_members
+from holdfast.checkpoint.chain.terms import CLAIMS_MAX, claim, newest_term, record_ending
+from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.envelope import seal
+from holdfast.checkpoint.store.records import EndedRecord, MemberRecord, TermRecord
+from holdfast.errors import RetryableError
+from holdfast.storage.contract import Put, Storage
+from tests.unit.checkpoint.kept import MemoryStorage
+
+WANTED = TermRecord(
+    term=0, run="", host="h", pid=1, claimed_ms=0, members=2, vote=False, parallelism=4, fingerprint="f"
+)
+
+
+def joined(
+    storage: Storage, process: str, seat: int = 1, *, other_shards: bool = True, **wanted: Any
+) -> Joined:
+    member = MemberRecord(term=0, seat=seat, process=process, host="h", pid=1, joined_ms=0)
+    asked = replace(WANTED, run=process, **wanted)
+    return join_set(storage, asked, member, other_shards=other_shards)
+
+
+def test_the_first_founds_the_set_and_the_others_join_it_under_its_term_and_run() -> None:
+    storage = MemoryStorage()
+    first, second = joined(storage, "a", 1), joined(storage, "b", 2)
+    assert first.set == second.set
+    assert (first.set.term, first.set.run) == (1, "a")
+    assert {seat: each.process for seat, each in members_of(storage, 1).items()} == {1: "a", 2: "b"}
+    assert second.member.term == 1
+
+
+@pytest.mark.parametrize("other", [{"fingerprint": "g"}, {"members": 3}, {"vote": True}])
+def test_what_is_of_another_kind_founds_a_set_of_its_own(other: dict[str, Any]) -> None:
+    storage = MemoryStorage()
+    joined(storage, "a")
+    assert joined(storage, "b", 2, **other).set.term == 2
+    newest = newest_term(storage)
+    assert newest is not None
+    assert newest.run == "b"
+
+
+def test_another_number_of_shards_is_for_the_set_to_say_unless_that_is_what_it_is_founded_for() -> None:
+    storage = MemoryStorage()
+    joined(storage, "a")
+    taken = joined(storage, "b", 2, parallelism=8)
+    assert (taken.set.term, taken.set.parallelism) == (1, 4)
+    refounded = joined(storage, "c", 2, parallelism=8, other_shards=False)
+    assert (refounded.set.term, refounded.set.parallelism) == (2, 8)
+
+
+def test_a_leader_that_is_no_set_is_fenced_by_one() -> None:
+    storage = MemoryStorage()
+    claim(storage, "alone", "h", 1, 0)
+    assert joined(storage, "a").set.term == 2
+
+
+def test_a_set_that_has_ended_is_not_joined() -> None:
+    storage = MemoryStorage()
+    joined(storage, "a")
+    ended = EndedRecord(term=1, run="a", at_ms=0, ending="exhausted", commit=3, last_epoch=3, published=True)
+    record_ending(storage, ended)
+    assert joined(storage, "b", 2).set.term == 2
+
+
+def test_the_newest_in_a_seat_is_its_member_and_the_one_before_learns_that() -> None:
+    storage = MemoryStorage()
+    first, other = joined(storage, "a", 1), joined(storage, "b", 2)
+    assert not first.is_replaced(storage)
+    third = joined(storage, "c", 1)
+    assert (first.is_replaced(storage), other.is_replaced(storage), third.is_replaced(storage)) == (
+        True,
+        False,
+        False,
+    )
+
+
+def test_the_tenth_in_a_seat_comes_after_the_ninth() -> None:
+    storage = MemoryStorage()
+    for number in range(12):
+        last = joined(storage, f"process-{number}")
+    assert not last.is_replaced(storage)
+    assert members_of(storage, 1)[1].process == "process-11"
+
+
+def test_what_one_member_is_told_to_drain_all_drain() -> None:
+    storage = MemoryStorage()
+    first, second = joined(storage, "a", 1), joined(storage, "b", 2)
+    assert not second.is_draining(storage)
+    first.drain(storage)
+    second.drain(storage)
+    assert second.is_draining(storage)
+    later = joined(storage, "c", 1, fingerprint="g")
+    assert not later.is_draining(storage), "another set is asked on its own"
+
+
+class Beside(MemoryStorage):
+    """Lets another process write a name just before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[str, bytes] = {}
+
+    def put_new(self, name: str, data: bytes) -> Put:
+        before = self.first.pop(name, None)
+        if before is not None:
+            super().put_new(name, before)
+        return super().put_new(name, data)
+
+
+def test_of_two_that_found_a_set_at_once_one_joins_the_other() -> None:
+    storage = Beside()
+    theirs = replace(WANTED, term=1, run="theirs")
+    storage.first[names.term(1)] = seal("term", theirs)
+    assert joined(storage, "ours").set == theirs
+
+
+def test_of_two_that_take_a_seat_at_once_both_are_members_and_the_later_stays() -> None:
+    storage = Beside()
+    joined(storage, "a", 2)
+    theirs = MemberRecord(term=1, seat=1, process="theirs", host="h", pid=1, joined_ms=0)
+    storage.first[names.member(1, 1, 1)] = seal("member", theirs)
+    ours = joined(storage, "ours", 1)
+    assert not ours.is_replaced(storage)
+    assert Joined(ours.set, theirs).is_replaced(storage)
+
+
+class Claimed(MemoryStorage):
+    """Another process of other code claims every term first."""
+
+    def put_new(self, name: str, data: bytes) -> Put:
+        if name.startswith(names.TERMS):
+            super().put_new(name, seal("term", replace(WANTED, term=int(name[-12:]), fingerprint="g")))
+        return super().put_new(name, data)
+
+
+def test_one_that_never_comes_to_join_says_what_to_do() -> None:
+    with pytest.raises(RetryableError, match=f"in {CLAIMS_MAX} tries.*stop all but those of one kind"):
+        joined(Claimed(), "a")
+
+
+def test_records_of_members_go_with_their_set_and_those_of_the_newest_stay() -> None:
+    storage = MemoryStorage()
+    joined(storage, "a").drain(storage)
+    joined(storage, "b", 2)
+    assert outdated_members(storage) == []
+    joined(storage, "c", fingerprint="g").drain(storage)
+    assert sorted(outdated_members(storage)) == [
+        names.draining(1), names.member(1, 1, 1), names.member(1, 2, 1),
+    ]  # fmt: skip
