@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.checkpoint.chain.terms import CLAIMS_MAX, claim_record, ending_of, newest_term
+from holdfast.checkpoint.chain.terms import CLAIMS_MAX, claim_record, ending_of
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
 from holdfast.checkpoint.store.records import MemberRecord, TermRecord
 from holdfast.checkpoint.store.write_once import write_once
-from holdfast.errors import ObjectMissing, RetryableError
+from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.storage.contract import Storage
 
 
@@ -51,13 +51,13 @@ def join_set(
     code and, unless `other_shards` will do, as many shards. Found that set if it is not. `wanted` and
     `member` have no term yet.
 
-    A leader that is no such set is fenced by that.
+    A leader that is no such set is fenced by that, and so is one whose term cannot be read.
     """
     for _ in range(CLAIMS_MAX):
-        found = newest_term(storage)
+        newest = names.highest(storage, names.TERMS)
+        found = _readable(storage, newest)
         if found is None or not (_is_as(found, wanted, other_shards) and _goes_on(storage, found)):
-            number = found.term + 1 if found is not None else 1
-            found = msgspec.structs.replace(wanted, term=number)
+            found = msgspec.structs.replace(wanted, term=newest + 1)
             if not claim_record(storage, found):
                 continue
         return Joined(found, _entered(storage, found.term, member))
@@ -68,12 +68,13 @@ def join_set(
 
 
 def members_of(storage: Storage, term: int) -> dict[int, MemberRecord]:
-    """The members of a set, by seat. Members that are gone are there until others take their seats."""
+    """The members of a set, by seat. Members that are gone are there until others take their seats. A record
+    that is damaged tells nothing: a member that was replaced does no harm until it notices."""
     found: dict[int, MemberRecord] = {}
     for entry in sorted(storage.list(names.members_of(term)), key=lambda entry: entry.name):
         try:
             record = unseal("member", MemberRecord, storage.get(entry.name), entry.name)
-        except ObjectMissing:
+        except (CorruptionError, ObjectMissing):
             continue
         found[record.seat] = record
     return found
@@ -88,6 +89,15 @@ def outdated_members(storage: Storage) -> list[str]:
         for entry in storage.list(prefix)
         if (names.number_of(entry.name) or newest) < newest
     ]
+
+
+def _readable(storage: Storage, term: int) -> TermRecord | None:
+    """Who claimed a term; None: it cannot be read, or there is none."""
+    name = names.term(term)
+    try:
+        return unseal("term", TermRecord, storage.get(name), name)
+    except (CorruptionError, ObjectMissing):
+        return None
 
 
 def _goes_on(storage: Storage, found: TermRecord) -> bool:

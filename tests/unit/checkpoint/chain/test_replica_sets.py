@@ -91,6 +91,25 @@ def test_the_tenth_in_a_seat_comes_after_the_ninth() -> None:
     assert members_of(storage, 1)[1].process == "process-11"
 
 
+def test_a_damaged_record_of_one_member_stops_no_other() -> None:
+    storage = MemoryStorage()
+    first, other = joined(storage, "a", 1), joined(storage, "b", 2)
+    storage.flip(names.member(1, 2, 1))
+    assert not first.is_replaced(storage)
+    assert not other.is_replaced(storage)
+    third = joined(storage, "c", 2)
+    assert (other.is_replaced(storage), third.is_replaced(storage)) == (True, False)
+
+
+def test_a_set_whose_term_is_damaged_gives_way_to_another() -> None:
+    storage = MemoryStorage()
+    joined(storage, "a")
+    storage.flip(names.term(1))
+    second = joined(storage, "b")
+    assert (second.set.term, second.set.run) == (2, "b")
+    assert joined(storage, "c", 2).set == second.set
+
+
 def test_what_one_member_is_told_to_drain_all_drain() -> None:
     storage = MemoryStorage()
     first, second = joined(storage, "a", 1), joined(storage, "b", 2)
