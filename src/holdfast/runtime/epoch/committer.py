@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
+from holdfast.checkpoint.chain.barriers import begun_barrier
 from holdfast.checkpoint.chain.commits import Adopted, Committed, Preceded
 from holdfast.checkpoint.chain.fellows import Met, met
 from holdfast.checkpoint.chain.live_files import with_lists
@@ -24,7 +25,7 @@ from holdfast.checkpoint.store.records import (
     SnapshotFile,
     UncoordinatedShard,
 )
-from holdfast.errors import HoldfastError
+from holdfast.errors import CorruptionError, HoldfastError, ObjectMissing
 from holdfast.graph.guarantees import Guarantee
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.publisher import Publishing, Recipients
@@ -74,6 +75,8 @@ class Committer:
         self.has_lead = self._replica is None
         """Whether the newest commit is this process's own. Of a set of replicas, the member whose commit it
         was does what one alone has to do: the fastest is the one that has the time."""
+        self._harmless = 0
+        """The newest barrier that is known not to end this run."""
         self._kept = [file for file in view.staged if file.epoch > view.last_epoch]
         """What was committed of epochs that are computed again after a rewind: this is shown."""
         self.view = view
@@ -234,11 +237,28 @@ class Committer:
                 return
 
     def _of_epochs(self, outcomes: list[EpochOutcome]) -> CommitRecord:
-        if self._is_over():
+        if self._is_over() or self._ended_at_barrier():
             raise AdoptedOther(
                 "another member has ended the run; what this one has run since then is not committed"
             )
         return self._record(outcomes)
+
+    def _ended_at_barrier(self) -> bool:
+        """Whether a member of the set has carried a barrier at which the runs of all parts end: then this one
+        ends there, too, and sinks show nothing that comes after it."""
+        root, barriers = self._context.root, self.view.barriers
+        if self._replica is None or root is None or not barriers or barriers[-1].number <= self._harmless:
+            return False
+        try:
+            ours = self._checkpoint.chain.record(barriers[-1].commit).run == self._context.run
+            over = ours and begun_barrier(root, barriers[-1].number).ends
+        except (CorruptionError, ObjectMissing):
+            over = False
+        if over:
+            self._context.wishes.stopping.set()
+        else:
+            self._harmless = barriers[-1].number
+        return over
 
     def _is_over(self) -> bool:
         """Whether another member of the set has ended the run of all: then this one ends, too."""

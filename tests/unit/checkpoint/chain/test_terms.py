@@ -87,7 +87,7 @@ def test_a_newer_term_supersedes_also_if_it_cannot_be_read_who_claimed_it() -> N
     for run in "ab":
         claim(storage, run, "host", 1, 0)
     refuse_if_superseded(storage, 2)
-    with pytest.raises(FencedOut, match="term 1 was superseded by term 2 .claimed by host, process 1"):
+    with pytest.raises(FencedOut, match=r"term 1 was superseded by term 2 .claimed by host, process 1"):
         refuse_if_superseded(storage, 1)
     storage.flip(names.term(2))
     refuse_if_superseded(storage, 2)
