@@ -8,6 +8,7 @@ Always true: numbers are used once; a barrier begins when the one before it has 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +16,7 @@ from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
 from holdfast.checkpoint.store.records import Record
 from holdfast.checkpoint.store.write_once import write_once
-from holdfast.errors import ObjectMissing, RetryableError
+from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.storage.contract import Storage
 
 BARRIERS_KEPT = 64
@@ -116,15 +117,16 @@ def ending_of_barrier(root: Storage, number: int) -> BarrierEndRecord | None:
 
 
 def complete_barriers(root: Storage, count: int) -> list[BarrierEndRecord]:
-    """The newest barriers that are complete, newest first."""
+    """The newest barriers that are complete, newest first. One whose end cannot be read is none of them."""
     ended = [entry.name for entry in root.list(names.BARRIERS) if entry.name.endswith("/ended")]
     found: list[BarrierEndRecord] = []
     for name in reversed(ended):
         if len(found) == count:
             break
-        record = unseal("barrier", BarrierEndRecord, root.get(name), name)
-        if record.outcome == "complete":
-            found.append(record)
+        with suppress(CorruptionError):
+            record = unseal("barrier", BarrierEndRecord, root.get(name), name)
+            if record.outcome == "complete":
+                found.append(record)
     return found
 
 
