@@ -23,6 +23,7 @@ from holdfast.checkpoint.store.records import (
     CommitRecord,
     OperatorSchema,
     SnapshotFile,
+    StagedFile,
     UncoordinatedShard,
 )
 from holdfast.errors import CorruptionError, HoldfastError, ObjectMissing
@@ -334,13 +335,26 @@ class Committer:
     def _publish(self, outcomes: list[EpochOutcome], to: Recipients) -> None:
         if self._unpublished:
             return
-        staged = [*self._kept, *(file for outcome in outcomes for file in outcome.staged)]
+        first, last = outcomes[0].plan.epoch, outcomes[-1].plan.epoch
         try:
-            self._publishing.publish(outcomes[0].plan.epoch, outcomes[-1].plan.epoch, staged, to)
+            self._publishing.publish(first, last, self._to_show(outcomes), to)
         except BaseException:
             # Later epochs must not be shown before this one: a sink shows a prefix of the committed epochs.
             self._unpublished = True
             raise
+
+    def _to_show(self, outcomes: list[EpochOutcome]) -> list[StagedFile]:
+        """The rows of these epochs. Where a commit has named rows of an epoch for a sink before a rewind it
+        shows those alone: an at-most-once run stages them again, because it knows of no commit that did."""
+        staged = [file for outcome in outcomes for file in outcome.staged]
+        if not self._kept:
+            return staged
+        kept = {(sink, file.epoch) for file in self._kept for sink in file.sinks}
+        again = (
+            replace(file, sinks=tuple(sink for sink in file.sinks if (sink, file.epoch) not in kept))
+            for file in staged
+        )
+        return [*self._kept, *(file for file in again if file.sinks)]
 
     def _record(self, outcomes: list[EpochOutcome]) -> CommitRecord:
         last = outcomes[-1].plan
