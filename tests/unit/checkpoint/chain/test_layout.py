@@ -56,6 +56,21 @@ def test_a_part_goes_only_where_its_state_may_be_dropped() -> None:
     assert read_layout(storage) == layout_of("main")
 
 
+def test_a_channel_between_other_parts_needs_another_uid() -> None:
+    """How far it was read is in epochs of the part that it left: rows would be passed over."""
+    storage, other = MemoryStorage(), {"clicks-in": ("alerts", "scoring")}
+    keep(storage)
+    moved = LayoutRecord(job="fraud", parts=("main", "scoring", "alerts"), channels=other)
+    with pytest.raises(RestoreError, match=r"'clicks-in' led from part 'main' to .*; give it another uid"):
+        keep(storage, moved, allow_dropped_state=True)
+    keep(storage, layout_of("main", "scoring", "alerts"))
+    with pytest.raises(RestoreError, match="'clicks-in' led from part 'main'"):
+        keep(storage, moved, allow_dropped_state=True)
+    renamed = LayoutRecord(job="fraud", parts=moved.parts, channels={"alerts-in": ("alerts", "scoring")})
+    keep(storage, renamed)
+    keep(storage, LAYOUT, allow_dropped_state=True)
+
+
 def test_the_place_of_another_job_is_refused() -> None:
     storage = MemoryStorage()
     keep(storage)
