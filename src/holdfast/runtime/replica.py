@@ -20,7 +20,7 @@ from holdfast.checkpoint.chain.history import read_floor
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.replica_sets import Joined, join_set, members_of
 from holdfast.checkpoint.chain.terms import ending_of, refuse_if_superseded
-from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.chain.votes import Votes, cast, majority, votes_for
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, MemberRecord, TermRecord, VoteRecord
@@ -176,13 +176,14 @@ def join(
     clock: Clock,
     *,
     founding: bool = False,
+    newest: CheckpointView = EMPTY,
 ) -> Joined:
     """Be a member of the set that leads, or found it. `shards`: for a new set. `founding`: a set with
-    another number of shards gives way to this one."""
+    another number of shards gives way to this one. `newest`: a commit, which the set is to follow."""
     host, pid, now_ms = socket.gethostname(), os.getpid(), clock.now_ms()
     wanted = TermRecord(
         term=0, run=process, host=host, pid=pid, claimed_ms=now_ms, members=protection.k + 1,
         vote=protection.vote, parallelism=shards, fingerprint=fingerprint,
     )  # fmt: skip
     member = MemberRecord(term=0, seat=seat, process=process, host=host, pid=pid, joined_ms=now_ms)
-    return join_set(storage, wanted, member, other_shards=not founding)
+    return join_set(storage, wanted, member, other_shards=not founding, newest=newest)

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_record
 
 from holdfast.checkpoint.chain.terms import newest_term
 from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store import names
 from holdfast.errors import RetryableError, StorageError
 from holdfast.graph.protection import ActiveReplicas
 from holdfast.runtime import driver as module
 from holdfast.runtime.epoch_loop import Ending
-from tests.unit.runtime.test_driver import Played, Run, stop
+from tests.unit.runtime.test_driver import Played, Run, commit, epoch, stop
 
 Act = Callable[[Played], Ending]
 
@@ -82,3 +84,15 @@ def test_a_set_that_could_not_be_founded_is_tried_again(
     member = Member(tmp_path, monkeypatch, [rescale_in_vain, rescale, stop])
     member.run()
     assert (member.led, member.terms) == ([1, 1, 3], [1, 1, 2])
+
+
+def test_a_set_whose_term_was_lost_is_not_taken_for_the_one_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former set could commit nothing after the lost one: its members would end at every try."""
+    Member(tmp_path, monkeypatch, [stop]).run()
+    member = Member(tmp_path, monkeypatch, [stop])
+    member.storage.delete([names.ended(1)])
+    commit(member, replace_record(epoch(1), term=3, run="the lost set"))
+    member.run()
+    assert member.terms == [4]

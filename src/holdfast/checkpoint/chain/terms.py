@@ -24,10 +24,11 @@ TERMS_KEPT = 2
 """Old terms beyond these are cleaned. Two, so that a listing that races with a claim never shows none."""
 
 
-def claim(storage: Storage, run: str, host: str, pid: int, now_ms: int) -> Term:
-    """Claim the next term for `run`. The leader before loses its lead at its next commit."""
+def claim(storage: Storage, run: str, host: str, pid: int, now_ms: int, *, above: int = 0) -> Term:
+    """Claim the next term for `run`. The leader before loses its lead at its next commit. `above`: the term
+    of a commit; records of terms may have been lost since."""
     for _ in range(CLAIMS_MAX):
-        number = names.highest(storage, names.TERMS) + 1
+        number = max(names.highest(storage, names.TERMS), above) + 1
         record = TermRecord(term=number, run=run, host=host, pid=pid, claimed_ms=now_ms)
         if claim_record(storage, record):
             return Term(number)

@@ -103,3 +103,9 @@ def test_how_the_newest_leader_ended_is_known_though_its_term_is_damaged() -> No
     ended = EndedRecord(term=1, run="a", at_ms=0, ending="stopped", commit=1, last_epoch=1, published=True)
     record_ending(storage, ended)
     assert newest_ending(storage) == ended
+
+
+def test_a_term_is_above_that_of_the_newest_commit_though_its_record_is_lost() -> None:
+    storage = MemoryStorage()
+    assert claim(storage, "a", "host", 1, 0, above=7) == 8
+    assert claim(storage, "b", "host", 1, 0, above=7) == 9
