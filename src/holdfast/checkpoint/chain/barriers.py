@@ -71,9 +71,11 @@ def begun_barrier(root: Storage, number: int) -> BarrierRecord:
     return unseal("barrier", BarrierRecord, root.get(name), name)
 
 
-def begin_barrier(root: Storage, by: str, now_ms: int, lasts_ms: int, *, ends: bool = False) -> int:
-    """Begin the next barrier; gives its number. `ends`: runs end with it. RetryableError: another one is
-    under way."""
+def begin_barrier(
+    root: Storage, by: str, now_ms: int, lasts_ms: int, *, ends: bool = False, above: int = 0
+) -> int:
+    """Begin the next barrier; gives its number. `ends`: runs end with it. `above`: the newest that a part
+    carries; records of barriers may have been lost since. RetryableError: another one is under way."""
     standing = newest_barrier(root)
     if standing.under_way:
         before = begun_barrier(root, standing.number)
@@ -82,9 +84,8 @@ def begin_barrier(root: Storage, by: str, now_ms: int, lasts_ms: int, *, ends: b
                 f"barrier {before.number} of {before.by} is under way; try again when it has ended"
             )
         end_barrier(root, before.number, "aborted", now_ms, reason="it was left behind")
-    record = BarrierRecord(
-        number=standing.number + 1, by=by, begun_ms=now_ms, expires_ms=now_ms + lasts_ms, ends=ends
-    )
+    number = max(standing.number, above) + 1
+    record = BarrierRecord(number=number, by=by, begun_ms=now_ms, expires_ms=now_ms + lasts_ms, ends=ends)
     data = seal("barrier", record)
     if write_once(root, names.barrier(record.number), data) != data:
         raise RetryableError(f"barrier {record.number} was begun by another at the same time; try again")

@@ -21,7 +21,7 @@ from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, ObjectMissing, RetryableError, StorageError
 from holdfast.graph.parts import homes_of, part_names
 from holdfast.runtime.leader_context import LeaderContext
-from holdfast.runtime.parts.passage import Channels, Passage
+from holdfast.runtime.parts.passage import Channels, Passage, newest_carried
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 
@@ -65,7 +65,8 @@ class Coordinator:
                 self._mind(standing.number, now)
             elif now - self._began >= self._interval:
                 lasts_ms = round(LASTS_SECONDS * 1_000)
-                self._newest = begin_barrier(self._root, self._by, self._clock.now_ms(), lasts_ms)
+                above, now_ms = newest_carried(self._parts.values()), self._clock.now_ms()
+                self._newest = begin_barrier(self._root, self._by, now_ms, lasts_ms, above=above)
                 self._began = now
 
     def _mind(self, number: int, now: float) -> None:

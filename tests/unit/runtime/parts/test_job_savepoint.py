@@ -119,6 +119,24 @@ def test_to_stop_with_a_savepoint_ends_the_runs_at_its_barrier_and_then_the_rest
     assert story == ["complete, whole" if comes_through else "aborted, none"]
 
 
+def test_a_barrier_whose_records_were_lost_is_not_taken_for_the_next_one(tmp_path: Path) -> None:
+    """Else the savepoint would be of the time when the parts carried that one."""
+    job = TwoParts(tmp_path)
+    while job.consumer.take() is not None:
+        job.consumer.commit()
+    job.producer.say(barrier=1)
+    job.consumer.say(1)
+    with pytest.raises(RetryableError, match="barrier 2 did not come through part 'main', 'scoring'"):
+        take_job_savepoint(job.root, str(tmp_path / "sp"), WorkingClock(lambda: None), "test", 3.0)
+    clock, parts = ManualClock(), {"main": job.producer.storage, "scoring": job.consumer.storage}
+    root = open_storage(job.root)
+    root.delete([entry.name for entry in root.list(names.BARRIERS)])
+    coordinator = Coordinator(root, parts, {CHANNEL: ("main", "scoring")}, "test", 1.0, clock)
+    clock.advance(timedelta(seconds=2))
+    coordinator.step()
+    assert newest_barrier(root).number == 2
+
+
 def test_what_cannot_begin_stops_nothing(tmp_path: Path) -> None:
     job, story = TwoParts(tmp_path), list[str]()
     begin_barrier(open_storage(job.root), "another", 0, 1 << 60)
