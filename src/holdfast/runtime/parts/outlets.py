@@ -50,7 +50,7 @@ class ChannelReading:
         """Read its newest commits. What cannot be read now stays as it was, which is safe."""
         with suppress(ObjectMissing, StorageError):
             try:
-                if self._newest.is_still(self._view) or find_job(self._history.storage) is None:
+                if find_job(self._history.storage) is None or self._newest.is_still(self._view):
                     return
                 self._read()
             except CorruptionError:
