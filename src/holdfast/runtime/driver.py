@@ -122,6 +122,8 @@ class Driver:
         self._prepared = prepared
         self._program = prepared.program
         self._led: EpochLoop | None = None
+        self._missed = ""
+        """What could not be read the last time that something could not."""
         self.leading = False
         """Whether the checkpoint was loaded and leading has begun."""
 
@@ -333,8 +335,10 @@ class Driver:
         if not newest.number:
             # Nothing to go back to: it is the savepoint that is damaged, and the error says what of it.
             raise damage
-        if led_from is not None and newest.number > led_from.number and self._is_others(newest):
-            # Nor is what an older one has, which committed until we took its place, or a fellow.
+        again, self._missed = self._missed == str(damage), str(damage)
+        if led_from is not None and newest.number > led_from.number and self._is_others(newest) and not again:
+            # Nor is what an older one has, which committed until we took its place, or a fellow. But what is
+            # missed once more, after going on from the newest commit, that commit needs: it is damaged.
             self.monitor.say(f"commit {newest.number} of term {newest.term} came first; going on from it")
             return newest
         found_before = recovery.damaged

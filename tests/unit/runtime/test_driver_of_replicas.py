@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_record
 
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.terms import newest_term
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
-from holdfast.errors import RetryableError, StorageError
+from holdfast.clock import SystemClock
+from holdfast.errors import CorruptionError, RetryableError, StorageError
 from holdfast.graph.protection import ActiveReplicas
 from holdfast.runtime import driver as module
 from holdfast.runtime.epoch_loop import Ending
+from holdfast.storage.checksums import checksum
+from tests.unit.checkpoint import kept
 from tests.unit.runtime.test_driver import Played, Run, commit, epoch, stop
 
 Act = Callable[[Played], Ending]
@@ -96,3 +100,29 @@ def test_a_set_whose_term_was_lost_is_not_taken_for_the_one_before_it(
     commit(member, replace_record(epoch(1), term=3, run="the lost set"))
     member.run()
     assert member.terms == [4]
+
+
+def test_damage_is_seen_through_though_the_others_go_on_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have the state at hand and commit on: one that joins would begin again and again."""
+    damaged = kept.snapshot(1)
+
+    def miss(led: Played) -> Ending:
+        commit(member, replace_record(epoch(led.view.last_epoch + 1), run=led.view.run))
+        raise CorruptionError(f"{damaged.object} is damaged; restore it from a copy")
+
+    acts = [miss, miss, stop]
+    member = Member(tmp_path, monkeypatch, acts)
+    open_checkpoint(member.storage, "job", 128, SystemClock(), identity="id")
+    extent = kept.delta(1).extent
+    member.storage.put(extent.object, b"")
+    delta = replace_record(kept.delta(1), extent=replace_record(extent, length=0, checksum=checksum(b"")))
+    commit(member, replace_record(epoch(1), deltas=(delta,), snapshots=(damaged,)))
+    member.run()
+    assert not acts
+    found = [text for text in member.said if "came first" in text or damaged.object in text]
+    assert [text.partition(":")[0] for text in found] == [
+        "commit 2 of term 1 came first; going on from it", "DAMAGE", "DAMAGE",
+    ]  # fmt: skip
+    assert any(text.startswith("RESTORE: commit 3 is restored from an older") for text in member.said)
