@@ -7,11 +7,12 @@ as those of a sink or a channel are that a part has no more.
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 
 from holdfast.checkpoint.chain.checkpoint import find_job, layouts, place_of_part
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.store.records import LayoutRecord
-from holdfast.errors import RestoreError
+from holdfast.errors import CorruptionError, RestoreError
 from holdfast.runtime.epoch.publisher import left_behind
 from holdfast.runtime.parts.channel_source import Position, unread_files
 from holdfast.storage.urls import open_storage
@@ -24,7 +25,13 @@ def refuse_left_rows(root: str, parts: Collection[str]) -> None:
         storage = open_storage(place_of_part(root, part))
         if find_job(storage) is None:
             continue
-        view = History(storage).load()
+        try:
+            view = History(storage).load()
+        except CorruptionError as damage:
+            raise RestoreError(
+                f"the job no longer has part {part!r}, and whether rows wait there cannot be read: "
+                f"{damage}; restore {storage.url} from a copy, or remove it"
+            ) from damage
         for refusal in left_behind(view, (), storage.url):
             raise RestoreError(f"the job no longer has part {part!r}: {refusal}")
         for uid, channel in view.channels.items():
@@ -40,9 +47,10 @@ def refuse_left_rows(root: str, parts: Collection[str]) -> None:
 
 
 def _reading(root: str, channel: str, known: list[LayoutRecord]) -> tuple[str, Position]:
-    """The part that reads a channel, or did, and how far it has come."""
+    """The part that reads a channel, or did, and how far it has come: nowhere, if that cannot be read."""
     reader = next((each.channels[channel][1] for each in known if channel in each.channels), "")
     storage = open_storage(place_of_part(root, reader)) if reader else None
-    if storage is None or find_job(storage) is None:
-        return reader, Position()
-    return reader, Position.of(History(storage).load().positions.get(channel))
+    with suppress(CorruptionError):
+        if storage is not None and find_job(storage) is not None:
+            return reader, Position.of(History(storage).load().positions.get(channel))
+    return reader, Position()

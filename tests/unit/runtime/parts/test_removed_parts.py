@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.layout import keep_layout
 from holdfast.checkpoint.chain.view import news
+from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Extent, StagedFile
 from holdfast.connectors.memory import MemorySink, MemorySource
 from holdfast.errors import RestoreError
@@ -70,3 +71,19 @@ def test_a_part_that_never_began_has_left_nothing(parts: Parts) -> None:
         parts.root, replace(parts.layout, parts=("main", "scoring", "new")), allow_dropped_state=False
     )
     refuse_left_rows(parts.root.url, ("main", "scoring"))
+
+
+def test_damage_in_a_part_that_is_gone_is_told_with_its_place(parts: Parts) -> None:
+    parts.read([3, 0])
+    parts.main.put(names.commit(3), b"damaged")
+    with pytest.raises(
+        RestoreError, match=rf"no longer has part 'main'.* restore {parts.main.url} from a copy"
+    ):
+        start_with(parts, "scoring")
+
+
+def test_where_it_cannot_be_read_how_far_a_channel_was_read_all_of_it_waits(parts: Parts) -> None:
+    parts.read([3, 0])
+    parts.scoring.put(names.commit(2), b"damaged")
+    with pytest.raises(RestoreError, match="30 rows that part 'scoring' has not read"):
+        start_with(parts, "scoring")
