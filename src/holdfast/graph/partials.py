@@ -43,6 +43,8 @@ class Partials:
     """Spark SQL text, by which a group of rows becomes a partial row: its grouping columns aside."""
     pane: str | None = None
     """Spark SQL text of the pane that a row is in, where rows of a key are held apart by it."""
+    exact: bool = False
+    """Whether they give the same to the last bit, however the rows of a key were cut."""
 
 
 def partials_of(
@@ -77,7 +79,17 @@ def _partials(aggregation: Aggregation, rows: pa.Schema, order_by: Sequence[str]
         named = {f"__hf_{number}_{part}": text for part, text in parts.items()}
         columns[name] = tuple(named)
         expressions += [f"{text} as {column}" for column, text in named.items()]
-    return Partials(rows, columns, tuple(expressions))
+    exact = all(_is_exact(aggregate, rows) for aggregate in aggregation.aggregates.values())
+    return Partials(rows, columns, tuple(expressions), exact=exact)
+
+
+def _is_exact(aggregate: Aggregate, rows: pa.Schema) -> bool:
+    """A mean is summed in doubles, and which of several rows in the same place is the first or the last
+    depends on how they came. Of floats even an extreme does: zero has two signs."""
+    if aggregate.column is None or aggregate.kind is AggregateKind.COUNT:
+        return True
+    known = aggregate.kind in (AggregateKind.SUM, AggregateKind.MIN, AggregateKind.MAX)
+    return known and not pa.types.is_floating(rows.field(aggregate.column).type)
 
 
 def _parts(aggregate: Aggregate, rows: pa.Schema, order_by: Sequence[str]) -> dict[str, str] | None:

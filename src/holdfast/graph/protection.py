@@ -46,8 +46,11 @@ class ActiveReplicas:
     def mistake(self) -> tuple[str, str] | None:
         """What is wrong with it, and the remedy; None: nothing is."""
         k: object = self.k
+        vote: object = self.vote
         if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k < MEMBERS_MAX:
             return f"k={k!r} is not a number of replicas to lose", f"give one from 1 to {MEMBERS_MAX - 1}"
+        if not isinstance(vote, bool):
+            return f"vote={vote!r} does not say whether they vote", "give True or False"
         if self.vote and self.k < 2:
             return "two members cannot outvote each other", "give k=2 or more, or leave out vote"
         return None

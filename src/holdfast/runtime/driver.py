@@ -17,6 +17,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from holdfast.checkpoint.chain.checkpoint import has_begun
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import DamagedChain
 from holdfast.checkpoint.chain.pins import release
@@ -121,6 +122,8 @@ class Driver:
         self._prepared = prepared
         self._program = prepared.program
         self._led: EpochLoop | None = None
+        self._missed = ""
+        """What could not be read the last time that something could not."""
         self.leading = False
         """Whether the checkpoint was loaded and leading has begun."""
 
@@ -138,7 +141,8 @@ class Driver:
         self._checkpoint.chain.recall(known)
         # A node that lost its seat while Spark was starting must not take the lead from its successor.
         self.wishes.permit.await_valid()
-        self._claim(known.parallelism)
+        # What a savepoint says, before it is copied here, is of the terms of another checkpoint.
+        self._claim(known.parallelism, newest=known if has_begun(self._storage) else EMPTY)
         try:
             self._run_term(controls)
         except (FencedOut, SeatLost):
@@ -151,15 +155,14 @@ class Driver:
             raise
         self.monitor.update(phase="stopped")
 
-    def _claim(self, shards: int, founding: bool = False) -> None:
+    def _claim(self, shards: int, *, newest: CheckpointView, founding: bool = False) -> None:
         """Claim the next term; of a part with replicas, be a member of the set that leads. `shards`: of a set
-        that is founded, unless a number was asked for. `founding`: a set with another number than `shards`
-        gives way."""
+        that is founded, unless a number was asked for. `newest`: a commit, which is to be followed.
+        `founding`: a set with another number than `shards` gives way."""
         replicas = self.settings.replicas
         if replicas is None:
-            self._term = claim(
-                self._storage, self._run, socket.gethostname(), os.getpid(), self._clock.now_ms()
-            )
+            host, pid, now_ms = socket.gethostname(), os.getpid(), self._clock.now_ms()
+            self._term = claim(self._storage, self._run, host, pid, now_ms, above=newest.term)
             return
         self._checkpoint = replace(
             self._checkpoint, retention=Retention(self._checkpoint.chain, led_by_other=True)
@@ -167,7 +170,7 @@ class Driver:
         wanted = shards if founding else self._shards or shards or self._cores()
         joined = join(
             self._storage, replicas, self.settings.seat, self._process, fingerprint(self._graph),
-            wanted, self._clock, founding=founding,
+            wanted, self._clock, founding=founding, newest=newest,
         )  # fmt: skip
         self._replica = Replica(joined, self._storage, self._clock, self.monitor, self.wishes.stopping.is_set)
         self._term, self._run, self._shards = Term(joined.set.term), joined.set.run, joined.set.parallelism
@@ -295,7 +298,8 @@ class Driver:
         """Go on as the first member of a set with as many shards as is wished for: the others join it. The
         wish stands until that is done: under a set no member has other shards than the others."""
         self._process = uuid.uuid4().hex[:12]
-        self._claim(self.wishes.parallelism or self._shards or self._cores(), founding=True)
+        view = self._led.view if self._led is not None else EMPTY
+        self._claim(self.wishes.parallelism or self._shards or self._cores(), newest=view, founding=True)
         self.wishes.taken_parallelism()
         recovery = Recovery(self._checkpoint, self._term, self._run, self.monitor.say)
         self._context = replace(
@@ -331,8 +335,10 @@ class Driver:
         if not newest.number:
             # Nothing to go back to: it is the savepoint that is damaged, and the error says what of it.
             raise damage
-        if led_from is not None and newest.number > led_from.number and self._is_others(newest):
-            # Nor is what an older one has, which committed until we took its place, or a fellow.
+        again, self._missed = self._missed == str(damage), str(damage)
+        if led_from is not None and newest.number > led_from.number and self._is_others(newest) and not again:
+            # Nor is what an older one has, which committed until we took its place, or a fellow. But what is
+            # missed once more, after going on from the newest commit, that commit needs: it is damaged.
             self.monitor.say(f"commit {newest.number} of term {newest.term} came first; going on from it")
             return newest
         found_before = recovery.damaged

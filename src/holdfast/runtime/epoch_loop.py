@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 
-import pyarrow as pa
-
 from holdfast.checkpoint.chain.settled import Settled
 from holdfast.checkpoint.chain.shard_lines import Line, Lines, as_committed, extended, lines_of, rebased
 from holdfast.checkpoint.chain.view import CheckpointView
@@ -392,15 +390,11 @@ class EpochLoop:
 
 def _combining_of(context: LeaderContext, shards: int) -> Combining:
     """Which operators may combine their rows; none before an epoch has shown that it pays."""
-    able = [uid for uid, form in context.program.forms.items() if form.partials is not None]
-    if context.replica is not None:
-        # Sums of floats depend on how rows were combined, and replicas have to come to the same.
-        able = [uid for uid in able if not _has_floats(context.program.forms[uid].input)]
+    partials = {uid: form.partials for uid, form in context.program.forms.items()}
+    alone = context.replica is None
+    # What depends on how rows were combined is not for replicas, which have to come to the same.
+    able = [uid for uid, each in partials.items() if each is not None and (alone or each.exact)]
     return Combining(frozenset(able if groups_cheaply(context.spark, shards) else ()))
-
-
-def _has_floats(rows: pa.Schema) -> bool:
-    return any(pa.types.is_floating(field.type) for field in rows)
 
 
 def _added(so_far: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:

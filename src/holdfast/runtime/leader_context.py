@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.chain.checkpoint import Checkpoint
-from holdfast.checkpoint.chain.terms import newest_term
+from holdfast.checkpoint.chain.terms import refuse_if_superseded
 from holdfast.clock import Clock
-from holdfast.errors import FencedOut, HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.progress import Monitor
@@ -56,6 +56,4 @@ class LeaderContext:
 
     def refuse_if_superseded(self) -> None:
         """FencedOut: a newer leader exists."""
-        newest = newest_term(self.checkpoint.storage)
-        if newest is not None and newest.term > self.term:
-            raise FencedOut(self.term, newest.term, f"claimed by {newest.host}, process {newest.pid}")
+        refuse_if_superseded(self.checkpoint.storage, self.term)

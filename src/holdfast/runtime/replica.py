@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.chain.commits import Adopted
 from holdfast.checkpoint.chain.fellows import digest_of
+from holdfast.checkpoint.chain.history import read_floor
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.replica_sets import Joined, join_set, members_of
-from holdfast.checkpoint.chain.terms import ending_of, newest_term
-from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.chain.terms import ending_of, refuse_if_superseded
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.chain.votes import Votes, cast, majority, votes_for
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, MemberRecord, TermRecord, VoteRecord
@@ -113,6 +114,9 @@ class Replica:
             if now - looked >= LOOK_AROUND_SECONDS:
                 looked = now
                 self._refuse_if_superseded()
+                if view.number + 1 <= read_floor(self.storage):
+                    # The set has gone on so far that the commit was given up, and with it all votes.
+                    return True
                 if self._is_planned_again(record):
                     return False
             if now - began >= SAY_SECONDS and not said:
@@ -140,9 +144,7 @@ class Replica:
     def _refuse_if_superseded(self) -> None:
         """The thread that looks around between epochs waits for this one: others may have gone on without
         this set, and wait for this process to join theirs."""
-        newest = newest_term(self.storage)
-        if newest is not None and newest.term > self.set.term:
-            raise FencedOut(self.set.term, newest.term, f"claimed by {newest.host}, process {newest.pid}")
+        refuse_if_superseded(self.storage, self.set.term)
         self.refuse_if_replaced()
 
     def _is_planned_again(self, record: CommitRecord) -> bool:
@@ -174,13 +176,14 @@ def join(
     clock: Clock,
     *,
     founding: bool = False,
+    newest: CheckpointView = EMPTY,
 ) -> Joined:
     """Be a member of the set that leads, or found it. `shards`: for a new set. `founding`: a set with
-    another number of shards gives way to this one."""
+    another number of shards gives way to this one. `newest`: a commit, which the set is to follow."""
     host, pid, now_ms = socket.gethostname(), os.getpid(), clock.now_ms()
     wanted = TermRecord(
         term=0, run=process, host=host, pid=pid, claimed_ms=now_ms, members=protection.k + 1,
         vote=protection.vote, parallelism=shards, fingerprint=fingerprint,
     )  # fmt: skip
     member = MemberRecord(term=0, seat=seat, process=process, host=host, pid=pid, joined_ms=now_ms)
-    return join_set(storage, wanted, member, other_shards=not founding)
+    return join_set(storage, wanted, member, other_shards=not founding, newest=newest)

@@ -78,6 +78,13 @@ def test_a_number_that_is_none_is_refused(k: Any) -> None:
         check(job(hf.ActiveReplicas(k=k), keyed).graph())
 
 
+@pytest.mark.parametrize("vote", [1, 0, "no", None])
+def test_what_does_not_say_whether_members_vote_is_refused(vote: Any) -> None:
+    """Members could not read it back from the term of their set, and each would found its own."""
+    mistake = hf.ActiveReplicas(k=2, vote=vote).mistake
+    assert mistake == (f"vote={vote!r} does not say whether they vote", "give True or False")
+
+
 def test_two_cannot_vote() -> None:
     assert hf.ActiveReplicas(k=2, vote=True).mistake is None
     assert hf.ActiveReplicas(k=1, vote=True).mistake == (

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from msgspec.structs import replace as replace_record
 
 import holdfast as hf
 from holdfast.checkpoint.chain.commits import Chain, Committed
@@ -351,9 +352,9 @@ def test_what_is_committed_between_the_look_and_the_claim_is_gone_on_from(
         seen.append(led.view.number)
         return Ending.STOPPED
 
-    def claimed_late(*given: Any) -> int:
+    def claimed_late(*given: Any, **more: Any) -> int:
         commit(run, epoch(3))
-        return claim(*given)
+        return claim(*given, **more)
 
     seen: list[int] = []
     Run(tmp_path, monkeypatch, [stop]).run()
@@ -362,6 +363,20 @@ def test_what_is_committed_between_the_look_and_the_claim_is_gone_on_from(
     monkeypatch.setattr(module, "claim", claimed_late)
     run.run()
     assert seen == [3]
+
+
+def test_a_run_leads_though_the_terms_of_the_commits_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be taken for an older leader than the one that wrote them."""
+    Run(tmp_path, monkeypatch, [stop]).run()
+    run = Run(tmp_path, monkeypatch, [stop])
+    commit(run, replace_record(epoch(1), term=5))
+    run.storage.delete([entry.name for entry in run.storage.list(names.TERMS)])
+    run.run()
+    leader = newest_term(run.storage)
+    assert leader is not None
+    assert leader.term == 6
 
 
 def test_damage_that_other_records_stand_in_for_is_told_though_the_chain_is_read_before_the_claim(

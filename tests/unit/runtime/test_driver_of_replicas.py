@@ -8,14 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_record
 
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.terms import newest_term
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.errors import RetryableError, StorageError
+from holdfast.checkpoint.store import names
+from holdfast.clock import SystemClock
+from holdfast.errors import CorruptionError, RetryableError, StorageError
 from holdfast.graph.protection import ActiveReplicas
 from holdfast.runtime import driver as module
 from holdfast.runtime.epoch_loop import Ending
-from tests.unit.runtime.test_driver import Played, Run, stop
+from holdfast.storage.checksums import checksum
+from tests.unit.checkpoint import kept
+from tests.unit.runtime.test_driver import Played, Run, commit, epoch, stop
 
 Act = Callable[[Played], Ending]
 
@@ -82,3 +88,41 @@ def test_a_set_that_could_not_be_founded_is_tried_again(
     member = Member(tmp_path, monkeypatch, [rescale_in_vain, rescale, stop])
     member.run()
     assert (member.led, member.terms) == ([1, 1, 3], [1, 1, 2])
+
+
+def test_a_set_whose_term_was_lost_is_not_taken_for_the_one_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former set could commit nothing after the lost one: its members would end at every try."""
+    Member(tmp_path, monkeypatch, [stop]).run()
+    member = Member(tmp_path, monkeypatch, [stop])
+    member.storage.delete([names.ended(1)])
+    commit(member, replace_record(epoch(1), term=3, run="the lost set"))
+    member.run()
+    assert member.terms == [4]
+
+
+def test_damage_is_seen_through_though_the_others_go_on_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have the state at hand and commit on: one that joins would begin again and again."""
+    damaged = kept.snapshot(1)
+
+    def miss(led: Played) -> Ending:
+        commit(member, replace_record(epoch(led.view.last_epoch + 1), run=led.view.run))
+        raise CorruptionError(f"{damaged.object} is damaged; restore it from a copy")
+
+    acts = [miss, miss, stop]
+    member = Member(tmp_path, monkeypatch, acts)
+    open_checkpoint(member.storage, "job", 128, SystemClock(), identity="id")
+    extent = kept.delta(1).extent
+    member.storage.put(extent.object, b"")
+    delta = replace_record(kept.delta(1), extent=replace_record(extent, length=0, checksum=checksum(b"")))
+    commit(member, replace_record(epoch(1), deltas=(delta,), snapshots=(damaged,)))
+    member.run()
+    assert not acts
+    found = [text for text in member.said if "came first" in text or damaged.object in text]
+    assert [text.partition(":")[0] for text in found] == [
+        "commit 2 of term 1 came first; going on from it", "DAMAGE", "DAMAGE",
+    ]  # fmt: skip
+    assert any(text.startswith("RESTORE: commit 3 is restored from an older") for text in member.said)

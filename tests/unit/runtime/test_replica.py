@@ -143,6 +143,14 @@ def test_one_that_waits_learns_that_the_epoch_was_planned_again() -> None:
     assert voters.clock.monotonic() < 1.0 + 2 * LOOK_AROUND_SECONDS
 
 
+def test_one_that_waits_for_what_was_given_up_since_waits_no_more() -> None:
+    """It was paused: the commit of the others has gone from storage since, and their votes with it."""
+    voters = Set()
+    voters.clock.then = {1.0: lambda: voters.storage.put_new(names.floor(64), b"")}
+    assert voters.vote(record())
+    assert voters.said == []
+
+
 def test_votes_of_a_former_set_do_not_count_nor_stand_in_the_way() -> None:
     voters = Set()
     for seat in (1, 2, 3):

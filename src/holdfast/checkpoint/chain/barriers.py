@@ -8,6 +8,7 @@ Always true: numbers are used once; a barrier begins when the one before it has 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +16,7 @@ from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
 from holdfast.checkpoint.store.records import Record
 from holdfast.checkpoint.store.write_once import write_once
-from holdfast.errors import ObjectMissing, RetryableError
+from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.storage.contract import Storage
 
 BARRIERS_KEPT = 64
@@ -70,9 +71,11 @@ def begun_barrier(root: Storage, number: int) -> BarrierRecord:
     return unseal("barrier", BarrierRecord, root.get(name), name)
 
 
-def begin_barrier(root: Storage, by: str, now_ms: int, lasts_ms: int, *, ends: bool = False) -> int:
-    """Begin the next barrier; gives its number. `ends`: runs end with it. RetryableError: another one is
-    under way."""
+def begin_barrier(
+    root: Storage, by: str, now_ms: int, lasts_ms: int, *, ends: bool = False, above: int = 0
+) -> int:
+    """Begin the next barrier; gives its number. `ends`: runs end with it. `above`: the newest that a part
+    carries; records of barriers may have been lost since. RetryableError: another one is under way."""
     standing = newest_barrier(root)
     if standing.under_way:
         before = begun_barrier(root, standing.number)
@@ -81,9 +84,8 @@ def begin_barrier(root: Storage, by: str, now_ms: int, lasts_ms: int, *, ends: b
                 f"barrier {before.number} of {before.by} is under way; try again when it has ended"
             )
         end_barrier(root, before.number, "aborted", now_ms, reason="it was left behind")
-    record = BarrierRecord(
-        number=standing.number + 1, by=by, begun_ms=now_ms, expires_ms=now_ms + lasts_ms, ends=ends
-    )
+    number = max(standing.number, above) + 1
+    record = BarrierRecord(number=number, by=by, begun_ms=now_ms, expires_ms=now_ms + lasts_ms, ends=ends)
     data = seal("barrier", record)
     if write_once(root, names.barrier(record.number), data) != data:
         raise RetryableError(f"barrier {record.number} was begun by another at the same time; try again")
@@ -116,15 +118,16 @@ def ending_of_barrier(root: Storage, number: int) -> BarrierEndRecord | None:
 
 
 def complete_barriers(root: Storage, count: int) -> list[BarrierEndRecord]:
-    """The newest barriers that are complete, newest first."""
+    """The newest barriers that are complete, newest first. One whose end cannot be read is none of them."""
     ended = [entry.name for entry in root.list(names.BARRIERS) if entry.name.endswith("/ended")]
     found: list[BarrierEndRecord] = []
     for name in reversed(ended):
         if len(found) == count:
             break
-        record = unseal("barrier", BarrierEndRecord, root.get(name), name)
-        if record.outcome == "complete":
-            found.append(record)
+        with suppress(CorruptionError):
+            record = unseal("barrier", BarrierEndRecord, root.get(name), name)
+            if record.outcome == "complete":
+                found.append(record)
     return found
 
 

@@ -20,7 +20,7 @@ from holdfast.checkpoint.store.log_records import ClusterRecord
 from holdfast.checkpoint.store.records import JobRecord, LayoutRecord
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.clock import Clock
-from holdfast.errors import ObjectMissing, RestoreError
+from holdfast.errors import CorruptionError, ObjectMissing, RestoreError
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import below
 
@@ -102,10 +102,18 @@ def read_layout(storage: Storage) -> LayoutRecord | None:
 
 
 def layouts(storage: Storage) -> Iterator[LayoutRecord]:
-    """Of which parts the job consists, and consisted before, newest first."""
-    for number in range(names.highest(storage, names.LAYOUTS), 0, -1):
+    """Of which parts the job consists, and consisted before, newest first. A former record that cannot be
+    read any more is left out."""
+    newest = names.highest(storage, names.LAYOUTS)
+    for number in range(newest, 0, -1):
         name = names.layout(number)
-        yield unseal("layout", LayoutRecord, storage.get(name), name)
+        try:
+            record = unseal("layout", LayoutRecord, storage.get(name), name)
+        except (CorruptionError, ObjectMissing):
+            if number == newest:
+                raise
+            continue
+        yield record
 
 
 def place_of_part(root: str, part: str) -> str:

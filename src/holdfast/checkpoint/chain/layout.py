@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from holdfast.checkpoint.chain.checkpoint import (
     find_job,
+    layouts,
     other_job,
     read_layout,
     refuse_if_occupied,
@@ -21,8 +22,9 @@ from holdfast.storage.contract import Storage
 
 
 def keep_layout(storage: Storage, layout: LayoutRecord, allow_dropped_state: bool) -> None:
-    """Write down of which parts the job consists now. RestoreError: the checkpoint is another's, or has a
-    part that the job has no more, and what it remembers may not be dropped."""
+    """Write down of which parts the job consists now. RestoreError: the checkpoint is another's, has a
+    channel of the same uid between other parts, or has a part that the job has no more, and what it remembers
+    may not be dropped."""
     for _ in range(100):
         newest = names.highest(storage, names.LAYOUTS)
         before = read_layout(storage)
@@ -54,6 +56,14 @@ def _refuse(
         return
     if before.job != now.job:
         raise RestoreError(other_job(storage, before.job, now.job))
+    for uid, ends in now.channels.items():
+        former = next((each.channels[uid] for each in layouts(storage) if uid in each.channels), ends)
+        if former != ends:
+            raise RestoreError(
+                f"channel {uid!r} led from part {former[0]!r} to part {former[1]!r}, and leads from "
+                f"{ends[0]!r} to {ends[1]!r} now: how far it was read says nothing of that one; give it "
+                "another uid"
+            )
     gone = [part for part in before.parts if part not in now.parts]
     if gone and not allow_dropped_state:
         raise RestoreError(

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.checkpoint.chain.terms import CLAIMS_MAX, claim_record, ending_of, newest_term
+from holdfast.checkpoint.chain.terms import CLAIMS_MAX, claim_record, ending_of
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
 from holdfast.checkpoint.store.records import MemberRecord, TermRecord
 from holdfast.checkpoint.store.write_once import write_once
-from holdfast.errors import ObjectMissing, RetryableError
+from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.storage.contract import Storage
 
 
@@ -45,19 +46,25 @@ class Joined:
 
 
 def join_set(
-    storage: Storage, wanted: TermRecord, member: MemberRecord, *, other_shards: bool = True
+    storage: Storage,
+    wanted: TermRecord,
+    member: MemberRecord,
+    *,
+    other_shards: bool = True,
+    newest: CheckpointView = EMPTY,
 ) -> Joined:
     """Be a member of the set that leads, if it is as `wanted`: of as many members that vote or not, with this
     code and, unless `other_shards` will do, as many shards. Found that set if it is not. `wanted` and
-    `member` have no term yet.
+    `member` have no term yet. `newest`: a commit. A set that could write none after it, because a newer one
+    wrote it whose term was lost since, is not joined.
 
-    A leader that is no such set is fenced by that.
+    A leader that is no such set is fenced by that, and so is one whose term cannot be read.
     """
     for _ in range(CLAIMS_MAX):
-        found = newest_term(storage)
-        if found is None or not (_is_as(found, wanted, other_shards) and _goes_on(storage, found)):
-            number = found.term + 1 if found is not None else 1
-            found = msgspec.structs.replace(wanted, term=number)
+        claimed = names.highest(storage, names.TERMS)
+        found = _readable(storage, claimed)
+        if found is None or not (_is_as(found, wanted, other_shards) and _goes_on(storage, found, newest)):
+            found = msgspec.structs.replace(wanted, term=max(claimed, newest.term) + 1)
             if not claim_record(storage, found):
                 continue
         return Joined(found, _entered(storage, found.term, member))
@@ -68,12 +75,13 @@ def join_set(
 
 
 def members_of(storage: Storage, term: int) -> dict[int, MemberRecord]:
-    """The members of a set, by seat. Members that are gone are there until others take their seats."""
+    """The members of a set, by seat. Members that are gone are there until others take their seats. A record
+    that is damaged tells nothing: a member that was replaced does no harm until it notices."""
     found: dict[int, MemberRecord] = {}
     for entry in sorted(storage.list(names.members_of(term)), key=lambda entry: entry.name):
         try:
             record = unseal("member", MemberRecord, storage.get(entry.name), entry.name)
-        except ObjectMissing:
+        except (CorruptionError, ObjectMissing):
             continue
         found[record.seat] = record
     return found
@@ -90,8 +98,18 @@ def outdated_members(storage: Storage) -> list[str]:
     ]
 
 
-def _goes_on(storage: Storage, found: TermRecord) -> bool:
-    return ending_of(storage, found.term) is None
+def _readable(storage: Storage, term: int) -> TermRecord | None:
+    """Who claimed a term; None: it cannot be read, or there is none."""
+    name = names.term(term)
+    try:
+        return unseal("term", TermRecord, storage.get(name), name)
+    except (CorruptionError, ObjectMissing):
+        return None
+
+
+def _goes_on(storage: Storage, found: TermRecord, newest: CheckpointView) -> bool:
+    leads = found.term > newest.term or (found.term == newest.term and found.run == newest.run)
+    return leads and ending_of(storage, found.term) is None
 
 
 def _is_as(found: TermRecord, wanted: TermRecord, other_shards: bool) -> bool:

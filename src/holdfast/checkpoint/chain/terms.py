@@ -9,11 +9,13 @@ A term only orders leaders. Safety rests on the commit chain, not on who holds a
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
 from holdfast.checkpoint.store.records import EndedRecord, TermRecord
 from holdfast.checkpoint.store.write_once import write_once
-from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
+from holdfast.errors import CorruptionError, FencedOut, ObjectMissing, RetryableError
 from holdfast.ids import Term
 from holdfast.storage.contract import Storage
 
@@ -22,10 +24,11 @@ TERMS_KEPT = 2
 """Old terms beyond these are cleaned. Two, so that a listing that races with a claim never shows none."""
 
 
-def claim(storage: Storage, run: str, host: str, pid: int, now_ms: int) -> Term:
-    """Claim the next term for `run`. The leader before loses its lead at its next commit."""
+def claim(storage: Storage, run: str, host: str, pid: int, now_ms: int, *, above: int = 0) -> Term:
+    """Claim the next term for `run`. The leader before loses its lead at its next commit. `above`: the term
+    of a commit; records of terms may have been lost since."""
     for _ in range(CLAIMS_MAX):
-        number = names.highest(storage, names.TERMS) + 1
+        number = max(names.highest(storage, names.TERMS), above) + 1
         record = TermRecord(term=number, run=run, host=host, pid=pid, claimed_ms=now_ms)
         if claim_record(storage, record):
             return Term(number)
@@ -59,6 +62,18 @@ def newest_term(storage: Storage) -> TermRecord | None:
     return unseal("term", TermRecord, storage.get(name), name)
 
 
+def refuse_if_superseded(storage: Storage, term: int) -> None:
+    """FencedOut: a newer term than this one was claimed, also where it cannot be read by whom."""
+    newest = names.highest(storage, names.TERMS)
+    if newest <= term:
+        return
+    name, by = names.term(newest), f"{names.term(newest)} is its"
+    with suppress(CorruptionError, ObjectMissing):
+        record = unseal("term", TermRecord, storage.get(name), name)
+        by = f"claimed by {record.host}, process {record.pid}"
+    raise FencedOut(term, newest, by)
+
+
 def outdated_terms(storage: Storage) -> list[str]:
     """Names of term records that may be deleted; never the newest."""
     return names.all_but_newest(storage, names.TERMS, TERMS_KEPT)
@@ -82,5 +97,5 @@ def ending_of(storage: Storage, term: int) -> EndedRecord | None:
 
 def newest_ending(storage: Storage) -> EndedRecord | None:
     """How the newest leader ended: then none runs. None: one may run, or there never was one."""
-    leader = newest_term(storage)
-    return ending_of(storage, leader.term) if leader is not None else None
+    newest = names.highest(storage, names.TERMS)
+    return ending_of(storage, newest) if newest else None

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
+from holdfast.checkpoint.chain.barriers import begun_barrier
 from holdfast.checkpoint.chain.commits import Adopted, Committed, Preceded
 from holdfast.checkpoint.chain.fellows import Met, met
 from holdfast.checkpoint.chain.live_files import with_lists
@@ -22,9 +23,10 @@ from holdfast.checkpoint.store.records import (
     CommitRecord,
     OperatorSchema,
     SnapshotFile,
+    StagedFile,
     UncoordinatedShard,
 )
-from holdfast.errors import HoldfastError
+from holdfast.errors import CorruptionError, HoldfastError, ObjectMissing
 from holdfast.graph.guarantees import Guarantee
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.publisher import Publishing, Recipients
@@ -74,6 +76,8 @@ class Committer:
         self.has_lead = self._replica is None
         """Whether the newest commit is this process's own. Of a set of replicas, the member whose commit it
         was does what one alone has to do: the fastest is the one that has the time."""
+        self._harmless = 0
+        """The newest barrier that is known not to end this run."""
         self._kept = [file for file in view.staged if file.epoch > view.last_epoch]
         """What was committed of epochs that are computed again after a rewind: this is shown."""
         self.view = view
@@ -234,11 +238,28 @@ class Committer:
                 return
 
     def _of_epochs(self, outcomes: list[EpochOutcome]) -> CommitRecord:
-        if self._is_over():
+        if self._is_over() or self._ended_at_barrier():
             raise AdoptedOther(
                 "another member has ended the run; what this one has run since then is not committed"
             )
         return self._record(outcomes)
+
+    def _ended_at_barrier(self) -> bool:
+        """Whether a member of the set has carried a barrier at which the runs of all parts end: then this one
+        ends there, too, and sinks show nothing that comes after it."""
+        root, barriers = self._context.root, self.view.barriers
+        if self._replica is None or root is None or not barriers or barriers[-1].number <= self._harmless:
+            return False
+        try:
+            ours = self._checkpoint.chain.record(barriers[-1].commit).run == self._context.run
+            over = ours and begun_barrier(root, barriers[-1].number).ends
+        except (CorruptionError, ObjectMissing):
+            over = False
+        if over:
+            self._context.wishes.stopping.set()
+        else:
+            self._harmless = barriers[-1].number
+        return over
 
     def _is_over(self) -> bool:
         """Whether another member of the set has ended the run of all: then this one ends, too."""
@@ -314,13 +335,26 @@ class Committer:
     def _publish(self, outcomes: list[EpochOutcome], to: Recipients) -> None:
         if self._unpublished:
             return
-        staged = [*self._kept, *(file for outcome in outcomes for file in outcome.staged)]
+        first, last = outcomes[0].plan.epoch, outcomes[-1].plan.epoch
         try:
-            self._publishing.publish(outcomes[0].plan.epoch, outcomes[-1].plan.epoch, staged, to)
+            self._publishing.publish(first, last, self._to_show(outcomes), to)
         except BaseException:
             # Later epochs must not be shown before this one: a sink shows a prefix of the committed epochs.
             self._unpublished = True
             raise
+
+    def _to_show(self, outcomes: list[EpochOutcome]) -> list[StagedFile]:
+        """The rows of these epochs. Where a commit has named rows of an epoch for a sink before a rewind it
+        shows those alone: an at-most-once run stages them again, because it knows of no commit that did."""
+        staged = [file for outcome in outcomes for file in outcome.staged]
+        if not self._kept:
+            return staged
+        kept = {(sink, file.epoch) for file in self._kept for sink in file.sinks}
+        again = (
+            replace(file, sinks=tuple(sink for sink in file.sinks if (sink, file.epoch) not in kept))
+            for file in staged
+        )
+        return [*self._kept, *(file for file in again if file.sinks)]
 
     def _record(self, outcomes: list[EpochOutcome]) -> CommitRecord:
         last = outcomes[-1].plan

@@ -297,6 +297,10 @@ class EpochRunner:
         return BroadcastLists(layout, frames.broadcast[node.broadcast])
 
     def _combines(self, stage: Stage, node: OperatorNode, plan: PlanRecord) -> bool:
+        partials = self.program.forms[node.uid].partials
+        if self.replicated and partials is not None and not partials.exact:
+            # The plan may be of a leader that was alone: replicas have to come to the same.
+            return False
         # Late rows may make an epoch run its job twice: state that is not saved cannot be taken back.
         return node.uid in plan.combined and (self.saves_state or LATE_ROWS not in stage.outputs)
 

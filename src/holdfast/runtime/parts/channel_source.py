@@ -128,13 +128,15 @@ class OpenChannel:
 
     def _look(self) -> Channel:
         """The channel as of now."""
-        if not self._newest.is_still(self._view) and self._has_begun(find_job(self._history.storage)):
-            try:
+        if self._newest.is_still(self._view):
+            return self._known()
+        try:
+            if self._has_begun(find_job(self._history.storage)):
                 self._view = self._newest.load()
                 self._history.forget_below(self._view.number)
-            except CorruptionError as damage:
-                # The part before goes back, and what it has sent stays what it was.
-                raise RetryableError(f"channel {self._channel!r} cannot be read now: {damage}") from damage
+        except CorruptionError as damage:
+            # The part before goes back, and what it has sent stays what it was.
+            raise RetryableError(f"channel {self._channel!r} cannot be read now: {damage}") from damage
         return self._known()
 
     def _has_more(self, at: Position, channel: Channel) -> bool:

@@ -18,10 +18,10 @@ from holdfast.checkpoint.chain.barriers import (
 )
 from holdfast.checkpoint.chain.checkpoint import place_of_part
 from holdfast.clock import Clock
-from holdfast.errors import ObjectMissing, RetryableError, StorageError
+from holdfast.errors import CorruptionError, ObjectMissing, RetryableError, StorageError
 from holdfast.graph.parts import homes_of, part_names
 from holdfast.runtime.leader_context import LeaderContext
-from holdfast.runtime.parts.passage import Channels, Passage
+from holdfast.runtime.parts.passage import Channels, Passage, newest_carried
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 
@@ -51,31 +51,34 @@ class Coordinator:
         self._passage: Passage | None = None
 
     def step(self) -> None:
-        """Do what is to be done now. What cannot be done now is done later."""
+        """Do what is to be done now. What cannot be done now is done later; a barrier whose beginning cannot
+        be read is aborted by whichever part meets it."""
         now = self._clock.monotonic()
         if now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
-        with suppress(StorageError, RetryableError, ObjectMissing):
+        with suppress(StorageError, RetryableError, ObjectMissing, CorruptionError):
             standing = newest_barrier(self._root)
             if standing.number > self._newest:
                 self._newest, self._began = standing.number, now
             if standing.under_way:
-                self._mind(standing.number)
+                self._mind(standing.number, now)
             elif now - self._began >= self._interval:
                 lasts_ms = round(LASTS_SECONDS * 1_000)
-                self._newest = begin_barrier(self._root, self._by, self._clock.now_ms(), lasts_ms)
+                above, now_ms = newest_carried(self._parts.values()), self._clock.now_ms()
+                self._newest = begin_barrier(self._root, self._by, now_ms, lasts_ms, above=above)
                 self._began = now
 
-    def _mind(self, number: int) -> None:
-        """See whether a barrier has come through all parts, or never will."""
+    def _mind(self, number: int, now: float) -> None:
+        """See whether a barrier has come through all parts, or never will. Its time is counted since it was
+        first seen here, because the clocks of machines differ."""
         if self._passage is None or self._passage.number != number:
             self._passage = Passage(self._parts, self._channels, number)
         commits, now_ms = self._passage.look(), self._clock.now_ms()
         if commits is not None:
             end_barrier(self._root, number, "complete", now_ms, commits)
             forget_barriers(self._root)
-        elif now_ms >= begun_barrier(self._root, number).expires_ms:
+        elif now - self._began >= begun_barrier(self._root, number).lasts_seconds:
             missing = ", ".join(self._passage.missing)
             end_barrier(self._root, number, "aborted", now_ms, reason=f"it did not come through {missing}")
 

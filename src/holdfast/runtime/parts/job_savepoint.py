@@ -31,7 +31,7 @@ from holdfast.checkpoint.store.write_once import write_once
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, RestoreError, RetryableError
 from holdfast.runtime.parts.channel_source import Position
-from holdfast.runtime.parts.passage import Channels, Passage
+from holdfast.runtime.parts.passage import Channels, Passage, newest_carried
 from holdfast.runtime.savepoints.run_savepoints import refuse_target
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
@@ -89,7 +89,8 @@ def _barrier(
 ) -> Iterator[tuple[int, dict[str, int]]]:
     """Within it, the commits that carry a barrier stay; gives its number and these."""
     lasts_ms = round(align_seconds * 2_000)
-    number = begin_barrier(root, by, clock.now_ms(), lasts_ms, ends=stop_rest is not None)
+    above = newest_carried(parts.values())
+    number = begin_barrier(root, by, clock.now_ms(), lasts_ms, ends=stop_rest is not None, above=above)
 
     def keep(part: Storage, commit: int) -> None:
         now_ms = clock.now_ms()

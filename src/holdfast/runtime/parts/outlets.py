@@ -18,12 +18,12 @@ from holdfast.checkpoint.chain.checkpoint import find_job
 from holdfast.checkpoint.chain.history import History, NewestCommit
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
+from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import ChannelState
 from holdfast.clock import Clock
 from holdfast.connectors.contract import Mark
 from holdfast.errors import CorruptionError, ObjectMissing, RestoreError, StorageError
 from holdfast.graph.job_graph import DoorNode, OutletNode
-from holdfast.ids import EpochId
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.parts.channel_source import Position
 from holdfast.runtime.parts.waiting import Waiting, waiting_in
@@ -31,7 +31,6 @@ from holdfast.storage.urls import open_storage
 
 LOOK_SECONDS = 0.5
 LIST_SECONDS = 5.0
-PLANS_AHEAD_MAX = 1_000
 
 
 class ChannelReading:
@@ -50,9 +49,9 @@ class ChannelReading:
     def look(self) -> None:
         """Read its newest commits. What cannot be read now stays as it was, which is safe."""
         with suppress(ObjectMissing, StorageError):
-            if find_job(self._history.storage) is None or self._newest.is_still(self._view):
-                return
             try:
+                if find_job(self._history.storage) is None or self._newest.is_still(self._view):
+                    return
                 self._read()
             except CorruptionError:
                 # What was known may be of another copy than what is there now.
@@ -70,16 +69,19 @@ class ChannelReading:
         self._history.forget_below(view.given_up_below)
 
     def seen(self) -> int:
-        """The newest epoch that it has read anything of, or is going to by its plans."""
+        """The newest epoch that it has read anything of, or is going to by its plans: by these alone where
+        its commits cannot be read, since what a commit of it has read a plan of it has named. StorageError:
+        it cannot be told now."""
         self.look()
-        seen, plans = self.position, Plans(self._history.storage)
-        with suppress(CorruptionError, ObjectMissing, StorageError):
-            for ahead in range(1, PLANS_AHEAD_MAX):
-                plan = plans.newest(EpochId(self._view.last_epoch + ahead))
-                if plan is None:
-                    break
-                if (part := plan.slices.get(self.uid)) is not None:
-                    seen = max(seen, Position.of(part.end))
+        seen, storage = self.position, self._history.storage
+        plans = Plans(storage)
+        for entry in storage.list(names.PLANS):
+            if (names.number_of(entry.name) or 0) <= self._view.last_epoch:
+                continue
+            # One that cannot be read is not followed, or is gone.
+            with suppress(CorruptionError, ObjectMissing):
+                part = plans.named(entry.name).slices.get(self.uid)
+                seen = max(seen, Position.of(part.end if part is not None else None))
         return seen.newest
 
     def _position(self, view: CheckpointView) -> Position:

@@ -24,6 +24,7 @@ from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import NOTHING, Prepared
 from holdfast.runtime.job_handle import JobHandle, launch
 from holdfast.runtime.parts.channel_source import PartChannel
+from holdfast.runtime.parts.removed_parts import refuse_left_rows
 from holdfast.runtime.progress import Listener, Message
 from holdfast.runtime.settings import RunOptions, RunSettings, check_settings
 from holdfast.storage.urls import open_storage
@@ -109,11 +110,13 @@ def checked_parts(graph: Graph, checkpoint: str, options: RunOptions) -> list[Pa
 
 def enter_checkpoint(graph: Graph, settings: RunSettings) -> None:
     """See that the checkpoint is this job's and knows its parts. RestoreError: it is not, or it has a part
-    that the job has no more."""
+    that the job has no more, or rows of one."""
     layout = layout_of(graph)
     if settings.from_savepoint is not None:
         _refuse_other_parts(settings.from_savepoint, layout)
     keep_layout(open_storage(settings.checkpoint), layout, settings.allow_dropped_state)
+    # After that: what removes a channel goes by the newest layout.
+    refuse_left_rows(settings.checkpoint, layout.parts)
 
 
 def layout_of(graph: Graph) -> LayoutRecord:

@@ -6,7 +6,7 @@ a channel there is what the part before had sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -92,3 +92,13 @@ class Passage:
             if read < wanted or (read > wanted and not sent.carried):
                 found.append(after)
         return found
+
+
+def newest_carried(parts: Iterable[Storage]) -> int:
+    """The newest barrier that one of these parts carries, as far as can be read; 0: there is none."""
+    found = [0]
+    for part in parts:
+        with suppress(CorruptionError):
+            if find_job(part) is not None:
+                found += [place.number for place in History(part).load().barriers]
+    return max(found)

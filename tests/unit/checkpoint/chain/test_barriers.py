@@ -16,6 +16,7 @@ from holdfast.checkpoint.chain.barriers import (
     forget_barriers,
     newest_barrier,
 )
+from holdfast.checkpoint.store import names
 from holdfast.errors import RetryableError
 from holdfast.storage.local_directory import LocalStorage
 
@@ -64,3 +65,11 @@ def test_the_newest_complete_barriers_are_found_and_old_ones_forgotten(root: Loc
     assert ending_of_barrier(root, 5) is None
     assert ending_of_barrier(root, 6) is not None
     assert begin_barrier(root, "ann", 1_000, 100) == last + 1, "a number is used once"
+
+
+def test_a_barrier_whose_end_cannot_be_read_is_none_to_go_back_to(root: LocalStorage) -> None:
+    for number in (1, 2, 3):
+        begin_barrier(root, "ann", number, 100)
+        end_barrier(root, number, "complete", number, {"main": number})
+    (root.root / names.barrier_end(2)).write_bytes(b"damaged")
+    assert [record.number for record in complete_barriers(root, 2)] == [3, 1]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checkpoint.chain.checkpoint import open_checkpoint, read_job, read_layout
+from holdfast.checkpoint.chain.checkpoint import layouts, open_checkpoint, read_job, read_layout
 from holdfast.checkpoint.chain.layout import keep_layout
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
 from holdfast.checkpoint.store.records import LayoutRecord
-from holdfast.errors import RestoreError
+from holdfast.errors import CorruptionError, RestoreError
 from holdfast.storage.contract import Put
 from holdfast.testing.clocks import ManualClock
 from tests.unit.checkpoint.kept import MemoryStorage
@@ -54,6 +54,34 @@ def test_a_part_goes_only_where_its_state_may_be_dropped() -> None:
     assert read_layout(storage) == LAYOUT
     keep(storage, layout_of("main"), allow_dropped_state=True)
     assert read_layout(storage) == layout_of("main")
+
+
+def test_a_channel_between_other_parts_needs_another_uid() -> None:
+    """How far it was read is in epochs of the part that it left: rows would be passed over."""
+    storage, other = MemoryStorage(), {"clicks-in": ("alerts", "scoring")}
+    keep(storage)
+    moved = LayoutRecord(job="fraud", parts=("main", "scoring", "alerts"), channels=other)
+    with pytest.raises(RestoreError, match=r"'clicks-in' led from part 'main' to .*; give it another uid"):
+        keep(storage, moved, allow_dropped_state=True)
+    keep(storage, layout_of("main", "scoring", "alerts"))
+    with pytest.raises(RestoreError, match="'clicks-in' led from part 'main'"):
+        keep(storage, moved, allow_dropped_state=True)
+    renamed = LayoutRecord(job="fraud", parts=moved.parts, channels={"alerts-in": ("alerts", "scoring")})
+    keep(storage, renamed)
+    keep(storage, LAYOUT, allow_dropped_state=True)
+
+
+def test_a_former_layout_that_is_damaged_or_missing_stops_nothing() -> None:
+    storage = MemoryStorage()
+    for parts in (("main",), ("main", "b"), ("main", "b", "c")):
+        keep(storage, layout_of(*parts))
+    storage.flip(names.layout(1))
+    storage.delete([names.layout(2)])
+    keep(storage, layout_of("main", "b", "c", "d"))
+    assert [len(layout.parts) for layout in layouts(storage)] == [4, 3]
+    storage.flip(names.layout(4))
+    with pytest.raises(CorruptionError, match=names.layout(4)):
+        list(layouts(storage))
 
 
 def test_the_place_of_another_job_is_refused() -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.replica_sets import Joined, join_set, members_of, outdated_members
 from holdfast.checkpoint.chain.terms import CLAIMS_MAX, claim, newest_term, record_ending
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
 from holdfast.checkpoint.store.records import EndedRecord, MemberRecord, TermRecord
@@ -22,11 +23,17 @@ WANTED = TermRecord(
 
 
 def joined(
-    storage: Storage, process: str, seat: int = 1, *, other_shards: bool = True, **wanted: Any
+    storage: Storage,
+    process: str,
+    seat: int = 1,
+    *,
+    other_shards: bool = True,
+    newest: CheckpointView = EMPTY,
+    **wanted: Any,
 ) -> Joined:
     member = MemberRecord(term=0, seat=seat, process=process, host="h", pid=1, joined_ms=0)
     asked = replace(WANTED, run=process, **wanted)
-    return join_set(storage, asked, member, other_shards=other_shards)
+    return join_set(storage, asked, member, other_shards=other_shards, newest=newest)
 
 
 def test_the_first_founds_the_set_and_the_others_join_it_under_its_term_and_run() -> None:
@@ -89,6 +96,46 @@ def test_the_tenth_in_a_seat_comes_after_the_ninth() -> None:
         last = joined(storage, f"process-{number}")
     assert not last.is_replaced(storage)
     assert members_of(storage, 1)[1].process == "process-11"
+
+
+def test_a_damaged_record_of_one_member_stops_no_other() -> None:
+    storage = MemoryStorage()
+    first, other = joined(storage, "a", 1), joined(storage, "b", 2)
+    storage.flip(names.member(1, 2, 1))
+    assert not first.is_replaced(storage)
+    assert not other.is_replaced(storage)
+    third = joined(storage, "c", 2)
+    assert (other.is_replaced(storage), third.is_replaced(storage)) == (True, False)
+
+
+def test_a_set_whose_term_is_damaged_gives_way_to_another() -> None:
+    storage = MemoryStorage()
+    joined(storage, "a")
+    storage.flip(names.term(1))
+    second = joined(storage, "b")
+    assert (second.set.term, second.set.run) == (2, "b")
+    assert joined(storage, "c", 2).set == second.set
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_set_older_than_the_newest_commit_is_not_joined(kept: bool) -> None:
+    """The term of the set that wrote it was lost: the one before it could commit nothing, at every try."""
+    storage = MemoryStorage()
+    joined(storage, "a")
+    committed = joined(storage, "b", fingerprint="g").set
+    newest = CheckpointView(number=9, term=committed.term, run=committed.run)
+    assert joined(storage, "c", 2, fingerprint="g", newest=newest).set == committed
+    storage.delete([names.term(2)] if kept else [names.term(1), names.term(2)])
+    second = joined(storage, "d", newest=newest).set
+    assert second.term == 3
+    assert joined(storage, "e", 2, newest=newest).set == second
+
+
+def test_a_set_that_took_the_term_of_a_commit_once_more_is_not_joined() -> None:
+    storage = MemoryStorage()
+    joined(storage, "a")
+    newest = CheckpointView(number=9, term=1, run="the former set of term 1")
+    assert joined(storage, "b", 2, newest=newest).set.term == 2
 
 
 def test_what_one_member_is_told_to_drain_all_drain() -> None:

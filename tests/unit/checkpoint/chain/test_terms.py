@@ -1,8 +1,20 @@
 from __future__ import annotations
 
+import pytest
+
 from holdfast.checkpoint.chain import terms
-from holdfast.checkpoint.chain.terms import claim, claim_after, newest_term, outdated_terms
+from holdfast.checkpoint.chain.terms import (
+    claim,
+    claim_after,
+    newest_ending,
+    newest_term,
+    outdated_terms,
+    record_ending,
+    refuse_if_superseded,
+)
 from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.records import EndedRecord
+from holdfast.errors import FencedOut
 from holdfast.storage.contract import Entry, Put
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
 from tests.unit.checkpoint.kept import MemoryStorage
@@ -68,3 +80,32 @@ def test_cleaning_never_touches_the_newest() -> None:
         storage.delete(outdated_terms(storage))
         assert len(storage.list(names.TERMS)) <= terms.TERMS_KEPT
     assert newest_term(storage).term == 5  # type: ignore[union-attr]
+
+
+def test_a_newer_term_supersedes_also_if_it_cannot_be_read_who_claimed_it() -> None:
+    storage = MemoryStorage()
+    for run in "ab":
+        claim(storage, run, "host", 1, 0)
+    refuse_if_superseded(storage, 2)
+    with pytest.raises(FencedOut, match=r"term 1 was superseded by term 2 .claimed by host, process 1"):
+        refuse_if_superseded(storage, 1)
+    storage.flip(names.term(2))
+    refuse_if_superseded(storage, 2)
+    with pytest.raises(FencedOut, match=f"term 1 was superseded by term 2 .{names.term(2)} is its"):
+        refuse_if_superseded(storage, 1)
+
+
+def test_how_the_newest_leader_ended_is_known_though_its_term_is_damaged() -> None:
+    storage = MemoryStorage()
+    claim(storage, "a", "host", 1, 0)
+    storage.flip(names.term(1))
+    assert newest_ending(storage) is None
+    ended = EndedRecord(term=1, run="a", at_ms=0, ending="stopped", commit=1, last_epoch=1, published=True)
+    record_ending(storage, ended)
+    assert newest_ending(storage) == ended
+
+
+def test_a_term_is_above_that_of_the_newest_commit_though_its_record_is_lost() -> None:
+    storage = MemoryStorage()
+    assert claim(storage, "a", "host", 1, 0, above=7) == 8
+    assert claim(storage, "b", "host", 1, 0, above=7) == 9

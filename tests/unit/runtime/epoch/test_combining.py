@@ -5,9 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+import holdfast as hf
+from holdfast.graph.aggregates import Aggregation
+from holdfast.graph.partials import Partials, partials_of
 from holdfast.runtime.epoch.combining import ROWS_PER_KEY, ROWS_PER_SHARD, STAYS, Combining, ShardLoad
+from holdfast.runtime.epoch.runner import EpochRunner
 from holdfast.runtime.spark_session import groups_cheaply, missing_settings
 
 KEYS = ROWS_PER_SHARD // ROWS_PER_KEY
@@ -87,3 +92,33 @@ def test_a_session_that_groups_into_many_partitions_does_not_combine(
 def test_a_session_that_groups_into_many_partitions_is_told_how_many_to_have() -> None:
     assert missing_settings(session()) == []
     assert missing_settings(session(shuffle_partitions="200")) == ["spark.sql.shuffle.partitions=2"]
+
+
+@pytest.mark.parametrize(("replicated", "exact", "combines"), [
+    (True, False, False), (True, True, True), (False, False, True),
+])  # fmt: skip
+def test_replicas_combine_only_what_is_exact_whatever_the_plan_of_a_leader_that_was_alone_says(
+    replicated: bool, exact: bool, combines: bool
+) -> None:
+    """Each would come to other last bits, and where they vote none would have most votes."""
+    form = SimpleNamespace(partials=Partials(pa.schema([]), {}, (), exact=exact))
+    runner: Any = SimpleNamespace(
+        replicated=replicated, saves_state=True, program=SimpleNamespace(forms={"op": form})
+    )
+    stage: Any = SimpleNamespace(outputs={})
+    node: Any = SimpleNamespace(uid="op")
+    plan: Any = SimpleNamespace(combined=("op",))
+    assert EpochRunner._combines(runner, stage, node, plan) is combines
+
+
+@pytest.mark.parametrize(("aggregate", "exact"), [
+    (hf.count(), True), (hf.count("f"), True), (hf.sum("n"), True), (hf.sum("d"), True), (hf.max("n"), True),
+    (hf.min("d"), True), (hf.sum("f"), False), (hf.max("f"), False), (hf.mean("n"), False),
+    (hf.mean("d"), False), (hf.first("n"), False), (hf.last("n"), False),
+])  # fmt: skip
+def test_which_aggregates_are_exact_however_rows_were_cut(aggregate: Any, exact: bool) -> None:
+    rows = pa.schema([("n", pa.int64()), ("d", pa.decimal128(10, 2)), ("f", pa.float64())])
+    for beside in (hf.count(), aggregate):
+        found = partials_of(Aggregation({"beside": beside, "of": aggregate}), rows, ())
+        assert found is not None
+        assert found.exact is exact

@@ -263,6 +263,18 @@ def test_what_was_lost_is_shown_when_it_is_computed_again_and_what_came_after_it
     assert work.view.settled == Settled({"a": 3, "b": 3})
 
 
+def test_what_an_at_most_once_run_stages_again_is_not_shown_beside_what_was_committed(tmp_path: Path) -> None:
+    kept = rows_of(3, "first-3", "a", "b")
+    work, a, b = gone_back(tmp_path, Settled({"a": 3, "b": 3}, {"b": (2,)}), kept)
+    work.publish_recovered()
+    for epoch in (2, 3):
+        again = outcome(epoch)
+        again.staged.append(rows_of(epoch, f"again-{epoch}", "a", "b"))
+        work.publish([again])
+    work.close(wait=True)
+    assert (a.epochs, b.given) == ([], {2: ["again-2"], 3: ["first-3"]})
+
+
 def test_an_epoch_out_of_turn_is_refused() -> None:
     sinks = publishing(CheckpointView(), sink=Shown())
     with pytest.raises(AssertionError, match="epoch 2 of sink"):

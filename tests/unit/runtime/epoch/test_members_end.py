@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
 
+from holdfast.checkpoint.chain.barriers import begin_barrier, end_barrier
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.replica_sets import Joined
 from holdfast.checkpoint.chain.terms import record_ending
@@ -31,13 +30,13 @@ SET = TermRecord(
 class Member:
     """One that has loaded what is committed."""
 
-    def __init__(self, root: Path, seat: int) -> None:
-        storage = LocalStorage(root)
-        member = MemberRecord(term=1, seat=seat, process=f"p{seat}", host="h", pid=1, joined_ms=1)
-        leader = leader_of(storage, run="run")
-        replica = Replica(Joined(SET, member), storage, leader.clock, leader.monitor, lambda: False)
-        root_of_job: Any = SimpleNamespace()
-        self.context: LeaderContext = dataclasses.replace(leader, replica=replica, root=root_of_job)
+    def __init__(self, root: Path, seat: int, of: TermRecord = SET) -> None:
+        storage = LocalStorage(root / "part")
+        member = MemberRecord(term=of.term, seat=seat, process=f"p{seat}", host="h", pid=1, joined_ms=1)
+        leader = leader_of(storage, term=of.term, run=of.run)
+        replica = Replica(Joined(of, member), storage, leader.clock, leader.monitor, lambda: False)
+        job = LocalStorage(root / "job")
+        self.context: LeaderContext = dataclasses.replace(leader, replica=replica, root=job)
         view = self.context.checkpoint.chain.load()
         publishing = Publishing(self.context, view)
         self.committer = Committer(self.context, publishing, view, (), Outlets((), leader.clock))
@@ -89,6 +88,34 @@ def test_after_the_end_was_written_down_nothing_is_committed(members: tuple[Memb
         second.commit(2)
     second.committer.record_published(ended=True)
     assert (numbers(second), second.stopping) == ([1], True)
+
+
+def test_after_a_barrier_that_ends_all_runs_no_epoch_is_committed(
+    members: tuple[Member, Member], tmp_path: Path
+) -> None:
+    """What sinks show then is what a savepoint that was taken there holds."""
+    first, second = members
+    job = first.context.root
+    assert job is not None
+    for ends in (False, True):
+        barrier = begin_barrier(job, "test", 0, 1, ends=ends)
+        first.committer.submit([], barrier)
+        first.committer.check(allowed=0)
+        if not ends:
+            second.commit(2)
+            first.commit(2)
+            end_barrier(job, barrier, "complete", 0)
+    with pytest.raises(AdoptedOther, match="has ended the run"):
+        second.commit(3)
+    assert (numbers(second), second.stopping) == ([1, 2, 3, 4], True)
+    first.committer.record_published()
+    first.committer.check(allowed=0)
+    again = Member(tmp_path, 2)
+    with pytest.raises(AdoptedOther, match="has ended the run"):
+        again.commit(3)
+    following = Member(tmp_path, 1, msgspec.structs.replace(SET, term=2, run="other"))
+    following.commit(3)
+    assert following.committer.view.last_epoch == 3, "what is started after that goes on"
 
 
 def test_a_new_set_goes_on_after_the_end_of_the_one_before(tmp_path: Path) -> None:

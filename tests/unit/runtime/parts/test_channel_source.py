@@ -241,6 +241,14 @@ def test_damage_in_the_part_before_is_waited_for(both: Both) -> None:
     assert shape(consumer.reader.next(None, None, 0)) == (None, [2, 0], 2)
 
 
+def test_a_damaged_checkpoint_of_the_part_before_is_waited_for(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([b"a"])
+    producer.storage.put(names.JOB, b"damaged")
+    with pytest.raises(RetryableError, match=r"channel 'clicks-in' cannot be read now: job is not"):
+        consumer.reader.next(None, None, 0)
+
+
 def test_what_is_computed_again_is_not_read(both: Both) -> None:
     """Neither by a reader that has read it, nor by one that has not."""
     producer, consumer = both

@@ -18,6 +18,7 @@ from holdfast.checkpoint.chain.barriers import (
 from holdfast.checkpoint.chain.layout import keep_layout, read_layout
 from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.checkpoint.savepoints.stored_savepoint import read_savepoint
+from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import LayoutRecord
 from holdfast.errors import RestoreError, RetryableError
 from holdfast.runtime.parts.coordinator import LASTS_SECONDS, LOOK_SECONDS, Coordinator
@@ -118,6 +119,24 @@ def test_to_stop_with_a_savepoint_ends_the_runs_at_its_barrier_and_then_the_rest
     assert story == ["complete, whole" if comes_through else "aborted, none"]
 
 
+def test_a_barrier_whose_records_were_lost_is_not_taken_for_the_next_one(tmp_path: Path) -> None:
+    """Else the savepoint would be of the time when the parts carried that one."""
+    job = TwoParts(tmp_path)
+    while job.consumer.take() is not None:
+        job.consumer.commit()
+    job.producer.say(barrier=1)
+    job.consumer.say(1)
+    with pytest.raises(RetryableError, match="barrier 2 did not come through part 'main', 'scoring'"):
+        take_job_savepoint(job.root, str(tmp_path / "sp"), WorkingClock(lambda: None), "test", 3.0)
+    clock, parts = ManualClock(), {"main": job.producer.storage, "scoring": job.consumer.storage}
+    root = open_storage(job.root)
+    root.delete([entry.name for entry in root.list(names.BARRIERS)])
+    coordinator = Coordinator(root, parts, {CHANNEL: ("main", "scoring")}, "test", 1.0, clock)
+    clock.advance(timedelta(seconds=2))
+    coordinator.step()
+    assert newest_barrier(root).number == 2
+
+
 def test_what_cannot_begin_stops_nothing(tmp_path: Path) -> None:
     job, story = TwoParts(tmp_path), list[str]()
     begin_barrier(open_storage(job.root), "another", 0, 1 << 60)
@@ -202,6 +221,31 @@ def test_a_barrier_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     ended = ending_of_barrier(root, 1)
     assert ended is not None
     assert (ended.outcome, ended.reason) == ("aborted", "it did not come through scoring")
+
+
+def test_a_barrier_is_given_its_time_though_the_clock_of_its_machine_is_behind(tmp_path: Path) -> None:
+    job, clock = TwoParts(tmp_path), ManualClock()
+    root, parts = open_storage(job.root), {"main": job.producer.storage, "scoring": job.consumer.storage}
+    coordinator = Coordinator(root, parts, {CHANNEL: ("main", "scoring")}, "test", 1_000.0, clock)
+    begin_barrier(root, "another machine", clock.now_ms() - 3_600_000, 10_000)
+    for _ in range(10):
+        clock.advance(timedelta(seconds=1))
+        coordinator.step()
+        assert newest_barrier(root).under_way
+    clock.advance(timedelta(seconds=1))
+    coordinator.step()
+    assert not newest_barrier(root).under_way
+
+
+def test_barriers_that_cannot_be_read_stop_no_part(tmp_path: Path) -> None:
+    job, clock = TwoParts(tmp_path), ManualClock()
+    root, parts = open_storage(job.root), {"main": job.producer.storage, "scoring": job.consumer.storage}
+    coordinator = Coordinator(root, parts, {CHANNEL: ("main", "scoring")}, "test", 1.0, clock)
+    begin_barrier(root, "test", clock.now_ms(), 10_000)
+    Path(job.root, names.barrier(1)).write_bytes(b"damaged")
+    clock.advance(timedelta(seconds=1))
+    coordinator.step()
+    assert newest_barrier(root).under_way, "the next part that meets it aborts it"
 
 
 def test_a_part_that_had_ended_and_begun_again_counts_with_what_it_carries(tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.store import names
-from holdfast.errors import RestoreError
+from holdfast.errors import RestoreError, StorageError
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.parts.outlets import Outlets, refuse_unread
 from holdfast.runtime.parts.waiting import Waiting
@@ -232,6 +233,45 @@ def test_what_the_reader_saw_before_it_went_back_was_seen(both: Both) -> None:
         consumer.commit()
     consumer.rewind(1)
     assert producer.outlets.marks()[CHANNEL].epoch == 2
+
+
+def test_what_a_reader_saw_is_known_by_its_plans_where_its_commits_are_damaged(both: Both) -> None:
+    """A power cut may damage the newest commits of both parts: the epoch has to be computed as it was."""
+    producer, consumer = both
+    producer.commit([b"a"], [b"b"])
+    for _ in range(2):
+        consumer.take(max_rows=1)
+        consumer.commit()
+    consumer.storage.put(names.commit(2), b"damaged")
+    producer.open()
+    assert producer.outlets.marks()[CHANNEL].epoch == 2
+    consumer.storage.put(names.JOB, b"damaged")
+    producer.open()
+    assert producer.outlets.marks()[CHANNEL].epoch == 2
+
+
+def test_what_a_reader_saw_is_not_taken_for_nothing_where_storage_does_not_answer(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer, consumer = both
+    producer.commit([b"a"])
+    consumer.take()
+
+    def away(storage: LocalStorage, *_: object) -> NoReturn:
+        raise StorageError("not now; try again")
+
+    for call in ("get", "list", "size"):
+        monkeypatch.setattr(LocalStorage, call, away)
+    with pytest.raises(StorageError, match="not now"):
+        producer.outlets.marks()
+
+
+def test_a_reader_whose_checkpoint_is_damaged_does_not_stop_the_sender(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([b"a"])
+    assert waiting(producer).bytes == 1
+    consumer.storage.put(names.JOB, b"damaged")
+    assert waiting(producer).bytes == 1
 
 
 def test_time_is_told_where_it_moves(both: Both) -> None:
