@@ -162,7 +162,7 @@ class Driver:
             )
             return
         self._checkpoint = replace(
-            self._checkpoint, retention=Retention(self._checkpoint.chain, led_by_other=True)
+            self._checkpoint, retention=Retention(self._checkpoint.chain, by_member=True)
         )
         wanted = shards if founding else self._shards or shards or self._cores()
         joined = join(
