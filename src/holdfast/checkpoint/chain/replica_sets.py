@@ -17,7 +17,7 @@ import msgspec
 from holdfast.checkpoint.chain.terms import CLAIMS_MAX, claim_record, ending_of, newest_term
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import MemberRecord, TermRecord
+from holdfast.checkpoint.store.records import DrainEndRecord, MemberRecord, TermRecord
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.errors import ObjectMissing, RetryableError
 from holdfast.storage.contract import Storage
@@ -42,6 +42,21 @@ class Joined:
     def is_draining(self, storage: Storage) -> bool:
         """Whether a member has said that all are to read what is there and end."""
         return storage.size(names.draining(self.set.term)) is not None
+
+    def drain_end(self, storage: Storage) -> DrainEndRecord | None:
+        """Where sources end for all members; None: none has fixed it yet."""
+        name = names.drain_end(self.set.term)
+        try:
+            return unseal("drain-end", DrainEndRecord, storage.get(name), name)
+        except ObjectMissing:
+            return None
+
+    def fix_drain_end(self, storage: Storage, end: DrainEndRecord) -> bool:
+        """Let sources end there for all members, which are told to drain first. False: another member was
+        first, and where it said is where they end."""
+        self.drain(storage)
+        data = seal("drain-end", end)
+        return write_once(storage, names.drain_end(self.set.term), data) == data
 
 
 def join_set(

@@ -69,6 +69,10 @@ def draining(term: int) -> str:
     return f"{DRAINING}{term:012d}"
 
 
+def drain_end(term: int) -> str:
+    return f"{draining(term)}-end"
+
+
 def votes_of(epoch: int, term: int) -> str:
     return f"{VOTES}{epoch:012d}/{term:012d}-"
 
