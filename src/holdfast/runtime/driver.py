@@ -148,7 +148,11 @@ class Driver:
             # Others must not have to guess that the run is over. Of a set of replicas it is not.
             if self._replica is None:
                 self._write_ending("failed", self._led.view if self._led is not None else EMPTY)
+            else:
+                self._replica.leave()
             raise
+        if self._replica is not None:
+            self._replica.leave()
         self.monitor.update(phase="stopped")
 
     def _claim(self, shards: int, founding: bool = False) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.chain.terms import newest_term
+from holdfast.checkpoint.chain.replica_sets import runs_no_more
+from holdfast.checkpoint.chain.terms import ending_of, newest_term
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.errors import RetryableError, StorageError
+from holdfast.errors import DefinitionError, RetryableError, StorageError
 from holdfast.graph.protection import ActiveReplicas
 from holdfast.runtime import driver as module
 from holdfast.runtime.epoch_loop import Ending
@@ -82,3 +83,27 @@ def test_a_set_that_could_not_be_founded_is_tried_again(
     member = Member(tmp_path, monkeypatch, [rescale_in_vain, rescale, stop])
     member.run()
     assert (member.led, member.terms) == ([1, 1, 3], [1, 1, 2])
+
+
+def test_a_member_that_is_told_to_leave_says_so_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(led: Played) -> Ending:
+        assert not runs_no_more(member.storage)
+        member.wishes.leaving.set()
+        return Ending.STOPPED
+
+    member = Member(tmp_path, monkeypatch, [leave])
+    member.run()
+    assert ending_of(member.storage, 1) is None, "the others may go on"
+    assert runs_no_more(member.storage), "there are none"
+
+
+def test_a_member_that_fails_says_that_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(led: Played) -> Ending:
+        raise DefinitionError("something is wrong with the job; correct it")
+
+    member = Member(tmp_path, monkeypatch, [fail])
+    with pytest.raises(DefinitionError):
+        member.run()
+    assert runs_no_more(member.storage)

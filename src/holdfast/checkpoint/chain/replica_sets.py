@@ -35,6 +35,14 @@ class Joined:
         newest = members_of(storage, self.set.term).get(self.member.seat)
         return newest is not None and newest.process != self.member.process
 
+    def leave(self, storage: Storage, now_ms: int) -> None:
+        """Say that this process is a member no more, unless another has its seat by now."""
+        data = seal("member", msgspec.structs.replace(self.member, left_ms=now_ms))
+        number = _newest_in(storage, self.set.term, self.member.seat) + 1
+        if not self.is_replaced(storage):
+            # Where another takes the seat at this moment, that is told by its own record.
+            write_once(storage, names.member(self.set.term, self.member.seat, number), data)
+
     def drain(self, storage: Storage) -> None:
         """Let all members read what is there now, and then end."""
         storage.put_new(names.draining(self.set.term), seal("member", self.member))
@@ -94,6 +102,26 @@ def members_of(storage: Storage, term: int) -> dict[int, MemberRecord]:
     return found
 
 
+def left_by_all(storage: Storage, leader: TermRecord) -> int | None:
+    """When the last member has left a set, if every process that was one has said that it did: then none
+    runs. None: one may run, or it is no set. The next process that takes a seat goes on with the set."""
+    found = members_of(storage, leader.term).values() if leader.members else ()
+    left = [member.left_ms for member in found]
+    return max(left) if left and all(left) else None
+
+
+def runs_no_more(storage: Storage) -> bool:
+    """Whether it is known that nothing leads: the newest leader has ended, or all members of that set have
+    left it. False: one may run, or there never was one."""
+    leader = newest_term(storage)
+    return leader is not None and is_over(storage, leader)
+
+
+def is_over(storage: Storage, leader: TermRecord) -> bool:
+    """Whether a leader has ended, or all members of that set have left it."""
+    return ending_of(storage, leader.term) is not None or left_by_all(storage, leader) is not None
+
+
 def outdated_members(storage: Storage) -> list[str]:
     """Names of records of members of sets that lead no more."""
     newest = names.highest(storage, names.TERMS)
@@ -122,10 +150,15 @@ def _entered(storage: Storage, term: int, member: MemberRecord) -> MemberRecord:
     """Take the seat, from whichever process has it."""
     record = msgspec.structs.replace(member, term=term)
     data = seal("member", record)
-    prefix = names.member(term, member.seat, 0).removesuffix(f"{0:06d}")
     for _ in range(CLAIMS_MAX):
-        taken = [entry.name.removeprefix(prefix) for entry in storage.list(prefix)]
-        number = max((int(each) for each in taken if each.isdecimal()), default=0) + 1
-        if write_once(storage, names.member(term, member.seat, number), data) == data:
+        number = _newest_in(storage, term, member.seat)
+        if write_once(storage, names.member(term, member.seat, number + 1), data) == data:
             return record
     raise RetryableError(f"seat {member.seat} of the set of term {term} changes hands too often; try again")
+
+
+def _newest_in(storage: Storage, term: int, seat: int) -> int:
+    """The number of the newest record of a seat; 0: there is none."""
+    prefix = names.member(term, seat, 0).removesuffix(f"{0:06d}")
+    taken = [entry.name.removeprefix(prefix) for entry in storage.list(prefix)]
+    return max((int(each) for each in taken if each.isdecimal()), default=0)

@@ -75,6 +75,8 @@ class MemberRecord(Record, frozen=True, kw_only=True):
     host: str
     pid: int
     joined_ms: int
+    left_ms: int = 0
+    """When it left the set; 0: it has not, or could not say so."""
 
 
 class DrainEndRecord(Record, frozen=True, kw_only=True):
