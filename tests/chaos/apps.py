@@ -33,6 +33,8 @@ HOLD_VARIABLE = "CHAOS_HOLD"
 """Names a file: the first map-side task that creates it stops itself in the middle of its input."""
 
 Marks = Literal["random", "fixed"]
+RETAIN = 6
+"""How many commits every test keeps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +179,7 @@ def options(place: Place, shape: Shape) -> dict[str, Any]:
         "until": "exhausted",
         "max_rows_per_epoch": shape.rows,
         "parallelism": shape.shards,
-        "retain": 6,
+        "retain": RETAIN,
         "working_dir": place.working,
         # What ends a driver shall end it here: the next one is the test's to start.
         "restart": hf.NoRestart(),

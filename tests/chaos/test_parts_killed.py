@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.chaos.faults import RECOVERY_STEPS
+from holdfast.chaos.inside.child import MANIFEST_EVERY
 from holdfast.checkpoint.chain.history import History
 from holdfast.steps import Step
-from tests.chaos.apps import Place, Shape
+from tests.chaos.apps import RETAIN, Place, Shape
 from tests.chaos.harness import Scenario
 from tests.chaos.nemesis import DRIVER_STEPS, Fault
 from tests.chaos.parts_checker import gather, judge, storage_of
@@ -16,9 +18,14 @@ from tests.chaos.parts_checker import gather, judge, storage_of
 pytestmark = pytest.mark.timeout(1200)
 
 SHAPE = Shape(epochs=8, rows=150, keys=20)
-LONG = {Step.FLOOR_RAISED: Shape(epochs=21, rows=60, keys=20)}
-COUNTS = {Step.TERM_CLAIMED: 2, Step.RECOVERY_READ: 2, Step.FLOOR_RAISED: 1}
+LONGER = Shape(epochs=12, rows=100, keys=20)
+LONG = {
+    Step.FLOOR_RAISED: Shape(epochs=21, rows=60, keys=20), Step.MANIFEST_WRITTEN: LONGER,
+    Step.RETIRED: LONGER,
+}  # fmt: skip
+COUNTS = {**dict.fromkeys(RECOVERY_STEPS, 2), Step.FLOOR_RAISED: 1}
 """At which time of passing the step a life ends: the fifth, by any part, unless a life gets there less."""
+KILLS = 3
 
 
 def scenario_of(root: Path, shape: Shape = SHAPE) -> Scenario:
@@ -46,9 +53,32 @@ def test_parts_that_are_killed_lose_and_double_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", DRIVER_STEPS)
 def test_parts_that_are_killed_at_any_step_lose_and_double_nothing(step: Step, tmp_path: Path) -> None:
     with scenario_of(tmp_path, LONG.get(step, SHAPE)) as scenario:
-        for _ in range(3):
+        for _ in range(KILLS):
             scenario.suffer(Fault(step, COUNTS.get(step, 5)))
         finish(scenario)
+
+
+def least_passes(step: Step, shape: Shape) -> int:
+    """How often a run without a fault passes a step at least, all parts together. What a life passes and the
+    next one passes again comes on top."""
+    if step in RECOVERY_STEPS:
+        # In every life again, once in each part.
+        return KILLS * 3
+    # Part `joined` has the rows of both its inputs.
+    epochs = (shape.epochs, shape.epochs, 2 * shape.epochs)
+    given_up = [max(0, each - RETAIN - 1) for each in epochs]
+    if step is Step.MANIFEST_WRITTEN:
+        return sum(each // MANIFEST_EVERY for each in epochs)
+    if step is Step.FLOOR_RAISED:
+        return sum(each // MANIFEST_EVERY for each in given_up)
+    if step is Step.RETIRED:
+        return len(epochs) + sum(given_up)
+    return sum(epochs)
+
+
+@pytest.mark.parametrize("step", DRIVER_STEPS)
+def test_the_input_is_long_enough_for_every_kill(step: Step) -> None:
+    assert least_passes(step, LONG.get(step, SHAPE)) >= KILLS * COUNTS.get(step, 5)
 
 
 @pytest.mark.heavy

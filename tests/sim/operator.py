@@ -180,7 +180,8 @@ class Operator:
         return extent.object
 
     def _write_snapshot(self, epoch: int, line: Line, content: bytes) -> SnapshotFile:
-        name = self._name(names.snapshots_of(epoch))
+        token, groups = self._name("").replace("-", "."), line.groups
+        name = names.snapshot(epoch, OPERATOR, groups.first, groups.end, token, "sim")
         self.storage.put(name, content)
         return SnapshotFile(
             operator=OPERATOR, first_group=line.groups.first, end_group=line.groups.end, version=line.version,

@@ -1,7 +1,8 @@
 """Commits that a command makes for a job that has no leader, under a term of its own.
 
     the newest leader answers               it leads: the command must leave that to it
-    it has ended, by its own word           the command may lead for a moment
+    it has ended, by its own word, or all   the command may lead for a moment
+    members of a set of replicas have left
     neither                                 refused: it may be slow, paused or cut off, and would be ended
 
 Always true: a term is claimed only after one whose leader has said that it ended, or that the caller vouches
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from holdfast.checkpoint.chain.replica_sets import is_over
 from holdfast.checkpoint.chain.terms import claim_after, ending_of, newest_term, record_ending
 from holdfast.checkpoint.store.records import EndedRecord, TermRecord
 from holdfast.clock import Clock
@@ -43,8 +45,8 @@ def look_for_leader(storage: Storage, clock: Clock, command: str, *, not_running
     newest = newest_term(storage)
     answers = status_of_leader(storage, clock, ANSWER_SECONDS, by=asker(command)) is not None
     # A command that was killed leaves no ending, and nothing that still runs.
-    is_over = newest is None or newest.run.startswith(_RUNS) or ending_of(storage, newest.term) is not None
-    if newest is not None and not (answers or not_running or is_over):
+    over = newest is None or newest.run.startswith(_RUNS) or is_over(storage, newest)
+    if newest is not None and not (answers or not_running or over):
         raise RetryableError(
             f"the leader of term {newest.term} (process {newest.pid} on {newest.host}) neither answers nor "
             "said that it ended, and would be ended by this: nothing was touched; stop it first or try "

@@ -10,14 +10,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.checkpoint.chain.checkpoint import read_job
+from holdfast.admin.replica_standing import ask_members, one_of, set_plainly
+from holdfast.checkpoint.chain.checkpoint import cluster_of, read_job
 from holdfast.checkpoint.chain.history import History
-from holdfast.checkpoint.chain.replica_sets import members_of
 from holdfast.checkpoint.chain.terms import ending_of, newest_term
-from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.log.incidents import read_failures
 from holdfast.checkpoint.log.requests import Asked
-from holdfast.checkpoint.store.records import TermRecord
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError
 from holdfast.runtime.control.request_client import asker, status_of_leader
@@ -26,14 +25,19 @@ from holdfast.storage.contract import Storage
 
 def standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, Any]:
     """How a job stands: its newest checkpoint, its failures, and its leader's word if that comes within
-    `seconds` (`progress` is None where it does not). One that has `ended` in good order is not asked.
-    RestoreError: there is no checkpoint.
+    `seconds` (`progress` is None where it does not). One that has `ended` in good order is not asked. Where a
+    set of replicas leads, `replicas` tells of its members, and `progress` is that of one of them. `cluster`:
+    the one whose nodes run it, if it is one. RestoreError: there is no checkpoint.
     """
     job = read_job(storage)
     leader = newest_term(storage)
     ended = ending_of(storage, leader.term) if leader is not None else None
-    progress = None
-    if leader is not None and ended is None:
+    progress = replicas = None
+    if leader is not None and leader.members:
+        answers = {} if ended is not None else ask_members(storage, leader, clock, seconds)
+        replicas = set_plainly(storage, leader, _view(storage), answers)
+        progress = one_of(answers, replicas["lead"])
+    elif leader is not None and ended is None:
         progress = status_of_leader(storage, clock, seconds, by=asker("holdfast status"))
     return {
         "job": job.job,
@@ -41,7 +45,8 @@ def standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, Any]:
         "key_groups": job.key_groups,
         "created_ms": job.created_ms,
         "leader": msgspec.to_builtins(leader),
-        "members": _members(storage, leader),
+        "replicas": replicas,
+        "cluster": msgspec.to_builtins(cluster_of(storage)),
         "ended": msgspec.to_builtins(ended),
         "progress": progress,
         "checkpoint": _newest_plainly(storage),
@@ -50,16 +55,12 @@ def standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, Any]:
     }
 
 
-def _members(storage: Storage, leader: TermRecord | None) -> list[dict[str, Any]]:
-    """Of a part that replicas lead: the seats, and which process was the last to take each; `process` None:
-    none did yet."""
-    if leader is None:
-        return []
-    found = members_of(storage, leader.term) if leader.members else {}
-    return [
-        msgspec.to_builtins(found[seat]) if seat in found else {"seat": seat, "process": None}
-        for seat in range(1, leader.members + 1)
-    ]
+def _view(storage: Storage) -> CheckpointView:
+    try:
+        return History(storage).load()
+    except CorruptionError:
+        # It is told with the checkpoint.
+        return EMPTY
 
 
 def asked_plainly(asked: Asked) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import typer
 
 from holdfast.admin.parts import stored_parts
 from holdfast.checkpoint.chain.checkpoint import read_layout
-from holdfast.checkpoint.chain.terms import newest_ending
+from holdfast.checkpoint.chain.replica_sets import runs_no_more
 from holdfast.checkpoint.log.requests import read_asked
 from holdfast.cli.format import answer
 from holdfast.cli.leader_requests import ask, await_end, last_leader, tell_end, tell_state
@@ -109,7 +109,7 @@ def _ask(
         ask_parts(stored_parts(root, layout), verb, arguments, timeout, wait=wait, as_json=as_json)
         return
     storage, _ = open_checkpoint(checkpoint)
-    if newest_ending(storage) is not None:
+    if runs_no_more(storage):
         raise RetryableError(f"{verb} was not asked: {last_leader(storage)}")
     id = ask(storage, verb, arguments)
     if not wait:

@@ -15,6 +15,7 @@ import msgspec
 from rich.console import Console
 
 from holdfast.admin.status import asked_plainly
+from holdfast.checkpoint.chain.replica_sets import left_by_all
 from holdfast.checkpoint.chain.terms import ending_of, newest_term
 from holdfast.checkpoint.log.requests import NOBODY, Asked, State
 from holdfast.cli.format import age, answer, ending
@@ -102,7 +103,10 @@ def last_leader(storage: Storage) -> str:
     ended = ending_of(storage, leader.term)
     if ended is not None:
         return f"the job does not run, it {ending(msgspec.to_builtins(ended))}: start it to ask it something"
-    ago = age(leader.claimed_ms, SystemClock().now_ms())
+    now_ms = SystemClock().now_ms()
+    if (left_ms := left_by_all(storage, leader)) is not None:
+        return f"the job does not run, its members have left {age(left_ms, now_ms)} ago: start it first"
+    ago = age(leader.claimed_ms, now_ms)
     who = f"term {leader.term}, {leader.host}, process {leader.pid}, since {ago}"
     return f"the last leader was {who}: see whether it runs"
 

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.admin.parts import StoredPart
 from holdfast.checkpoint.chain.checkpoint import find_job
 from holdfast.checkpoint.chain.history import History
-from holdfast.checkpoint.chain.terms import newest_ending
+from holdfast.checkpoint.chain.replica_sets import runs_no_more
 from holdfast.cli.format import answer
 from holdfast.cli.leader_requests import ask, await_end
 from holdfast.clock import SystemClock, duration_ms
@@ -131,7 +131,7 @@ def _has_read_all(storage: Storage) -> bool:
 
 
 def _may_run(storage: Storage) -> bool:
-    return find_job(storage) is not None and newest_ending(storage) is None
+    return find_job(storage) is not None and not runs_no_more(storage)
 
 
 def _one_turn(

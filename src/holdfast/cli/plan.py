@@ -19,7 +19,7 @@ from holdfast.cli.load_job import load_job
 from holdfast.cli.options import AppFile, AsJson, JobName, Verbose, one_line_errors
 from holdfast.cli.plan_drawing import draw
 from holdfast.errors import DefinitionError
-from holdfast.graph.outline import Member, Outline, PartOutline, outline
+from holdfast.graph.outline import Item, Outline, PartOutline, outline
 from holdfast.graph.protection import Survival
 from holdfast.graph.validate import check
 
@@ -76,12 +76,12 @@ def _facts(part: PartOutline, found: Outline) -> Iterable[tuple[str, str]]:
     yield from (("sink", told(each)) for each in part.sinks)
 
 
-def told(member: Member) -> str:
+def told(item: Item) -> str:
     """A source, operator or sink in a few words."""
-    more = [member.kind]
-    more += [f"by {', '.join(member.key)}"] if member.key else []
-    more += ["Uncoordinated"] if member.uncoordinated else []
-    return f"{member.uid} ({', '.join(more)})"
+    more = [item.kind]
+    more += [f"by {', '.join(item.key)}"] if item.key else []
+    more += ["Uncoordinated"] if item.uncoordinated else []
+    return f"{item.uid} ({', '.join(more)})"
 
 
 def _channels(found: Outline) -> Table:

@@ -155,10 +155,10 @@ class _Layout:
 
 
 def _lines(part: PartOutline) -> tuple[tuple[str, str], ...]:
-    members = [("source", part.sources), ("operator", part.operators), ("sink", part.sinks)]
+    items = [("source", part.sources), ("operator", part.operators), ("sink", part.sinks)]
     inside = [
         (f"{what} {each.uid}{' (Uncoordinated)' if each.uncoordinated else ''}", _INK)
-        for what, found in members
+        for what, found in items
         for each in found
     ]
     return (part.name, _INK), (part.protection, _SOURCE), *inside
@@ -166,15 +166,20 @@ def _lines(part: PartOutline) -> tuple[tuple[str, str], ...]:
 
 def _legend_lines(found: Outline) -> list[str]:
     return [
-        f"{name} ({', '.join(users)}): gap when a node dies: {told.gap}; survives {told.survives}"
+        line
         for name, told, users in found.protections()
+        for line in (
+            f"{name} ({', '.join(users)}): gap when a node dies: {told.gap}; survives {told.survives}",
+            f"    costs {told.costs}; needs {told.needs}",
+        )
     ]
 
 
 def _legend(found: Outline, top: float) -> tuple[list[str], float]:
     lines = _legend_lines(found)
+    look = f'fill="{_FAINT}" xml:space="preserve"'
     drawn = [
-        f'<text x="{MARGIN}" y="{top + LINE * (n + 1):.0f}" fill="{_FAINT}">{escape(text)}</text>'
+        f'<text x="{MARGIN}" y="{top + LINE * (n + 1):.0f}" {look}>{escape(text)}</text>'
         for n, text in enumerate(lines)
     ]
     return drawn, top + LINE * (len(lines) + 1) + MARGIN

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from holdfast.checkpoint.chain.replica_sets import runs_no_more
 from holdfast.checkpoint.chain.skip import Choice, GivenUp, choose, give_up
-from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.cli.format import answer, counted, size
 from holdfast.cli.options import (
     AsJson,
@@ -88,7 +88,7 @@ def _part(part: GivenUp) -> list[str]:
 
 def _refuse_if_led(storage: Storage) -> None:
     """A leader follows the plan that it has read, and would not see another."""
-    if newest_ending(storage) is not None:
+    if runs_no_more(storage):
         return
     told = status_of_leader(storage, SystemClock(), ANSWER_SECONDS, by=asker("holdfast skip"))
     if told is not None:

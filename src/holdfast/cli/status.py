@@ -138,7 +138,8 @@ def lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     """What there is to say, in reading order."""
     progress, now_ms = found["progress"], found["now_ms"]
     said = [("job", f"{found['job']} ({found['key_groups']} key groups)"), ("leader", _leader(found))]
-    said += [(f"replica {each['seat']}", _member(each, now_ms)) for each in found.get("members", ())]
+    said += _replicas(found["replicas"], now_ms) if found["replicas"] else []
+    said += [("survives now", _survives(found))] if _may_run(found) else []
     if progress is None:
         return said + _checkpoint(found["checkpoint"], now_ms)
     # A leader of another version may know more than this one, or less.
@@ -159,16 +160,76 @@ def _leader(found: dict[str, Any]) -> str:
     who = f"term {leader['term']}, {leader['host']}, process {leader['pid']}"
     if found["ended"] is not None:
         return f"nobody; the last, {who}, {ending(found['ended'])}"
+    if found["replicas"]:
+        return _set(found)
     since = age(leader["claimed_ms"], now_ms)
     if found["progress"] is not None:
         return f"{who}, since {since}"
     return f"nobody answered within {ANSWER_SECONDS:g} s; the last was {who}, begun {since} ago"
 
 
-def _member(member: dict[str, Any], now_ms: int) -> str:
+def _set(found: dict[str, Any]) -> str:
+    leader, replicas, now_ms = found["leader"], found["replicas"], found["now_ms"]
+    who = f"a set of {leader['members']} replicas, term {leader['term']}{', with votes' * replicas['vote']}"
+    if replicas["left_ms"] is not None:
+        return f"nobody; the members of {who}, have left, the last {age(replicas['left_ms'], now_ms)} ago"
+    if found["progress"] is None:
+        return f"no member of {who}, answered within {ANSWER_SECONDS:g} s"
+    return f"{who}, founded {age(leader['claimed_ms'], now_ms)} ago"
+
+
+def _replicas(replicas: dict[str, Any], now_ms: int) -> list[tuple[str, str]]:
+    lead = replicas["lead"]
+    said = [
+        (f"replica {each['seat']}", _member(each, each["seat"] == lead, now_ms))
+        for each in replicas["members"]
+    ]
+    votes = replicas["votes"]
+    if votes and votes["agreeing"]:
+        cast = "; ".join(f"{', '.join(map(str, seats))} agree" for seats in votes["agreeing"])
+        said.append(("votes", f"epoch {votes['epoch']:,}: {cast}; {votes['wanted']} are wanted"))
+    return said
+
+
+def _member(member: dict[str, Any], has_lead: bool, now_ms: int) -> str:
     if member["process"] is None:
-        return "no process has taken this seat yet"
-    return f"{member['host']}, process {member['pid']}, joined {age(member['joined_ms'], now_ms)} ago"
+        return "EMPTY: no process has taken this seat yet"
+    who = f"{member['host']}, process {member['pid']}"
+    if member["left_ms"]:
+        return f"EMPTY: {who}, has left {age(member['left_ms'], now_ms)} ago"
+    joined = f"joined {age(member['joined_ms'], now_ms)} ago"
+    brought = f"commit {member['commit']:,} is its own" if member["commit"] else "no recent commit is its own"
+    told = member["progress"]
+    if told is None:
+        return f"DOES NOT ANSWER: {who}, {joined}; {brought}"
+    diverged = told.get("divergences", 0)
+    return (
+        f"{told.get('phase')}{', has the lead' * has_lead}: {who}, {joined}; epoch {told.get('epoch', 0):,}, "
+        f"heard of a commit {age(told.get('committed_ms'), now_ms)} ago, {brought}"
+        + (f"; DIVERGED {counted(diverged, 'time')}" if diverged else "")
+    )
+
+
+def _may_run(found: dict[str, Any]) -> bool:
+    left = found["replicas"] and found["replicas"]["left_ms"] is not None
+    return found["leader"] is not None and found["ended"] is None and not left
+
+
+def _survives(found: dict[str, Any]) -> str:
+    """What may end now, counted by what is there; not by what was declared."""
+    replicas, cluster = found["replicas"], found["cluster"]
+    if replicas:
+        running, needed = replicas["running"], replicas["needed"]
+        told = f"{running} of {len(replicas['members'])} members run"
+        if running < needed:
+            return f"{told}: nothing is committed until {needed} run{'s' * (needed == 1)}"
+        more = counted(replicas["survives"], "more end") if replicas["survives"] else "no more end"
+        return f"{told}: {more} of a member goes unnoticed"
+    told = "the end of its process is noticed, and another goes on from the checkpoint"
+    if cluster is None:
+        return f"{told}, once it is started"
+    where = f"holdfast status --cluster {cluster['cluster']} --zookeeper {cluster['zookeeper']}"
+    return f"{told}; how many nodes are there for that: `{where}`"
 
 
 def _checkpoint(newest: dict[str, Any], now_ms: int) -> list[tuple[str, str]]:

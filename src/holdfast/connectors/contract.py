@@ -131,7 +131,7 @@ class EndingReader(Protocol):
         after `after`.
 
         Called once per reader, when a drain was asked for: with None the first time, and with the end that
-        was fixed then after a restart within the process.
+        was fixed then after a restart within the process, or by another member of a set of replicas.
         """
 
 

@@ -13,7 +13,7 @@ from holdfast.graph.protection import UNCOORDINATED, Rollback, Survival, name_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class Item:
     """A source, operator or sink of a part. `kind`: the class of the connector or function."""
 
     uid: str
@@ -30,9 +30,9 @@ class PartOutline:
     rank: int
     protection: str
     survival: Survival
-    sources: tuple[Member, ...]
-    operators: tuple[Member, ...]
-    sinks: tuple[Member, ...]
+    sources: tuple[Item, ...]
+    operators: tuple[Item, ...]
+    sinks: tuple[Item, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,17 +101,17 @@ def _part(graph: Graph, homes: dict[Node, str], name: str, rank: int) -> PartOut
         protection=name_of(protection),
         survival=survival(protection),
         sources=tuple(
-            Member(uid=node.uid, kind=type(node.source).__name__)
+            Item(uid=node.uid, kind=type(node.source).__name__)
             for node in graph.sources
             if homes[node] == name
         ),
         operators=tuple(_operator(node) for node in operators if homes[node] == name),
         sinks=tuple(
-            Member(uid=node.uid, kind=type(node.sink).__name__) for node in graph.sinks if homes[node] == name
+            Item(uid=node.uid, kind=type(node.sink).__name__) for node in graph.sinks if homes[node] == name
         ),
     )
 
 
-def _operator(node: OperatorNode) -> Member:
+def _operator(node: OperatorNode) -> Item:
     kind = type(node.function).__name__
-    return Member(uid=node.uid, kind=kind, key=node.key, uncoordinated=node.uncoordinated is not None)
+    return Item(uid=node.uid, kind=kind, key=node.key, uncoordinated=node.uncoordinated is not None)

@@ -105,11 +105,13 @@ def survival(protection: Protection) -> Survival:
 
 def _of_replicas(replicas: ActiveReplicas) -> Survival:
     votes = ", and the wait for the votes of most members" if replicas.vote else ""
+    outvoted = " or come to wrong results" if replicas.vote else ""
     return Survival(
-        costs=f"{replicas.members} times the CPU and the bytes written{votes}",
-        gap="none: the other members go on",
+        costs=f"{replicas.members} times the CPU and the bytes written; a commit for every epoch{votes}",
+        gap=f"none, if at most {replicas.survives} of {replicas.members} nodes end{outvoted}",
         survives=f"{replicas.survives} at once, unnoticed; more as Rollback, once nodes take the seats",
-        needs=f"{replicas.members} nodes; functions that are deterministic in their rows",
+        needs=f"{replicas.members} nodes; functions that are deterministic in their rows; "
+        "sources that can be read again; sinks that are exactly-once",
     )
 
 

@@ -152,7 +152,11 @@ class Driver:
             # Others must not have to guess that the run is over. Of a set of replicas it is not.
             if self._replica is None:
                 self._write_ending("failed", self._led.view if self._led is not None else EMPTY)
+            else:
+                self._replica.leave()
             raise
+        if self._replica is not None:
+            self._replica.leave()
         self.monitor.update(phase="stopped")
 
     def _claim(self, shards: int, *, newest: CheckpointView, founding: bool = False) -> None:
@@ -165,7 +169,7 @@ class Driver:
             self._term = claim(self._storage, self._run, host, pid, now_ms, above=newest.term)
             return
         self._checkpoint = replace(
-            self._checkpoint, retention=Retention(self._checkpoint.chain, led_by_other=True)
+            self._checkpoint, retention=Retention(self._checkpoint.chain, by_member=True)
         )
         wanted = shards if founding else self._shards or shards or self._cores()
         joined = join(

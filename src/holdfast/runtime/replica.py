@@ -8,6 +8,7 @@ Never here: plans (see epoch.planner), commits (see epoch.committer), seats of a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -25,7 +26,7 @@ from holdfast.checkpoint.chain.votes import Votes, cast, majority, votes_for
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, MemberRecord, TermRecord, VoteRecord
 from holdfast.clock import Clock
-from holdfast.errors import FencedOut, RetryableError
+from holdfast.errors import FencedOut, HoldfastError, RetryableError
 from holdfast.graph.protection import ActiveReplicas
 from holdfast.ids import EpochId
 from holdfast.runtime.progress import Monitor
@@ -68,7 +69,13 @@ class Replica:
         """Whether a process is a member of the set, as far as is known: one that died is until its seat is
         taken."""
         known = members_of(self.storage, self.set.term).values()
-        return any(member.process == process for member in known)
+        return any(member.process == process and not member.left_ms for member in known)
+
+    def leave(self) -> None:
+        """Say that this process is a member no more. Nothing depends on it: where that cannot be written,
+        others wait for an answer of this process, and get none."""
+        with contextlib.suppress(HoldfastError):
+            self.joined.leave(self.storage, self.clock.now_ms())
 
     def set_has_ended(self) -> bool:
         """Whether a member has ended the run of all."""

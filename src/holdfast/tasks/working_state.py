@@ -111,7 +111,7 @@ def snapshot_shard(
     ):
         local = Path(scratch) / "snapshot"
         info = state.snapshot(local)
-        name = f"{names.snapshots_of(epoch)}{uid}-{groups}-{uuid.uuid4().hex}.{kind}"
+        name = names.snapshot(epoch, uid, groups.first, groups.end, uuid.uuid4().hex, kind)
         open_storage(workspace.storage_url).put_file(name, local)
     reached(Step.SNAPSHOT_WRITTEN)
     file = SnapshotFile(

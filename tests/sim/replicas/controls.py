@@ -17,6 +17,7 @@ from holdfast.checkpoint.store.records import CommitRecord, VoteRecord
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.ids import EpochId
 from holdfast.runtime import replica
+from holdfast.runtime.epoch import committer
 from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.planner import Planner
@@ -115,6 +116,13 @@ class _NamedAtAll(Retention):
         return super()._snapshots_named(max(self._chain.numbers(), default=head))
 
 
+class _OutdatedAtHead(Retention):
+    """Looks at the newest commit alone, and not at those that can be gone back to."""
+
+    def _is_left_behind(self, name: str, views: list[CheckpointView]) -> bool:
+        return super()._is_left_behind(name, [self._chain.load()])
+
+
 class _NothingAhead(Committer):
     """Commits an epoch, whether or not another member has."""
 
@@ -205,6 +213,12 @@ CONTROLS: dict[str, Control] = {
     ),
     "snapshots-of-later-commits-retired": Control(
         "snapshots/", Parts(retention=_NamedAtAll), season="snapshots"
+    ),
+    "outdated-snapshots-named": Control(
+        "snapshots/", instead=((committer, "is_outdated", lambda name, files: False),), season="snapshots"
+    ),
+    "outdated-snapshots-retired-by-the-newest-commit-alone": Control(
+        "snapshots/", Parts(retention=_OutdatedAtHead), season="snapshots"
     ),
     "epoch-committed-before-news-committed-again": Control(
         "does not continue the chain", Parts(committer=_NothingAhead), season="together"

@@ -108,7 +108,7 @@ class Member(Leader):
         )
         replica = WatchedReplica(joined, storage, clock, monitor, lambda: False, world)
         chain = self.parts.chain(storage, retain=habits.retain, manifest_every=habits.manifest_every)
-        retention = self.parts.retention(chain, sweep_every=habits.sweep_every, led_by_other=True)
+        retention = self.parts.retention(chain, sweep_every=habits.sweep_every, by_member=True)
         self._go_on(Checkpoint(storage, JOB, chain, Plans(storage), retention), replica, run)
 
     def _go_on(self, checkpoint: Checkpoint, replica: Replica, process: str) -> None:

@@ -68,6 +68,11 @@ class SetWorld(World):
             self.plans[name] = data
         return done
 
+    def remove(self, name: str) -> None:
+        named = any(name == file.object for record in self.chain for file in record.snapshots)
+        self.seen["snapshot left behind retired"] += name.startswith(names.SNAPSHOTS) and not named
+        super().remove(name)
+
     def claimed(self, term: int, run: str) -> None:
         if self.terms.setdefault(term, run) != run:
             raise Violation(f"term {term} is held by the sets of {self.terms[term]} and of {run}")

@@ -49,6 +49,7 @@ HAPPENINGS = {
     "set ended by another member",
     "set founded",
     "snapshot",
+    "snapshot left behind retired",
     "state of another parallelism",
     "unknown outcome",
     "working state had again",

@@ -112,10 +112,12 @@ def delta(epoch: int, first: int = 0, end: int = GROUPS, operator: str = OPERATO
     )  # fmt: skip
 
 
-def snapshot(epoch: int, first: int = 0, end: int = GROUPS, operator: str = OPERATOR) -> SnapshotFile:
+def snapshot(
+    epoch: int, first: int = 0, end: int = GROUPS, operator: str = OPERATOR, by: str = "1"
+) -> SnapshotFile:
     return SnapshotFile(
         operator=operator, first_group=first, end_group=end, version=version(epoch), length=1, chunk_bytes=1,
-        object=f"{names.snapshots_of(epoch)}{operator}-{first}", chunks=("",), backend="lmdb",
+        object=names.snapshot(epoch, operator, first, end, by, "lmdb"), chunks=("",), backend="lmdb",
     )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def bundle(storage: Storage, name: str, parts: list[bytes]) -> list[Extent]:
 
 def snapshot_file(storage: Storage, epoch: int, first: int, end: int, tag: str) -> SnapshotFile:
     data = f"snapshot {epoch} {first}-{end} {tag} ".encode() * 20
-    name = f"{names.snapshots_of(epoch)}{OPERATOR}-{first}-{end}-{tag}.lmdb"
+    name = names.snapshot(epoch, OPERATOR, first, end, tag, "lmdb")
     storage.put(name, data)
     chunks = tuple(checksum(data[at : at + CHUNK]) for at in range(0, len(data), CHUNK))
     return SnapshotFile(

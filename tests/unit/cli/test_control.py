@@ -330,9 +330,21 @@ def test_a_newer_leaders_unknown_facts_are_left_out() -> None:
     found = {
         "job": "orders", "key_groups": 4, "now_ms": 10, "failures": [], "ended": None,
         "leader": {"term": 1, "host": "h", "pid": 2, "claimed_ms": 0},
-        "progress": {"job": "orders", "phase": "running", "mood": "good"},
+        "progress": {"job": "orders", "phase": "running", "mood": "good"}, "replicas": None, "cluster": None,
     }  # fmt: skip
     assert ("phase", "running") in status_command.lines(found)
+
+
+def test_where_to_see_the_nodes_that_would_take_a_job_is_told() -> None:
+    found = {
+        "job": "orders", "key_groups": 4, "now_ms": 10, "failures": [], "ended": None, "replicas": None,
+        "leader": {"term": 1, "host": "h", "pid": 2, "claimed_ms": 0}, "progress": None,
+        "cluster": {"cluster": "shop", "zookeeper": "h:2181"}, "checkpoint": {"commit": 0},
+    }  # fmt: skip
+    told = dict(status_command.lines(found))["survives now"]
+    assert told.endswith("`holdfast status --cluster shop --zookeeper h:2181`")
+    told = dict(status_command.lines({**found, "cluster": None}))["survives now"]
+    assert told.endswith("another goes on from the checkpoint, once it is started")
 
 
 def test_an_asker_who_gives_up_is_told_how_to_follow(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.cli.plan_drawing import CHARS_MAX, draw
-from holdfast.graph.outline import ChannelOutline, Member, Outline, PartOutline
-from holdfast.graph.protection import PROTECTIONS, Rollback, survival
+from holdfast.graph.outline import ChannelOutline, Item, Outline, PartOutline
+from holdfast.graph.protection import PROTECTIONS, ActiveReplicas, Rollback, survival
 from tests.unit.cli.parts_kit import APP
 from tests.unit.cli.shell import call, refusal, text
 
@@ -104,9 +104,36 @@ def test_a_job_that_is_wrong_has_no_plan(file: Path) -> None:
     assert "clicks" in refusal("plan", str(file), code=2)
 
 
-def test_every_protection_says_what_it_costs_and_survives() -> None:
-    for kind in PROTECTIONS:
-        assert survival(kind()).survives
+@pytest.mark.parametrize(
+    "protection", [*(kind.__name__ + "()" for kind in PROTECTIONS), "ActiveReplicas(k=2, vote=True)"]
+)
+def test_every_protection_says_what_it_costs_and_survives_in_text_json_and_picture(
+    file: Path, tmp_path: Path, protection: str
+) -> None:
+    file.write_text(APP.replace("hf.PassiveStandby()", f"hf.{protection}"))
+    svg = tmp_path / "plan.svg"
+    shown = " ".join(text("plan", str(file), "--svg", str(svg)).split())
+    drawn = "".join(ET.fromstring(svg.read_text()).itertext())
+    (told,) = call("plan", str(file))
+    scoring = told["parts"][1]["survival"]
+    (listed,) = [each for each in told["protections"] if "scoring" in each["of"]]
+    for name in ("costs", "gap", "survives", "needs"):
+        assert scoring[name]
+        assert listed[name] == scoring[name]
+        assert scoring[name] in drawn
+        assert scoring[name] in shown
+
+
+@pytest.mark.parametrize(
+    ("k", "vote", "unnoticed"), [(1, False, 1), (3, False, 3), (2, True, 1), (5, True, 2)]
+)
+def test_replicas_tell_how_many_nodes_they_need_and_may_lose(k: int, vote: bool, unnoticed: int) -> None:
+    words = survival(ActiveReplicas(k=k, vote=vote))
+    assert words.costs.startswith(f"{k + 1} times the CPU")
+    assert words.gap.startswith(f"none, if at most {unnoticed} of {k + 1} ")
+    assert words.survives.startswith(f"{unnoticed} at once, unnoticed")
+    assert words.needs.startswith(f"{k + 1} nodes")
+    assert ("votes" in words.costs, "wrong results" in words.gap) == (vote, vote)
 
 
 def test_the_picture_is_written_beside_the_text(file: Path, tmp_path: Path) -> None:
@@ -125,7 +152,7 @@ def made(ranks: list[int], ends: list[tuple[int, int]], name: str) -> Outline:
     parts = tuple(
         PartOutline(
             name=f"{name}{number}", rank=rank, protection="Rollback", survival=survival(Rollback()),
-            sources=(Member(uid=f"in-{name}", kind="MemorySource"),), operators=(), sinks=(),
+            sources=(Item(uid=f"in-{name}", kind="MemorySource"),), operators=(), sinks=(),
         )
         for number, rank in enumerate(ranks)
     )  # fmt: skip

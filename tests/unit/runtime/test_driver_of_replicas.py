@@ -11,11 +11,12 @@ import pytest
 from msgspec.structs import replace as replace_record
 
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
-from holdfast.checkpoint.chain.terms import newest_term
+from holdfast.checkpoint.chain.replica_sets import runs_no_more
+from holdfast.checkpoint.chain.terms import ending_of, newest_term
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.clock import SystemClock
-from holdfast.errors import CorruptionError, RetryableError, StorageError
+from holdfast.errors import CorruptionError, DefinitionError, RetryableError, StorageError
 from holdfast.graph.protection import ActiveReplicas
 from holdfast.runtime import driver as module
 from holdfast.runtime.epoch_loop import Ending
@@ -126,3 +127,27 @@ def test_damage_is_seen_through_though_the_others_go_on_meanwhile(
         "commit 2 of term 1 came first; going on from it", "DAMAGE", "DAMAGE",
     ]  # fmt: skip
     assert any(text.startswith("RESTORE: commit 3 is restored from an older") for text in member.said)
+
+
+def test_a_member_that_is_told_to_leave_says_so_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(led: Played) -> Ending:
+        assert not runs_no_more(member.storage)
+        member.wishes.leaving.set()
+        return Ending.STOPPED
+
+    member = Member(tmp_path, monkeypatch, [leave])
+    member.run()
+    assert ending_of(member.storage, 1) is None, "the others may go on"
+    assert runs_no_more(member.storage), "there are none"
+
+
+def test_a_member_that_fails_says_that_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(led: Played) -> Ending:
+        raise DefinitionError("something is wrong with the job; correct it")
+
+    member = Member(tmp_path, monkeypatch, [fail])
+    with pytest.raises(DefinitionError):
+        member.run()
+    assert runs_no_more(member.storage)

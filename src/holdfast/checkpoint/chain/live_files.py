@@ -16,6 +16,7 @@ from typing import Generic, TypeVar, overload
 
 from msgspec.structs import replace
 
+from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import (
     DeltaFile,
     ListFile,
@@ -126,6 +127,19 @@ def kept_snapshots(
         if groups:
             kept.append(file)
     return tuple(reversed(kept)), covered
+
+
+def is_outdated(snapshot: str, files: Sequence[SnapshotFile]) -> bool:
+    """Whether newer snapshots of an operator, `files`, have every key group of the one of this name: then it
+    is of no use any more, and no commit after theirs is to be the first to name it."""
+    shard, epoch = names.shard_of_snapshot(snapshot), names.number_of(snapshot)
+    if shard is None or epoch is None:
+        return False
+    newest = [file for file in files if file.version.epoch >= epoch and file.object != snapshot]
+    return all(
+        any(file.first_group <= group < file.end_group for file in newest)
+        for group in range(shard[1], shard[2])
+    )
 
 
 def uncovered(ranges: DeltasByRange, covered: dict[int, int]) -> DeltasByRange:

@@ -10,15 +10,16 @@ Never here: what members do (see runtime.epoch), safety (see commits).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.checkpoint.chain.terms import CLAIMS_MAX, claim_record, ending_of
+from holdfast.checkpoint.chain.terms import CLAIMS_MAX, claim_record, ending_of, newest_term
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import MemberRecord, TermRecord
+from holdfast.checkpoint.store.records import DrainEndRecord, MemberRecord, TermRecord
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.storage.contract import Storage
@@ -36,6 +37,14 @@ class Joined:
         newest = members_of(storage, self.set.term).get(self.member.seat)
         return newest is not None and newest.process != self.member.process
 
+    def leave(self, storage: Storage, now_ms: int) -> None:
+        """Say that this process is a member no more, unless another has its seat by now."""
+        data = seal("member", msgspec.structs.replace(self.member, left_ms=now_ms))
+        number = _newest_in(storage, self.set.term, self.member.seat) + 1
+        if not self.is_replaced(storage):
+            # Where another takes the seat at this moment, that is told by its own record.
+            write_once(storage, names.member(self.set.term, self.member.seat, number), data)
+
     def drain(self, storage: Storage) -> None:
         """Let all members read what is there now, and then end."""
         storage.put_new(names.draining(self.set.term), seal("member", self.member))
@@ -43,6 +52,21 @@ class Joined:
     def is_draining(self, storage: Storage) -> bool:
         """Whether a member has said that all are to read what is there and end."""
         return storage.size(names.draining(self.set.term)) is not None
+
+    def drain_end(self, storage: Storage) -> DrainEndRecord | None:
+        """Where sources end for all members; None: none has fixed it yet."""
+        name = names.drain_end(self.set.term)
+        try:
+            return unseal("drain-end", DrainEndRecord, storage.get(name), name)
+        except ObjectMissing:
+            return None
+
+    def fix_drain_end(self, storage: Storage, end: DrainEndRecord) -> bool:
+        """Let sources end there for all members, which are told to drain first. False: another member was
+        first, and where it said is where they end."""
+        self.drain(storage)
+        data = seal("drain-end", end)
+        return write_once(storage, names.drain_end(self.set.term), data) == data
 
 
 def join_set(
@@ -77,14 +101,38 @@ def join_set(
 def members_of(storage: Storage, term: int) -> dict[int, MemberRecord]:
     """The members of a set, by seat. Members that are gone are there until others take their seats. A record
     that is damaged tells nothing: a member that was replaced does no harm until it notices."""
-    found: dict[int, MemberRecord] = {}
+    return {record.seat: record for record in _records_of(storage, term) if record is not None}
+
+
+def _records_of(storage: Storage, term: int) -> Iterator[MemberRecord | None]:
+    """What was written of a set's members, seat by seat and oldest first. None: it cannot be read."""
     for entry in sorted(storage.list(names.members_of(term)), key=lambda entry: entry.name):
         try:
-            record = unseal("member", MemberRecord, storage.get(entry.name), entry.name)
+            yield unseal("member", MemberRecord, storage.get(entry.name), entry.name)
         except (CorruptionError, ObjectMissing):
-            continue
-        found[record.seat] = record
-    return found
+            yield None
+
+
+def left_by_all(storage: Storage, leader: TermRecord) -> int | None:
+    """When the last member has left a set, if every process that was one has said that it did: then none
+    runs. None: one may run, or it is no set. The next process that takes a seat goes on with the set."""
+    records = list(_records_of(storage, leader.term)) if leader.members else []
+    if None in records:
+        return None
+    newest = {record.seat: record.left_ms for record in records if record is not None}
+    return max(newest.values()) if newest and all(newest.values()) else None
+
+
+def runs_no_more(storage: Storage) -> bool:
+    """Whether it is known that nothing leads: the newest leader has ended, or all members of that set have
+    left it. False: one may run, or there never was one."""
+    leader = newest_term(storage)
+    return leader is not None and is_over(storage, leader)
+
+
+def is_over(storage: Storage, leader: TermRecord) -> bool:
+    """Whether a leader has ended, or all members of that set have left it."""
+    return ending_of(storage, leader.term) is not None or left_by_all(storage, leader) is not None
 
 
 def outdated_members(storage: Storage) -> list[str]:
@@ -125,10 +173,15 @@ def _entered(storage: Storage, term: int, member: MemberRecord) -> MemberRecord:
     """Take the seat, from whichever process has it."""
     record = msgspec.structs.replace(member, term=term)
     data = seal("member", record)
-    prefix = names.member(term, member.seat, 0).removesuffix(f"{0:06d}")
     for _ in range(CLAIMS_MAX):
-        taken = [entry.name.removeprefix(prefix) for entry in storage.list(prefix)]
-        number = max((int(each) for each in taken if each.isdecimal()), default=0) + 1
-        if write_once(storage, names.member(term, member.seat, number), data) == data:
+        number = _newest_in(storage, term, member.seat)
+        if write_once(storage, names.member(term, member.seat, number + 1), data) == data:
             return record
     raise RetryableError(f"seat {member.seat} of the set of term {term} changes hands too often; try again")
+
+
+def _newest_in(storage: Storage, term: int, seat: int) -> int:
+    """The number of the newest record of a seat; 0: there is none."""
+    prefix = names.member(term, seat, 0).removesuffix(f"{0:06d}")
+    taken = [entry.name.removeprefix(prefix) for entry in storage.list(prefix)]
+    return max((int(each) for each in taken if each.isdecimal()), default=0)

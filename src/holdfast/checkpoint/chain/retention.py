@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import History, read_floor
+from holdfast.checkpoint.chain.live_files import is_outdated
 from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.replica_sets import outdated_members
@@ -105,11 +106,19 @@ def retire(needed: Needed, known: Iterable[str], found: Iterable[str]) -> list[s
 
 class Retention:
     """Retires the commits of one chain, a little after each commit. `led_by_other`: used beside a leader, of
-    which it is not known what it is about to commit.
+    which it is not known what it is about to commit. `by_member`: used by a member of a set of replicas, all
+    of which take snapshots and name none that is outdated.
     """
 
-    def __init__(self, chain: Chain, *, sweep_every: int = SWEEP_EVERY, led_by_other: bool = False) -> None:
-        self._chain, self._led_by_other = chain, led_by_other
+    def __init__(
+        self,
+        chain: Chain,
+        *,
+        sweep_every: int = SWEEP_EVERY,
+        led_by_other: bool = False,
+        by_member: bool = False,
+    ) -> None:
+        self._chain, self._led_by_other, self._by_member = chain, led_by_other, by_member
         self._storage: Storage = chain.storage
         self._sweep_every = sweep_every
         self._swept: tuple[CheckpointView, Needed] | None = None
@@ -150,7 +159,8 @@ class Retention:
         oldest = self._chain.view_at(target)
         later = [self._later(number) for number in range(target + 1, head.number + 1)]
         needed = needed_by(oldest, later)
-        doomed = retire(needed, self._given_up(oldest), self._found(needed, head.number))
+        views = [oldest, *(view for _, view in later if view is not None)]
+        doomed = retire(needed, self._given_up(oldest), self._found(needed, head.number, views))
         doomed = self._not_planned(doomed, needed.through_epoch)
         doomed += [
             entry.name
@@ -203,8 +213,9 @@ class Retention:
             known |= record_objects(record) if view is None else view.objects()
         return known
 
-    def _found(self, needed: Needed, head: int) -> list[str]:
-        """Objects in the epoch directories that are being retired."""
+    def _found(self, needed: Needed, head: int, views: list[CheckpointView]) -> list[str]:
+        """Objects in the epoch directories that are being retired. `views`: from which all that are retained
+        follow, without going back."""
         if self._swept is None:
             prefixes = [names.DATA, names.SNAPSHOTS]
         else:
@@ -212,11 +223,27 @@ class Retention:
             prefixes = [names.data_of(epoch) for epoch in epochs]
             if len(prefixes) > SWEEP_COMMITS_MAX:
                 prefixes = [names.DATA]
+            # Those that a member leaves behind are of no use when a newer one is named, however late.
+            prefixes += [names.SNAPSHOTS] if self._by_member else []
         found = [entry.name for prefix in prefixes for entry in self._storage.list(prefix)]
-        if self._led_by_other:
+        if self._led_by_other or self._by_member:
             named = self._snapshots_named(head)
-            return [name for name in found if not name.startswith(names.SNAPSHOTS) or name in named]
+            return [
+                name
+                for name in found
+                if not name.startswith(names.SNAPSHOTS) or name in named or self._is_left_behind(name, views)
+            ]
         return [name for name in found if not self._may_be_ours(name)]
+
+    def _is_left_behind(self, name: str, views: list[CheckpointView]) -> bool:
+        """Whether a snapshot of a member, which no commit up to the newest has named, is outdated in all that
+        commits can be gone back to: then it is in every commit that follows, and none names it."""
+        if not self._by_member:
+            return False
+        shard = names.shard_of_snapshot(name)
+        return shard is not None and all(
+            is_outdated(name, view.snapshots.get(shard[0], ())) for view in views
+        )
 
     def _may_be_ours(self, name: str) -> bool:
         """Whether this run may have written a snapshot that a commit of its own is still to name."""

@@ -1,10 +1,11 @@
 """Where each record lives in checkpoint storage. Numbers are padded, so names sort as numbers do.
 
-Never here: names of files under `data/E/` and `snapshots/E/` beyond their epoch directory; their writers
-choose them.
+Never here: names of files under `data/E/` beyond their epoch directory; their writers choose them.
 """
 
 from __future__ import annotations
+
+import re
 
 from holdfast.storage.contract import Storage
 
@@ -37,6 +38,8 @@ UNFINISHED = "unfinished"
 CLAIMED = "claimed"
 """These three are in the directory of a savepoint, never in that of a checkpoint."""
 
+_SNAPSHOT = re.compile(rf"{SNAPSHOTS}\d{{12}}/([^/]+)-(\d+)-(\d+)-[^-/]+")
+
 
 def layout(number: int) -> str:
     return f"{LAYOUTS}{number:012d}"
@@ -64,6 +67,10 @@ def member(term: int, seat: int, number: int) -> str:
 
 def draining(term: int) -> str:
     return f"{DRAINING}{term:012d}"
+
+
+def drain_end(term: int) -> str:
+    return f"{draining(term)}-end"
 
 
 def votes_of(epoch: int, term: int) -> str:
@@ -124,8 +131,19 @@ def data_of(epoch: int) -> str:
 
 
 def snapshots_of(epoch: int) -> str:
-    """The directory for snapshots of the state after this epoch."""
+    """The directory for snapshots that were asked for when this was the newest epoch."""
     return f"{SNAPSHOTS}{epoch:012d}/"
+
+
+def snapshot(epoch: int, operator: str, first_group: int, end_group: int, token: str, kind: str) -> str:
+    """`token`: no other snapshot of this shard has it. `kind`: of the file."""
+    return f"{snapshots_of(epoch)}{operator}-{first_group}-{end_group - 1}-{token}.{kind}"
+
+
+def shard_of_snapshot(name: str) -> tuple[str, int, int] | None:
+    """Operator, first key group and the one after the last, of a snapshot; None: its name does not tell."""
+    found = _SNAPSHOT.fullmatch(name)
+    return (found[1], int(found[2]), int(found[3]) + 1) if found else None
 
 
 def number_of(name: str) -> int | None:

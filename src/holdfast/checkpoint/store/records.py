@@ -75,6 +75,22 @@ class MemberRecord(Record, frozen=True, kw_only=True):
     host: str
     pid: int
     joined_ms: int
+    left_ms: int = 0
+    """When it left the set; 0: it has not, or could not say so."""
+
+
+class DrainEndRecord(Record, frozen=True, kw_only=True):
+    """`draining/T-end`: where the sources end for all members of the set of term T, which was asked to drain.
+    The first member that has fixed it wrote this."""
+
+    term: int
+    seat: int
+    epoch: int
+    """The newest that was planned by then."""
+    ends: dict[str, Json] = {}
+    """Source uid -> its end, of those that can fix one."""
+    rows: dict[str, int | None] = {}
+    """Source uid -> rows left after that epoch, of the others. None: not counted, one slice is left."""
 
 
 class VoteRecord(Record, frozen=True, kw_only=True):

@@ -66,9 +66,12 @@ def wait_for_end(
         clock.sleep(LOOK_SECONDS)
 
 
-def status_of_leader(storage: Storage, clock: Clock, seconds: float, *, by: str) -> dict[str, Any] | None:
-    """The leader's own word on where the run stands; None: no answer came in time. Leaves nothing behind."""
-    id = ask_leader(storage, "status", {}, clock, by=by).id
+def status_of_leader(
+    storage: Storage, clock: Clock, seconds: float, *, by: str, process: str = ""
+) -> dict[str, Any] | None:
+    """The leader's own word on where the run stands; None: no answer came in time. Leaves nothing behind.
+    `process`: of a set of replicas, that of this member."""
+    id = ask_leader(storage, "status", {"process": process} if process else {}, clock, by=by).id
     try:
         asked = wait_for_end(storage, id, clock, taken_within=seconds, ended_within=seconds)
     except RestoreError:

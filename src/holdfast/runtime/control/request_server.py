@@ -24,6 +24,7 @@ from holdfast.checkpoint.log.requests import NOBODY, Open, Requests, State, Step
 from holdfast.checkpoint.store.log_records import RequestRecord
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, DefinitionError, HoldfastError, RestoreError, RetryableError
+from holdfast.runtime.control.hearing import Hearing
 from holdfast.runtime.control.verbs import (
     SHORT_VERBS,
     Controls,
@@ -73,6 +74,7 @@ class Control:
         under the same term does so no more."""
         self._requests, self._is_gone = Requests(storage, term, process), is_gone
         self._controls, self._clock, self._say = controls, clock, say
+        self._hearing = Hearing(storage, clock)
         self._grace_seconds = grace_seconds
         self._in_hand: dict[str, threading.Thread | None] = {}
         """Requests of ours without a final answer, and the thread at work on each."""
@@ -159,7 +161,7 @@ class Control:
         try:
             if Step.RUNNING in found.steps:
                 request = self._requests.read(id) if self._is_ours(id) else None
-            elif self._superseded_now():
+            elif self._superseded_now() or self._is_for_another(id):
                 return
             elif len(self._in_hand) >= IN_HAND_MAX and self._is_long(id):
                 if Step.ACCEPTED not in found.steps:
@@ -188,7 +190,22 @@ class Control:
             self._requests.end(id, State.REFUSED, now_ms, error="it was taken back by whoever asked")
         elif claim.term < ours or (claim.term == ours and self._is_gone(claim.process)):
             self._requests.end(id, State.FAILED, now_ms, error=f"the leader of term {claim.term} {_ENDED}")
+        elif claim.term > ours or self._requests.is_own(claim):
+            return False
+        elif self._hearing.is_silent(claim.process):
+            self._requests.end(id, State.FAILED, now_ms, error=f"the member that took it on {_SILENT}")
         return False
+
+    def _is_for_another(self, id: str) -> bool:
+        """Whether a request is for another member of our set of replicas."""
+        if not self._requests.process:
+            return False
+        try:
+            request = self._requests.read(id)
+        except (CorruptionError, RestoreError):
+            return False
+        wanted = request.arguments.get("process") if request is not None else None
+        return bool(wanted) and wanted != self._requests.process
 
     def _is_long(self, id: str) -> bool:
         """Whether a request would be one more at work. A stop is never kept waiting."""
@@ -261,6 +278,7 @@ class Control:
         del self._outcomes[id], self._in_hand[id]
 
 
+_SILENT = "does not answer any more; look whether it took effect before asking again"
 _ENDED = "ended while at it; look whether it took effect before asking again"
 
 

@@ -24,7 +24,9 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class StatusArguments(Arguments, frozen=True, kw_only=True):
-    """`status`: where the run stands."""
+    """`status`: where the run stands. `process`: of a set of replicas, the member that is to answer."""
+
+    process: str = ""
 
 
 class SavepointArguments(Arguments, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast.checkpoint.chain.barriers import begun_barrier
 from holdfast.checkpoint.chain.commits import Adopted, Committed, Preceded
 from holdfast.checkpoint.chain.fellows import Met, met
-from holdfast.checkpoint.chain.live_files import with_lists
+from holdfast.checkpoint.chain.live_files import is_outdated, with_lists
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import (
     CommitRecord,
@@ -369,8 +369,7 @@ class Committer:
                     notes.pop(uid, None)
                 if part.notes:
                     notes[uid] = (*notes.get(uid, ()), *part.notes)
-        with self._snapshots_lock:
-            ready = [file for file in self._snapshots if file.version.epoch <= last.epoch]
+        ready = self._ready_snapshots(last.epoch)
         lists = with_lists({}, [file for outcome in outcomes for file in outcome.lists.files])
         return CommitRecord(
             term=self._context.term,
@@ -403,6 +402,19 @@ class Committer:
                 self.view.channels, outcomes, last.epoch, since=self.view.last_epoch
             ),
         )
+
+    def _ready_snapshots(self, epoch: int) -> list[SnapshotFile]:
+        """The snapshots that a commit which ends with `epoch` is to name. A member of a set of replicas drops
+        those that newer ones of other members have made needless: retention may have removed them."""
+        with self._snapshots_lock:
+            if self._replica is not None:
+                known = self.view.snapshots
+                self._snapshots = [
+                    file
+                    for file in self._snapshots
+                    if not is_outdated(file.object, known.get(file.operator, ()))
+                ]
+            return [file for file in self._snapshots if file.version.epoch <= epoch]
 
     def _staged_through(self) -> dict[str, int]:
         """How far the rows for sinks are settled, where a commit does not settle those of its own epochs."""

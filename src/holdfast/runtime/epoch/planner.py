@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.plans import PlanTaken, may_follow, place_of, same_range
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord, TableCopy
+from holdfast.checkpoint.store.records import DrainEndRecord, Json, PlannedSlice, PlanRecord, TableCopy
 from holdfast.connectors.contract import (
-    EndingReader,
     FollowingReader,
     PartitionedReader,
     PartitionedSource,
@@ -23,7 +22,8 @@ from holdfast.connectors.contract import (
     WaitingReader,
 )
 from holdfast.errors import CorruptionError, DefinitionError, FencedOut, RestoreError
-from holdfast.ids import EpochId, PlanAttempt
+from holdfast.ids import NO_EPOCH, EpochId, PlanAttempt
+from holdfast.runtime.epoch.drain_ends import Ends, RowsLeft, left_after
 from holdfast.runtime.epoch.epoch_frames import slice_of
 from holdfast.runtime.epoch.lookups import Tables
 from holdfast.runtime.epoch.plan_clock import PlanClock
@@ -57,7 +57,7 @@ class Planner:
         """Whether the newest plan reads any, as far as is known."""
         sources = context.program.graph.sources
         self._partitioned = {node.uid for node in sources if isinstance(node.source, PartitionedSource)}
-        self._ends: _Ends | None = None
+        self._ends: Ends | None = None
         self._looked = (-1, 0.0, 0)
         """Of a set of replicas: after which epoch a plan was looked for last, when, and which was found."""
         self.epoch = view.last_epoch
@@ -128,10 +128,13 @@ class Planner:
             if recorded is not None:
                 self._recorded.appendleft(recorded)
         if self._ends is not None:
-            self._ends.planned(plan.slices)
+            self._ends.planned(plan)
         self.epoch, self._read_rows = plan.epoch, bool(plan.slices)
         if plan.closing:
             self._closed_through = plan.epoch
+            if self._context.replica is not None:
+                # That another member drains may be news: nothing is to be read after it has closed all.
+                self._context.replica.share_drain(self._context.wishes.draining)
         self._time.reach(plan.clock_ms)
         self._planned_ms = plan.clock_ms
         self.watermarks.planned(plan)
@@ -221,12 +224,40 @@ class Planner:
 
     def end_here(self, fixed: dict[str, Json]) -> None:
         """Plan what is there now, and nothing that comes later. `fixed`: ends that were fixed before, by
-        source. Waits until recorded plans are used up, because they come before anything new.
+        source. Waits until recorded plans are used up, because they come before anything new. Of a set of
+        replicas the first end that a member has fixed is that of all. AdoptedOther: another was quicker.
         """
-        if self._ends is None and not self._recorded:
-            now_ms = self._time.now_ms()
-            self._ends = _Ends(self.readers, self.positions, now_ms, fixed)
-            self.watermarks.looks_no_further(now_ms)
+        if self._ends is not None or self._recorded:
+            return
+        replica, now_ms = self._context.replica, self._time.now_ms()
+        shared = replica.joined.drain_end(replica.storage) if replica is not None else None
+        if shared is not None:
+            fixed.update(shared.ends)
+        ends = Ends(self.readers, self.positions, now_ms, fixed, self._counted(shared))
+        if replica is not None and shared is None:
+            end = DrainEndRecord(
+                term=self._context.term, seat=replica.seat, epoch=self.epoch,
+                ends={uid: fixed[uid] for uid in fixed if uid in self.readers}, rows=dict(ends.rows_left),
+            )  # fmt: skip
+            if not replica.joined.fix_drain_end(replica.storage, end):
+                # Readers fix their end once: others are made.
+                raise AdoptedOther("another member has fixed where the drain ends; going on by that")
+        self._ends = ends
+        self.watermarks.looks_no_further(now_ms)
+
+    def _counted(self, shared: DrainEndRecord | None) -> tuple[int, RowsLeft]:
+        """The rows that are left of sources which cannot fix their end, as a member of our set has counted
+        them, and after which epoch. Nothing: they are to be counted here."""
+        if shared is None:
+            return NO_EPOCH, {}
+        left = dict(shared.rows)
+        for epoch in range(shared.epoch + 1, self.epoch + 1):
+            plan = self._plans.newest(EpochId(epoch))
+            if plan is None:
+                # Given up: this member joined long after.
+                return NO_EPOCH, {}
+            left = left_after(left, plan.slices)
+        return shared.epoch, left
 
     def news(self) -> list[str]:
         """What the sources have to say since this was last asked."""
@@ -266,7 +297,7 @@ class Planner:
             if left <= 0:
                 waiting[uid] = None
                 continue
-            most = left if self._ends is None else self._ends.rows(uid, left)
+            most = left if self._ends is None else self._ends.rows(uid, left, self.epoch)
             part = self._slice(uid, most, now_ms, parent) if most > 0 else None
             waiting[uid] = _with_rows(self.readers[uid], uid in self._partitioned, part)
             if part is not None:
@@ -365,40 +396,3 @@ def _with_rows(reader: SourceReader, partitioned: bool, part: Slice | None) -> f
         return None
     assert isinstance(reader, PartitionedReader)
     return frozenset(name for name, has_rows in reader.partitions(part).items() if has_rows)
-
-
-class _Ends:
-    """Where each source ends for a run that was asked to drain: at what was there when that was asked.
-
-    A source that can fix its end does so itself (`end_at`). Of one that cannot, the rows are read that its
-    `lag` counted, or one more slice where it does not count.
-    Always true: a drain ends, however much arrives meanwhile, for as long as epochs succeed.
-    """
-
-    def __init__(
-        self,
-        readers: Mapping[str, SourceReader],
-        positions: Mapping[str, Json],
-        now_ms: int,
-        fixed: dict[str, Json],
-    ) -> None:
-        """`fixed`: source uid -> the end that an earlier planner fixed, before a failure or a rescaling;
-        those fixed now are added to it."""
-        self._rows_left: dict[str, int | None] = {}
-        """Of sources that cannot fix their end. None: not counted, one slice is left."""
-        for uid, reader in readers.items():
-            if isinstance(reader, EndingReader):
-                fixed[uid] = reader.end_at(positions[uid], now_ms, fixed.get(uid))
-            else:
-                self._rows_left[uid] = reader.lag(positions[uid])
-
-    def rows(self, uid: str, limit: int) -> int:
-        """At most how many rows to plan of a source; 0: it has come to its end."""
-        left = self._rows_left.get(uid)
-        return limit if left is None else min(limit, left)
-
-    def planned(self, slices: Mapping[str, PlannedSlice]) -> None:
-        """Count the slices of a plan, once it is written."""
-        for uid in self._rows_left.keys() & slices.keys():
-            left, rows = self._rows_left[uid], slices[uid].rows
-            self._rows_left[uid] = 0 if left is None or rows is None else max(0, left - rows)

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.replica_sets import Joined, join_set, members_of, outdated_members
+from holdfast.checkpoint.chain.replica_sets import (
+    Joined,
+    join_set,
+    left_by_all,
+    members_of,
+    outdated_members,
+    runs_no_more,
+)
 from holdfast.checkpoint.chain.terms import CLAIMS_MAX, claim, newest_term, record_ending
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store import names
@@ -203,3 +210,54 @@ def test_records_of_members_go_with_their_set_and_those_of_the_newest_stay() -> 
     assert sorted(outdated_members(storage)) == [
         names.draining(1), names.member(1, 1, 1), names.member(1, 2, 1),
     ]  # fmt: skip
+
+
+def test_a_set_is_left_by_all_when_every_process_in_its_seats_has_said_so() -> None:
+    storage = MemoryStorage()
+    first, second = joined(storage, "a", 1), joined(storage, "b", 2)
+    first.leave(storage, 5)
+    assert left_by_all(storage, first.set) is None
+    assert not runs_no_more(storage)
+    second.leave(storage, 7)
+    assert left_by_all(storage, first.set) == 7
+    assert runs_no_more(storage)
+    again = joined(storage, "c", 1)
+    assert again.set == first.set, "it goes on with the next that joins"
+    assert left_by_all(storage, first.set) is None
+
+
+def test_a_member_whose_record_is_damaged_is_not_taken_for_one_that_has_left() -> None:
+    storage = MemoryStorage()
+    joined(storage, "a").leave(storage, 5)
+    joined(storage, "b")
+    storage.put(names.member(1, 1, 3), b"damaged")
+    assert not runs_no_more(storage)
+
+
+def test_one_that_was_replaced_leaves_its_seat_to_the_other() -> None:
+    storage = MemoryStorage()
+    first = joined(storage, "a")
+    other = joined(storage, "b")
+    first.leave(storage, 5)
+    assert members_of(storage, 1)[1] == other.member
+
+
+def test_one_that_takes_the_seat_while_the_other_leaves_is_its_member() -> None:
+    storage = Beside()
+    first = joined(storage, "a")
+    other = MemberRecord(term=1, seat=1, process="b", host="h", pid=1, joined_ms=0)
+    storage.first[names.member(1, 1, 2)] = seal("member", other)
+    first.leave(storage, 5)
+    assert members_of(storage, 1)[1] == other
+
+
+def test_a_leader_that_is_no_set_is_over_when_it_said_so() -> None:
+    storage = MemoryStorage()
+    assert not runs_no_more(storage)
+    claim(storage, "alone", "h", 1, 0)
+    assert not runs_no_more(storage)
+    ended = EndedRecord(
+        term=1, run="alone", at_ms=0, ending="stopped", commit=3, last_epoch=3, published=True
+    )
+    record_ending(storage, ended)
+    assert runs_no_more(storage)

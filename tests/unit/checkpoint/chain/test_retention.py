@@ -241,3 +241,26 @@ def test_a_snapshot_that_a_commit_after_the_head_has_named_is_kept() -> None:
     Retention(Chain(storage, retain=3, manifest_every=4), led_by_other=True).after_commit(slow)
     assert {late.object, unnamed.object} <= storage.objects.keys()
     assert names.commit(1) not in storage.objects, "the sweep took place"
+
+
+def test_snapshots_of_members_go_when_a_newer_one_is_named_and_that_is_kept_to() -> None:
+    """Of the members of a set of replicas some take snapshots that no commit ever names."""
+    storage, chain, _ = setup()
+    sweeping = Retention(chain, sweep_every=1, by_member=True)
+    view = grow(chain, EMPTY, 4)
+    sweeping.after_commit(view)
+    left, in_hand = snapshot(4, by="2"), snapshot(9, by="2")
+    for file in (left, in_hand):
+        storage.put(file.object, b"x")
+    for _ in range(4):
+        view = commit(chain, view, draft(view))
+        sweeping.after_commit(view)
+    assert left.object in storage.objects, "it may be named yet: there is no newer one"
+    view = commit(chain, view, draft(view, snapshots=(snapshot(8),)))
+    sweeping.after_commit(view)
+    assert left.object in storage.objects, "commits without the newer one can be gone back to"
+    for _ in range(4):
+        view = commit(chain, view, draft(view))
+        sweeping.after_commit(view)
+    assert left.object not in storage.objects
+    assert in_hand.object in storage.objects

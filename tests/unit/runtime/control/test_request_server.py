@@ -13,7 +13,13 @@ from holdfast.checkpoint.log.requests import EXPIRES_MS, KEPT_MS, Requests, Stat
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.log_records import AnswerRecord
 from holdfast.errors import DefinitionError, FencedOut, RestoreError, StorageError
-from holdfast.runtime.control.request_server import IN_HAND_MAX, SWEEP_SECONDS, Control, plain_fields
+from holdfast.runtime.control.request_server import (
+    IN_HAND_MAX,
+    LOOK_SECONDS,
+    SWEEP_SECONDS,
+    Control,
+    plain_fields,
+)
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.faulty_storage import Fault, FaultKind, FaultyStorage
 from tests.unit.checkpoint.kept import MemoryStorage
@@ -443,6 +449,39 @@ def test_what_a_member_has_claimed_when_it_dies_is_answered_once_its_seat_is_tak
     members.jobs["first"].gate.set()
     assert members.state(id) is State.FAILED
     assert not members.jobs["second"].calls
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_what_a_member_has_claimed_is_answered_when_it_does_not_say_where_it_stands(lives: bool) -> None:
+    """Of one that died, before its seat is taken. One that works on is left to it."""
+    members = Fellows()
+    members.jobs["first"].gate.clear()
+    id = members.ask("savepoint", url="/somewhere")
+    members.controls["first"].look()
+    for _ in range(200):
+        members.clock.advance(timedelta(seconds=LOOK_SECONDS))
+        members.controls["second"].look()
+        if lives:
+            members.controls["first"].look()
+    asked = read_asked(members.storage, id)
+    assert asked.state is (State.RUNNING if lives else State.FAILED)
+    if not lives:
+        assert asked.answer is not None
+        assert asked.answer.error.startswith("the member that took it on does not answer any more; look")
+    assert not [call for call in members.jobs["second"].calls if call[0] == "savepoint"]
+    left = [entry.name for entry in members.storage.list(names.REQUESTS)]
+    assert names.request(id) in left
+    assert len(left) <= 1 + lives, "what was asked to find out is not left behind"
+    members.jobs["first"].gate.set()
+
+
+def test_a_member_that_is_asked_by_name_answers_and_no_other() -> None:
+    members = Fellows()
+    id = members.ask("status", process="second")
+    members.controls["first"].look()
+    assert members.state(id) is State.WAITING
+    members.controls["second"].look()
+    assert members.state(id) is State.DONE
 
 
 def test_a_member_that_founds_the_next_set_goes_on_answering() -> None:

@@ -25,6 +25,7 @@ from holdfast.runtime.replica import Replica, join
 from holdfast.state.contract import EMPTY_VERSION, Version
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.checkpoint.chain.test_fellows import epoch
+from tests.unit.checkpoint.kept import snapshot as kept_snapshot
 from tests.unit.runtime.epoch.test_committer import Shown, _Sink, outcome
 from tests.unit.runtime.leader_kit import leader_of
 
@@ -257,6 +258,21 @@ def test_a_snapshot_waits_for_a_commit_of_the_member_that_took_it(two: tuple[Mem
     second.commit(2)
     chain = second.context.checkpoint.chain
     assert [chain.record(number).snapshots for number in (1, 2)] == [(), (snapshot(1),)]
+
+
+def test_a_snapshot_that_a_newer_one_of_another_has_outdated_is_not_named(two: tuple[Member, Member]) -> None:
+    """Retention removes such ones, whichever member wrote them."""
+    first, second = two
+    second.work.add_snapshots([kept_snapshot(1, operator="op", by="2")])
+    first.commit(1)
+    second.commit(1)
+    first.work.add_snapshots([kept_snapshot(1, operator="op")])
+    first.commit(2)
+    second.commit(2)
+    second.commit(3)
+    chain = second.context.checkpoint.chain
+    named = [file.object for number in (1, 2, 3) for file in chain.record(number).snapshots]
+    assert named == [kept_snapshot(1, operator="op").object]
 
 
 def test_lines_rest_on_the_files_that_were_committed_and_go_on_after_them(two: tuple[Member, Member]) -> None:
