@@ -23,9 +23,9 @@ def refuse_left_rows(root: str, parts: Collection[str]) -> None:
     known = list(layouts(open_storage(root)))
     for part in dict.fromkeys(name for layout in known for name in layout.parts if name not in parts):
         storage = open_storage(place_of_part(root, part))
-        if find_job(storage) is None:
-            continue
         try:
+            if find_job(storage) is None:
+                continue
             view = History(storage).load()
         except CorruptionError as damage:
             raise RestoreError(
