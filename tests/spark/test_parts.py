@@ -220,3 +220,39 @@ def test_a_job_that_stops_with_a_savepoint_ends_all_parts_at_its_barrier(
     assert views["joined"].positions["number-to-joined"] == [views["numbered"].last_epoch, 0]
     ends = Counter(way for _, way, _ in shown(tmp_path / "out").elements())
     assert ends["short"] == ends["long"] > 0
+
+
+def test_a_damaged_epoch_of_a_channel_is_computed_again_for_the_part_that_has_not_read_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    out, given = tmp_path / "out", options(tmp_path)
+    graph = diamond(out, rows_of(400), limit_epochs=3).graph()
+    root = str(tmp_path / "ck")
+    jobs = checked_parts(graph, root, given)
+    enter_checkpoint(graph, check_settings(root, given))
+    said: list[str] = []
+
+    def start(name: str) -> hf.JobHandle:
+        job = part(jobs, name)
+        return job.start_as(Wishes(), job.checkpoint, spark, None, said.append, given)
+
+    handles = {name: start(name) for name in ("main", "numbered")}
+    full = lambda: handles["main"].status().channels.get("short-way", {}).get("full", False)  # noqa: E731
+    wait_for(full, "a full channel")
+    main = open_storage(part(jobs, "main").checkpoint)
+    file = next(each for each in History(main).load().channels["short-way"].files if each.epoch == 2)
+    wait_for(lambda: handles["numbered"].status().committed_epoch >= file.epoch, "a part that has read it")
+    (tmp_path / "ck/parts/main" / file.extent.object).write_bytes(b"damaged")
+    handles["joined"] = start("joined")
+    for handle in handles.values():
+        handle.wait(DEADLINE_SECONDS)
+    assert shown(out) == met(400)
+    assert any(f"epoch {file.epoch} of channel 'short-way', sent by part 'main'" in text for text in said), (
+        said
+    )
+    lost = [
+        record.channels for record in map(History(main).record, History(main).numbers()) if record.rewind_to
+    ]
+    assert [{uid: state.lost for uid, state in each.items()} for each in lost if each] == [
+        {"short-way": (file.epoch,), "long-way": ()}
+    ]
