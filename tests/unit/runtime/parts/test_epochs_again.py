@@ -114,7 +114,8 @@ def test_what_lies_before_the_damage_is_read_meanwhile_and_nothing_after_it(both
 
 def test_a_file_that_is_whole_again_when_the_sender_looks_is_kept(both: Both) -> None:
     producer, consumer = both
-    producer.commit([b"a"], [b"b"])
+    producer.commit([b"a"])
+    producer.commit([b"b"])
     file = damage(producer, 2)
     consumer.take()
     consumer.ask(found(consumer))
