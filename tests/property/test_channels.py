@@ -49,7 +49,7 @@ class Story:
         self.here, self.there = MemoryStorage(), MemoryStorage()
         self.places = {"producer": self.here, "consumer": self.there}
         with places(self.places):
-            self.producer = Producer(self.here, outlet("consumer"), retain=4, writes_plans=True)
+            self.producer = Producer(self.here, outlet("consumer"), retain=6, writes_plans=True)
             self.consumer = Consumer(self.there, "producer")
         self.first: dict[int, list[bytes]] = {}
         """Epoch -> its files, as the first commit that covered it had them."""
