@@ -1,8 +1,10 @@
-"""Whatever happens at both ends of a channel, its rows are read once, and as they were first committed."""
+"""Whatever happens at both ends of a channel, its rows are read once, and as they were first committed; of an
+epoch that was damaged before any of it was read, as they were computed again."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -11,15 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.chain import commits, history
+from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.view import CheckpointView, Head, rewound
 from holdfast.checkpoint.store import names
 from holdfast.connectors.contract import Slice
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, RestoreError
 from holdfast.runtime.epoch.runner import EpochRunner
-from holdfast.runtime.parts.channel_source import Position
+from holdfast.runtime.parts import epochs_again
+from holdfast.runtime.parts.channel_source import ChannelReader, Position
+from holdfast.runtime.parts.damaged_epochs import EpochDamaged
 from holdfast.runtime.parts.outlets import ChannelReading
 from tests.unit.checkpoint.kept import MemoryStorage
-from tests.unit.runtime.parts.channel_kit import Consumer, Producer, outlet, places, rows_of
+from tests.unit.runtime.parts.channel_kit import CHANNEL, Consumer, Producer, outlet, places, rows_of
 
 
 class Act(NamedTuple):
@@ -30,7 +35,7 @@ class Act(NamedTuple):
 
 KINDS = (
     *["send"] * 6, *["take"] * 7, *["commit"] * 7, *["look"] * 4, "say", "send back", "go back",
-    "restart producer", "restart consumer",
+    "restart producer", "restart consumer", *["damage"] * 3, "restore", *["answer"] * 3,
 )  # fmt: skip
 ACTS = st.lists(
     st.builds(Act, st.sampled_from(KINDS), st.integers(0, 9), st.integers(0, 9)), min_size=30, max_size=80
@@ -44,7 +49,7 @@ class Story:
         self.here, self.there = MemoryStorage(), MemoryStorage()
         self.places = {"producer": self.here, "consumer": self.there}
         with places(self.places):
-            self.producer = Producer(self.here, outlet("consumer"))
+            self.producer = Producer(self.here, outlet("consumer"), retain=6, writes_plans=True)
             self.consumer = Consumer(self.there, "producer")
         self.first: dict[int, list[bytes]] = {}
         """Epoch -> its files, as the first commit that covered it had them."""
@@ -55,6 +60,9 @@ class Story:
         self.planned: dict[int, Slice] = {}
         """Consumer's epoch -> what it read when it was last committed."""
         self.serial = 0
+        self.damaged: dict[str, bytes] = {}
+        """What is damaged, as it was."""
+        self.happened: Counter[str] = Counter()
 
     def act(self, act: Act) -> None:
         producer, consumer = self.producer, self.consumer
@@ -64,9 +72,13 @@ class Story:
             case "say" if producer.view.number:
                 producer.say(ended=act.more % 2 == 0)
             case "send back" if producer.view.number:
-                producer.rewind(producer.retained[act.number % len(producer.retained)])
+                to = producer.retained[act.number % len(producer.retained)]
+                if not any(lost <= producer.chain.view_at(to).last_epoch for lost in producer.channel.lost):
+                    producer.rewind(to)
             case "take":
                 self.take(act)
+            case "commit" if (damage := consumer.run()) is not None:
+                self.ask(damage)
             case "commit":
                 self.planned |= enumerate(consumer.planned, consumer.view.last_epoch + 1)
                 path = (*self.paths[consumer.view.number], *consumer.planned)
@@ -78,6 +90,12 @@ class Story:
                 self.paths[consumer.view.number] = self.paths[to]
             case "look":
                 producer.look()
+            case "damage":
+                self.damage(act)
+            case "restore":
+                self.restore()
+            case "answer":
+                self.answer()
             case "restart producer":
                 producer.open()
             case "restart consumer":
@@ -85,9 +103,40 @@ class Story:
             case _:
                 pass
 
+    def damage(self, act: Act) -> None:
+        there = sorted({file.extent.object for file in self.producer.channel.files} - self.damaged.keys())
+        if there:
+            name = there[act.number % len(there)]
+            self.damaged[name] = self.here.objects[name]
+            self.here.objects[name] = b"#" * len(self.damaged[name])
+
+    def restore(self) -> None:
+        self.here.objects |= {name: data for name, data in self.damaged.items() if name in self.here.objects}
+        self.damaged = {}
+
+    def ask(self, damage: EpochDamaged) -> None:
+        """What cannot be read is asked for; a person restores it where that is refused."""
+        before = self.consumer.view.number
+        try:
+            self.consumer.ask(damage)
+        except RestoreError:
+            self.happened["refused"] += 1
+            self.restore()
+            return
+        self.paths[self.consumer.view.number] = self.paths[before]
+
+    def answer(self) -> None:
+        known = {*self.producer.channel.lost}
+        self.producer.answer()
+        for epoch in {*self.producer.channel.lost} - known:
+            self.happened["replaced"] += 1
+            ends = [Position.of(part.end) for path in self.paths.values() for part in path]
+            assert all(end.newest < epoch for end in ends), "nothing of it was ever read"
+
     def send(self, act: Act) -> None:
         """Commit epochs; the files of one that is computed again are others."""
         epochs, times, at = [], {}, self.producer.view.last_epoch
+        lost = self.producer.channel.lost
         for n in range(1 + act.number % 3):
             self.serial += 1
             count = (act.more + n) % 4
@@ -96,6 +145,8 @@ class Story:
                 times[at + n + 1] = 1_000 * self.serial
         self.producer.commit(*epochs, times=times)
         for epoch, files in enumerate(epochs, at + 1):
+            if epoch in lost:
+                self.first[epoch] = files
             if epoch not in self.first:
                 self.first[epoch] = files
                 self.times[epoch] = times.get(epoch, self.times.get(epoch - 1, 0))
@@ -123,14 +174,27 @@ class Story:
             self.check_readable(consumer.position_at(number))
         self.check_readable(Position.of(consumer.position))
         for part in consumer.planned:
-            rows_of(self.here, part)
+            self.rows_of(part)
 
     def check_readable(self, at: Position) -> None:
-        """From here, everything that was sent after it can be read."""
+        """From here, everything that was sent after it can be read, up to what is to be computed again."""
         reader = self.consumer.new_reader()
         part = reader.next(at.stored if at > Position() else None, None, 0)
-        later = [(e, data) for e in sorted(self.first) for data in self.first[e] if e > at.epoch]
-        assert [data for _, data in later[at.files :]] == (rows_of(self.here, part) if part else [])
+        waits = [*self.producer.channel.lost]
+        epoch, commit = self.consumer.view.asked.get(CHANNEL, (0, 0))
+        if commit > self.producer.channel.answered and at.newest < epoch:
+            waits.append(epoch)
+        ready = [e for e in sorted(self.first) if e < min(waits, default=e + 1)]
+        later = [(e, data) for e in ready for data in self.first[e] if e > at.epoch]
+        assert [data for _, data in later[at.files :]] == (self.rows_of(part) if part else [])
+
+    def rows_of(self, part: Slice) -> list[bytes]:
+        """What a slice has, or would have without damage."""
+        whole = MemoryStorage()
+        whole.objects = {
+            name: self.damaged.get(name, self.here.objects[name]) for name, *_ in part.detail["files"]
+        }
+        return rows_of(whole, part)
 
     def content(self, part: Slice) -> list[bytes]:
         """What a slice was to have, by positions alone."""
@@ -165,7 +229,7 @@ def test_what_was_sent_is_read_once_and_as_it_was_whatever_goes_back(acts: list[
 @settings(max_examples=30, deadline=None)
 @given(ACTS)
 def test_what_was_read_is_deleted_in_the_end(acts: list[Act]) -> None:
-    story = play(acts)
+    story = play([act for act in acts if act.kind != "damage"])
     producer, consumer = story.producer, story.consumer
     with places(story.places):
         while producer.view.last_epoch < producer.channel.through:
@@ -183,13 +247,16 @@ def test_what_was_read_is_deleted_in_the_end(acts: list[Act]) -> None:
     assert consumer.view.last_epoch
 
 
+def drawn(seed: int) -> list[Act]:
+    chance = random.Random(seed)
+    return [Act(chance.choice(KINDS), chance.randrange(10), chance.randrange(10)) for _ in range(60)]
+
+
 def found_out() -> bool:
     """Whether some story makes the check fail. Seeded, since the smallest such story is of no interest."""
     for seed in range(2_000):
-        chance = random.Random(seed)
-        acts = [Act(chance.choice(KINDS), chance.randrange(10), chance.randrange(10)) for _ in range(60)]
         try:
-            play(acts)
+            play(drawn(seed))
         except (AssertionError, HoldfastError):
             return True
     return False
@@ -230,4 +297,26 @@ def test_channels_that_go_back_with_a_rewind_are_found_out() -> None:
 
 def test_sending_again_what_is_computed_again_is_found_out() -> None:
     with patch.object(EpochRunner, "_channels_of", lambda self, stream, epoch: ["clicks-in"]):
+        assert found_out()
+
+
+def test_damaged_epochs_are_replaced_and_refused() -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(60):
+        happened += play(drawn(seed)).happened
+    assert happened.keys() == {"replaced", "refused"}
+
+
+def test_replacing_what_was_read_is_found_out() -> None:
+    with patch.object(epochs_again, "_refuse_if_read", lambda *given: None):
+        assert found_out()
+
+
+def test_reading_what_was_asked_for_before_the_answer_is_found_out() -> None:
+    with patch.object(ChannelReader, "_ready_through", lambda self, at, channel: channel.ready_through):
+        assert found_out()
+
+
+def test_reading_past_what_is_to_be_computed_again_is_found_out() -> None:
+    with patch.object(Channel, "ready_through", property(lambda self: self.through)):
         assert found_out()

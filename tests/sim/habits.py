@@ -41,6 +41,9 @@ class Habits:
     """Of the newest commit record of a part that no other reads being gone when a life begins."""
     damage_chance: float = 0.0
     """Of the newest plan, if it was never committed, being damaged when a life of a member begins."""
+    spoil_chance: float = 0.0
+    """Of a file in a channel being damaged, before a turn of the part that sent it. Now and then all that
+    are damaged are put back."""
     news_chance: float = 0.0
     """Of a new barrier of the whole job, before a turn of a member."""
     forget_chance: float = 0.0

@@ -19,6 +19,7 @@ from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.terms import claim
 from holdfast.ids import CommitNumber
 from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.parts.channel_source import Position
 from holdfast.runtime.parts.part_jobs import PartJob, checked_parts, enter_checkpoint
 from holdfast.runtime.settings import check_settings
 from holdfast.storage.urls import open_storage
@@ -220,3 +221,41 @@ def test_a_job_that_stops_with_a_savepoint_ends_all_parts_at_its_barrier(
     assert views["joined"].positions["number-to-joined"] == [views["numbered"].last_epoch, 0]
     ends = Counter(way for _, way, _ in shown(tmp_path / "out").elements())
     assert ends["short"] == ends["long"] > 0
+
+
+def test_a_damaged_epoch_of_a_channel_is_computed_again_for_the_part_that_has_not_read_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    out, given = tmp_path / "out", options(tmp_path)
+    graph = diamond(out, rows_of(200), limit_epochs=3).graph()
+    root = str(tmp_path / "ck")
+    jobs = checked_parts(graph, root, given)
+    enter_checkpoint(graph, check_settings(root, given))
+    said: list[str] = []
+
+    def start(name: str) -> hf.JobHandle:
+        job = part(jobs, name)
+        return job.start_as(Wishes(), job.checkpoint, spark, None, said.append, given)
+
+    def has_read(epoch: int) -> bool:
+        reader = History(open_storage(part(jobs, "numbered").checkpoint)).load()
+        return Position.of(reader.positions.get("long-way")) >= Position(epoch)
+
+    handles = {name: start(name) for name in ("main", "numbered")}
+    wait_for(
+        lambda: handles["main"].status().channels.get("short-way", {}).get("full", False), "a full channel"
+    )
+    main = open_storage(part(jobs, "main").checkpoint)
+    file = next(each for each in History(main).load().channels["short-way"].files if each.epoch == 2)
+    wait_for(lambda: has_read(file.epoch), "another part that has read it")
+    (tmp_path / "ck/parts/main" / file.extent.object).write_bytes(b"damaged")
+    handles["joined"] = start("joined")
+    for handle in handles.values():
+        handle.wait(DEADLINE_SECONDS)
+    assert shown(out) == met(200)
+    assert any("epoch 2 of channel 'short-way', sent by part 'main'" in text for text in said), said
+    records = [History(main).record(number) for number in History(main).numbers()]
+    lost = [record.channels for record in records if record.rewind_to and record.channels]
+    assert [{uid: state.lost for uid, state in each.items()} for each in lost] == [
+        {"short-way": (2,), "long-way": ()}
+    ]

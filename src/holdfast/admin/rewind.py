@@ -20,14 +20,13 @@ from holdfast.admin.brief_term import brief_term, look_for_leader
 from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.chain.commits import RETAIN_ALL, Adopted, Chain
 from holdfast.checkpoint.chain.history import DamagedChain, History
-from holdfast.checkpoint.chain.plans import Plans, committed_attempts
+from holdfast.checkpoint.chain.plans import committed_attempts
 from holdfast.checkpoint.chain.view import CheckpointView, Head, rewound, to_manifest
 from holdfast.checkpoint.store.records import Manifest, StagedFile
 from holdfast.clock import Clock
-from holdfast.errors import CorruptionError, ObjectMissing, RestoreError, RetryableError
-from holdfast.ids import CommitNumber, EpochId
-from holdfast.runtime.recovery import Inspector
-from holdfast.storage.checksums import read_extent
+from holdfast.errors import CorruptionError, RestoreError, RetryableError
+from holdfast.ids import CommitNumber
+from holdfast.runtime.recovery import Inspector, unreadable_plans
 from holdfast.storage.contract import Storage
 
 
@@ -171,15 +170,8 @@ def refuse_unless_whole(storage: Storage, to: int) -> list[StagedFile]:
     inspector = Inspector(storage, read_job(storage).key_groups, problems.append)
     if not inspector.restorable(base):
         raise _damaged(to, "; ".join(problem.removeprefix("DAMAGE: ") for problem in problems))
-    plans = Plans(storage)
-    for epoch, attempt in sorted(committed_attempts(history, base).items()):
-        try:
-            plan = plans.read(EpochId(epoch), attempt)
-            for extent in (extent for copy in plan.tables.values() for extent in copy.extents):
-                read_extent(storage, extent)
-        except (CorruptionError, ObjectMissing) as damage:
-            why = f"epoch {epoch} would have to be read again as it was, and that is lost: {damage}"
-            raise _damaged(to, why) from damage
+    if why := unreadable_plans(history, base):
+        raise _damaged(to, why)
     return inspector.damaged_output(base)
 
 

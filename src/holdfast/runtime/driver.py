@@ -52,6 +52,8 @@ from holdfast.runtime.epoch.schemas_in_force import operator_schemas, refuse_uns
 from holdfast.runtime.epoch.unfired_timers import refuse_unfired
 from holdfast.runtime.epoch_loop import Ending, EpochLoop
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
+from holdfast.runtime.parts.damaged_epochs import EpochDamaged, EpochsAsked
+from holdfast.runtime.parts.epochs_again import Asking, answer
 from holdfast.runtime.progress import Monitor
 from holdfast.runtime.recovery import Recovery
 from holdfast.runtime.replica import Replica, join
@@ -117,6 +119,7 @@ class Driver:
         self._process = run
         """Names this process, where `_run` is that of a set of replicas."""
         self._replica: Replica | None = None
+        self._asking = Asking()
         self._term_checked = self._scale_changed = clock.monotonic()
         self._shards: int | None = settings.parallelism
         self._prepared = prepared
@@ -287,6 +290,12 @@ class Driver:
             except AdoptedOther as other:
                 self.monitor.say(str(other))
                 view = None
+            except (EpochDamaged, EpochsAsked) as damage:
+                try:
+                    view = self._again(damage)
+                except Exception as failure:
+                    self._recover(failure)
+                    view = None
             except (CorruptionError, ObjectMissing) as damage:
                 try:
                     view = self._past(damage, view)
@@ -351,6 +360,15 @@ class Driver:
         if recovery.damaged == found_before and not isinstance(damage, DamagedChain):
             raise damage
         return view
+
+    def _again(self, damage: EpochDamaged | EpochsAsked) -> CheckpointView:
+        """After damage was found in a channel: the view to go on from, where the part before is asked to
+        compute the epoch again, or this part does so for the one after."""
+        if isinstance(damage, EpochsAsked):
+            return answer(self._context, damage)
+        assert self._led is not None
+        led, shards = self._led, self._shards or self._cores()
+        return self._asking.ask(self._context, damage, led.view, led.replayed_through, shards)
 
     def _is_others(self, newest: CheckpointView) -> bool:
         return newest.run != self._run or self._replica is not None

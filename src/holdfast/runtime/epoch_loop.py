@@ -32,7 +32,7 @@ from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.plan_clock import strange_clock
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.publisher import Publishing
-from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
+from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans, replayed_through
 from holdfast.runtime.epoch.runner import EpochRunner, EpochStart
 from holdfast.runtime.epoch.schemas_in_force import InForce, operator_schemas
 from holdfast.runtime.epoch.snapshotter import Snapshotter
@@ -88,6 +88,8 @@ class EpochLoop:
             opened.callback(self._publishing.close)
             shown = {**self._publishing.shown, **self._outlets.marks()}
             self._planner = _planner_after(context, view, shards, shown)
+            self.replayed_through = replayed_through(context.checkpoint.chain, view, shown)
+            """The newest epoch that sinks or other parts may know: none up to it may read other rows."""
             # Nothing refuses the run from here on, so sinks may be marked as this job's.
             self._publishing.begin()
             self._prepare(in_force, view)
@@ -117,7 +119,7 @@ class EpochLoop:
             storage=checkpoint.storage, readers=self._planner.readers, key_groups=settings.key_groups,
             saves_state=settings.saves_state, run_name=context.run, term=context.term,
             replicated=context.replica is not None,
-            sent_through={uid: channel.through for uid, channel in view.channels.items()},
+            channels=view.channels,
             settled=view.settled if settings.saves_state else Settled(),
             # Other members have not asked the sinks at the same moment, and all are to stage the same.
             shown_through={} if context.replica is not None else self._publishing.through,
@@ -183,7 +185,7 @@ class EpochLoop:
                 break
             if wishes.draining.is_set():
                 self._planner.end_here(wishes.ends)
-            room = self._edges.room(self._committer.view.channels)
+            room = self._edges.room(self._committer.view.channels, self._planner.epoch)
             if not room:
                 self._commit_pending()
                 wishes.stopping.wait(POLL_SECONDS)
@@ -242,6 +244,7 @@ class EpochLoop:
         if self._pending:
             self._commit_pending()
             return None
+        self._refuse_abandoned()
         if self._input_ended():
             return Ending.STOPPED if wishes.draining.is_set() else Ending.EXHAUSTED
         self._save_keys()
@@ -249,6 +252,14 @@ class EpochLoop:
             wishes.permit.satisfied()
         wishes.stopping.wait(POLL_SECONDS)
         return None
+
+    def _refuse_abandoned(self) -> None:
+        """Refuse to wait for what a part that has ended would have to compute again, where this one is to
+        come to its end."""
+        wishes = self._context.wishes
+        ends = wishes.draining.is_set() or self._context.settings.until is Until.EXHAUSTED
+        if ends and not wishes.parts_before_run():
+            self._edges.refuse_abandoned(self._planner.positions)
 
     def _input_ended(self) -> bool:
         """Whether nothing more is to be read. Asked when no source has anything new."""

@@ -2,7 +2,8 @@
 
 Always true: damage is never stepped over in silence. A damaged newest snapshot is replaced by the one before
 and the deltas since; anything else damaged means going back to the newest checkpoint that verifies, as a new
-commit. Rows for sinks that are damaged are computed again, and no others.
+commit. Rows for sinks that are damaged are computed again, and so is an epoch of a channel that its reader
+asks for; no others.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from collections.abc import Callable
 
 from holdfast.checkpoint.chain.checkpoint import Checkpoint
 from holdfast.checkpoint.chain.commits import Adopted
-from holdfast.checkpoint.chain.history import DamagedChain, newest_intact
+from holdfast.checkpoint.chain.history import DamagedChain, History, newest_intact
 from holdfast.checkpoint.chain.live_files import SNAPSHOTS_KEPT
+from holdfast.checkpoint.chain.plans import Plans, committed_attempts
 from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import CheckpointView, Head, rewound
-from holdfast.checkpoint.store.records import Extent, SnapshotFile, StagedFile
+from holdfast.checkpoint.store.records import ChannelState, Extent, SnapshotFile, StagedFile
 from holdfast.errors import CorruptionError, ObjectMissing, RestoreError
-from holdfast.ids import CommitNumber, shard_ranges
+from holdfast.ids import CommitNumber, EpochId, shard_ranges
 from holdfast.storage.checksums import checksum, read_extent
 from holdfast.storage.contract import Storage
 
@@ -43,6 +45,9 @@ class Inspector:
         """
         if view.settled.waits_for(view.last_epoch):
             self._say(f"DAMAGE: rows for sinks of epochs up to {view.last_epoch} have to be computed again")
+            return False
+        if any(epoch <= view.last_epoch for channel in view.channels.values() for epoch in channel.lost):
+            self._say(f"DAMAGE: rows in channels of epochs up to {view.last_epoch} have to be computed again")
             return False
         for operator in {*view.snapshots, *view.deltas}:
             for file in view.snapshots.get(operator, ()):
@@ -160,12 +165,32 @@ class Recovery:
             return view
         return self._rewound(view.head, target)
 
+    def before_epoch(self, view: CheckpointView, epoch: int) -> CheckpointView | None:
+        """The newest commit from which an epoch can be computed again, as it was planned. None: there is
+        none."""
+
+        def is_before(older: CheckpointView) -> bool:
+            if older.last_epoch >= epoch:
+                return False
+            base = rewound(view.head, older)
+            return self._inspector.restorable(base) and not unreadable_plans(self._chain, base)
+
+        return newest_intact(self._chain, view.head, is_before)
+
+    def compute_again(
+        self, view: CheckpointView, target: CheckpointView, channels: dict[str, ChannelState]
+    ) -> CheckpointView:
+        """Go back to an older commit, with these news of channels."""
+        return self._rewound(view.head, target, channels)
+
     def _newest_intact(self, head: Head) -> CheckpointView | None:
         """The newest commit that can be gone back to: as it would be then, since what sinks have shown by now
         need not be read any more."""
         return newest_intact(self._chain, head, lambda view: self._inspector.restorable(rewound(head, view)))
 
-    def _rewound(self, head: Head, target: CheckpointView) -> CheckpointView:
+    def _rewound(
+        self, head: Head, target: CheckpointView, channels: dict[str, ChannelState] | None = None
+    ) -> CheckpointView:
         self._say(
             f"REWIND: going back to commit {target.number} (epoch {target.last_epoch}) and replaying from "
             "there, sinks muted up to what was committed; a function that is not deterministic may now "
@@ -176,12 +201,31 @@ class Recovery:
             epochs = ", ".join(map(str, sorted({file.epoch for file in damaged})))
             self._say(f"DAMAGE: rows for sinks of epochs {epochs} are lost, and are computed again")
         done = self._chain.rewind(
-            head, CommitNumber(target.number), term=self._term, run=self._run, damaged=damaged
+            head,
+            CommitNumber(target.number),
+            term=self._term,
+            run=self._run,
+            damaged=damaged,
+            channels=channels,
         )
         if isinstance(done, Adopted):
             # Another leader's record took the number: reading on from it will find its damage, if it has any.
             return self._chain.load()
         return done.view
+
+
+def unreadable_plans(history: History, base: CheckpointView) -> str:
+    """Why the epochs that come after a rewind, and were committed before it, cannot be read again as they
+    were; empty: they can."""
+    plans = Plans(history.storage)
+    for epoch, attempt in sorted(committed_attempts(history, base).items()):
+        try:
+            plan = plans.read(EpochId(epoch), attempt)
+            for extent in (extent for copy in plan.tables.values() for extent in copy.extents):
+                read_extent(history.storage, extent)
+        except (CorruptionError, ObjectMissing) as damage:
+            return f"epoch {epoch} would have to be read again as it was, and that is lost: {damage}"
+    return ""
 
 
 def _waiting(view: CheckpointView) -> list[StagedFile]:

@@ -15,10 +15,11 @@ from holdfast.checkpoint.chain.view import CheckpointView, Head, rewound
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Extent, SentFile
 from holdfast.errors import CorruptionError, ObjectMissing, StorageError
+from holdfast.runtime.epoch import recorded_plans
 from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.runner import EpochRunner
-from holdfast.runtime.parts import channel_source, edges
+from holdfast.runtime.parts import channel_source, edges, epochs_again
 from holdfast.runtime.parts.alignment import Alignment
 from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.runtime.parts.edges import Edges
@@ -28,6 +29,7 @@ from holdfast.runtime.parts.waiting import Waiting
 from holdfast.storage.checksums import checksum
 from tests.sim.controls import Control
 from tests.sim.leaders import Parts
+from tests.sim.parts import part_leaders
 from tests.sim.parts.job_world import Content
 
 _look, _look_at, _waiting, _met = ChannelReader._look, ChannelReading.look, Outlets._waiting, Passage._met
@@ -132,6 +134,22 @@ def _refused(self: Planner, uid: str, max_rows: int, now_ms: int, parent: int) -
     return self.readers[uid].next(self.positions[uid], max_rows, now_ms)
 
 
+def _ready_at_once(self: ChannelReader, at: Any, channel: Channel) -> int:
+    return channel.ready_through
+
+
+def _promises_taken_back(head: Head, to: CheckpointView, *given: Any) -> CheckpointView:
+    return replace(rewound(head, to, *given), asked=to.asked)
+
+
+_room = Edges.room
+
+
+def _room_as_usual(self: Edges, channels: Any, epoch: int) -> float:
+    """Wait for room also where the reader waits for what is to be computed."""
+    return _room(self, {uid: replace(channel, lost=()) for uid, channel in channels.items()}, epoch)
+
+
 class _SilentAtTheEnd(Committer):
     def record_published(self, ended: bool = False) -> None:
         super().record_published(ended and bool(self._outlets.nodes))
@@ -178,6 +196,38 @@ CONTROLS: dict[str, Control] = {
     "end-of-the-last-part-not-told": Control("no", Parts(committer=_SilentAtTheEnd), season="ends"),
     "commits-not-listed": Control("", instead=((channel_source, "NewestCommit", _ByName),), season="ghosts"),
     "uncommitted-epoch-read": Control("", instead=((ChannelReader, "_look", _with_what_is_written),)),
+    "replaced-though-it-was-read": Control(
+        "is replaced, and was read",
+        instead=((epochs_again, "_refuse_if_read", lambda *given: None),),
+        season="damage",
+    ),
+    "replaced-though-a-rewind-has-read-it": Control(
+        "is replaced, and was read",
+        instead=((part_leaders, "replayed_through", lambda *given: 0),),
+        season="damage",
+    ),
+    "asked-epoch-read-before-the-answer": Control(
+        "", instead=((ChannelReader, "_ready_through", _ready_at_once),), season="damage"
+    ),
+    "request-taken-back-by-a-rewind": Control(
+        "",
+        instead=((commits, "rewound", _promises_taken_back), (history, "rewound", _promises_taken_back)),
+        season="damage",
+    ),
+    "plans-of-damaged-epochs-followed": Control(
+        "", instead=((recorded_plans, "_reads_asked", lambda *given: False),), season="damage"
+    ),
+    "lost-epoch-passed-over": Control(
+        "", instead=((Channel, "ready_through", property(lambda self: self.through)),), season="damage"
+    ),
+    "lost-epoch-not-sent": Control(
+        "into channel",
+        instead=((Channel, "covers", lambda self, epoch: epoch <= self.through),),
+        season="damage",
+    ),
+    "no-room-for-a-lost-epoch": Control(
+        "does not come to its end", instead=((Edges, "room", _room_as_usual),), season="damage"
+    ),
     "refused-what-the-leader-before-has-read": Control(
         "though it is the newest", instead=((Planner, "_slice", _refused),), season="ghosts"
     ),

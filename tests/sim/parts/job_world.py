@@ -4,6 +4,7 @@ On top of what holds for every part as for a job of its own (see `tests.sim.worl
 
 - what is in a channel of an epoch is what the first commit of that epoch has put there, whatever was computed
   again later; a reader reads that, in order, each row once, and nothing that is not committed;
+- an epoch of a channel is replaced only if it is damaged, and no commit of its reader has read any of it;
 - nothing is let go, and nothing deleted, that a retained commit of the part after it can still read;
 - a channel is taken for ended only while no leader of the part before it may read more;
 - the commits of a complete barrier are a consistent cut: what a part has read of a channel there is what the
@@ -38,7 +39,7 @@ from holdfast.state.contract import EMPTY_VERSION, Version
 from holdfast.storage.contract import Put
 from tests.sim.event_time import Rows, Violation
 from tests.sim.parts.shapes import SOURCE, Shape
-from tests.sim.scheduler import Scheduler
+from tests.sim.scheduler import Process, Scheduler
 from tests.sim.storage import SimStorage
 from tests.sim.world import World
 
@@ -88,6 +89,10 @@ class PartWorld(World):
     lines: dict[int, Any] = field(default_factory=lambda: {0: (PartState(),)})
     sent: dict[str, dict[int, tuple[Sent, ...]]] = field(default_factory=lambda: defaultdict(dict))
     """Channel -> epoch -> its files, by the first commit of the epoch."""
+    lost: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """Channel -> epochs that are to be computed again."""
+    spoiled: dict[str, bytes] = field(default_factory=dict)
+    """What is damaged, as it was."""
     endings: list[tuple[int, int | None, int]] = field(default_factory=list)
     """When it had come to its end: from a step, to a step (None: still), with this commit as the last."""
     newest: int = 0
@@ -132,6 +137,29 @@ class PartWorld(World):
         if not told and len(self.chain) == self.newest and not self.job.shape.leaving(self.part):
             super().lose_newest()
 
+    def spoil(self) -> None:
+        """A file in a channel is damaged: one that no sink is to be given."""
+        view = self.views[len(self.chain)]
+        staged = {file.extent.object for file in view.staged}
+        found = {file.extent.object for channel in view.channels.values() for file in channel.files}
+        there = sorted(found - staged - self.spoiled.keys())
+        if there:
+            name = self.chance.choice(there[-4:])
+            self.job.spoils = True
+            self.spoiled[name] = self.objects["data"][name]
+            self.objects["data"][name] = b"damaged"
+            self.tell(f"{name} is damaged")
+
+    def put_back(self) -> None:
+        """What is damaged is restored from a copy."""
+        if not self.spoiled:
+            return
+        for name, data in self.spoiled.items():
+            if name in self.objects["data"]:
+                self.objects["data"][name] = data
+        self.spoiled.clear()
+        self.tell("damaged files are restored from a copy")
+
     def told_ended(self, uid: str, at: Position, since: int) -> None:
         """The part after a channel takes it for ended, after a look that began at step `since`."""
         for began, over, commit in self.endings:
@@ -174,6 +202,7 @@ class PartWorld(World):
                         raise Violation(f"{file.object} of channel {uid} is released and given up, but there")
 
     def _grow(self, record: CommitRecord, stored: str) -> None:
+        self._lose(record)
         super()._grow(record, stored)
         view = self.views[record.number]
         self.seen["barrier carried"] += record.barrier > 0
@@ -201,6 +230,20 @@ class PartWorld(World):
                     f"{link.after} can go back to {furthest_back}"
                 )
             self.seen["epochs released"] += channel.released > 0
+
+    def _lose(self, record: CommitRecord) -> None:
+        self.seen["epoch asked for again"] += bool(record.asks)
+        for uid, state in (record.channels or {}).items():
+            for epoch in state.lost:
+                after = self.job.parts[self.job.shape.links[uid].after]
+                read = max(Position.of(view.positions.get(uid)) for view in after.views.values())
+                if read.newest >= epoch:
+                    raise Violation(f"epoch {epoch} of channel {uid} is replaced, and was read up to {read}")
+                files = self.sent[uid][epoch]
+                # It may have been restored since that was looked at.
+                self.seen["epoch replaced"] += any(file.object in self.spoiled for file in files)
+                self.sent[uid][epoch] = ()
+                self.lost[uid].add(epoch)
 
     def _check_retained(self, record: CommitRecord) -> None:
         """Where barriers come by themselves, the newest complete ones can be gone back to, unless a part had
@@ -267,9 +310,10 @@ class PartWorld(World):
     def _note_sent(self, record: CommitRecord, epoch: int, before: PartState, now: PartState) -> None:
         source = self.job.shape.inputs[self.part][0]
         for uid, link in self.job.shape.leaving(self.part).items():
-            if epoch in self.sent[uid]:
+            if epoch in self.sent[uid] and epoch not in self.lost[uid]:
                 self.seen["epoch computed again behind a channel"] += 1
                 continue
+            self.lost[uid].discard(epoch)
             named = sorted(
                 (file for file in record.sent if (file.channel, file.epoch) == (uid, epoch)),
                 key=lambda file: file.part,
@@ -352,7 +396,9 @@ class JobWorld:
         self.shape, self.interval, self.scheduler, self.chance = shape, interval, scheduler, chance
         self.complete: list[BarrierEndRecord] = []
         self.ghost_chance = 0.0
-        self.is_calm = False
+        self.is_calm, self.restarts = False, 0
+        self.spoils = False
+        """Whether files in channels are damaged now and then."""
         self.seen: Counter[str] = Counter()
         self.story: list[tuple[int, str, str, str]] = []
         shared: dict[str, Any] = {"seen": self.seen, "story": self.story, "job": self, **chances}
@@ -385,6 +431,14 @@ class JobWorld:
             for _, name, data in world.late:
                 world.create(name, data)
             world.late = []
+
+    def start_again(self, part: str, beside: Any) -> None:
+        """A person starts a part that has ended, while the others go on."""
+        self.restarts += 1
+        name = f"{part}y{self.restarts}"
+        self.scheduler.spawn(Process(name), type(beside)(self.parts[part], name, beside.parts, beside.habits))
+        self.seen["part started again"] += 1
+        self.scheduler.sleep(400)
 
     def check_cut(self, ended: BarrierEndRecord) -> None:
         """The commits of a complete barrier."""

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.checkpoint.chain.checkpoint import Checkpoint
+from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.plans import input_of
 from holdfast.checkpoint.chain.shard_lines import extended, lines_of
 from holdfast.checkpoint.chain.terms import newest_term, record_ending
@@ -27,7 +28,15 @@ from holdfast.checkpoint.store.records import (
     StagedFile,
 )
 from holdfast.connectors.contract import Mark, Slice, StagedPart
-from holdfast.errors import FencedOut, StorageError, UnknownOutcome
+from holdfast.errors import (
+    CorruptionError,
+    EpochFailed,
+    FencedOut,
+    ObjectMissing,
+    RestoreError,
+    StorageError,
+    UnknownOutcome,
+)
 from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.job_graph import OperatorNode, OutletNode, Place, SourceNode
 from holdfast.ids import shard_ranges
@@ -35,14 +44,17 @@ from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.publisher import Publishing
-from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
+from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans, replayed_through
 from holdfast.runtime.epoch.runner import EpochRunner
 from holdfast.runtime.epoch_loop import EpochLoop
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.parts.channel_source import ChannelReader, Position
 from holdfast.runtime.parts.coordinator import Coordinator
+from holdfast.runtime.parts.damaged_epochs import EpochDamaged, EpochsAsked, damaged_epoch
 from holdfast.runtime.parts.edges import Edges
+from holdfast.runtime.parts.epochs_again import Asking, answer
 from holdfast.runtime.parts.outlets import Outlets
+from holdfast.runtime.recovery import Recovery
 from holdfast.state.contract import Version
 from holdfast.storage.checksums import checksum, read_extent
 from tests.sim.event_time import Rows, Violation
@@ -80,6 +92,7 @@ class PartLeader(Leader):
     world: PartWorld
 
     def _live(self, run: str) -> None:
+        self.asking = Asking()
         if self.world.chance.random() < self.habits.lose_last_chance:
             self.world.lose_newest()
         super()._live(run)
@@ -87,14 +100,47 @@ class PartLeader(Leader):
     def _storage(self, run: str) -> PartStorage:
         return PartStorage(self.world, f"sim://{self.world.part}/{run}")
 
+    def _load(self, chain: Chain, term: int, run: str) -> CheckpointView:
+        lost = [epoch for channel in chain.load().channels.values() for epoch in channel.lost]
+        # It may not be gone past what is lost: whoever leads looks at that first.
+        return chain.load() if lost else super()._load(chain, term, run)
+
     def _lead(self, checkpoint: Checkpoint, view: CheckpointView, term: int, run: str) -> None:
-        led = PartLead(self, checkpoint, view, term, run)
-        ended = led.run()
+        while True:
+            led = PartLead(self, checkpoint, view, term, run)
+            try:
+                ended = led.run()
+                break
+            except EpochDamaged as damage:
+                self._ask(led, damage)
+                view = self._load(checkpoint.chain, term, run)
+            except EpochsAsked as asked:
+                view = answer(led._context, asked)
+            except Abandoned as abandoned:
+                self.world.job.start_again(abandoned.part, self)
+                view = checkpoint.chain.load()
         record = EndedRecord(
             term=term, run=run, at_ms=self.now_ms(), ending="exhausted" if ended else "stopped",
             commit=led.view.number, last_epoch=led.view.last_epoch, published=True,
         )  # fmt: skip
         record_ending(checkpoint.storage, record)
+
+    def _ask(self, led: PartLead, damage: EpochDamaged) -> None:
+        try:
+            self.asking.ask(led._context, damage, led.view, led.replayed_through, 1)
+        except RestoreError as refusal:
+            self.world.tell(str(refusal))
+            self.world.seen["damage that a person has to see to"] += 1
+            self.world.job.parts[damage.sender].put_back()
+            self.asking = Asking()
+
+
+class Abandoned(Exception):
+    """A part that has ended would have to compute an epoch again."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__(part)
+        self.part = part
 
 
 class PartLead:
@@ -113,6 +159,7 @@ class PartLead:
         shape = PlanShape(self.job.shape.inputs[self.world.part], leader.code, 1)
         shown = {**publishing.shown, **self._outlets.marks()}
         recorded = recorded_plans(checkpoint.chain, view, shape, shown)
+        self.replayed_through = replayed_through(checkpoint.chain, view, shown)
         self.world.seen["plan of another followed"] += len(recorded)
         self._planner = Planner(context, view, shape, recorded, no_tables())
         self._edges = Edges(context, view, self._outlets, self._planner.readers)
@@ -169,7 +216,8 @@ class PartLead:
         return LeaderContext(
             program=program, settings=settings, spark=unused, checkpoint=self.checkpoint, term=self.term,
             run=self.run_name, clock=JobClock(job, self.leader.skew), monitor=told, wishes=Wishes(),
-            recovery=unused, look_around=unused, root=job.storage("sim://root"),
+            recovery=Recovery(self.checkpoint, self.term, self.run_name, self.world.tell),
+            look_around=unused, root=job.storage("sim://root"),
         )  # fmt: skip
 
     def _source(self, uid: str) -> Any:
@@ -204,8 +252,9 @@ class PartLead:
                 self._check_term()
             if self._reads_channels and chance.random() < self.habits.nap_chance:
                 self.job.scheduler.sleep(self.world.chance.choice((100, 250)))
+            self._spoil()
             EpochLoop._meet_barrier(loop)
-            room = self._edges.room(self.view.channels)
+            room = self._edges.room(self.view.channels, self._planner.epoch)
             if not room:
                 self.world.seen["turn without room"] += 1
                 self._commit_pending()
@@ -218,13 +267,44 @@ class PartLead:
                     self._commit_pending()
                 elif self._ended():
                     return True
+                else:
+                    self._see_abandoned()
                 self.job.scheduler.step()
                 continue
-            self._pending.append(self.operator.run(plan))
+            self._pending.append(self._run(plan))
             if chance.random() < self.habits.barrier_chance:
                 self._commit_pending()
         self._commit_pending()
         return False
+
+    def _run(self, plan: PlanRecord) -> EpochOutcome:
+        try:
+            return self.operator.run(plan)
+        except (CorruptionError, ObjectMissing) as failure:
+            told = damaged_epoch(plan, self._planner.readers)
+            if told is None and self.job.spoils:
+                # It was restored since then, and the epoch is tried again.
+                told = EpochFailed(str(failure))
+            raise told or failure from failure
+
+    def _spoil(self) -> None:
+        chance, often = self.world.chance, self.habits.spoil_chance
+        if often and chance.random() < often:
+            self.world.spoil()
+        elif often and chance.random() < often / 2:
+            before = [uid for uid in self.job.shape.inputs[self.world.part] if uid != SOURCE]
+            sender = self.job.shape.links[chance.choice(before)].before if before else self.world.part
+            self.job.parts[sender].put_back()
+
+    def _see_abandoned(self) -> None:
+        """In the end no part may wait for one that has ended."""
+        if self.job.is_calm:
+            try:
+                self._edges.refuse_abandoned(self._planner.positions)
+            except RestoreError as refusal:
+                self.world.tell(str(refusal))
+                waits = [uid for uid in self._planner.readers if repr(uid) in str(refusal)]
+                raise Abandoned(self.job.shape.links[waits[0]].before) from refusal
 
     @property
     def _as_loop(self) -> Any:
@@ -257,7 +337,7 @@ class PartOperator:
         if line.deltas:
             self.through = Content.of(read_extent(self.storage, line.deltas[-1].extent)).through
         self.runner: Any = SimpleNamespace(
-            sent_through={uid: channel.through for uid, channel in view.channels.items()},
+            channels=view.channels,
             program=SimpleNamespace(channels_of=lambda stream: list(self.job.shape.leaving(self.world.part))),
         )
 

@@ -195,6 +195,29 @@ def _losses(chance: random.Random) -> JobWeather:
     )
 
 
+def _damage(chance: random.Random) -> JobWeather:
+    """Files in channels are damaged, before they are read and after."""
+    return JobWeather(
+        shape=_shape(chance, "pair", "chain", "diamond"),
+        leaders=chance.choice(((1, 1), (1, 2))),
+        steps_max=1_200,
+        crash_chance=chance.choice((0.0, 0.002)),
+        fault_chance=chance.choice((0.0, 0.01)),
+        calm_chance=0.5,
+        habits=Habits(
+            retain=chance.choice((2, 4, 6)),
+            manifest_every=chance.choice((1, 2, 4)),
+            lives=6,
+            epochs=chance.choice((14, 40)),
+            rows=10,
+            barrier_chance=chance.choice((0.5, 0.9)),
+            rewind_chance=chance.choice((0.0, 0.2)),
+            nap_chance=0.05,
+            spoil_chance=chance.choice((0.1, 0.3)),
+        ),
+    )
+
+
 SEASONS: dict[str, Callable[[random.Random], JobWeather]] = {
     "mixed": _mixed,
     "rewinds": _rewinds,
@@ -203,4 +226,5 @@ SEASONS: dict[str, Callable[[random.Random], JobWeather]] = {
     "sleepers": _sleepers,
     "ghosts": _ghosts,
     "losses": _losses,
+    "damage": _damage,
 }

@@ -18,7 +18,14 @@ from holdfast.checkpoint.chain.terms import claim, newest_ending, newest_term
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.log.incidents import read_failures
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import CommitRecord, Extent, OperatorSchema, StagedFile
+from holdfast.checkpoint.store.records import (
+    ChannelState,
+    CommitRecord,
+    Extent,
+    OperatorSchema,
+    SentFile,
+    StagedFile,
+)
 from holdfast.clock import SystemClock
 from holdfast.errors import (
     CorruptionError,
@@ -33,6 +40,7 @@ from holdfast.runtime import driver as module
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.epoch_loop import Ending
+from holdfast.runtime.parts.damaged_epochs import EpochDamaged, EpochsAsked, Request
 from holdfast.runtime.progress import Monitor
 from holdfast.runtime.recovery import Recovery
 from holdfast.runtime.restart_strategy import ExponentialDelay
@@ -62,6 +70,7 @@ class Played:
 
     def __init__(self, act: Callable[[Played], Ending], view: CheckpointView) -> None:
         self._act, self.view, self.running = act, view, 0
+        self.replayed_through = 0
 
     def run(self) -> Ending:
         return self._act(self)
@@ -114,6 +123,46 @@ def commit(run: Run, *records: CommitRecord) -> None:
     for record in records:
         done = chain.commit(chain.load(), record)
         assert isinstance(done, Committed)
+
+
+def in_channel(epoch: int) -> SentFile:
+    where = Extent(object=f"data/{epoch}/rows", offset=0, length=1, checksum="")
+    return SentFile(channel="in", epoch=epoch, part=0, extent=where, rows=1)
+
+
+def test_damage_in_a_channel_is_asked_for_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(led: Played) -> Ending:
+        raise EpochDamaged(in_channel(3), "main", planned=1, begins=True)
+
+    went_on: list[CheckpointView] = []
+
+    def goes_on(led: Played) -> Ending:
+        went_on.append(led.view)
+        return Ending.STOPPED
+
+    run = Run(tmp_path, monkeypatch, [damaged, goes_on])
+    run.run()
+    assert [(view.asked, view.parallelism) for view in went_on] == [({"in": (3, 1)}, 1)]
+    assert read_failures(run.storage) == []
+    again = Run(tmp_path, monkeypatch, [damaged, damaged])
+    with pytest.raises(RestoreError, match=r"epoch 3 of .*'in', sent by part 'main'.*which was asked for it"):
+        again.run()
+    assert read_failures(run.storage)[-1].kind == "RestoreError"
+
+
+def test_a_request_of_a_part_after_is_answered_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(led: Played) -> Ending:
+        commit(run, msgspec.structs.replace(epoch(1), channels={"out": ChannelState(through=1)}, sent=()))
+        raise EpochsAsked([Request("out", "scoring", 1, 7)])
+
+    run = Run(tmp_path, monkeypatch, [asked, stop])
+    run.run()
+    assert Chain(run.storage).load().channels["out"].answered == 7
+    assert read_failures(run.storage) == []
 
 
 def test_storage_that_fails_while_damage_is_looked_into_does_not_end_the_run(

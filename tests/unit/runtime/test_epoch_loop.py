@@ -15,8 +15,10 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import CommitRecord, NextDue
 from holdfast.connectors.contract import Mark
 from holdfast.errors import RestoreError
-from holdfast.runtime.epoch_loop import _lines_of, _refuse_gone_on
+from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.epoch_loop import EpochLoop, _lines_of, _refuse_gone_on
 from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.settings import Until
 from holdfast.state.contract import Version
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.inspect.stored import MadeCheckpoint
@@ -77,3 +79,29 @@ def test_when_something_is_due_is_not_known_after_an_upgrade(
     ledger: Any = None
     (line,) = _lines_of(context, view, 1, ledger).values()
     assert line.next_due == (NextDue() if known else None)
+
+
+@pytest.mark.parametrize(
+    ("until", "draining", "before_runs", "looks"),
+    [
+        (Until.EXHAUSTED, False, False, True),
+        (Until.EXHAUSTED, False, True, False),
+        (Until.STOPPED, True, False, True),
+        (Until.STOPPED, False, False, False),
+    ],
+)
+def test_a_part_that_is_to_end_does_not_wait_for_what_no_part_computes_again(
+    until: Until, draining: bool, before_runs: bool, looks: bool
+) -> None:
+    """One that goes on for as long as it is not stopped waits for the part before to be started."""
+    looked: list[object] = []
+    wishes = Wishes()
+    wishes.parts_before_run = lambda: before_runs
+    if draining:
+        wishes.draining.set()
+    loop: Any = SimpleNamespace(
+        _context=SimpleNamespace(settings=SimpleNamespace(until=until), wishes=wishes),
+        _edges=SimpleNamespace(refuse_abandoned=looked.append), _planner=SimpleNamespace(positions={}),
+    )  # fmt: skip
+    EpochLoop._refuse_abandoned(loop)
+    assert bool(looked) == looks

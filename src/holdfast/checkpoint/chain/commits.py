@@ -19,7 +19,7 @@ from holdfast.checkpoint.chain.history import History, read_floor
 from holdfast.checkpoint.chain.view import CheckpointView, Head, fold, news, rewound, to_manifest
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
-from holdfast.checkpoint.store.records import CommitRecord, Parent, StagedFile
+from holdfast.checkpoint.store.records import ChannelState, CommitRecord, Parent, StagedFile
 from holdfast.checkpoint.store.write_once import write_once
 from holdfast.errors import CorruptionError, FencedOut, RestoreError, StorageError, UnknownOutcome
 from holdfast.ids import CommitNumber
@@ -95,12 +95,20 @@ class Chain(History):
         return self._append(view, replace(record, manifest=manifest), keep_from)
 
     def rewind(
-        self, head: Head, to: CommitNumber, *, term: int, run: str, damaged: Collection[StagedFile] = ()
+        self,
+        head: Head,
+        to: CommitNumber,
+        *,
+        term: int,
+        run: str,
+        damaged: Collection[StagedFile] = (),
+        channels: dict[str, ChannelState] | None = None,
     ) -> Committed | Adopted:
         """Append a record that makes the state and positions of commit `to` hold again.
 
         `head` is that of a view, or of a DamagedChain. What was published stays published, and what was
         committed for sinks is kept for them, but for the files of later epochs than `to` that are `damaged`.
+        `channels`: news of all of them, where an epoch after `to` is lost; None: nothing of them changes.
         RestoreError: `to` is not retained. CorruptionError: `to` itself cannot be read.
         """
         _refuse_if_superseded(head, term, run)
@@ -121,6 +129,7 @@ class Chain(History):
             rewind_to=to,
             staged_through=dict(base.settled.through),
             lost_output=dict(base.settled.lost),
+            channels=channels,
         )
         # It gives up nothing: which commits are kept beyond the newest is for the next one to say.
         done = self._append(base, record, keep_from=base.retained_from)

@@ -13,7 +13,15 @@ from dataclasses import replace
 
 from holdfast.checkpoint.chain.channels import fold_channels
 from holdfast.checkpoint.chain.settled import Settled, with_staged
-from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, Head, fold, from_manifest, rewound
+from holdfast.checkpoint.chain.view import (
+    EMPTY,
+    CheckpointView,
+    Head,
+    fold,
+    fold_asked,
+    from_manifest,
+    rewound,
+)
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import unseal
 from holdfast.checkpoint.store.records import BarrierPlace, CommitRecord, Manifest
@@ -197,6 +205,7 @@ class History:
             barriers=self._barriers_at(record.parent.number) or to.barriers,
             staged=before.staged,
             settled=Settled(record.staged_through, record.lost_output),
+            asked=before.asked,
         )
         return rewound(head, to)
 
@@ -206,9 +215,9 @@ class History:
         return ()
 
     def _lasting_at(self, number: int) -> CheckpointView:
-        """What no rewind takes back, after a commit: its view, of which only channels and what is staged for
-        sinks count. Up to the first record that cannot be read: what a lost record has put there is to be
-        computed again before what came after it."""
+        """What no rewind takes back, after a commit: its view, of which only channels, what was asked of
+        other parts and what is staged for sinks count. Up to the first record that cannot be read: what a
+        lost record has put there is to be computed again before what came after it."""
         floor = read_floor(self.storage)
         view = EMPTY
         # The floor may have passed it meanwhile: then nothing is known, and the reader looks again.
@@ -225,6 +234,7 @@ class History:
                     channels=fold_channels(view.channels, record),
                     staged=with_staged(view.staged, record.staged),
                     settled=view.settled.after(record),
+                    asked=fold_asked(view.asked, record),
                 )
         return view
 
@@ -274,6 +284,7 @@ class History:
             channels=lasting.channels,
             staged=lasting.staged,
             settled=lasting.settled,
+            asked=lasting.asked,
         )
         for number in reversed([n for n in numbers[:-1] if n >= head.retained_from]):
             try:

@@ -57,6 +57,7 @@ class Head:
     barriers: tuple[BarrierPlace, ...] = ()
     staged: SharedList[StagedFile] = field(default_factory=SharedList)
     settled: Settled = field(default_factory=Settled)
+    asked: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +107,9 @@ class CheckpointView:
     ended: bool = False
     barriers: tuple[BarrierPlace, ...] = ()
     """The newest barriers of the whole job that this part carries, oldest first."""
+    asked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Channel uid -> the epoch that this part last asked the part before for again, and the commit that did.
+    """
 
     @property
     def head(self) -> Head:
@@ -122,6 +126,7 @@ class CheckpointView:
             self.barriers,
             self.staged,
             self.settled,
+            self.asked,
         )
 
     def live_deltas(self, operator: str) -> list[DeltaFile]:
@@ -189,6 +194,7 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
         channels=fold_channels(view.channels, record),
         ended=record.ended,
         barriers=_fold_barriers(view.barriers, record),
+        asked=fold_asked(view.asked, record),
     )
 
 
@@ -203,6 +209,7 @@ def news(
     channels: dict[str, ChannelState] | None = None,
     ended: bool = False,
     barrier: int = 0,
+    asks: dict[str, int] | None = None,
 ) -> CommitRecord:
     """A record that follows `view` and covers no epoch: it says what has become known since."""
     return CommitRecord(
@@ -221,15 +228,16 @@ def news(
         channels=channels,
         ended=ended,
         barrier=barrier,
+        asks=asks or {},
     )
 
 
 def rewound(head: Head, to: CheckpointView, damaged: Collection[StagedFile] = ()) -> CheckpointView:
     """The state and positions of `to` at the end of the chain: what a rewind record is folded onto.
 
-    What sinks have shown, what was committed for them, what is in channels and where barriers fell cannot be
-    taken back: all of it stays as it is at the head. But for the files that are `damaged`: what is computed
-    again takes their place.
+    What sinks have shown, what was committed for them, what is in channels, what was asked of other parts and
+    where barriers fell cannot be taken back: all of it stays as it is at the head. But for the files that are
+    `damaged`: what is computed again takes their place.
     """
     published = _published(to.published_through, head.published_through)
     settled = head.settled.without(damaged, published)
@@ -247,6 +255,7 @@ def rewound(head: Head, to: CheckpointView, damaged: Collection[StagedFile] = ()
         settled=settled,
         channels=head.channels,
         barriers=head.barriers,
+        asked=head.asked,
     )
 
 
@@ -284,6 +293,7 @@ def to_manifest(view: CheckpointView) -> Manifest:
         sent=sent,
         channels=channels,
         barriers=view.barriers,
+        asked=view.asked,
     )
 
 
@@ -323,6 +333,7 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         tables=manifest.tables,
         channels=from_states(manifest.channels, manifest.sent),
         barriers=manifest.barriers,
+        asked=manifest.asked,
     )
 
 
@@ -356,6 +367,11 @@ def _published(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
     if not now:
         return before
     return {sink: max(epoch, before.get(sink, 0)) for sink, epoch in now.items()}
+
+
+def fold_asked(asked: dict[str, tuple[int, int]], record: CommitRecord) -> dict[str, tuple[int, int]]:
+    """What was asked of the parts before, after a commit."""
+    return {**asked, **{uid: (epoch, record.number) for uid, epoch in record.asks.items()}}
 
 
 def _fold_barriers(barriers: tuple[BarrierPlace, ...], record: CommitRecord) -> tuple[BarrierPlace, ...]:

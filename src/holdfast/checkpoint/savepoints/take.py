@@ -182,6 +182,7 @@ def savepoint_manifest(view: CheckpointView) -> Manifest:
         staged=(),
         staged_through={},
         lost_output={},
+        asked={},
         published_through={},
         rows_through={},
         retained_from=1,

@@ -323,6 +323,11 @@ class ChannelState(Record, frozen=True, kw_only=True):
     kept: int = 0
     """How many of its newest epochs are kept, for readers that are not known here. 0: it has one reader,
     which says what it needs no more."""
+    lost: tuple[int, ...] = ()
+    """Epochs up to `through` that are computed again, since their rows are damaged. In a rewind those that
+    are lost by it, in a manifest all."""
+    answered: int = 0
+    """The newest commit of its reader whose `asks` was seen to: the epoch is lost since then, or stays."""
 
 
 class BarrierPlace(Record, frozen=True, kw_only=True):
@@ -450,6 +455,9 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     lost_output: dict[str, tuple[int, ...]] = {}
     """In a rewind: sink uid -> epochs up to `staged_through` that are staged again, since the rows that were
     staged first are damaged."""
+    asks: dict[str, int] = {}
+    """Channel uid -> the epoch whose rows this part found damaged, and asks the part before for again. No
+    commit has read anything of it, and none does until that is answered."""
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -489,6 +497,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     barriers: tuple[BarrierPlace, ...] = ()
     staged_through: dict[str, int] = {}
     lost_output: dict[str, tuple[int, ...]] = {}
+    asked: dict[str, tuple[int, int]] = {}
+    """Channel uid -> the epoch that was asked for last, and the commit that did."""
 
 
 class FloorRecord(Record, frozen=True, kw_only=True):

@@ -87,8 +87,9 @@ class DoorReader(OpenChannel):
         )
 
     def _known(self) -> Channel:
-        # Event time does not cross into other jobs.
-        return replace(super()._known(), times=())
+        # Event time does not cross into other jobs. What is computed again is waited for.
+        known = super()._known()
+        return replace(known, times=(), through=known.ready_through)
 
     def _has_begun(self, job: JobRecord | None) -> bool:
         storage = self._history.storage

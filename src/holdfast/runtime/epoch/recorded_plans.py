@@ -7,7 +7,7 @@ exactly as it was, whatever else has changed; where that cannot be done the run 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.checkpoint.chain.commits import Chain
@@ -27,6 +27,7 @@ from holdfast.connectors.contract import Mark
 from holdfast.errors import CorruptionError, HoldfastError, ObjectMissing, RestoreError
 from holdfast.ids import EpochId, PlanAttempt
 from holdfast.runtime.leader_context import AdoptedOther
+from holdfast.runtime.parts.channel_source import Position
 
 PLANS_AHEAD_MAX = 1_000
 """How many recorded plans a recovery follows at most, beyond those that a rewind has to replay."""
@@ -98,6 +99,7 @@ def recorded_plans(
             # Its event time may follow from rows that the plans before it do not read, or from what a leader
             # observed of them whose epoch was not committed.
             strayed = plan.after not in ("", place_of(positions)) or not stand.leads_to(plan)
+            strayed = strayed or _reads_asked(plan, view.asked)
             if not gives_up(plan) and (obstacle or _too_large(plan, shape.max_rows) or late or strayed):
                 break
             # Planned from the sources, it would read again what a user has given up.
@@ -149,9 +151,7 @@ class _Replayed:
         self._plans, self._chain, self._view = plans, chain, view
         self._shown, self._say = shown, say
         self._committed = committed_attempts(chain, view)
-        marks = (mark.epoch for mark in shown.values())
-        settled = view.settled.through.values()
-        self.through = max([*self._committed, *view.published_through.values(), *settled, *marks], default=0)
+        self.through = _last_seen(self._committed, view, shown)
 
     def plan(self, epoch: int) -> PlanRecord | None:
         """The plan by which the epoch was committed. None: it is not there. RestoreError: which of several it
@@ -206,8 +206,29 @@ class _Replayed:
         )
 
 
+def replayed_through(chain: Chain, view: CheckpointView, shown: Mapping[str, Mark]) -> int:
+    """The newest epoch that was committed, or that a sink or another part may know: after the view it is read
+    again as it was."""
+    return _last_seen(committed_attempts(chain, view), view, shown)
+
+
+def _last_seen(committed: Iterable[int], view: CheckpointView, shown: Mapping[str, Mark]) -> int:
+    marks, settled = (mark.epoch for mark in shown.values()), view.settled.through.values()
+    return max([*committed, *view.published_through.values(), *settled, *marks], default=0)
+
+
 def _too_large(plan: PlanRecord, max_rows: int | None) -> bool:
     return max_rows is not None and sum(part.rows or 0 for part in plan.slices.values()) > max_rows
+
+
+def _reads_asked(plan: PlanRecord, asked: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether a plan reads an epoch of a channel that was asked for again since: it may name what is not in
+    the channel any more."""
+    return any(
+        Position.of(part.start) < Position(asked[uid][0]) and Position.of(part.end).newest >= asked[uid][0]
+        for uid, part in plan.slices.items()
+        if uid in asked
+    )
 
 
 def _other_tables(plan: PlanRecord, tables: Mapping[str, str]) -> str | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast import errors
+from holdfast.checkpoint.chain.channels import Channels
 from holdfast.checkpoint.chain.settled import Settled
 from holdfast.checkpoint.chain.shard_lines import Lines
 from holdfast.checkpoint.store.records import PlannedWatermark, PlanRecord, SentFile, StagedFile
@@ -24,7 +25,14 @@ from holdfast.connectors.contract import (
     SourceReader,
     VerifyingReader,
 )
-from holdfast.errors import EpochFailed, EpochInterrupted, MalformedInput
+from holdfast.errors import (
+    CorruptionError,
+    EpochFailed,
+    EpochInterrupted,
+    HoldfastError,
+    MalformedInput,
+    ObjectMissing,
+)
 from holdfast.graph.functions import CoFunction
 from holdfast.graph.job_graph import (
     LATE_ROWS,
@@ -44,6 +52,7 @@ from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import Program, Stage
 from holdfast.runtime.epoch.rows_read import RowsRead
 from holdfast.runtime.epoch.set_aside import malformed_input, rows_aside
+from holdfast.runtime.parts.damaged_epochs import damaged_epoch
 from holdfast.runtime.placement import Placement, shard_expression
 from holdfast.runtime.spark_failures import explained
 from holdfast.runtime.spark_session import describe_jobs
@@ -71,6 +80,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SHARD_COLUMN = "__hf_shard"
+DAMAGE = (CorruptionError.__name__, ObjectMissing.__name__)
+"""How the tasks of an epoch tell of files that are damaged or missing."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +111,8 @@ class EpochRunner:
     term: int = 0
     replicated: bool = False
     """Others run the same epochs: all are to come to the same bytes."""
-    sent_through: Mapping[str, int] = field(default_factory=dict)
-    """Channel uid -> the newest epoch that was in it when this run began: it stays as it is."""
+    channels: Channels = field(default_factory=dict)
+    """As they were when this run began: what was in them stays as it is, but for epochs that are lost."""
     settled: Settled = field(default_factory=Settled)
     """Up to where the rows for sinks were settled when this run began: they stay as they are."""
     shown_through: Mapping[str, int] = field(default_factory=dict)
@@ -126,7 +137,8 @@ class EpochRunner:
             try:
                 results = self._run_stage(stage, frames, start)
             except EpochFailed as failure:
-                raise self._malformed(plan, failure) or failure from failure.__cause__
+                told = self._malformed(plan, failure) or self._damaged(plan, failure) or failure
+                raise told from failure.__cause__
             frames.counts.ran(results)
             if isinstance(stage.node, OutputNode) and (aside := rows_aside(results, self._storage_url)):
                 outcome.set_aside[stage.node.parent.uid] = aside
@@ -160,6 +172,13 @@ class EpochRunner:
             return None
         slices = {uid: slice_of(part) for uid, part in plan.slices.items() if not part.skipped}
         return malformed_input(self.spark, plan.epoch, slices, self.readers)
+
+    def _damaged(self, plan: PlanRecord, failure: EpochFailed) -> HoldfastError | None:
+        """What is damaged of the channels that an epoch reads, where its tasks say that something is."""
+        # Other members of a set may have read it, and are about to commit that.
+        if self.replicated or not any(kind in str(failure) for kind in DAMAGE):
+            return None
+        return damaged_epoch(plan, self.readers)
 
     def verify(self, plan: PlanRecord) -> None:
         """See that what the epoch reads is what was planned. InputVanished: it is not."""
@@ -365,7 +384,12 @@ class EpochRunner:
 
     def _channels_of(self, stream: str, epoch: int) -> list[str]:
         """The channels that the rows of an epoch go into: not again, where a rewind computes them again."""
-        return [uid for uid in self.program.channels_of(stream) if epoch > self.sent_through.get(uid, 0)]
+        known = self.channels
+        return [
+            uid
+            for uid in self.program.channels_of(stream)
+            if uid not in known or not known[uid].covers(epoch)
+        ]
 
 
 def _unkeyed_job(

@@ -3,7 +3,8 @@ before, or of another job.
 
 A position is [E, n]: all epochs up to E are read, and n files of epoch E + 1.
 Always true: a slice names files and their checksums, so it gives the same rows whatever becomes of the part
-before. Only commits that are listed count: what a listing shows is durable.
+before. Only commits that are listed count: what a listing shows is durable. Of an epoch that was asked for
+again (see damaged_epochs) nothing is read before that is answered.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.store.records import Extent, JobRecord, Json, SentFile
 from holdfast.clock import SystemClock
 from holdfast.connectors.contract import Slice, Waiting
-from holdfast.errors import CorruptionError, InputVanished, RestoreError, RetryableError
+from holdfast.errors import CorruptionError, InputVanished, ObjectMissing, RestoreError, RetryableError
 from holdfast.ids import EpochId
 from holdfast.state.encoding.types import frame_ddl
+from holdfast.storage.checksums import read_extent
+from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 from holdfast.tasks.messages import Payload
 from holdfast.tasks.task_output import ChannelRows
@@ -96,7 +99,7 @@ class OpenChannel:
     """What to do where the rows do not fit the columns."""
 
     def __init__(self, channel: str, sender: str, url: str, columns: pa.Schema) -> None:
-        self._channel, self._sender, self._columns = channel, sender, columns
+        self._channel, self.sender, self._columns = channel, sender, columns
         self._history = History(open_storage(url))
         self._newest = NewestCommit(self._history, SystemClock(), LIST_SECONDS)
         self._view = EMPTY
@@ -113,6 +116,15 @@ class OpenChannel:
         payloads = tuple(Payload(checksum=e.checksum, length=e.length, extent=e) for e in extents)
         rows = ChannelRows(self._history.storage.url, payloads, self._columns, self._channel, self.remedy)
         return spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(rows, ddl)
+
+    def damaged(self, slice: Slice) -> SentFile | None:
+        """The first file of a slice that is in the channel and cannot be read; None: there is none."""
+        known = {(file.extent.object, file.extent.offset): file for file in self._look().files}
+        for name, offset, *_ in slice.detail["files"]:
+            file = known.get((name, offset))
+            if file is not None and not is_whole(self._history.storage, file):
+                return file
+        return None
 
     def lag(self, after: Json | None) -> int | None:
         # As of now: a drain reads so many rows, and what was committed just before is among them.
@@ -160,12 +172,12 @@ class OpenChannel:
         if at > Position(channel.through):
             if Plans(self._history.storage).next_attempt(EpochId(at.newest)) > 1:
                 raise RetryableError(
-                    f"this checkpoint has read channel {self._channel!r} up to {at}, and {self._sender} "
+                    f"this checkpoint has read channel {self._channel!r} up to {at}, and {self.sender} "
                     f"has lost what came after epoch {channel.through} and computes it again; wait for it"
                 )
             raise RestoreError(
                 f"this checkpoint has read channel {self._channel!r} up to {at}, and "
-                f"{self._sender} has come to epoch {channel.through}: its checkpoint is another or an older "
+                f"{self.sender} has come to epoch {channel.through}: its checkpoint is another or an older "
                 "one; restore both from copies of the same time"
             )
 
@@ -175,19 +187,39 @@ class ChannelReader(OpenChannel):
 
     def __init__(self, channel: str, part: str, url: str, columns: pa.Schema) -> None:
         super().__init__(channel, f"part {part!r}", url, columns)
+        self.part = part
         self.holds_at: Callable[[int], bool] = lambda barrier: False
         """Whether nothing behind a barrier is to be read yet."""
+        self.asked: tuple[int, int] | None = None
+        """The epoch that was asked for last, and the commit of this part that did."""
 
     def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
         at, channel = Position.of(after), self._look()
         self._refuse_if_gone(at, channel)
         self._refuse_if_ahead(at, channel)
         held = [place.epoch for place in self._view.barriers if self.holds_at(place.number)]
-        through = min([channel.through, *held])
+        through = min([self._ready_through(at, channel), *held])
         time = channel.time_after(through)
         moved = time is not None and time != channel.time_after(at.epoch)
         # A barrier falls after whole epochs, also after those that have no rows, and so does the end.
         return next_slice(after, channel, through, max_rows, empty=moved or bool(held) or self._view.ended)
+
+    def _ready_through(self, at: Position, channel: Channel) -> int:
+        """The newest epoch that may be read after a position."""
+        epoch, commit = self.asked or (0, 0)
+        if commit > channel.answered and at.newest < epoch:
+            return min(epoch - 1, channel.ready_through)
+        return channel.ready_through
+
+    def refuse_abandoned(self, after: Json | None) -> None:
+        """Refuse to wait for an epoch that the part before has to compute again, and has ended."""
+        at, channel = Position.of(after), self._look()
+        ready = self._ready_through(at, channel)
+        if ready < channel.through and at >= Position(ready) and newest_ending(self._history.storage):
+            raise RestoreError(
+                f"epoch {ready + 1} of channel {self._channel!r} is damaged, and {self.sender}, which has to "
+                "compute it again, has ended; start the whole job again: it does so then"
+            )
 
     def shows(self, barrier: int, after: Json | None, *, exactly: bool) -> bool:
         """Whether a barrier falls at this position, or, unless `exactly`, before it."""
@@ -210,7 +242,7 @@ class ChannelReader(OpenChannel):
         if at.epoch < channel.released:
             raise InputVanished(
                 f"channel {self._channel!r} has let go of epochs up to {channel.released}, and this "
-                f"checkpoint has read it up to epoch {at.epoch}: it is older than what {self._sender} "
+                f"checkpoint has read it up to epoch {at.epoch}: it is older than what {self.sender} "
                 "was told; restore a newer copy of it, or go back with the whole job to a common barrier"
             )
 
@@ -228,6 +260,15 @@ def next_slice(
     taken = _fitting(unread, max_rows)
     end = _end(at, taken, unread[len(taken) :], through)
     return _slice(after, end, taken, channel.time_after(end.epoch))
+
+
+def is_whole(storage: Storage, file: SentFile) -> bool:
+    """Whether a file of a channel can be read."""
+    try:
+        read_extent(storage, file.extent)
+    except (CorruptionError, ObjectMissing):
+        return False
+    return True
 
 
 def unread_files(channel: Channel, at: Position) -> list[SentFile]:

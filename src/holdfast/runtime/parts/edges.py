@@ -14,7 +14,9 @@ from holdfast.graph.guarantees import Guarantee
 from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.parts.alignment import Alignment
+from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.runtime.parts.coordinator import coordinator_of
+from holdfast.runtime.parts.damaged_epochs import EpochsAsked
 from holdfast.runtime.parts.outlets import Outlets
 from holdfast.runtime.parts.waiting import Waiting
 
@@ -41,6 +43,9 @@ class Edges:
             part=graph.name if graph.whole is None else graph.name.removeprefix(f"{graph.whole.name}."),
         )  # fmt: skip
         self._coordinator = coordinator_of(context)
+        self._inlets = {uid: each for uid, each in readers.items() if isinstance(each, ChannelReader)}
+        for uid, inlet in self._inlets.items():
+            inlet.asked = view.asked.get(uid)
 
     def barrier(self, positions: Mapping[str, Json], epoch: int, committer: Committer) -> int:
         """The barrier that the next commit, after `epoch`, is to carry; 0: none."""
@@ -60,13 +65,24 @@ class Edges:
         """Whether the commit that carries a barrier is to be the last of the run."""
         return self._alignment.ends_with(barrier)
 
-    def room(self, channels: Channels) -> float:
-        """How much of an epoch the channels have room for: less when they are more than half full."""
+    def refuse_abandoned(self, positions: Mapping[str, Json]) -> None:
+        """Refuse to wait for what no part is left to compute again."""
+        for uid, inlet in self._inlets.items():
+            inlet.refuse_abandoned(positions[uid])
+
+    def room(self, channels: Channels, epoch: int) -> float:
+        """How much of the epoch after `epoch` the channels have room for: less when they are more than half
+        full. EpochsAsked: a part after asks for an epoch that it found damaged."""
         if not self._outlets.nodes:
             return 1.0
         self._outlets.look()
+        if requests := self._outlets.requests(channels):
+            raise EpochsAsked(requests)
         waiting = self._outlets.waiting(channels)
         self._tell(waiting)
+        if any(lost > epoch for channel in channels.values() for lost in channel.lost):
+            # The reader waits for what is computed again, so there is no more room before it is.
+            return 1.0
         return max(0.0, min(1.0, 2.0 * (1.0 - max((each.share for each in waiting), default=0.0))))
 
     def _tell(self, waiting: list[Waiting]) -> None:

@@ -26,6 +26,7 @@ from holdfast.errors import CorruptionError, ObjectMissing, RestoreError, Storag
 from holdfast.graph.job_graph import DoorNode, OutletNode
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.parts.channel_source import Position
+from holdfast.runtime.parts.damaged_epochs import Request
 from holdfast.runtime.parts.waiting import Waiting, waiting_in
 from holdfast.storage.urls import open_storage
 
@@ -84,6 +85,13 @@ class ChannelReading:
                 seen = max(seen, Position.of(part.end if part is not None else None))
         return seen.newest
 
+    def request(self, channel: Channel) -> Request | None:
+        """The epoch that it asks for, found damaged, and was given no answer to; None: there is none."""
+        epoch, commit = self._view.asked.get(self.uid, (0, 0))
+        # One that has read on, by a person's decision, needs it no more.
+        is_open = commit > channel.answered and self.position.newest < epoch <= channel.through
+        return Request(self.uid, self.part, epoch, commit) if is_open else None
+
     def _position(self, view: CheckpointView) -> Position:
         return Position.of(view.positions.get(self.uid))
 
@@ -116,6 +124,11 @@ class Outlets:
             self._looked = now
             for reading in self._readings.values():
                 reading.look()
+
+    def requests(self, channels: Channels) -> list[Request]:
+        """What the parts after ask for, as of the last look."""
+        found = (reading.request(channels.get(uid, Channel())) for uid, reading in self._readings.items())
+        return [request for request in found if request is not None]
 
     def waiting(self, channels: Channels) -> list[Waiting]:
         """What waits in each channel."""
@@ -184,7 +197,7 @@ def refuse_unread(
     known = {node.uid for node in nodes}
     for uid, channel in channels.items():
         rows = sum(file.rows for file in channel.files)
-        if uid in known or not rows:
+        if uid in known or not (rows or channel.lost):
             continue
         if channel.kept and not allow_dropped_state:
             raise RestoreError(

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from holdfast.checkpoint.chain.channels import Channel
-from holdfast.checkpoint.chain.checkpoint import open_checkpoint
+from holdfast.checkpoint.chain.checkpoint import Checkpoint, open_checkpoint, read_job
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.plans import Plans, PlanWritten
 from holdfast.checkpoint.chain.retention import Retention
@@ -36,10 +36,14 @@ from holdfast.graph.job_graph import ChannelNode, DoorNode, OutletNode, Part, Pl
 from holdfast.graph.protection import Rollback
 from holdfast.ids import CommitNumber, EpochId
 from holdfast.runtime.epoch.outcome import EpochOutcome
+from holdfast.runtime.epoch.recorded_plans import replayed_through
 from holdfast.runtime.epoch.runner import EpochRunner
 from holdfast.runtime.parts import channel_source, outlets
 from holdfast.runtime.parts.channel_source import ChannelReader, Position
+from holdfast.runtime.parts.damaged_epochs import EpochDamaged, EpochsAsked, damaged_epoch
+from holdfast.runtime.parts.epochs_again import Asking, answer
 from holdfast.runtime.parts.outlets import Outlets
+from holdfast.runtime.recovery import Recovery
 from holdfast.storage.checksums import checksum, read_extent
 from holdfast.storage.contract import Storage
 from holdfast.testing.clocks import ManualClock
@@ -111,6 +115,7 @@ class End:
 
     def __init__(self, storage: Storage, name: str, retain: int) -> None:
         self.storage, self._retain, self.clock = storage, retain, ManualClock()
+        self.said: list[str] = []
         open_checkpoint(storage, f"job.{name}", 4, self.clock, identity=name)
         self.open()
 
@@ -136,22 +141,35 @@ class End:
     def retained(self) -> range:
         return range(self.view.retained_from, self.view.number + 1)
 
+    @property
+    def context(self) -> Any:
+        """As far as what asks for an epoch, and what answers, look at it."""
+        job = read_job(self.storage)
+        checkpoint = Checkpoint(self.storage, job, self.chain, Plans(self.storage), self.retention)
+        monitor = SimpleNamespace(say=self.said.append)
+        recovery = Recovery(checkpoint, 1, "run-1", self.said.append)
+        return SimpleNamespace(checkpoint=checkpoint, recovery=recovery, monitor=monitor, term=1, run="run-1")
+
 
 class Producer(End):
     """The part before. Whatever it computes again comes out as the caller says: with other bytes."""
 
     def __init__(
-        self, storage: Storage, node: OutletNode | DoorNode, retain: int = 3, name: str = "main"
+        self,
+        storage: Storage,
+        node: OutletNode | DoorNode,
+        retain: int = 3,
+        name: str = "main",
+        writes_plans: bool = False,
     ) -> None:
-        self.node, self._serial = node, 0
+        self.node, self._serial, self._writes_plans = node, 0, writes_plans
         super().__init__(storage, name, retain)
 
     def open(self) -> None:
         super().open()
         self.outlets = Outlets((self.node,), self.clock)
-        through = {uid: channel.through for uid, channel in self.view.channels.items()}
         program = SimpleNamespace(channels_of=lambda stream: (CHANNEL,))
-        self._runner: Any = SimpleNamespace(program=program, sent_through=through)
+        self._runner: Any = SimpleNamespace(program=program, channels=self.view.channels)
 
     @property
     def channel(self) -> Channel:
@@ -168,6 +186,8 @@ class Producer(End):
         outcomes = [
             EpochOutcome(plan_of(first + n, time_us=(times or {}).get(first + n))) for n in range(len(epochs))
         ]
+        for outcome in outcomes if self._writes_plans else ():
+            Plans(self.storage).write(outcome.plan)
         sent = [file for n, files in enumerate(epochs) for file in self._sent(first + n, files, rows)]
         last = first + len(epochs) - 1
         self.commit_record(
@@ -178,6 +198,17 @@ class Producer(End):
                 channels=self.outlets.states(self.view.channels, outcomes, last),
             )
         )  # fmt: skip
+
+    def answer(self) -> None:
+        """See to what the part after asks for, as a leader does that has just looked."""
+        self.look()
+        requests = self.outlets.requests(self.view.channels)
+        if requests:
+            answer(self.context, EpochsAsked(requests))
+            self.open()
+
+    def files_of(self, epoch: int) -> list[SentFile]:
+        return [file for file in self.channel.files if file.epoch == epoch]
 
     def end(self) -> None:
         """Say that this was all, and leave."""
@@ -221,9 +252,28 @@ class Consumer(End):
         super().open()
         self.reader = self.new_reader()
         self.planned: list[Slice] = []
+        self.asking = Asking()
 
     def new_reader(self) -> ChannelReader:
-        return ChannelReader(CHANNEL, "main", self._producer, COLUMNS)
+        reader = ChannelReader(CHANNEL, "main", self._producer, COLUMNS)
+        reader.asked = self.view.asked.get(CHANNEL)
+        return reader
+
+    def run(self) -> EpochDamaged | None:
+        """What is damaged of what is planned; None: all of it can be read."""
+        for epoch, part in enumerate(self.planned, self.view.last_epoch + 1):
+            planned = PlannedSlice(start=part.start, end=part.end, rows=part.rows, detail=part.detail)
+            damage = damaged_epoch(plan_of(epoch, {CHANNEL: planned}), {CHANNEL: self.reader})
+            if damage is not None:
+                assert isinstance(damage, EpochDamaged)
+                return damage
+        return None
+
+    def ask(self, damage: EpochDamaged) -> None:
+        """Ask for an epoch, and go on from there."""
+        through = replayed_through(self.chain, self.view, {})
+        self.view = self.asking.ask(self.context, damage, self.view, through, 1)
+        self.reader, self.planned = self.new_reader(), []
 
     @property
     def position(self) -> Json:
