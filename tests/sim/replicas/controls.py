@@ -62,7 +62,7 @@ class _FloorUnseen(Chain):
             return super()._met_fellow(base, ours, found)
         view = fold(base, theirs, checksum(found))
         self.remember(view, theirs)
-        return Committed(view, theirs)
+        return Committed(view, theirs, is_fellows=True)
 
 
 class _PlansComparedForGood(Chain):

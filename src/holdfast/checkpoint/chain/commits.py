@@ -39,11 +39,12 @@ RETAIN_ALL = sys.maxsize
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The record is in the chain and no newer leader has come: publish what it names, and go on from `view`.
-    Of a set of replicas the record may be a fellow's, of the same content."""
+    """The record is in the chain and no newer leader has come: publish what it names, go on from `view`."""
 
     view: CheckpointView
     record: CommitRecord
+    is_fellows: bool = False
+    """Whether it is the record of another process of our set of replicas, of the same content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,8 @@ class Chain(History):
             return self.parted(ours, theirs)
         view = fold(base, theirs, checksum(found))
         self.remember(view, theirs)
-        return Committed(view, theirs) if meeting is Met.SAME else Preceded(view, theirs)
+        same = meeting is Met.SAME
+        return Committed(view, theirs, is_fellows=True) if same else Preceded(view, theirs)
 
     def parted(self, ours: CommitRecord, theirs: CommitRecord) -> Adopted:
         """What follows from a fellow's record in the chain, of which ours says something else."""

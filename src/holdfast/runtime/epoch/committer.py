@@ -233,7 +233,7 @@ class Committer:
                 self._ahead[done.record.last_epoch] = (done.record, before)
                 self.has_lead = False
             else:
-                self._take(done.record)
+                self._take(done.record, is_ours=isinstance(done, Committed) and not done.is_fellows)
             if isinstance(done, Committed):
                 return
 
@@ -275,12 +275,13 @@ class Committer:
         ours = replace(self._record(outcomes), positions={**before.positions, **ends})
         if met(ours, theirs) is not Met.SAME:
             raise self._adopted(self._checkpoint.chain.parted(ours, theirs))
-        self._take(theirs)
+        self._take(theirs, is_ours=False)
 
-    def _take(self, record: CommitRecord) -> None:
-        """A record counts: ours, or one of another member of the set with the same content."""
-        self.has_lead = self._replica is None or record.seat == self._replica.seat
-        if self.has_lead:
+    def _take(self, record: CommitRecord, *, is_ours: bool) -> None:
+        """A record counts: ours, or one of another process of the set with the same content. Of another one
+        it may be that had our own seat before us."""
+        self.has_lead = is_ours
+        if is_ours:
             self._operators = None
             with self._snapshots_lock:
                 self._snapshots = [file for file in self._snapshots if file not in record.snapshots]

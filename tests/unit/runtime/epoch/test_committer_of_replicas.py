@@ -152,6 +152,16 @@ def test_news_of_another_comes_before_an_epoch_and_the_epoch_follows(two: tuple[
     assert (second.work.view.number, second.work.view.last_epoch) == (3, 2)
 
 
+def test_the_record_of_a_process_that_had_the_seat_before_is_not_taken_for_our_own(
+    tmp_path: Path, shown: Shown
+) -> None:
+    first, second = Member(tmp_path, 1, shown), Member(tmp_path, 1, shown)
+    first.commit(1, deltas=[delta(1, 1)])
+    second.commit(1, deltas=[delta(2, 1)])
+    assert (first.work.has_lead, second.work.has_lead) == (True, False)
+    assert [record.number for record in second.work.taken_fellows()] == [1]
+
+
 def test_a_barrier_is_carried_by_one_of_them(two: tuple[Member, Member]) -> None:
     first, second = two
     first.commit(1)
