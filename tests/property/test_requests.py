@@ -142,7 +142,7 @@ class Interrupted(MemoryStorage):
 @given(st.data())
 def test_a_request_is_carried_out_at_most_once_and_its_answer_is_true(draw: st.DataObject) -> None:
     # Nobody sees newer leaders: safety rests on the claims alone.
-    with mock.patch("holdfast.runtime.control.request_server.newest_term", return_value=None):
+    with mock.patch("holdfast.runtime.control.request_server.is_superseded", return_value=False):
         world = World(draw)
         world.lead()
         moves = [world.ask, world.look, world.look, world.lead, world.die, world.take_back]
@@ -157,7 +157,7 @@ def test_a_request_is_carried_out_at_most_once_and_its_answer_is_true(draw: st.D
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_once_storage_is_well_every_request_is_answered(draw: st.DataObject) -> None:
-    with mock.patch("holdfast.runtime.control.request_server.newest_term", return_value=None):
+    with mock.patch("holdfast.runtime.control.request_server.is_superseded", return_value=False):
         world = World(draw)
         moves = [world.ask, world.look, world.lead, world.die, world.fault]
         for _ in range(draw.draw(st.integers(5, 20))):

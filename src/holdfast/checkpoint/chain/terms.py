@@ -62,6 +62,11 @@ def newest_term(storage: Storage) -> TermRecord | None:
     return unseal("term", TermRecord, storage.get(name), name)
 
 
+def is_superseded(storage: Storage, term: int) -> bool:
+    """Whether a newer term than this one was claimed; from names alone."""
+    return names.highest(storage, names.TERMS) > term
+
+
 def refuse_if_superseded(storage: Storage, term: int) -> None:
     """FencedOut: a newer term than this one was claimed, also where it cannot be read by whom."""
     newest = names.highest(storage, names.TERMS)

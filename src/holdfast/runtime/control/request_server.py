@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import msgspec
 
-from holdfast.checkpoint.chain.terms import newest_term
+from holdfast.checkpoint.chain.terms import is_superseded
 from holdfast.checkpoint.log.requests import NOBODY, Open, Requests, State, Step
 from holdfast.checkpoint.store.log_records import RequestRecord
 from holdfast.clock import Clock
@@ -217,8 +217,7 @@ class Control:
 
     def _superseded_now(self) -> bool:
         """Whether a newer leader exists, who answers from now on."""
-        newest = newest_term(self._requests.storage)
-        self._superseded = newest is not None and newest.term > self._requests.term
+        self._superseded = is_superseded(self._requests.storage, self._requests.term)
         return self._superseded
 
     def _begin(self, request: RequestRecord, work: Callable[[], Any]) -> None:

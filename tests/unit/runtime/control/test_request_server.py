@@ -227,7 +227,7 @@ def test_two_leaders_at_once_carry_each_request_out_once(monkeypatch: pytest.Mon
     """Even if neither sees that the other exists."""
     first = Desk()
     second = Desk(first.storage)
-    monkeypatch.setattr("holdfast.runtime.control.request_server.newest_term", lambda storage: None)
+    monkeypatch.setattr("holdfast.runtime.control.request_server.is_superseded", lambda storage, term: False)
     for number in range(20):
         first.ask("rescale", parallelism=number + 1)
         leaders = [first, second] if number % 2 else [second, first]
@@ -235,6 +235,15 @@ def test_two_leaders_at_once_carry_each_request_out_once(monkeypatch: pytest.Mon
             leader.control.look()
     done = sorted(call[1] for desk in (first, second) for call in desk.job.calls)
     assert done == list(range(1, 21))
+
+
+def test_a_leader_whose_own_term_is_damaged_still_does_what_it_is_asked() -> None:
+    desk = Desk()
+    desk.storage.put(names.term(desk.term), b"damaged")
+    id = desk.ask("rescale", parallelism=4)
+    desk.control.look()
+    assert desk.job.calls == [("rescale", 4)]
+    assert desk.state(id) is State.DONE
 
 
 def test_what_nobody_has_begun_is_done_by_the_next_leader() -> None:
