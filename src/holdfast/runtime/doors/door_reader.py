@@ -66,6 +66,7 @@ class DoorReader(OpenChannel):
         if Position.of(begin).epoch < channel.released:
             raise self._let_go(Position.of(begin).epoch, channel.released)
         self._refuse_if_ahead(Position.of(begin), channel)
+        self._refuse_if_other(Position.of(begin), channel)
         found = next_slice(begin, channel, channel.through, max_rows)
         if found is None:
             return None

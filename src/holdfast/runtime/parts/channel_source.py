@@ -1,7 +1,8 @@
 """The rows of a channel, as what reads it sees them: a source whose slices are committed epochs of the part
 before, or of another job.
 
-A position is [E, n]: all epochs up to E are read, and n files of epoch E + 1.
+A position is [E, n, c]: all epochs up to E are read, and n files of epoch E + 1, whose content c names; or
+[E, 0].
 Always true: a slice names files and their checksums, so it gives the same rows whatever becomes of the part
 before. Only commits that are listed count: what a listing shows is durable. Of an epoch that was asked for
 again (see damaged_epochs) nothing is read before that is answered.
@@ -10,7 +11,7 @@ again (see damaged_epochs) nothing is read before that is answered.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from holdfast.connectors.contract import Slice, Waiting
 from holdfast.errors import CorruptionError, InputVanished, ObjectMissing, RestoreError, RetryableError
 from holdfast.ids import EpochId
 from holdfast.state.encoding.types import frame_ddl
-from holdfast.storage.checksums import read_extent
+from holdfast.storage.checksums import checksum, read_extent
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 from holdfast.tasks.messages import Payload
@@ -70,10 +71,12 @@ class PartChannel:
 
 @dataclass(frozen=True, order=True, slots=True)
 class Position:
-    """How far a channel was read: all epochs up to `epoch`, and `files` of the next."""
+    """How far a channel was read: all epochs up to `epoch`, and `files` of the next. `content` names what is
+    in these; empty: there are none, or it was read before this was kept."""
 
     epoch: int = 0
     files: int = 0
+    content: str = field(default="", compare=False)
 
     @classmethod
     def of(cls, stored: Json) -> Position:
@@ -81,7 +84,7 @@ class Position:
 
     @property
     def stored(self) -> Json:
-        return [self.epoch, self.files]
+        return [self.epoch, self.files, self.content] if self.content else [self.epoch, self.files]
 
     @property
     def newest(self) -> int:
@@ -181,6 +184,17 @@ class OpenChannel:
                 "one; restore both from copies of the same time"
             )
 
+    def _refuse_if_other(self, at: Position, channel: Channel) -> None:
+        """Refuse to read on in an epoch that is not what it was: its sender has lost it and computed it
+        again, cut into other files or from other results."""
+        begun = _named(at, channel)
+        if at.content and at.content != begun.content:
+            raise RestoreError(
+                f"this checkpoint has read channel {self._channel!r} up to {at}, and {self.sender} has lost "
+                "that epoch since and computed it again with other files: which of its rows were read cannot "
+                "be told; go back to a common barrier with `holdfast rewind`, or restore both from copies"
+            )
+
 
 class ChannelReader(OpenChannel):
     """A channel between parts: event time and barriers come with its rows."""
@@ -197,6 +211,7 @@ class ChannelReader(OpenChannel):
         at, channel = Position.of(after), self._look()
         self._refuse_if_gone(at, channel)
         self._refuse_if_ahead(at, channel)
+        self._refuse_if_other(at, channel)
         held = [place.epoch for place in self._view.barriers if self.holds_at(place.number)]
         through = min([self._ready_through(at, channel), *held])
         time = channel.time_after(through)
@@ -259,7 +274,7 @@ def next_slice(
         return _slice(after, end, [], channel.time_after(through)) if empty and end > at else None
     taken = _fitting(unread, max_rows)
     end = _end(at, taken, unread[len(taken) :], through)
-    return _slice(after, end, taken, channel.time_after(end.epoch))
+    return _slice(after, _named(end, channel), taken, channel.time_after(end.epoch))
 
 
 def is_whole(storage: Storage, file: SentFile) -> bool:
@@ -298,6 +313,12 @@ def _end(at: Position, taken: list[SentFile], left: list[SentFile], through: int
     of_last = sum(file.epoch == following for file in taken)
     before = at.files if at.epoch + 1 == following else 0
     return Position(following - 1, before + of_last)
+
+
+def _named(at: Position, channel: Channel) -> Position:
+    """A position with the content of the files that were read of an epoch that is not read whole."""
+    begun = [file.extent.checksum for file in channel.files if file.epoch == at.epoch + 1][: at.files]
+    return replace(at, content=checksum(" ".join(begun).encode()) if begun else "")
 
 
 def _slice(after: Json | None, end: Position, files: list[SentFile], time_us: int | None) -> Slice:

@@ -16,6 +16,7 @@ from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Extent
 from holdfast.connectors.contract import Slice
 from holdfast.errors import InputVanished, RestoreError, RetryableError
+from holdfast.ids import CommitNumber
 from holdfast.runtime.parts.channel_source import ChannelReader, PartChannel, Position
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
@@ -43,7 +44,11 @@ def both(tmp_path: Path) -> Both:
 
 def shape(part: Slice | None) -> object:
     assert part is not None
-    return part.start, part.end, part.rows
+    return _place(part.start), _place(part.end), part.rows
+
+
+def _place(position: object) -> object:
+    return position[:2] if isinstance(position, list) else position
 
 
 def test_a_channel_is_read_epoch_by_epoch(both: Both) -> None:
@@ -81,6 +86,26 @@ def test_files_of_several_epochs_are_taken_together_up_to_the_limit(both: Both) 
     producer.commit([b"aa", b"b"], [b"cc", b"dd"], [b"e"])
     assert shape(consumer.take(max_rows=5)) == (None, [1, 1], 5)
     assert shape(consumer.take(max_rows=5)) == ([1, 1], [3, 0], 3)
+
+
+@pytest.mark.parametrize("again", [[b"aacc", b"bbdd"], [b"aa", b"bB", b"cc", b"dd"]])
+def test_an_epoch_that_was_read_in_part_is_read_on_only_where_it_is_what_it_was(
+    both: Both, again: list[bytes]
+) -> None:
+    producer, consumer = both
+    producer.commit([b"x"])
+    producer.commit([b"aa", b"bb", b"cc", b"dd"])
+    consumer.take(max_rows=5)
+    consumer.commit()
+    producer.storage.put(names.commit(2), b"damaged")
+    with pytest.raises(DamagedChain) as damage:
+        producer.open()
+    producer.chain.rewind(damage.value.head, CommitNumber(1), term=1, run="run-1")
+    producer.open()
+    producer.commit(again)
+    consumer.open()
+    with pytest.raises(RestoreError, match=r"2 files of the next, .* computed it again with other files"):
+        consumer.take()
 
 
 def test_a_first_epoch_without_rows_is_read_with_the_next(both: Both) -> None:
@@ -275,7 +300,7 @@ def test_a_source_knows_its_columns_once_it_has_learned_them(tmp_path: Path) -> 
 
 
 def test_positions_are_ordered_as_they_are_read() -> None:
-    stored = [None, [0, 1], [0, 2], [1, 0], [1, 1], [2, 0]]
+    stored = [None, [0, 1, "b"], [0, 2, "a"], [1, 0], [1, 1], [2, 0]]
     positions = [Position.of(each) for each in stored]
     assert positions == sorted(positions)
     assert [each.stored for each in positions[1:]] == stored[1:]
