@@ -106,6 +106,9 @@ def test_killed_at_every_step_a_member_is_not_missed(
         doomed, moments = Doomed(cluster, steps), []
         for _ in range(3):
             doomed.start()
+        # A member that has just joined has run no epoch yet, and its first takes several times as long.
+        cluster.wait_members(2)
+        cluster.wait_progress_of(PART, commits=10)
         while doomed.waiting:
             victim, step = doomed.next()
             moments.append(time.time())
