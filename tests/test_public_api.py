@@ -98,6 +98,7 @@ PUBLIC = [
     "StateStorage",
     "Timers",
     "Uncoordinated",
+    "UpstreamBackup",
     "UserCodeError",
     "ValueState",
     "Waiting",

@@ -107,8 +107,8 @@ class Declaration:
         """A part of the job, which may run on a node of its own: `stream.into(part)` sends rows there, and
         `source(..., part=part)` reads there. What is in no other part is in part `main`.
 
-        `protection`: how it survives the end of its node: `hf.Rollback()` unless given, or
-        `hf.PassiveStandby()`.
+        `protection`: how it survives the end of its node: `hf.Rollback()` unless given,
+        `hf.PassiveStandby()`, or `hf.UpstreamBackup()`.
         """
         chosen = Rollback() if protection is None else protection
         made = Part(name=name, protection=chosen, place=Place.of_caller())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal, TypedDict, TypeVar
@@ -11,6 +11,7 @@ from typing import Literal, TypedDict, TypeVar
 from holdfast.clock import duration_ms
 from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import Guarantee
+from holdfast.graph.protection import Protection, Rollback, UpstreamBackup
 from holdfast.runtime.restart_strategy import ExponentialDelay, RestartStrategy
 from holdfast.state.local.backends import backend_named
 from holdfast.state.local.directories import default_working_dir
@@ -94,11 +95,18 @@ class RunSettings:
     """Of a job in parts, in seconds; 0: none by itself."""
     root: str = ""
     """Of a part: the checkpoint of the whole job. Empty: the job is not in parts."""
+    protection: Protection = field(default_factory=Rollback)
+    """Of a part."""
 
     @property
     def saves_state(self) -> bool:
-        """Whether checkpoints hold the state of operators."""
+        """Whether the state of operators outlives the run."""
         return self.guarantee is not Guarantee.AT_MOST_ONCE
+
+    @property
+    def replays_state(self) -> bool:
+        """Whether it does so in the input alone: no file holds it."""
+        return isinstance(self.protection, UpstreamBackup)
 
 
 def check_settings(checkpoint: str | Path, options: RunOptions) -> RunSettings:

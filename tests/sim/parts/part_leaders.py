@@ -165,7 +165,9 @@ class PartLead:
             say=lambda text: None, update=self._told, progress=SimpleNamespace(channels={})
         )
         program: Any = SimpleNamespace(sinks={SINK: STREAM}, graph=graph, tables={})
-        settings: Any = SimpleNamespace(guarantee=Guarantee.EXACTLY_ONCE, barrier_interval=job.interval)
+        settings: Any = SimpleNamespace(
+            guarantee=Guarantee.EXACTLY_ONCE, barrier_interval=job.interval, replays_state=False, retain=3
+        )
         return LeaderContext(
             program=program, settings=settings, spark=unused, checkpoint=self.checkpoint, term=self.term,
             run=self.run_name, clock=JobClock(job, self.leader.skew), monitor=told, wishes=Wishes(),

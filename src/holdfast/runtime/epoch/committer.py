@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.commits import Adopted
 from holdfast.checkpoint.chain.live_files import with_lists
+from holdfast.checkpoint.chain.low_water import keep_for
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import (
     CommitRecord,
@@ -67,6 +68,7 @@ class Committer:
         self._failed = self._unpublished = False
         self._kept = [file for file in view.staged if file.epoch > view.last_epoch]
         """What was committed of epochs that are computed again after a rewind: this is shown."""
+        self._replays, self._retain = context.settings.replays_state, context.settings.retain
         self.view = view
         self.keep_from: Callable[[CheckpointView], int | None] = lambda view: None
         """Asked before each commit, with the one before it: from which commit on none is given up. None: as
@@ -102,9 +104,21 @@ class Committer:
         if ended or any(epoch > recorded.get(uid, 0) for uid, epoch in self._publishing.through.items()):
             self._pending.append(self._commits.submit(self._commit_news, [], ended))
 
-    def _commit_news(self, shards: list[UncoordinatedShard], ended: bool = False, barrier: int = 0) -> None:
+    def begin_upstream(self) -> None:
+        """Commit, before the first epoch, that no state is open: what comes later goes back to here. For
+        state that is had again from its rows."""
+        self._pending.append(self._commits.submit(self._commit_news, [], begins=True))
+        self.check(0)
+
+    def _commit_news(
+        self,
+        shards: list[UncoordinatedShard],
+        ended: bool = False,
+        barrier: int = 0,
+        begins: bool = False,
+    ) -> None:
         """Commit what there is to say without an epoch."""
-        if self._failed or not (self.view.number or barrier or ended):
+        if self._failed or not (self.view.number or barrier or ended or begins):
             return
         with self._ending_with_a_failure():
             self._permit.await_commit()
@@ -119,6 +133,9 @@ class Committer:
                 ended=ended,
                 barrier=barrier,
             )
+            if begins:
+                operators, self._operators = self._operators, None
+                record = replace(record, needs_from=self.view.last_epoch + 1, operators=operators)
             # Before the first epoch no commit says it, and whatever follows the chain goes by it.
             self._append(replace(record, parallelism=self.view.parallelism or self._shards))
             self._tell()
@@ -180,13 +197,22 @@ class Committer:
             raise
 
     def _append(self, record: CommitRecord) -> None:
-        done = self._checkpoint.chain.commit(self.view, record, self.keep_from(self.view))
+        done = self._checkpoint.chain.commit(self.view, record, self._kept_from())
         if isinstance(done, Adopted):
             raise AdoptedOther(
                 f"commit {done.view.number} of term {done.view.term} came first; going on from it"
             )
         self.view = done.view
         self._permit.satisfied()
+
+    def _kept_from(self) -> int | None:
+        """From which commit on none is given up."""
+        oldest = self.keep_from(self.view)
+        if not self._replays or not self.view.number:
+            return oldest
+        # Where state is not in the commits, one is kept from which on the rows lead to it.
+        newest = self.view.number + 2 - self._retain
+        return keep_for(self._checkpoint.chain, self.view, newest if oldest is None else min(oldest, newest))
 
     def _tell(self) -> None:
         self._context.monitor.update(
@@ -256,6 +282,7 @@ class Committer:
             snapshots=tuple(ready),
             staged=tuple(file for outcome in outcomes for file in outcome.staged),
             staged_through=self._staged_through(last.epoch),
+            needs_from=outcomes[-1].needs_from,
             rows=sum(outcome.rows for outcome in outcomes),
             published_through=self._publishing.through,
             rows_through=self._publishing.rows_through,

@@ -55,7 +55,7 @@ class PartJob:
         prepared: Prepared = NOTHING,
     ) -> JobHandle:
         """Run the part in a thread. Assumes a job that was checked."""
-        settings = replace(check_settings(checkpoint, options), root=self._root)
+        settings = replace(check_settings(checkpoint, options), root=self._root, protection=self.protection)
         if settings.from_savepoint is not None:
             own = place_of_part(settings.from_savepoint, self.part)
             settings = replace(settings, from_savepoint=own)
