@@ -54,7 +54,7 @@ from holdfast.runtime.restarts import Restarts
 from holdfast.runtime.savepoints.run_savepoints import ClaimEnd, open_run, save, seed, stored_view
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import default_parallelism, revived
-from holdfast.runtime.upstream import gone_back
+from holdfast.runtime.upstream import gone_back, refuse_saved
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
@@ -197,6 +197,7 @@ class Driver:
         for refusal in left_behind(stored, program.sinks, self._storage.url):
             raise RestoreError(refusal)
         refuse_unsaved(stored, self.settings)
+        refuse_saved(program.graph, stored, self.settings)
         # Damage that was worked around is found again, and told, by the run.
         return EMPTY if chain.worked_around else stored
 

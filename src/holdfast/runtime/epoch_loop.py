@@ -47,7 +47,7 @@ from holdfast.runtime.parts.outlets import Outlets, refuse_unread
 from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, Until
 from holdfast.runtime.spark_session import groups_cheaply
-from holdfast.runtime.upstream import begins, operator_of
+from holdfast.runtime.upstream import begins, operator_of, refuse_saved
 from holdfast.state.contract import EMPTY_VERSION, NextDue
 from holdfast.steps import Step, reached
 from holdfast.tasks.operators.dispatch import keeps_times
@@ -70,6 +70,7 @@ class EpochLoop:
         # until the claim that leader may have committed others, and after a rewind older ones hold.
         in_force = operator_schemas(context.program, view.operators, settings.allow_dropped_state)
         refuse_unfired(context.program.graph, view, settings.allow_dropped_state)
+        refuse_saved(context.program.graph, view, settings)
         for text in in_force.news:
             context.monitor.say(f"UPGRADE: {text}")
         context = replace(context, program=in_force.applied_to(context.program))
@@ -132,7 +133,7 @@ class EpochLoop:
         ]
         self._committer = Committer(context, self._publishing, view, tuple(kept), self._outlets, shards)
         self._low_water = LowWater(operator_of(program.graph), view.last_epoch)
-        self._begins_upstream = begins(context, view)
+        self._begins_upstream = begins(view, settings)
 
     @property
     def view(self) -> CheckpointView:

@@ -16,13 +16,16 @@ from holdfast.errors import RestoreError
 from holdfast.graph.job_graph import Graph
 from holdfast.ids import CommitNumber
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
+from holdfast.runtime.settings import RunSettings
 
 
 def gone_back(context: LeaderContext, view: CheckpointView) -> CheckpointView:
     """The view to lead from: this one, or, where its state is in no file, one whose state is empty and from
     which its rows are read again. RestoreError: they were let go. AdoptedOther: another commit came first."""
-    declared, known = {node.uid for node in context.program.graph.operators}, view.operators
-    if not lacks_state(view) or not any(schema.uid in declared for schema in known):
+    if not lacks_state(view):
+        return view
+    declared = {node.uid for node in context.program.graph.operators}
+    if not any(schema.uid in declared for schema in view.operators):
         return view
     chain = context.checkpoint.chain
     base = refuse_without_base(chain, view, view.number, view.retained_from)
@@ -39,18 +42,20 @@ def gone_back(context: LeaderContext, view: CheckpointView) -> CheckpointView:
     return done.view
 
 
-def begins(context: LeaderContext, view: CheckpointView) -> bool:
-    """Whether no commit says yet that state is had again from its rows. RestoreError: it was saved so far."""
-    if not context.settings.replays_state:
-        return False
-    uid = operator_of(context.program.graph)
+def begins(view: CheckpointView, settings: RunSettings) -> bool:
+    """Whether no commit says yet that state is had again from its rows."""
+    return settings.replays_state and (view.needs_from == 0 or lacks_state(view))
+
+
+def refuse_saved(graph: Graph, view: CheckpointView, settings: RunSettings) -> None:
+    """Refuse to read again what was saved so far: the rows that it is made of are gone. RestoreError."""
+    uid = operator_of(graph) if settings.replays_state else None
     if uid is not None and (view.deltas.get(uid) or view.snapshots.get(uid)):
         raise RestoreError(
             f"the state of operator {uid!r} is in this checkpoint, and hf.UpstreamBackup() would start it "
             "from nothing; leave the protection of its part as it was, or give the operator another uid and "
             "allow dropped state"
         )
-    return view.needs_from == 0 or lacks_state(view)
 
 
 def operator_of(graph: Graph) -> str | None:
