@@ -260,6 +260,7 @@ class PartOperator:
             self.through = Content.of(read_extent(self.storage, line.deltas[-1].extent)).through
         self.runner: Any = SimpleNamespace(
             sent_through={uid: channel.through for uid, channel in view.channels.items()},
+            whole_after=view.whole_after,
             program=SimpleNamespace(channels_of=lambda stream: list(self.job.shape.leaving(self.world.part))),
         )
 
