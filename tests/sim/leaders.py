@@ -216,7 +216,9 @@ class Lead:
         )  # fmt: skip
         told: Any = SimpleNamespace(say=lambda text: None, update=self._committed)
         program: Any = SimpleNamespace(sinks={SINK: SINK}, graph=graph)
-        settings: Any = SimpleNamespace(guarantee=Guarantee.EXACTLY_ONCE)
+        settings: Any = SimpleNamespace(
+            guarantee=Guarantee.EXACTLY_ONCE, replays_state=False, retain=self.habits.retain
+        )
         clock: Any = self.leader
         return LeaderContext(
             program=program, settings=settings, spark=unused, checkpoint=self.checkpoint, term=self.term,

@@ -37,6 +37,7 @@ from holdfast.errors import (
     RetryableError,
     SeatLost,
     StorageError,
+    WorkingStateLost,
 )
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.job_graph import Graph
@@ -58,6 +59,7 @@ from holdfast.runtime.restarts import Restarts
 from holdfast.runtime.savepoints.run_savepoints import ClaimEnd, open_run, save, seed, stored_view
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import default_parallelism, revived
+from holdfast.runtime.upstream import gone_back, refuse_saved
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
@@ -121,6 +123,8 @@ class Driver:
         self._prepared = prepared
         self._program = prepared.program
         self._led: EpochLoop | None = None
+        self._lost_after: int | None = None
+        """The newest committed epoch when working state was last lost that is in no file."""
         self.leading = False
         """Whether the checkpoint was loaded and leading has begun."""
 
@@ -240,6 +244,7 @@ class Driver:
         for refusal in left_behind(stored, program.sinks, self._storage.url):
             raise RestoreError(refusal)
         refuse_unsaved(stored, self.settings)
+        refuse_saved(program.graph, stored, self.settings)
         # Damage that was worked around is found again, and told, by the run.
         return EMPTY if chain.worked_around else stored
 
@@ -280,6 +285,9 @@ class Driver:
             except AdoptedOther as other:
                 self.monitor.say(str(other))
                 view = None
+            except WorkingStateLost as lost:
+                self._have_again(lost)
+                view = None
             except (CorruptionError, ObjectMissing) as damage:
                 try:
                     view = self._past(damage, view)
@@ -316,9 +324,18 @@ class Driver:
             self._shards = self.wishes.taken_parallelism() or self._shards
         self._shards = self._shards or view.parallelism or self._cores()
         self._led = None
-        led = self._led = EpochLoop(self._context, view, self._shards)
+        led = self._led = EpochLoop(self._context, gone_back(self._context, view), self._shards)
         self.leading = True
         return led.run(), led.view
+
+    def _have_again(self, lost: WorkingStateLost) -> None:
+        """Working state is gone that is in no file: it is had again from its rows. Where it is lost again
+        before anything was committed that is a failure like any other."""
+        committed = self._led.view.last_epoch if self._led is not None else NO_EPOCH
+        if self._lost_after is not None and committed <= self._lost_after:
+            self._recover(lost)
+        self._lost_after = committed
+        self.monitor.say(f"RESTORE: {lost}")
 
     def _past(
         self, damage: CorruptionError | ObjectMissing, led_from: CheckpointView | None

@@ -41,8 +41,12 @@ class Inspector:
         every copy of a table can be read, damaged snapshots left out. What waits of epochs after the view
         need not be read: they are computed again.
         """
-        if view.settled.waits_for(view.last_epoch):
-            self._say(f"DAMAGE: rows for sinks of epochs up to {view.last_epoch} have to be computed again")
+        # Up to `whole_after` epochs are computed with state that lacks what they do not need.
+        last = max(view.last_epoch, view.whole_after)
+        if view.settled.waits_for(last):
+            self._say(f"DAMAGE: rows for sinks of epochs up to {last} have to be computed again")
+            return False
+        if view.whole_after and any(file.epoch <= last for file in self.damaged_output(view)):
             return False
         for operator in {*view.snapshots, *view.deltas}:
             for file in view.snapshots.get(operator, ()):

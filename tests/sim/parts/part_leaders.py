@@ -165,7 +165,9 @@ class PartLead:
             say=lambda text: None, update=self._told, progress=SimpleNamespace(channels={})
         )
         program: Any = SimpleNamespace(sinks={SINK: STREAM}, graph=graph, tables={})
-        settings: Any = SimpleNamespace(guarantee=Guarantee.EXACTLY_ONCE, barrier_interval=job.interval)
+        settings: Any = SimpleNamespace(
+            guarantee=Guarantee.EXACTLY_ONCE, barrier_interval=job.interval, replays_state=False, retain=3
+        )
         return LeaderContext(
             program=program, settings=settings, spark=unused, checkpoint=self.checkpoint, term=self.term,
             run=self.run_name, clock=JobClock(job, self.leader.skew), monitor=told, wishes=Wishes(),
@@ -258,6 +260,7 @@ class PartOperator:
             self.through = Content.of(read_extent(self.storage, line.deltas[-1].extent)).through
         self.runner: Any = SimpleNamespace(
             sent_through={uid: channel.through for uid, channel in view.channels.items()},
+            whole_after=view.whole_after,
             program=SimpleNamespace(channels_of=lambda stream: list(self.job.shape.leaving(self.world.part))),
         )
 

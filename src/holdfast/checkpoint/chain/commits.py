@@ -95,12 +95,21 @@ class Chain(History):
         return self._append(view, replace(record, manifest=manifest), keep_from)
 
     def rewind(
-        self, head: Head, to: CommitNumber, *, term: int, run: str, damaged: Collection[StagedFile] = ()
+        self,
+        head: Head,
+        to: CommitNumber,
+        *,
+        term: int,
+        run: str,
+        damaged: Collection[StagedFile] = (),
+        whole_after: int = 0,
     ) -> Committed | Adopted:
         """Append a record that makes the state and positions of commit `to` hold again.
 
         `head` is that of a view, or of a DamagedChain. What was published stays published, and what was
         committed for sinks is kept for them, but for the files of later epochs than `to` that are `damaged`.
+        `whole_after`: the state of that commit is not wanted: epochs are run again from there on with none,
+        and up to this epoch only for the state that they lead to.
         RestoreError: `to` is not retained. CorruptionError: `to` itself cannot be read.
         """
         _refuse_if_superseded(head, term, run)
@@ -121,6 +130,8 @@ class Chain(History):
             rewind_to=to,
             staged_through=dict(base.settled.through),
             lost_output=dict(base.settled.lost),
+            needs_from=base.last_epoch + 1 if whole_after else 0,
+            whole_after=whole_after,
         )
         # It gives up nothing: which commits are kept beyond the newest is for the next one to say.
         done = self._append(base, record, keep_from=base.retained_from)

@@ -106,6 +106,11 @@ class CheckpointView:
     ended: bool = False
     barriers: tuple[BarrierPlace, ...] = ()
     """The newest barriers of the whole job that this part carries, oldest first."""
+    needs_from: int = 0
+    """The state is in no file: the first epoch whose rows it is made of. 0: it is in files."""
+    whole_after: int = 0
+    """Until this epoch has run again, state is in the making: nothing is staged or sent of what is computed.
+    """
 
     @property
     def head(self) -> Head:
@@ -189,6 +194,8 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
         channels=fold_channels(view.channels, record),
         ended=record.ended,
         barriers=_fold_barriers(view.barriers, record),
+        needs_from=record.needs_from or (0 if record.attempts else view.needs_from),
+        whole_after=record.whole_after or view.whole_after,
     )
 
 
@@ -284,6 +291,8 @@ def to_manifest(view: CheckpointView) -> Manifest:
         sent=sent,
         channels=channels,
         barriers=view.barriers,
+        needs_from=view.needs_from,
+        whole_after=view.whole_after,
     )
 
 
@@ -323,6 +332,8 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         tables=manifest.tables,
         channels=from_states(manifest.channels, manifest.sent),
         barriers=manifest.barriers,
+        needs_from=manifest.needs_from,
+        whole_after=manifest.whole_after,
     )
 
 

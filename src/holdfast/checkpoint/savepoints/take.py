@@ -76,7 +76,14 @@ def take_savepoint(
     history = History(checkpoint.storage)
     pinned = _pinned(history, f"{PIN_PREFIX}{id}", number, holder, clock)
     with contextlib.nullcontext(number) if held and number is not None else pinned as number:
-        whole = savepoint_manifest(history.view_at(number))
+        view = history.view_at(number)
+        if view.needs_from:
+            raise RestoreError(
+                f"no savepoint can be taken of {checkpoint.storage.url}: with hf.UpstreamBackup() its state "
+                "is in no checkpoint; start the job with hf.Rollback() for this part, which saves it, and "
+                "take one then"
+            )
+        whole = savepoint_manifest(view)
         whole = replace(whole, positions={**whole.positions, **(positions or {})})
         manifest, copies = repacked(whole, id)
         mark = UnfinishedRecord(id=id, job=job.job, holder=holder, since_ms=clock.now_ms())

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from holdfast.checkpoint.chain.commits import Adopted, Committed, Preceded
 from holdfast.checkpoint.chain.fellows import Met, met
 from holdfast.checkpoint.chain.live_files import with_lists
+from holdfast.checkpoint.chain.low_water import keep_for
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import (
     CommitRecord,
@@ -76,6 +77,7 @@ class Committer:
         was does what one alone has to do: the fastest is the one that has the time."""
         self._kept = [file for file in view.staged if file.epoch > view.last_epoch]
         """What was committed of epochs that are computed again after a rewind: this is shown."""
+        self._replays, self._retain = context.settings.replays_state, context.settings.retain
         self.view = view
         self.keep_from: Callable[[CheckpointView], int | None] = lambda view: None
         """Asked before each commit, with the one before it: from which commit on none is given up. None: as
@@ -111,16 +113,30 @@ class Committer:
         if ended or any(epoch > recorded.get(uid, 0) for uid, epoch in self._publishing.through.items()):
             self._pending.append(self._commits.submit(self._commit_news, [], ended))
 
-    def _commit_news(self, shards: list[UncoordinatedShard], ended: bool = False, barrier: int = 0) -> None:
+    def begin_upstream(self) -> None:
+        """Commit, before the first epoch, that no state is open: what comes later goes back to here. For
+        state that is had again from its rows."""
+        self._pending.append(self._commits.submit(self._commit_news, [], begins=True))
+        self.check(0)
+
+    def _commit_news(
+        self,
+        shards: list[UncoordinatedShard],
+        ended: bool = False,
+        barrier: int = 0,
+        begins: bool = False,
+    ) -> None:
         """Commit what there is to say without an epoch."""
-        if self._failed or not (self.view.number or barrier or ended):
+        if self._failed or not (self.view.number or barrier or ended or begins):
             return
         with self._ending_with_a_failure():
             self._permit.await_commit()
-            self._append(lambda: self._news(shards, ended, barrier))
+            self._append(lambda: self._news(shards, ended, barrier, begins))
             self._tell()
 
-    def _news(self, shards: list[UncoordinatedShard], ended: bool, barrier: int) -> CommitRecord | None:
+    def _news(
+        self, shards: list[UncoordinatedShard], ended: bool, barrier: int, begins: bool
+    ) -> CommitRecord | None:
         """What there is to say without an epoch. None: another member of the set has said it, or has ended
         the run."""
         if self._is_over():
@@ -139,6 +155,8 @@ class Committer:
             ended=ended,
             barrier=barrier,
         )
+        if begins:
+            record = replace(record, needs_from=self.view.last_epoch + 1, operators=self._operators)
         # Before the first epoch no commit says it, and whatever follows the chain goes by it.
         return replace(record, parallelism=self.view.parallelism or self._shards)
 
@@ -221,7 +239,7 @@ class Committer:
                 if not self._replica.vote(record, self.view, lambda: self._failed):
                     raise AdoptedOther(f"epoch {record.last_epoch} was planned again; going on by that")
             before = self.view
-            done = self._checkpoint.chain.commit(before, record, self.keep_from(before))
+            done = self._checkpoint.chain.commit(before, record, self._kept_from(before))
             if isinstance(done, Adopted):
                 raise self._adopted(done)
             self._go_on_from(done.view)
@@ -287,6 +305,15 @@ class Committer:
     def taken_fellows(self) -> list[CommitRecord]:
         """The records of other members of the set that counted since this was last asked."""
         return [self._fellows.popleft() for _ in range(len(self._fellows))]
+
+    def _kept_from(self, view: CheckpointView) -> int | None:
+        """From which commit on none is given up, where this view is gone on from."""
+        oldest = self.keep_from(view)
+        if not self._replays or not view.number:
+            return oldest
+        # Where state is not in the commits, one is kept from which on the rows lead to it.
+        newest = view.number + 2 - self._retain
+        return keep_for(self._checkpoint.chain, view, newest if oldest is None else min(oldest, newest))
 
     def _tell(self) -> None:
         self._context.monitor.update(
@@ -354,6 +381,7 @@ class Committer:
             snapshots=tuple(ready),
             staged=tuple(file for outcome in outcomes for file in outcome.staged),
             staged_through=self._staged_through(),
+            needs_from=outcomes[-1].needs_from,
             rows=sum(outcome.rows for outcome in outcomes),
             published_through=self._publishing.through,
             rows_through=self._publishing.rows_through,

@@ -151,7 +151,7 @@ class Producer(End):
         self.outlets = Outlets((self.node,), self.clock)
         through = {uid: channel.through for uid, channel in self.view.channels.items()}
         program = SimpleNamespace(channels_of=lambda stream: (CHANNEL,))
-        self._runner: Any = SimpleNamespace(program=program, sent_through=through)
+        self._runner: Any = SimpleNamespace(program=program, sent_through=through, whole_after=0)
 
     @property
     def channel(self) -> Channel:

@@ -1,0 +1,35 @@
+"""A part that saves no state is killed while windows are open: they are had again from the channel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint.chain.history import History
+from holdfast.steps import Step
+from tests.chaos.apps import Place, Shape
+from tests.chaos.harness import Scenario
+from tests.chaos.nemesis import Fault
+from tests.chaos.parts_checker import storage_of
+from tests.chaos.upstream_app import wrong
+
+pytestmark = pytest.mark.timeout(1200)
+
+SHAPE = Shape(epochs=10, rows=60, keys=7)
+
+
+def test_windows_that_are_in_no_checkpoint_lose_and_double_nothing(tmp_path: Path) -> None:
+    """After a commit point of some part, and before one."""
+    with Scenario(Place(tmp_path), SHAPE, app="tests.chaos.upstream_app") as scenario:
+        scenario.suffer(Fault(Step.COMMIT_WRITTEN, 9))
+        scenario.suffer(Fault(Step.BEFORE_COMMIT, 8))
+        driver = scenario.start()
+        code = driver.wait()
+        story = f"{driver.last_words()}{scenario.history.story()}"
+        assert code == 0, f"the last life failed with {code}: {story}"
+        problems = wrong(scenario.place, SHAPE)
+        assert not problems, f"{problems}{scenario.history.story()}"
+        history = History(storage_of(scenario.place, "recent"))
+        records = [history.record(number) for number in history.numbers()]
+        assert not any(record.deltas or record.snapshots for record in records)

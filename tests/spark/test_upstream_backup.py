@@ -1,0 +1,96 @@
+"""A part whose state is in no checkpoint, on a real Spark: what is open is had again from its rows."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.store import names
+from holdfast.connectors.contract import StagedPart
+from holdfast.connectors.files.sink import FilePublisher
+from holdfast.errors import RestoreError, SinkFailed
+from holdfast.storage.urls import open_storage
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+EVENTS = [(n % 3, START + timedelta(seconds=n ^ 1)) for n in range(400)]
+"""A second apart, every second one a little early. An epoch has 20, and a window lasts 30 seconds."""
+
+
+def job(out: Path, events: int, protection: Any = None) -> hf.Job:
+    made = hf.Job("counts")
+    rows = hf.MemorySource(EVENTS[:events], schema="key long, ts timestamp")
+    stream = made.source(rows, uid="events").watermark("ts", delay="2s")
+    if protection is not None:
+        stream = stream.into(made.part("windows", protection=protection), uid="events-in")
+    counted = stream.key_by("key").window(hf.sliding("30s", every="10s"), on="ts")
+    counts = counted.aggregate(uid="counted", n=hf.count()).transform(lambda df: df.drop("revision"))
+    counts.sink(hf.FileSink(out, format="parquet"), uid="out")
+    return made
+
+
+def run(made: hf.Job, spark: SparkSession, checkpoint: Path) -> list[str]:
+    said: list[str] = []
+    made.run(
+        checkpoint, spark=spark, until="exhausted", on_message=said.append, max_rows_per_epoch=20,
+        parallelism=2, retain=2, working_dir=checkpoint.parent / "working", restart=hf.NoRestart(),
+    )  # fmt: skip
+    return said
+
+
+def shown(out: Path) -> Counter[tuple[Any, ...]]:
+    table = pq.read_table(out)
+    return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def test_windows_whose_state_is_nowhere_survive_a_hard_stop(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, out, plain = tmp_path / "ck", tmp_path / "out", tmp_path / "plain"
+    run(job(plain, 400), spark, tmp_path / "ck-plain")
+    publish, upstream = FilePublisher.publish, hf.UpstreamBackup()
+
+    def stuck(publisher: FilePublisher, epoch: int, parts: Sequence[StagedPart]) -> None:
+        if epoch == 12:
+            raise OSError("no room")
+        publish(publisher, epoch, parts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FilePublisher, "publish", stuck)
+        with pytest.raises(SinkFailed):
+            run(job(out, 400, upstream), spark, checkpoint)
+    windows = open_storage(str(checkpoint / "parts" / "windows"))
+    before = History(windows).load()
+    assert 1 < before.needs_from <= before.last_epoch, "windows are open, and closed ones need no rows"
+    # Nothing is left of the working state, and the stored one there never was.
+    shutil.rmtree(tmp_path / "working")
+    history = History(windows)
+    assert not any(history.record(n).deltas or history.record(n).snapshots for n in history.numbers())
+    assert not windows.list(names.SNAPSHOTS)
+
+    said = run(job(out, 400, upstream), spark, checkpoint)
+    again = [line for line in said if "is read again, from epoch" in line]
+    assert again, said
+    assert shown(out) == shown(plain)
+    # What closed windows were made of is let go.
+    run(job(out, 400, upstream), spark, checkpoint)
+    main = History(open_storage(str(checkpoint / "parts" / "main"))).load()
+    assert main.channels["events-in"].released >= 8, main.channels["events-in"]
+
+    # Saved from now on: open windows are had again once more, and then kept.
+    run(job(out, 400, hf.Rollback()), spark, checkpoint)
+    assert shown(out) == shown(plain)
+    after = History(windows).load()
+    assert after.needs_from == 0
+    assert after.deltas["counted"]
+    with pytest.raises(RestoreError, match="would start it from nothing"):
+        run(job(out, 400, upstream), spark, checkpoint)
