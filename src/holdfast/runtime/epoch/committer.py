@@ -278,7 +278,8 @@ class Committer:
         """A record counts: ours, or one of another member of the set with the same content."""
         self.has_lead = self._replica is None or record.seat == self._replica.seat
         if self.has_lead:
-            self._operators = None
+            if record.operators is not None:
+                self._operators = None
             with self._snapshots_lock:
                 self._snapshots = [file for file in self._snapshots if file not in record.snapshots]
         else:
