@@ -13,9 +13,11 @@ from holdfast.checkpoint.chain.history import NewestCommit
 from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.checkpoint.chain.view import CheckpointView, Head, rewound
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import Extent, SentFile
+from holdfast.checkpoint.store.records import Extent, PlanRecord, SentFile
 from holdfast.errors import CorruptionError, ObjectMissing, StorageError
+from holdfast.runtime.epoch import committer
 from holdfast.runtime.epoch.committer import Committer
+from holdfast.runtime.epoch.low_water import LowWater
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.runner import EpochRunner
 from holdfast.runtime.parts import channel_source, edges
@@ -28,6 +30,7 @@ from holdfast.runtime.parts.waiting import Waiting
 from holdfast.storage.checksums import checksum
 from tests.sim.controls import Control as OfOneChain
 from tests.sim.leaders import Parts
+from tests.sim.parts import part_leaders
 from tests.sim.parts.job_world import Content
 
 
@@ -38,6 +41,7 @@ class Control(OfOneChain):
     season: str = ""
 
 
+_ran = LowWater.ran
 _look, _look_at, _waiting, _met = ChannelReader._look, ChannelReading.look, Outlets._waiting, Passage._met
 
 
@@ -143,9 +147,32 @@ class _SilentAtTheEnd(Committer):
         super().record_published(ended and bool(self._outlets.nodes))
 
 
+def _an_epoch_too_late(self: LowWater, plan: PlanRecord, expires_us: int | None) -> int:
+    return min(_ran(self, plan, expires_us) + 1, plan.epoch + 1)
+
+
+def _let_go_by_the_newest(history: Any, view: CheckpointView, oldest: int) -> int:
+    return max(oldest, 1)
+
+
+def _with_what_is_left(context: Any, view: CheckpointView) -> CheckpointView:
+    return view
+
+
+def _staged_again(self: EpochRunner, stream: str, epoch: int) -> tuple[str, ...]:
+    return tuple(self.program.sinks_of(stream))
+
+
+class _ShowsAgain(Committer):
+    def publish_recovered(self) -> None:
+        super().publish_recovered()
+        shown, last = self._publishing.through, self.view.last_epoch
+        self._publishing.through = {uid: min(epoch, last) for uid, epoch in shown.items()}
+
+
 CONTROLS: dict[str, Control] = {
     "channels-taken-back-by-a-rewind": Control(
-        "in channel", instead=((commits, "rewound", _taken_back), (history, "rewound", _taken_back))
+        "channel", instead=((commits, "rewound", _taken_back), (history, "rewound", _taken_back))
     ),
     "sent-again-when-computed-again": Control(
         "in channel", instead=((EpochRunner, "_channels_of", _sent_again),)
@@ -184,6 +211,24 @@ CONTROLS: dict[str, Control] = {
     "end-of-the-last-part-not-told": Control("no", Parts(committer=_SilentAtTheEnd), season="ends"),
     "commits-not-listed": Control("", instead=((channel_source, "NewestCommit", _ByName),), season="ghosts"),
     "uncommitted-epoch-read": Control("", instead=((ChannelReader, "_look", _with_what_is_written),)),
+    "low-water-position-too-late": Control(
+        "", instead=((LowWater, "ran", _an_epoch_too_late),), season="replays"
+    ),
+    "rows-of-open-windows-let-go": Control(
+        "were let go", instead=((committer, "keep_for", _let_go_by_the_newest),), season="replays"
+    ),
+    "state-in-no-file-taken-for-empty": Control(
+        "", instead=((part_leaders, "gone_back", _with_what_is_left),), season="replays"
+    ),
+    "shown-again-by-the-replay": Control(
+        "the sink",
+        Parts(committer=_ShowsAgain),
+        instead=((EpochRunner, "_sinks_of", _staged_again),),
+        season="replays",
+    ),
+    "sent-again-by-the-replay": Control(
+        "in channel", instead=((EpochRunner, "_channels_of", _sent_again),), season="replays"
+    ),
     "refused-what-the-leader-before-has-read": Control(
         "though it is the newest", instead=((Planner, "_slice", _refused),), season="ghosts"
     ),

@@ -28,6 +28,8 @@ HAPPENINGS = {
     "consistent cut with rows",
     "crash",
     "epoch computed again behind a channel",
+    "epoch that closes windows",
+    "epoch whose rows are let go of",
     "epoch with nothing for a channel",
     "epochs released",
     "floor raised",
@@ -46,6 +48,7 @@ HAPPENINGS = {
     "rewind",
     "savepoint of the whole job",
     "saver that died",
+    "state read again",
     "turn without room",
     "unknown outcome",
 }
