@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoint.store.records import PlannedWatermark, PlanRecord
 from holdfast.graph.aggregates import Aggregation, count, sum
+from holdfast.graph.functions import KeyedFunction
 from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.time_joins import HOWS
 from holdfast.graph.window_join import WindowJoin
 from holdfast.graph.windows import TimeWindow, Windowed
 from holdfast.runtime.epoch.low_water import LowWater
+from holdfast.state.cells.declarations import ValueState
 from holdfast.tasks.operators import interval_join
 from holdfast.tasks.operators.result import EventTime
 from tests.unit.tasks.operators.operator_kit import Harness, SidesHarness
@@ -57,7 +59,7 @@ def _closed(epochs: list[Epoch]) -> int:
 
 
 def harness_of(function: Any) -> Harness:
-    if isinstance(function, Windowed):
+    if isinstance(function, Windowed | KeyedFunction):
         return Harness(function, ROWS, ["key"])
     return SidesHarness(function, LEFT, ROWS, ["key"])
 
@@ -172,6 +174,38 @@ def test_that_a_partner_says_of_itself_that_it_had_one_counts() -> None:
 
     with patch.object(interval_join, "_expires", own_alone):
         assert any(_fails(joined((-4, 4), "full"), seed) for seed in range(300))
+
+
+TTL_S = 4
+
+
+class Seen(KeyedFunction):
+    """Counts; forgets a key that had no rows for a while, by event time."""
+
+    output = "key long, n long"
+    n = ValueState("long", default=0, ttl=f"{TTL_S}s", clock="event")
+
+    def process(self, row: Any, ctx: Any) -> Iterator[Any]:
+        self.n.value += 1
+        yield row.key, self.n.value
+
+
+def test_a_ttl_does_not_say_which_rows_a_value_is_made_of() -> None:
+    """Why it is refused: each epoch is held for as long as anything that it wrote may be kept, and this is
+    not enough. A key that has rows all the time has a value of all of them."""
+    kept, water = harness_of(Seen()), LowWater("op", 0)
+    epochs = epochs_of([[("left", 1, 1)]] * 30)
+    for number, epoch in enumerate(epochs, 1):
+        given_to(kept, epoch)
+        now_us = epoch.time.now_us
+        water.ran(plan_of(number, epoch), None if now_us is None else now_us + TTL_S * SECOND)
+    assert 1 < water.needs_from < len(epochs)
+    again = harness_of(Seen())
+    again.epoch = water.needs_from - 1
+    for epoch in epochs[again.epoch :]:
+        given_to(again, epoch)
+    shown = [each.rows_of([(1, 100 * SECOND, 0)]) for each in (kept, again)]
+    assert shown == [[(1, 31)], [(1, 31 - water.needs_from + 1)]]
 
 
 def _fails(function: Any, seed: int, too_high: int = 0) -> bool:

@@ -1,12 +1,13 @@
 """What a part may hold whose state is kept nowhere, and is had again from its input (`hf.UpstreamBackup`).
 
 Its rows are read again from the first epoch that open state needs. So it must be known from a row's time when
-nothing needs it any more, and nothing may be open that an older row has a part in.
+nothing needs it any more, and nothing may be open that an older row has a part in. Windows and joins by time
+are so. A ttl is not enough: a write renews it, so what a value is made of may be older than any ttl.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.interval_join import IntervalJoin
@@ -16,10 +17,14 @@ from holdfast.graph.job_graph import (
     Mistake,
     Node,
     OperatorNode,
+    SourceNode,
+    TransformNode,
     UnkeyedNode,
     describe,
+    parents_of,
 )
 from holdfast.graph.protection import UpstreamBackup
+from holdfast.graph.ttl_rules import ttls_of
 from holdfast.graph.window_join import WindowJoin
 from holdfast.graph.windows import CountWindow, SessionWindow, Windowed
 
@@ -41,6 +46,8 @@ def upstream_mistakes(graph: Graph, homes: Mapping[Node, str]) -> list[Mistake]:
         operators = [node for node in own if isinstance(node, OperatorNode)]
         for node in operators:
             found += [Mistake(node.place, describe(node), *wrong) for wrong in _unbounded(node)]
+        before = _before(operators, own)
+        found += [Mistake(node.place, describe(node), *wrong) for node in before for wrong in _unsteady(node)]
         for node in operators[1:]:
             problem = (
                 f"part {part.name!r} has hf.UpstreamBackup() and {describe(operators[0])} already: what a "
@@ -48,6 +55,30 @@ def upstream_mistakes(graph: Graph, homes: Mapping[Node, str]) -> list[Mistake]:
             )
             found.append(Mistake(node.place, describe(node), problem, "give it a part of its own"))
     return found
+
+
+def _before(operators: Sequence[Node], own: Sequence[Node]) -> list[Node]:
+    """What the operators of a part read there, in the order of its declaration."""
+    found, waiting = set[Node](), [*operators]
+    while waiting:
+        parents = {parent for parent in parents_of(waiting.pop()) if parent in own} - found
+        found |= parents
+        waiting += parents
+    return [node for node in own if node in found]
+
+
+def _unsteady(node: Node) -> Iterator[tuple[str, str]]:
+    """Why the rows that an operator reads may be others when they are read again."""
+    if isinstance(node, SourceNode) and not node.source.replayable:
+        yield (
+            "it cannot be read again, and hf.UpstreamBackup() keeps open windows in the input alone",
+            f"read it in another part, and send its rows into(part), or {_OTHERWISE}",
+        )
+    elif isinstance(node, TransformNode) and node.materialize:
+        yield (
+            "its rows may be others each time, and hf.UpstreamBackup() computes those of open windows again",
+            f"put it into the part before, or {_OTHERWISE}",
+        )
 
 
 def _unbounded(node: OperatorNode) -> Iterator[tuple[str, str]]:
@@ -65,11 +96,16 @@ def _unbounded(node: OperatorNode) -> Iterator[tuple[str, str]]:
         yield from _window(node.function)
     elif isinstance(node.function, Aggregation):
         yield (
-            f"an aggregate without a window holds rows of any age, {_WHY}",
+            f"an aggregate without a window holds rows of any age{_in_spite_of(node)}, {_WHY}",
             f"give it a window, or {_OTHERWISE}",
         )
     elif not isinstance(node.function, IntervalJoin | WindowJoin):
-        yield f"the states of a function may hold rows of any age, {_WHY}", _OTHERWISE
+        yield f"the states of a function may hold rows of any age{_in_spite_of(node)}, {_WHY}", _OTHERWISE
+
+
+def _in_spite_of(node: OperatorNode) -> str:
+    has_ttl = any(True for _ in ttls_of(node.function))
+    return " (a ttl does not bound it: each write renews it)" if has_ttl else ""
 
 
 _WHY = "which hf.UpstreamBackup() would have to read again from the beginning"

@@ -22,6 +22,33 @@ class Count(hf.KeyedFunction):
         yield row.key, 1
 
 
+class Expiring(Count):
+    n = hf.ValueState("long", default=0, ttl="1m", clock="event")
+
+
+class Timed(Count):
+    def process(self, row: Any, ctx: Any) -> Iterator[Any]:
+        ctx.timers.event(row.ts)
+        return iter(())
+
+
+class Both(hf.CoFunction):
+    output = "key long, n long"
+    n = hf.ValueState("long", default=0)
+
+    def process_left(self, row: Any, ctx: Any) -> Iterator[Any]:
+        yield row.key, 1
+
+    process_right = process_left
+
+
+SAVED = hf.Uncoordinated(every="1s", storage=hf.FileStateStorage("/nowhere"))
+
+
+class Once(MemorySource):
+    replayable = False
+
+
 class Any_(hf.OperatorFunction):
     output = "key long"
 
@@ -67,7 +94,19 @@ def test_windows_and_joins_by_time_may_be_had_again(make: Callable[[Stream, Stre
     ("make", "text"),
     [
         (lambda left: keyed(left).process(Count(), uid="n"), "states of a function may hold rows of any age"),
+        (lambda left: keyed(left).process(Timed(), uid="n"), "states of a function may hold rows of any age"),
+        (lambda left: keyed(left).process(Expiring(), uid="n"), "a ttl does not bound it: each write renews"),
+        (lambda left: keyed(left).connect(keyed(left)).process(Both(), uid="n"), "states of a function"),
         (lambda left: keyed(left).aggregate(n=hf.count(), uid="n"), "an aggregate without a window"),
+        (lambda left: keyed(left).aggregate(n=hf.count(), uid="n", ttl="1m"), "of any age (a ttl does not"),
+        (
+            lambda left: keyed(left).process(Count(), uid="n", protection=SAVED),
+            "its keys are saved on their own, and hf.UpstreamBackup() saves nothing",
+        ),
+        (
+            lambda left: windows(left.transform(lambda df: df, materialize=True), hf.tumbling("1m")),
+            "its rows may be others each time",
+        ),
         (lambda left: windows(left, hf.session("5s")), "a session may go on without end"),
         (lambda left: windows(left, hf.tumbling("1m"), emit_every="5s"), "which early results are due"),
         (lambda left: windows(left, hf.count_window(5), on=None), "counted windows"),
@@ -85,6 +124,25 @@ def test_what_holds_rows_without_bound_is_refused(make: Callable[[Stream], Strea
     lines = str(refused.value).splitlines()
     assert any(text in line for line in lines), lines
     assert all("; " in line for line in lines), "what to do"
+
+
+def reading(source: MemorySource, *, inside: bool) -> Declaration:
+    """Windows over a source that is read in the part itself, or before it."""
+    job = Declaration("job")
+    part = job.part("b", protection=hf.UpstreamBackup())
+    rows = job.source(source, uid="rows", part=part if inside else None).watermark("ts", delay="1s")
+    counted = windows(rows if inside else rows.into(part, uid="in"), hf.tumbling("1m"))
+    counted.transform(lambda df: df, materialize=True).sink(MemorySink(), uid="out")
+    job.source(MemorySource([], schema="key long"), uid="more").sink(MemorySink(), uid="more-out")
+    return job
+
+
+def test_a_source_that_cannot_be_read_again_is_refused_in_the_part_itself() -> None:
+    columns = "key long, ts timestamp"
+    check(reading(MemorySource([], schema=columns), inside=True).graph())
+    check(reading(Once([], schema=columns), inside=False).graph())
+    with pytest.raises(DefinitionError, match=r"source 'rows': it cannot be read again.*; read it in anoth"):
+        check(reading(Once([], schema=columns), inside=True).graph())
 
 
 def test_a_job_of_one_part_has_nothing_upstream() -> None:

@@ -16,8 +16,8 @@ from holdfast.checkpoint.chain.settled import Settled
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import (
     Extent,
-    PlannedSlice,
     OperatorSchema,
+    PlannedSlice,
     PlanRecord,
     SentFile,
     SnapshotFile,
