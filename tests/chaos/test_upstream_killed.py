@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.store import names
 from holdfast.steps import Step
 from tests.chaos.apps import Place, Shape
 from tests.chaos.harness import Scenario
@@ -20,10 +21,11 @@ SHAPE = Shape(epochs=10, rows=60, keys=7)
 
 
 def test_windows_that_are_in_no_checkpoint_lose_and_double_nothing(tmp_path: Path) -> None:
-    """After a commit point of some part, and before one."""
+    """After a commit point of some part, and before one; and while rows are read again."""
     with Scenario(Place(tmp_path), SHAPE, app="tests.chaos.upstream_app") as scenario:
         scenario.suffer(Fault(Step.COMMIT_WRITTEN, 9))
         scenario.suffer(Fault(Step.BEFORE_COMMIT, 8))
+        scenario.suffer(Fault(Step.COMMIT_WRITTEN, 5))
         driver = scenario.start()
         code = driver.wait()
         story = f"{driver.last_words()}{scenario.history.story()}"
@@ -33,3 +35,10 @@ def test_windows_that_are_in_no_checkpoint_lose_and_double_nothing(tmp_path: Pat
         history = History(storage_of(scenario.place, "recent"))
         records = [history.record(number) for number in history.numbers()]
         assert not any(record.deltas or record.snapshots for record in records)
+        assert "is read again, from epoch" in driver.said()
+        # Nothing of the state is in storage, but how far its rows are needed.
+        stored = [entry.name for entry in storage_of(scenario.place, "recent").list("")]
+        assert not [name for name in stored if name.startswith(names.SNAPSHOTS) or "delta" in name], stored
+        # The part after it saves its state as ever, and rows of closed windows have left the channel.
+        assert History(storage_of(scenario.place, "kept")).load().deltas["totals"]
+        assert History(storage_of(scenario.place, "main")).load().channels["events-in"].released >= 4
