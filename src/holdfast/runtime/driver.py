@@ -23,7 +23,7 @@ from holdfast.checkpoint.chain.pins import release
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.chain.terms import claim, record_ending
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
-from holdfast.checkpoint.savepoints.take import PIN_PREFIX
+from holdfast.checkpoint.savepoints.take import PIN_PREFIX, refuse_without_state
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import EndedRecord
 from holdfast.checkpoint.store.savepoint_records import SavepointRecord
@@ -56,7 +56,14 @@ from holdfast.runtime.progress import Monitor
 from holdfast.runtime.recovery import Recovery
 from holdfast.runtime.replica import Replica, join
 from holdfast.runtime.restarts import Restarts
-from holdfast.runtime.savepoints.run_savepoints import ClaimEnd, open_run, save, seed, stored_view
+from holdfast.runtime.savepoints.run_savepoints import (
+    ClaimEnd,
+    open_run,
+    refuse_target,
+    save,
+    seed,
+    stored_view,
+)
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import default_parallelism, revived
 from holdfast.runtime.upstream import gone_back, refuse_saved
@@ -228,6 +235,12 @@ class Driver:
             self._checkpoint, self._spark, url, format=format, stopped_with=stopped_with, run=self._run,
             clock=self._clock,
         )  # fmt: skip
+
+    def refuse_savepoint(self, url: str) -> None:
+        """Refuse a savepoint that could not be left there, before anything stops for it. RestoreError."""
+        refuse_target(url)
+        if self.settings.replays_state:
+            refuse_without_state(Chain(self._storage).load(), self._storage.url)
 
     def _stored_columns(self, lookup: str) -> str | None:
         """The columns of the copy of a lookup's table in use, if there is one."""
