@@ -17,9 +17,8 @@ from unittest.mock import patch
 import pytest
 from msgspec.structs import replace as changed
 
-from holdfast.checkpoint.chain import low_water
+from holdfast.checkpoint.chain import commits, low_water
 from holdfast.checkpoint.chain.commits import Chain, Committed
-from holdfast.checkpoint.chain.low_water import keep_for
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store import names
@@ -176,8 +175,7 @@ class Part:
         return [StagedFile(stream="stream", epoch=epoch, part=0, extent=extent, rows=1, sinks=sinks)]
 
     def _committed(self, view: CheckpointView, record: Any) -> CheckpointView:
-        keep = keep_for(self.chain, view, view.number + 2 - RETAIN) if view.number else None
-        done = self.chain.commit(view, record, keep)
+        done = self.chain.commit(view, record)
         assert isinstance(done, Committed)
         self.retention.after_commit(done.view)
         return done.view
@@ -249,7 +247,7 @@ _ran, _gone_back = LowWater.ran, gone_back
 HERE = f"{__name__}."
 CONTROLS: dict[str, tuple[Callable[..., Any], str, str]] = {
     "the low-water position is one epoch too high": (_too_high, f"{HERE}LowWater.ran", "shows"),
-    "commits are not kept for it": (_let_go_early, f"{HERE}keep_for", "let go"),
+    "commits are not kept for it": (_let_go_early, f"{commits.__name__}.keep_for", "let go"),
     "what is in the making is given out": (_at_once, f"{HERE}gone_back", "second"),
 }  # fmt: skip
 

@@ -216,9 +216,7 @@ class Lead:
         )  # fmt: skip
         told: Any = SimpleNamespace(say=lambda text: None, update=self._committed)
         program: Any = SimpleNamespace(sinks={SINK: SINK}, graph=graph)
-        settings: Any = SimpleNamespace(
-            guarantee=Guarantee.EXACTLY_ONCE, replays_state=False, retain=self.habits.retain
-        )
+        settings: Any = SimpleNamespace(guarantee=Guarantee.EXACTLY_ONCE)
         clock: Any = self.leader
         return LeaderContext(
             program=program, settings=settings, spark=unused, checkpoint=self.checkpoint, term=self.term,

@@ -15,7 +15,6 @@ from holdfast.checkpoint.chain.view import CheckpointView, Head, rewound
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Extent, PlanRecord, SentFile
 from holdfast.errors import CorruptionError, ObjectMissing, StorageError
-from holdfast.runtime.epoch import committer
 from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.low_water import LowWater
 from holdfast.runtime.epoch.planner import Planner
@@ -215,7 +214,7 @@ CONTROLS: dict[str, Control] = {
         "", instead=((LowWater, "ran", _an_epoch_too_late),), season="replays"
     ),
     "rows-of-open-windows-let-go": Control(
-        "were let go", instead=((committer, "keep_for", _let_go_by_the_newest),), season="replays"
+        "were let go", instead=((commits, "keep_for", _let_go_by_the_newest),), season="replays"
     ),
     "state-in-no-file-taken-for-empty": Control(
         "", instead=((part_leaders, "gone_back", _with_what_is_left),), season="replays"

@@ -193,7 +193,7 @@ class PartLead:
         program: Any = SimpleNamespace(sinks={SINK: STREAM}, graph=graph, tables={})
         settings: Any = SimpleNamespace(
             guarantee=Guarantee.EXACTLY_ONCE, barrier_interval=job.interval,
-            replays_state=self._saves_nothing, retain=self.habits.retain,
+            replays_state=self._saves_nothing,
         )  # fmt: skip
         return LeaderContext(
             program=program, settings=settings, spark=unused, checkpoint=self.checkpoint, term=self.term,

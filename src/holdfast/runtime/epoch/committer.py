@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from holdfast.checkpoint.chain.commits import Adopted, Committed, Preceded
 from holdfast.checkpoint.chain.fellows import Met, met
 from holdfast.checkpoint.chain.live_files import with_lists
-from holdfast.checkpoint.chain.low_water import keep_for
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import (
     CommitRecord,
@@ -77,7 +76,6 @@ class Committer:
         was does what one alone has to do: the fastest is the one that has the time."""
         self._kept = [file for file in view.staged if file.epoch > view.last_epoch]
         """What was committed of epochs that are computed again after a rewind: this is shown."""
-        self._replays, self._retain = context.settings.replays_state, context.settings.retain
         self.view = view
         self.keep_from: Callable[[CheckpointView], int | None] = lambda view: None
         """Asked before each commit, with the one before it: from which commit on none is given up. None: as
@@ -239,7 +237,7 @@ class Committer:
                 if not self._replica.vote(record, self.view, lambda: self._failed):
                     raise AdoptedOther(f"epoch {record.last_epoch} was planned again; going on by that")
             before = self.view
-            done = self._checkpoint.chain.commit(before, record, self._kept_from(before))
+            done = self._checkpoint.chain.commit(before, record, self.keep_from(before))
             if isinstance(done, Adopted):
                 raise self._adopted(done)
             self._go_on_from(done.view)
@@ -306,15 +304,6 @@ class Committer:
     def taken_fellows(self) -> list[CommitRecord]:
         """The records of other members of the set that counted since this was last asked."""
         return [self._fellows.popleft() for _ in range(len(self._fellows))]
-
-    def _kept_from(self, view: CheckpointView) -> int | None:
-        """From which commit on none is given up, where this view is gone on from."""
-        oldest = self.keep_from(view)
-        if not self._replays or not view.number:
-            return oldest
-        # Where state is not in the commits, one is kept from which on the rows lead to it.
-        newest = view.number + 2 - self._retain
-        return keep_for(self._checkpoint.chain, view, newest if oldest is None else min(oldest, newest))
 
     def _tell(self) -> None:
         self._context.monitor.update(

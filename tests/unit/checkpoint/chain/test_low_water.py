@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.commits import Chain, Committed
-from holdfast.checkpoint.chain.low_water import base_of, keep_for, lacks_state, refuse_without_base
+from holdfast.checkpoint.chain.low_water import base_of, lacks_state, refuse_without_base
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, from_manifest, news, to_manifest
 from holdfast.errors import RestoreError
 from holdfast.ids import CommitNumber
@@ -19,8 +19,8 @@ def begun(chain: Chain) -> CheckpointView:
     return committed(chain, EMPTY, record)
 
 
-def committed(chain: Chain, view: CheckpointView, record: object, keep: int | None = None) -> CheckpointView:
-    done = chain.commit(view, record, keep)  # type: ignore[arg-type]
+def committed(chain: Chain, view: CheckpointView, record: object) -> CheckpointView:
+    done = chain.commit(view, record)  # type: ignore[arg-type]
     assert isinstance(done, Committed)
     return done.view
 
@@ -29,7 +29,7 @@ def epochs(chain: Chain, view: CheckpointView, *needs: int) -> CheckpointView:
     """One commit after another, each of an epoch after which these are the first whose rows are needed."""
     for needs_from in needs:
         record = replace(draft(view, deltas=()), staged=(), needs_from=needs_from)
-        view = committed(chain, view, record, keep_for(chain, view, view.number + 2 - chain._retain))
+        view = committed(chain, view, record)
     return view
 
 
