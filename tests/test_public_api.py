@@ -99,6 +99,7 @@ PUBLIC = [
     "StateStorage",
     "Timers",
     "Uncoordinated",
+    "UpstreamBackup",
     "UserCodeError",
     "ValueState",
     "Waiting",

@@ -50,11 +50,6 @@ class Case:
         members = self.spread if self.kind == "active" else 1
         return (PART_SEAT, *(f"{PART_SEAT}~{number}" for number in range(2, members + 1)))
 
-    @property
-    def missing(self) -> bool:
-        """Whether this Holdfast does not have the protection."""
-        return self.kind == "upstream" and not hasattr(hf, "UpstreamBackup")
-
 
 def _passive(slug: str, every: str) -> Case:
     title = f"passive standby, commits {'every ' + every if every else 'of every epoch'}"
@@ -133,5 +128,5 @@ def _protection(case: Case) -> Any:
     if case.kind == "active":
         return hf.ActiveReplicas(k=case.spread - 1)
     if case.kind == "upstream":
-        return getattr(hf, "UpstreamBackup")()  # noqa: B009
+        return hf.UpstreamBackup()
     return hf.Rollback()

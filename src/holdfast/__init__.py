@@ -44,7 +44,7 @@ from holdfast.graph.functions import (
     OperatorFunction,
 )
 from holdfast.graph.job_graph import Part
-from holdfast.graph.protection import ActiveReplicas, PassiveStandby, Rollback
+from holdfast.graph.protection import ActiveReplicas, PassiveStandby, Rollback, UpstreamBackup
 from holdfast.graph.uncoordinated import SavingPool, Uncoordinated
 from holdfast.graph.window_functions import WindowBounds, WindowFunction
 from holdfast.graph.windows import count_window, session, sliding, tumbling
@@ -144,6 +144,7 @@ __all__ = [
     "StateStorage",
     "Timers",
     "Uncoordinated",
+    "UpstreamBackup",
     "UserCodeError",
     "ValueState",
     "Waiting",

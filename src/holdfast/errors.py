@@ -56,6 +56,10 @@ class StorageError(RetryableError):
     """Storage refused or could not be reached. Nothing was written."""
 
 
+class WorkingStateLost(RetryableError):
+    """State that is in no file is not where it was: it has to be computed again from its input."""
+
+
 class UnknownOutcome(RetryableError):
     """A write may or may not have happened. Only reading it back can tell."""
 

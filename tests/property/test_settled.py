@@ -95,7 +95,7 @@ class Story:
     def commit(self, epochs: int) -> None:
         runner: Any = SimpleNamespace(
             program=SimpleNamespace(sinks_of=lambda stream: self.sinks), settled=self.loaded.settled,
-            shown_through=self.through,
+            shown_through=self.through, whole_after=0,
         )  # fmt: skip
         record = draft(self.view, epochs=epochs)
         staged = []

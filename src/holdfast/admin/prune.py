@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.admin.brief_term import brief_term, look_for_leader
 from holdfast.checkpoint.chain.commits import Adopted, Chain
+from holdfast.checkpoint.chain.low_water import keep_for
 from holdfast.checkpoint.chain.pins import read_pins, unpin
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.chain.view import CheckpointView, news
@@ -71,6 +72,8 @@ def prune(
     leader = look_for_leader(storage, clock, "prune", not_running=not_running)
     led = leader.answers
     target = view.retained_from if led else max(view.retained_from, view.number - keep + 1)
+    if view.needs_from:
+        target = min(target, keep_for(chain, view, target))
     given_up = tuple(number for number in chain.numbers() if view.retained_from <= number < target)
     if dry_run or not view.number:
         return Pruned(led, target, view.number, given_up, doomed, 0)

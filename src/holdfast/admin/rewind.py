@@ -20,6 +20,7 @@ from holdfast.admin.brief_term import brief_term, look_for_leader
 from holdfast.checkpoint.chain.checkpoint import read_job
 from holdfast.checkpoint.chain.commits import RETAIN_ALL, Adopted, Chain
 from holdfast.checkpoint.chain.history import DamagedChain, History
+from holdfast.checkpoint.chain.low_water import lacks_state, refuse_without_base
 from holdfast.checkpoint.chain.plans import committed_attempts
 from holdfast.checkpoint.chain.view import CheckpointView, Head, rewound, to_manifest
 from holdfast.checkpoint.store.records import Manifest, StagedFile
@@ -170,6 +171,8 @@ def refuse_unless_whole(storage: Storage, to: int) -> list[StagedFile]:
     inspector = Inspector(storage, read_job(storage).key_groups, problems.append)
     if not inspector.restorable(base):
         raise _damaged(to, "; ".join(problem.removeprefix("DAMAGE: ") for problem in problems))
+    if lacks_state(base):
+        refuse_without_base(history, base, head.number, head.retained_from)
     if why := unreadable_plans(history, base):
         raise _damaged(to, why)
     return inspector.damaged_output(base)

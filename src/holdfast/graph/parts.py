@@ -35,6 +35,7 @@ from holdfast.graph.job_graph import (
 )
 from holdfast.graph.protection import PROTECTIONS, ActiveReplicas, Protection, Rollback
 from holdfast.graph.replica_rules import replica_mistakes
+from holdfast.graph.upstream_backup import upstream_mistakes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -177,6 +178,7 @@ def part_mistakes(graph: Graph) -> list[Mistake]:
         if before != after and order.index(before) > order.index(after):
             problem = f"it closes a circle: part {before!r} reads, directly or not, from part {after!r}"
             found.append(Mistake(channel.place, describe(channel), problem, "let parts read one way only"))
+    found += upstream_mistakes(graph, homes)
     used = {*homes.values()}
     for part in graph.parts:
         if part.name not in used:

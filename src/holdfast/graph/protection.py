@@ -1,7 +1,7 @@
 """How a part of a job survives the end of its node: named by the user, with one word.
 
-Every part keeps checkpoints; a protection says what else is done while all is well, so that less is to be
-done after a failure.
+Every part has checkpoints; a protection says what is kept in them, and what else is done while all is well,
+so that less is to be done after a failure.
 """
 
 from __future__ import annotations
@@ -56,10 +56,17 @@ class ActiveReplicas:
         return None
 
 
+@dataclass(frozen=True)
+class UpstreamBackup:
+    """State is not saved: after a failure the rows that open windows are made of are read again, from the
+    channels or sources before the part, which keep them until these windows have closed. For windows of time
+    and joins by time, one operator in the part, and functions that are deterministic."""
+
+
 MEMBERS_MAX = 9
 """How many members a set of replicas has at most."""
-Protection = Rollback | PassiveStandby | ActiveReplicas
-PROTECTIONS: tuple[type, ...] = (Rollback, PassiveStandby, ActiveReplicas)
+Protection = Rollback | PassiveStandby | ActiveReplicas | UpstreamBackup
+PROTECTIONS: tuple[type, ...] = (Rollback, PassiveStandby, ActiveReplicas, UpstreamBackup)
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,12 @@ _SURVIVAL: dict[type, Survival] = {
         gap="detection and about one epoch",
         survives="as many as there are standbys; then as Rollback",
         needs="sources that can be read again; a second node",
+    ),
+    UpstreamBackup: Survival(
+        costs="nothing is saved; rows are kept upstream for as long as windows are open",
+        gap="detection, start of Spark, and reading the open windows again",
+        survives="any number, if storage and the input do",
+        needs="windows or joins by time; deterministic functions; input that can be read again",
     ),
 }
 UNCOORDINATED = Survival(

@@ -108,7 +108,7 @@ class Declaration:
         `source(..., part=part)` reads there. What is in no other part is in part `main`.
 
         `protection`: how it survives the end of its node: `hf.Rollback()` unless given,
-        `hf.PassiveStandby()` or `hf.ActiveReplicas(k)`.
+        `hf.PassiveStandby()`, `hf.ActiveReplicas(k)` or `hf.UpstreamBackup()`.
         """
         chosen = Rollback() if protection is None else protection
         made = Part(name=name, protection=chosen, place=Place.of_caller())

@@ -14,7 +14,7 @@ from holdfast.state.encoding.ttl import Ttl
 
 def ttl_mistakes(node: OperatorNode) -> Iterator[str]:
     """Everything wrong with the ttls of an operator's states, remedy included."""
-    for name, ttl in _ttls(node.function):
+    for name, ttl in ttls_of(node.function):
         if isinstance(node.function, OperatorFunction):
             yield f"{name} has a ttl, but state without keys has none; leave it out, or key the stream"
         elif node.uncoordinated is not None:
@@ -29,7 +29,8 @@ def ttl_mistakes(node: OperatorNode) -> Iterator[str]:
             )
 
 
-def _ttls(function: object) -> Iterator[tuple[str, Ttl]]:
+def ttls_of(function: object) -> Iterator[tuple[str, Ttl]]:
+    """The states of an operator that expire, by name."""
     if isinstance(function, Aggregation):
         if function.ttl is not None:
             yield "aggregate()", function.ttl

@@ -115,7 +115,7 @@ class ShardItems:
 def open_stored(url: str, *, commit: int | None = None, epoch: int | None = None) -> StoredState:
     """The state in a savepoint, or in a checkpoint after the commit asked for (the newest if none is).
 
-    RestoreError: there is neither here, or the commit or epoch is not there any more.
+    RestoreError: there is neither here, the commit or epoch is gone, or the state is in no file.
     """
     storage = open_storage(url)
     if storage.size(names.SAVEPOINT) is not None:
@@ -129,6 +129,11 @@ def open_stored(url: str, *, commit: int | None = None, epoch: int | None = None
         return StoredState(storage, view, record.key_groups, record.job, record.id)
     job = read_job(storage)
     view = _view(History(storage), commit, epoch)
+    if view.needs_from:
+        raise RestoreError(
+            f"the state of {job.job!r} is in no checkpoint: with hf.UpstreamBackup() it is had again from "
+            "its rows; look at what its sinks show, or run it with hf.Rollback()"
+        )
     return StoredState(storage, view, job.key_groups, job.job, "")
 
 

@@ -24,7 +24,7 @@ from holdfast.checkpoint.chain.pins import release
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.chain.terms import claim, record_ending
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
-from holdfast.checkpoint.savepoints.take import PIN_PREFIX
+from holdfast.checkpoint.savepoints.take import PIN_PREFIX, refuse_without_state
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import EndedRecord
 from holdfast.checkpoint.store.savepoint_records import SavepointRecord
@@ -38,6 +38,7 @@ from holdfast.errors import (
     RetryableError,
     SeatLost,
     StorageError,
+    WorkingStateLost,
 )
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.job_graph import Graph
@@ -58,9 +59,17 @@ from holdfast.runtime.progress import Monitor
 from holdfast.runtime.recovery import Recovery
 from holdfast.runtime.replica import Replica, join
 from holdfast.runtime.restarts import Restarts
-from holdfast.runtime.savepoints.run_savepoints import ClaimEnd, open_run, save, seed, stored_view
+from holdfast.runtime.savepoints.run_savepoints import (
+    ClaimEnd,
+    open_run,
+    refuse_target,
+    save,
+    seed,
+    stored_view,
+)
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import default_parallelism, revived
+from holdfast.runtime.upstream import gone_back, refuse_saved
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
@@ -127,6 +136,8 @@ class Driver:
         self._led: EpochLoop | None = None
         self._missed = ""
         """What could not be read the last time that something could not."""
+        self._lost_after: int | None = None
+        """The newest committed epoch when working state was last lost that is in no file."""
         self.leading = False
         """Whether the checkpoint was loaded and leading has begun."""
 
@@ -235,6 +246,12 @@ class Driver:
             clock=self._clock,
         )  # fmt: skip
 
+    def refuse_savepoint(self, url: str) -> None:
+        """Refuse a savepoint that could not be left there, before anything stops for it. RestoreError."""
+        refuse_target(url)
+        if self.settings.replays_state:
+            refuse_without_state(Chain(self._storage).load(), self._storage.url)
+
     def _stored_columns(self, lookup: str) -> str | None:
         """The columns of the copy of a lookup's table in use, if there is one."""
         copy = stored_view(Chain(self._storage), self._graph.name, self.settings).tables.get(lookup)
@@ -250,6 +267,7 @@ class Driver:
         for refusal in left_behind(stored, program.sinks, self._storage.url):
             raise RestoreError(refusal)
         refuse_unsaved(stored, self.settings)
+        refuse_saved(program.graph, stored, self.settings)
         # Damage that was worked around is found again, and told, by the run.
         return EMPTY if chain.worked_around else stored
 
@@ -296,6 +314,9 @@ class Driver:
                 except Exception as failure:
                     self._recover(failure)
                     view = None
+            except WorkingStateLost as lost:
+                self._have_again(lost)
+                view = None
             except (CorruptionError, ObjectMissing) as damage:
                 try:
                     view = self._past(damage, view)
@@ -333,9 +354,18 @@ class Driver:
             self._shards = self.wishes.taken_parallelism() or self._shards
         self._shards = self._shards or view.parallelism or self._cores()
         self._led = None
-        led = self._led = EpochLoop(self._context, view, self._shards)
+        led = self._led = EpochLoop(self._context, gone_back(self._context, view), self._shards)
         self.leading = True
         return led.run(), led.view
+
+    def _have_again(self, lost: WorkingStateLost) -> None:
+        """Working state is gone that is in no file: it is had again from its rows. Where it is lost again
+        before anything was committed that is a failure like any other."""
+        committed = self._led.view.last_epoch if self._led is not None else NO_EPOCH
+        if self._lost_after is not None and committed <= self._lost_after:
+            self._recover(lost)
+        self._lost_after = committed
+        self.monitor.say(f"RESTORE: {lost}")
 
     def _past(
         self, damage: CorruptionError | ObjectMissing, led_from: CheckpointView | None

@@ -28,6 +28,7 @@ from holdfast.runtime.epoch.combining import Combining
 from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.list_state import lists_of
 from holdfast.runtime.epoch.lookups import declared_tables, tables_of
+from holdfast.runtime.epoch.low_water import LowWater
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.plan_clock import strange_clock
 from holdfast.runtime.epoch.planner import Planner
@@ -46,6 +47,7 @@ from holdfast.runtime.parts.outlets import Outlets, refuse_unread
 from holdfast.runtime.placement import Placement, workspace_of
 from holdfast.runtime.settings import EPOCH_TARGET_SECONDS, POLL_SECONDS, Until
 from holdfast.runtime.spark_session import groups_cheaply
+from holdfast.runtime.upstream import begins, operator_of, refuse_saved
 from holdfast.state.contract import EMPTY_VERSION, NextDue
 from holdfast.steps import Step, reached
 from holdfast.tasks.operators.dispatch import keeps_times
@@ -68,6 +70,7 @@ class EpochLoop:
         # until the claim that leader may have committed others, and after a rewind older ones hold.
         in_force = operator_schemas(context.program, view.operators, settings.allow_dropped_state)
         refuse_unfired(context.program.graph, view, settings.allow_dropped_state)
+        refuse_saved(context.program.graph, view, settings)
         for text in in_force.news:
             context.monitor.say(f"UPGRADE: {text}")
         context = replace(context, program=in_force.applied_to(context.program))
@@ -123,6 +126,7 @@ class EpochLoop:
             settled=view.settled if settings.saves_state else Settled(),
             # Other members have not asked the sinks at the same moment, and all are to stage the same.
             shown_through={} if context.replica is not None else self._publishing.through,
+            upstream=settings.replays_state, whole_after=view.whole_after,
         )  # fmt: skip
         saved = saved_operators(program, workspace, context.run, context.term)
         self._passes = SavingPasses(context.spark, saved, placement, shards, context.clock)
@@ -132,6 +136,8 @@ class EpochLoop:
             each for each in in_force.records if settings.saves_state or each.uid in program.uncoordinated
         ]
         self._committer = Committer(context, self._publishing, view, tuple(kept), self._outlets, shards)
+        self._low_water = LowWater(operator_of(program.graph), view.last_epoch)
+        self._begins_upstream = begins(view, settings)
 
     @property
     def view(self) -> CheckpointView:
@@ -153,6 +159,8 @@ class EpochLoop:
         try:
             # Before the first plan: what sinks show stays a prefix of what is committed.
             self._committer.publish_recovered()
+            if self._begins_upstream:
+                self._committer.begin_upstream()
             ending = self._loop()
             self._save_keys(everything=True)
             self._committer.record_published(self._has_read_all(ending))
@@ -298,7 +306,7 @@ class EpochLoop:
     def _run_epoch(self, plan: PlanRecord) -> EpochOutcome:
         """Run the epoch, and let state run ahead of the commits: the next epoch starts from what this one
         left, whether or not it is committed by then."""
-        saves_state = self._context.settings.saves_state
+        saves_state, upstream = self._context.settings.saves_state, self._context.settings.replays_state
         if not saves_state:
             # At most once: committed first, and alone. What fails from here on is not run again.
             self._runner.verify(plan)
@@ -312,7 +320,7 @@ class EpochLoop:
         outcome.event_times = self._planner.watermarks.standing()
         self._lists |= outcome.lists.after
         for key, version in outcome.versions.items():
-            if not saves_state or key in outcome.uncoordinated:
+            if not saves_state or upstream or key in outcome.uncoordinated:
                 self._lines[key] = self._lines[key].advanced(version, outcome.next_due.get(key))
         outcome.uncoordinated_shards = [
             self._ledger.take(key, own, outcome.versions[key]) for key, own in outcome.uncoordinated.items()
@@ -320,7 +328,9 @@ class EpochLoop:
         lines = extended(self._lines, outcome.deltas)
         assert lines is not None, f"epoch {plan.epoch} does not follow the lines that it was given"
         self._lines = lines
-        if saves_state:
+        if upstream:
+            outcome.needs_from = self._low_water.ran(plan, outcome.expires_us)
+        elif saves_state:
             self._take_snapshots(plan.epoch)
         else:
             self._committer.publish([outcome])

@@ -13,7 +13,7 @@ from holdfast.graph.job_graph import Graph
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import NOTHING, Driver, Prepared
 from holdfast.runtime.progress import Listener, Message, Monitor, Progress
-from holdfast.runtime.savepoints.run_savepoints import await_commit, refuse_target
+from holdfast.runtime.savepoints.run_savepoints import await_commit
 from holdfast.runtime.settings import RunSettings, check_shards
 from holdfast.runtime.spark_session import missing_settings, open_session
 from holdfast.storage.urls import open_storage
@@ -71,7 +71,7 @@ class JobHandle:
         place, after everything is committed and published; the job that claims it goes on as this one.
         """
         if savepoint is not None:
-            refuse_target(str(savepoint))
+            self._driver.refuse_savepoint(str(savepoint))
             self._wishes.leave_savepoint(str(savepoint))
         (self._wishes.draining if drain else self._wishes.stopping).set()
 
@@ -80,7 +80,7 @@ class JobHandle:
         complete. `format`: native (a copy of the checkpoint's files), or canonical (Parquet that other tools
         read, made by Spark).
         """
-        refuse_target(str(url))
+        self._driver.refuse_savepoint(str(url))
         epoch = self.status().epoch
         self._wishes.barrier.set()
         await_commit(self._monitor, epoch, SystemClock())

@@ -14,6 +14,7 @@ from holdfast.checkpoint.chain.checkpoint import Checkpoint
 from holdfast.checkpoint.chain.commits import Adopted
 from holdfast.checkpoint.chain.history import DamagedChain, History, newest_intact
 from holdfast.checkpoint.chain.live_files import SNAPSHOTS_KEPT
+from holdfast.checkpoint.chain.low_water import lacks_state, refuse_without_base
 from holdfast.checkpoint.chain.plans import Plans, committed_attempts
 from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import CheckpointView, Head, rewound
@@ -43,11 +44,15 @@ class Inspector:
         every copy of a table can be read, damaged snapshots left out. What waits of epochs after the view
         need not be read: they are computed again.
         """
-        if view.settled.waits_for(view.last_epoch):
-            self._say(f"DAMAGE: rows for sinks of epochs up to {view.last_epoch} have to be computed again")
+        # Up to `whole_after` epochs are computed with state that lacks what they do not need.
+        last = max(view.last_epoch, view.whole_after)
+        if view.settled.waits_for(last):
+            self._say(f"DAMAGE: rows for sinks of epochs up to {last} have to be computed again")
             return False
-        if any(epoch <= view.last_epoch for channel in view.channels.values() for epoch in channel.lost):
-            self._say(f"DAMAGE: rows in channels of epochs up to {view.last_epoch} have to be computed again")
+        if view.whole_after and any(file.epoch <= last for file in self.damaged_output(view)):
+            return False
+        if any(epoch <= last for channel in view.channels.values() for epoch in channel.lost):
+            self._say(f"DAMAGE: rows in channels of epochs up to {last} have to be computed again")
             return False
         for operator in {*view.snapshots, *view.deltas}:
             for file in view.snapshots.get(operator, ()):
@@ -166,11 +171,12 @@ class Recovery:
         return self._rewound(view.head, target)
 
     def before_epoch(self, view: CheckpointView, epoch: int) -> CheckpointView | None:
-        """The newest commit from which an epoch can be computed again, as it was planned. None: there is
-        none."""
+        """The newest commit from which an epoch can be computed again, as it was planned and with all of its
+        state. None: there is none."""
 
         def is_before(older: CheckpointView) -> bool:
-            if older.last_epoch >= epoch:
+            # Up to `whole_after` what is computed goes nowhere: state is in the making.
+            if max(older.last_epoch, older.whole_after) >= epoch:
                 return False
             base = rewound(view.head, older)
             return self._inspector.restorable(base) and not unreadable_plans(self._chain, base)
@@ -216,9 +222,17 @@ class Recovery:
 
 def unreadable_plans(history: History, base: CheckpointView) -> str:
     """Why the epochs that come after a rewind, and were committed before it, cannot be read again as they
-    were; empty: they can."""
+    were; empty: they can. Where the state after the rewind, `base`, is in no file, its rows have to be read
+    again before them."""
+    begin = base
+    if lacks_state(base):
+        try:
+            number = refuse_without_base(history, base, base.number, base.retained_from)
+        except RestoreError as let_go:
+            return str(let_go)
+        begin = rewound(base.head, history.view_at(number))
     plans = Plans(history.storage)
-    for epoch, attempt in sorted(committed_attempts(history, base).items()):
+    for epoch, attempt in sorted(committed_attempts(history, begin).items()):
         try:
             plan = plans.read(EpochId(epoch), attempt)
             for extent in (extent for copy in plan.tables.values() for extent in copy.extents):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal, TypedDict, TypeVar
@@ -11,7 +11,7 @@ from typing import Literal, TypedDict, TypeVar
 from holdfast.clock import duration_ms
 from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import Guarantee
-from holdfast.graph.protection import ActiveReplicas
+from holdfast.graph.protection import ActiveReplicas, Protection, Rollback, UpstreamBackup
 from holdfast.runtime.restart_strategy import ExponentialDelay, RestartStrategy
 from holdfast.state.local.backends import backend_named
 from holdfast.state.local.directories import default_working_dir
@@ -100,15 +100,25 @@ class RunSettings:
     survive: int = 0
     root: str = ""
     """Of a part: the checkpoint of the whole job. Empty: the job is not in parts."""
-    replicas: ActiveReplicas | None = None
-    """Of a part that several run together: how many, and whether they vote."""
+    protection: Protection = field(default_factory=Rollback)
+    """Of a part."""
     seat: int = 1
-    """Which of them this run is, from 1 on."""
+    """Of a part that several run together: which of them this run is, from 1 on."""
 
     @property
     def saves_state(self) -> bool:
-        """Whether checkpoints hold the state of operators."""
+        """Whether the state of operators outlives the run."""
         return self.guarantee is not Guarantee.AT_MOST_ONCE
+
+    @property
+    def replicas(self) -> ActiveReplicas | None:
+        """How many run the part together, and whether they vote; None: one alone runs it."""
+        return self.protection if isinstance(self.protection, ActiveReplicas) else None
+
+    @property
+    def replays_state(self) -> bool:
+        """Whether it does so in the input alone: no file holds it."""
+        return isinstance(self.protection, UpstreamBackup)
 
 
 def check_settings(checkpoint: str | Path, options: RunOptions) -> RunSettings:

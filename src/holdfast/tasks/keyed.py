@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from holdfast.errors import CorruptionError, HoldfastError, RetryableError
+from holdfast.errors import CorruptionError, HoldfastError, RetryableError, WorkingStateLost
 from holdfast.graph.job_graph import LATE_ROWS
 from holdfast.graph.partials import ROWS_COLUMN
 from holdfast.state.contract import ShardState, StaleWorkingState, Version
@@ -87,6 +87,9 @@ def operator_result(task: KeyedTask, shard: int, batches: list[pa.RecordBatch]) 
             return result_here(shard)
         rows = pa.Table.from_batches(given) if given else _no_rows(task)
         return _retrying_when_stale(lambda: _run_shard(task, shard, rows))
+    except WorkingStateLost as error:
+        # Another try would not find it either.
+        return failed_here(shard, error)
     except RetryableError:
         raise
     except HoldfastError as error:
@@ -139,7 +142,7 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
     outputs = writer.stage(done.outputs, task.outputs)
     watch.lap("stage")
     delta = None
-    if task.saves_state and uncoordinated is None:
+    if task.saves_state and not task.upstream and uncoordinated is None:
         delta = writer.write(write_delta(task.layout, done.changes), "delta.parquet")
     reached(Step.TASK_FILES_WRITTEN)
     watch.lap("delta")
@@ -168,6 +171,7 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
         uncoordinated=uncoordinated.applied() if uncoordinated is not None else None,
         late=done.late + (done.outputs[LATE_ROWS].num_rows if LATE_ROWS in done.outputs else 0),
         next_due=due,
+        expires_us=done.expires_us,
     )
 
 
@@ -197,6 +201,8 @@ def _no_rows(task: KeyedTask) -> pa.Table:
 def _kept(task: KeyedTask) -> Kept:
     if task.uncoordinated is not None:
         return Kept.UNCOORDINATED
+    if task.upstream:
+        return Kept.UPSTREAM
     return Kept.IN_CHECKPOINT if task.saves_state else Kept.NOWHERE
 
 

@@ -97,6 +97,8 @@ class KeyedTask(OperatorTask):
     shards: tuple[Line, ...]
     uncoordinated: Uncoordinated | None = None
     """Its keys are saved on their own: no delta is written."""
+    upstream: bool = False
+    """Its state is had again from its rows: no delta is written."""
     term: int = 0
     partials: Partials | None = None
     """Its rows come combined, by these."""
@@ -238,6 +240,9 @@ class TaskResult(msgspec.Struct, frozen=True):
     """Rows whose windows were closed, or that had no time."""
     next_due: NextDue | None = None
     """Of an operator that keeps times: when the shard has something to do next."""
+    expires_us: int | None = None
+    """Of an operator over windows of time, or a join by time: the event time at which the last thing is let
+    go of that its rows have a part in. None: they have a part in nothing."""
 
 
 class StopWatch:

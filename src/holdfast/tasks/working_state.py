@@ -13,6 +13,7 @@ import tempfile
 import uuid
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -43,6 +44,8 @@ class Kept(Enum):
     IN_CHECKPOINT = ""
     UNCOORDINATED = "/by-key"
     NOWHERE = "/unsaved"
+    UPSTREAM = "/upstream"
+    """In the rows that it is made of. A copy that is not at the version asked for is of no use."""
 
 
 def open_shard(
@@ -58,8 +61,9 @@ def open_shard(
     steps = tuple(_delta_step(storage, lineage, plan, delta) for delta in plan.deltas)
     if kept is not Kept.IN_CHECKPOINT:
         # What was lost is lost, or fetched when its key is seen: an empty state takes its place under the
-        # same version.
-        steps = (DeltaStep(plan.version, EMPTY_VERSION, list),) if plan.version != EMPTY_VERSION else ()
+        # same version. Not where it can be had again.
+        load = partial(_refuse_lost, uid, plan) if kept is Kept.UPSTREAM else list
+        steps = (DeltaStep(plan.version, EMPTY_VERSION, load),) if plan.version != EMPTY_VERSION else ()
     target = StateTarget(
         version=plan.version,
         first_group=plan.groups.first,
@@ -79,6 +83,13 @@ def open_shard(
         if not _fetch_missing(storage, fetched, snapshots):
             raise
         return open_state(directory, identity, target, backend=workspace.backend)
+
+
+def _refuse_lost(uid: str, plan: Line) -> Entries:
+    raise errors.WorkingStateLost(
+        f"the working state of operator {uid!r}, key groups {plan.groups}, is not at epoch "
+        f"{plan.version.epoch} any more; its rows are read again"
+    )
 
 
 def attach_shard(

@@ -13,10 +13,11 @@ from holdfast.checkpoint.chain.history import NewestCommit
 from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.checkpoint.chain.view import CheckpointView, Head, rewound
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import Extent, SentFile
+from holdfast.checkpoint.store.records import Extent, PlanRecord, SentFile
 from holdfast.errors import CorruptionError, ObjectMissing, StorageError
 from holdfast.runtime.epoch import recorded_plans
 from holdfast.runtime.epoch.committer import Committer
+from holdfast.runtime.epoch.low_water import LowWater
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.runner import EpochRunner
 from holdfast.runtime.parts import channel_source, edges, epochs_again
@@ -26,12 +27,14 @@ from holdfast.runtime.parts.edges import Edges
 from holdfast.runtime.parts.outlets import ChannelReading, Outlets
 from holdfast.runtime.parts.passage import Passage
 from holdfast.runtime.parts.waiting import Waiting
+from holdfast.runtime.recovery import Recovery
 from holdfast.storage.checksums import checksum
 from tests.sim.controls import Control
 from tests.sim.leaders import Parts
 from tests.sim.parts import part_leaders
 from tests.sim.parts.job_world import Content
 
+_ran = LowWater.ran
 _look, _look_at, _waiting, _met = ChannelReader._look, ChannelReading.look, Outlets._waiting, Passage._met
 
 
@@ -155,6 +158,34 @@ class _SilentAtTheEnd(Committer):
         super().record_published(ended and bool(self._outlets.nodes))
 
 
+def _an_epoch_too_late(self: LowWater, plan: PlanRecord, expires_us: int | None) -> int:
+    return min(_ran(self, plan, expires_us) + 1, plan.epoch + 1)
+
+
+def _let_go_by_the_newest(history: Any, view: CheckpointView, oldest: int) -> int:
+    return max(oldest, 1)
+
+
+def _with_what_is_left(context: Any, view: CheckpointView) -> CheckpointView:
+    return view
+
+
+def _staged_again(self: EpochRunner, stream: str, epoch: int) -> tuple[str, ...]:
+    return tuple(self.program.sinks_of(stream))
+
+
+def _before_it(self: Recovery, view: CheckpointView, epoch: int) -> CheckpointView | None:
+    """Go back to any commit before an epoch, also where state is in no file."""
+    return history.newest_intact(self._chain, view.head, lambda older: older.last_epoch < epoch)
+
+
+class _ShowsAgain(Committer):
+    def publish_recovered(self) -> None:
+        super().publish_recovered()
+        shown, last = self._publishing.through, self.view.last_epoch
+        self._publishing.through = {uid: min(epoch, last) for uid, epoch in shown.items()}
+
+
 CONTROLS: dict[str, Control] = {
     "channels-taken-back-by-a-rewind": Control(
         "channel", instead=((commits, "rewound", _taken_back), (history, "rewound", _taken_back))
@@ -212,7 +243,7 @@ CONTROLS: dict[str, Control] = {
     "request-taken-back-by-a-rewind": Control(
         "",
         instead=((commits, "rewound", _promises_taken_back), (history, "rewound", _promises_taken_back)),
-        season="damage",
+        season="repairs",
     ),
     "plans-of-damaged-epochs-followed": Control(
         "", instead=((recorded_plans, "_reads_asked", lambda *given: False),), season="damage"
@@ -227,6 +258,27 @@ CONTROLS: dict[str, Control] = {
     ),
     "no-room-for-a-lost-epoch": Control(
         "does not come to its end", instead=((Edges, "room", _room_as_usual),), season="damage"
+    ),
+    "low-water-position-too-late": Control(
+        "", instead=((LowWater, "ran", _an_epoch_too_late),), season="replays"
+    ),
+    "rows-of-open-windows-let-go": Control(
+        "were let go", instead=((commits, "keep_for", _let_go_by_the_newest),), season="replays"
+    ),
+    "state-in-no-file-taken-for-empty": Control(
+        "", instead=((part_leaders, "gone_back", _with_what_is_left),), season="replays"
+    ),
+    "shown-again-by-the-replay": Control(
+        "the sink",
+        Parts(committer=_ShowsAgain),
+        instead=((EpochRunner, "_sinks_of", _staged_again),),
+        season="replays",
+    ),
+    "sent-again-by-the-replay": Control(
+        "in channel", instead=((EpochRunner, "_channels_of", _sent_again),), season="replays"
+    ),
+    "epoch-computed-again-without-its-state": Control(
+        "", instead=((Recovery, "before_epoch", _before_it),), season="damaged-replays"
     ),
     "refused-what-the-leader-before-has-read": Control(
         "though it is the newest", instead=((Planner, "_slice", _refused),), season="ghosts"

@@ -8,7 +8,8 @@ On top of what holds for every part as for a job of its own (see `tests.sim.worl
 - nothing is let go, and nothing deleted, that a retained commit of the part after it can still read;
 - a channel is taken for ended only while no leader of the part before it may read more;
 - the commits of a complete barrier are a consistent cut: what a part has read of a channel there is what the
-  part before it had sent.
+  part before it had sent;
+- a part that saves no state has none in storage, and every window that it closes has all its rows.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ from tests.sim.parts.shapes import SOURCE, Shape
 from tests.sim.scheduler import Process, Scheduler
 from tests.sim.storage import SimStorage
 from tests.sim.world import World
+
+CLOSED = "closed"
+"""In the place of an input: the rows of the windows that an epoch has closed."""
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -206,6 +210,7 @@ class PartWorld(World):
         super()._grow(record, stored)
         view = self.views[record.number]
         self.seen["barrier carried"] += record.barrier > 0
+        self.seen["state read again"] += record.rewind_to is not None and record.whole_after > 0
         self.seen["barrier carried without an epoch"] += (
             record.barrier > 0 and record.last_epoch < record.first_epoch
         )
@@ -296,6 +301,9 @@ class PartWorld(World):
         for uid, part in sorted(plan.slices.items()):
             read[uid] = self._rows_of(uid, part, through.get(uid, 0))
             through[uid], positions[uid] = read[uid][1], part.end
+        if self.part in self.job.shape.windows:
+            self._extend_windows(record, epoch, PartState(through, positions))
+            return
         (delta,) = deltas
         content = Content.of(self.objects_in(delta.extent.object)[delta.extent.object])
         if content.through != through or delta.parent != before.version:
@@ -306,6 +314,21 @@ class PartWorld(World):
         self.committed[epoch] = given
         self.line.append(PartState(through, positions, delta.version))
         self._note_sent(record, epoch, before, self.line[-1])
+
+    def _extend_windows(self, record: CommitRecord, epoch: int, now: PartState) -> None:
+        """Of a part that saves no state: the windows that an epoch closes are whole."""
+        if record.deltas or record.snapshots:
+            raise Violation(f"commit {record.number} names files of a state that is not to be saved")
+        before, source, shape = self.line[-1], self.job.shape.inputs[self.part][0], self.job.shape
+        first, last = (shape.closed(self.part, state.through.get(source, 0)) for state in (before, now))
+        given = ((CLOSED, (first, last)),)
+        if epoch <= len(self.shown) and self.shown[epoch - 1] != given:
+            raise Violation(f"epoch {epoch} closes {given}, the sink shows {self.shown[epoch - 1]} for it")
+        self.seen["epoch that closes windows"] += last > first
+        self.seen["epoch whose rows are let go of"] += record.needs_from > 1
+        self.committed[epoch] = given
+        self.line.append(now)
+        self._note_sent(record, epoch, before, now)
 
     def _note_sent(self, record: CommitRecord, epoch: int, before: PartState, now: PartState) -> None:
         source = self.job.shape.inputs[self.part][0]

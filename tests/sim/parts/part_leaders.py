@@ -6,13 +6,16 @@ and hands on the rows of the first; what it writes is never the same twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from msgspec.structs import replace as changed
+
 from holdfast.checkpoint.chain.checkpoint import Checkpoint
 from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.low_water import base_of, lacks_state
 from holdfast.checkpoint.chain.plans import input_of
 from holdfast.checkpoint.chain.shard_lines import extended, lines_of
 from holdfast.checkpoint.chain.terms import newest_term, record_ending
@@ -23,6 +26,7 @@ from holdfast.checkpoint.store.records import (
     EndedRecord,
     Extent,
     OperatorSchema,
+    PlannedWatermark,
     PlanRecord,
     SentFile,
     StagedFile,
@@ -39,8 +43,9 @@ from holdfast.errors import (
 )
 from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.job_graph import OperatorNode, OutletNode, Place, SourceNode
-from holdfast.ids import shard_ranges
+from holdfast.ids import CommitNumber, shard_ranges
 from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.epoch.low_water import LowWater
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.publisher import Publishing
@@ -55,12 +60,13 @@ from holdfast.runtime.parts.edges import Edges
 from holdfast.runtime.parts.epochs_again import Asking, answer
 from holdfast.runtime.parts.outlets import Outlets
 from holdfast.runtime.recovery import Recovery
+from holdfast.runtime.upstream import begins, gone_back
 from holdfast.state.contract import Version
 from holdfast.storage.checksums import checksum, read_extent
 from tests.sim.event_time import Rows, Violation
 from tests.sim.leaders import Leader
-from tests.sim.parts.job_world import Content, JobWorld, PartStorage, PartWorld
-from tests.sim.parts.shapes import SOURCE
+from tests.sim.parts.job_world import CLOSED, Content, JobWorld, PartStorage, PartWorld
+from tests.sim.parts.shapes import SOURCE, Link
 from tests.unit.runtime.leader_kit import no_tables
 
 OPERATOR, SINK, STREAM = "rows", "out", "rows"
@@ -101,9 +107,21 @@ class PartLeader(Leader):
         return PartStorage(self.world, f"sim://{self.world.part}/{run}")
 
     def _load(self, chain: Chain, term: int, run: str) -> CheckpointView:
-        lost = [epoch for channel in chain.load().channels.values() for epoch in channel.lost]
-        # It may not be gone past what is lost: whoever leads looks at that first.
-        return chain.load() if lost else super()._load(chain, term, run)
+        """As a user goes back: not past what is lost of a channel, nor to a commit whose state cannot be had
+        again."""
+        view = chain.load()
+        if any(channel.lost for channel in view.channels.values()):
+            return view
+        if not view.needs_from:
+            return super()._load(chain, term, run)
+        if self.world.chance.random() >= self.habits.rewind_chance:
+            return view
+        to = self.world.chance.randint(view.retained_from, view.number)
+        target = chain.view_at(to)
+        if lacks_state(target) and base_of(chain, target, view.number, view.retained_from) is None:
+            self.world.seen["commit whose rows were let go of"] += 1
+            return view
+        return chain.rewind(view.head, CommitNumber(to), term=term, run=run).view
 
     def _lead(self, checkpoint: Checkpoint, view: CheckpointView, term: int, run: str) -> None:
         while True:
@@ -154,8 +172,10 @@ class PartLead:
         self.job: JobWorld = self.world.job
         self.checkpoint, self.term, self.run_name = checkpoint, term, run
         self._context = context = self._made_context()
+        view = gone_back(context, view)
+        self._begins = begins(view, context.settings)
         self._outlets = Outlets(context.program.graph.outlets, context.clock)
-        publishing = Publishing(context, view)
+        self._publishing = publishing = Publishing(context, view)
         shape = PlanShape(self.job.shape.inputs[self.world.part], leader.code, 1)
         shown = {**publishing.shown, **self._outlets.marks()}
         recorded = recorded_plans(checkpoint.chain, view, shape, shown)
@@ -165,7 +185,8 @@ class PartLead:
         self._edges = Edges(context, view, self._outlets, self._planner.readers)
         if self.job.interval and self.world.part == self.job.shape.parts[0]:
             self._edges._coordinator = self._coordinator()
-        self.operator = PartOperator(self, view)
+        kind = WindowOperator if self._saves_nothing else PartOperator
+        self.operator = kind(self, view)
         self._committer = leader.parts.committer(context, publishing, view, SCHEMAS, self._outlets)
         self._pending: list[EpochOutcome] = []
         self._barrier = 0.0
@@ -173,6 +194,10 @@ class PartLead:
     @property
     def _reads_channels(self) -> bool:
         return self.job.shape.inputs[self.world.part] != (SOURCE,)
+
+    @property
+    def _saves_nothing(self) -> bool:
+        return self.world.part in self.job.shape.windows
 
     def _coordinator(self) -> Coordinator:
         parts: Any = {name: self.job.storage(f"sim://{name}") for name in self.job.parts}
@@ -212,7 +237,10 @@ class PartLead:
             say=lambda text: None, update=self._told, progress=SimpleNamespace(channels={})
         )
         program: Any = SimpleNamespace(sinks={SINK: STREAM}, graph=graph, tables={})
-        settings: Any = SimpleNamespace(guarantee=Guarantee.EXACTLY_ONCE, barrier_interval=job.interval)
+        settings: Any = SimpleNamespace(
+            guarantee=Guarantee.EXACTLY_ONCE, barrier_interval=job.interval,
+            replays_state=self._saves_nothing,
+        )  # fmt: skip
         return LeaderContext(
             program=program, settings=settings, spark=unused, checkpoint=self.checkpoint, term=self.term,
             run=self.run_name, clock=JobClock(job, self.leader.skew), monitor=told, wishes=Wishes(),
@@ -235,6 +263,8 @@ class PartLead:
         clean = False
         try:
             self._committer.publish_recovered()
+            if self._begins:
+                self._committer.begin_upstream()
             ended = self._loop()
             self._committer.record_published(ended=ended)
             clean = True
@@ -331,21 +361,27 @@ class PartOperator:
         self.lead, self.world, self.job = lead, lead.world, lead.job
         self.storage = lead.checkpoint.storage
         self.lines = lines_of(view, [OPERATOR], shard_ranges(1, 1))
-        self.files, self.settled = 0, view.settled
+        self.files = 0
         (line,) = self.lines.values()
         self.through: dict[str, int] = {}
         if line.deltas:
             self.through = Content.of(read_extent(self.storage, line.deltas[-1].extent)).through
         self.runner: Any = SimpleNamespace(
-            channels=view.channels,
-            program=SimpleNamespace(channels_of=lambda stream: list(self.job.shape.leaving(self.world.part))),
-        )
+            channels=view.channels, settled=view.settled, shown_through=lead._publishing.through,
+            whole_after=view.whole_after,
+            program=SimpleNamespace(
+                channels_of=lambda stream: list(self.job.shape.leaving(self.world.part)),
+                sinks_of=lambda stream: (SINK,),
+            ),
+        )  # fmt: skip
 
     def run(self, plan: PlanRecord) -> EpochOutcome:
         outcome, before = EpochOutcome(plan), dict(self.through)
         read = {uid: self._rows_of(uid, part) for uid, part in sorted(plan.slices.items())}
         self.through |= {uid: rows[1] for uid, rows in read.items()}
-        self._send(outcome, before, read)
+        source = self.job.shape.inputs[self.world.part][0]
+        ends = (before.get(source, 0), self.through.get(source, 0))
+        self._send(outcome, read, lambda link: (link.handed_on(ends[0]), link.handed_on(ends[1])))
         ((_, line),) = self.lines.items()
         extent = self._write(plan, Content(self._made_by, through=self.through))
         version = Version(epoch=plan.epoch, attempt=plan.attempt, result=extent.object)
@@ -360,25 +396,23 @@ class PartOperator:
         self.lines = lines
         return outcome
 
-    def _send(self, outcome: EpochOutcome, before: Mapping[str, int], read: dict[str, Rows]) -> None:
+    def _send(self, outcome: EpochOutcome, shown: dict[str, Rows], leaving: Callable[[Link], Rows]) -> None:
         """Rows for the sink, and rows for the channels: those share files where they have the same rows."""
-        plan, source = outcome.plan, self.job.shape.inputs[self.world.part][0]
+        plan = outcome.plan
         written: dict[Rows, Extent] = {}
         for uid in EpochRunner._channels_of(self.runner, STREAM, plan.epoch):
-            link = self.job.shape.links[uid]
-            rows = (link.handed_on(before.get(source, 0)), link.handed_on(self.through.get(source, 0)))
-            for number, piece in enumerate(self._pieces(rows)):
+            for number, piece in enumerate(self._pieces(leaving(self.job.shape.links[uid]))):
                 if piece not in written:
-                    written[piece] = self._write(plan, Content(self._made_by, read=read, sent=piece))
+                    written[piece] = self._write(plan, Content(self._made_by, read=shown, sent=piece))
                 outcome.sent.append(
                     SentFile(
                         channel=uid, epoch=plan.epoch, part=number, extent=written[piece],
                         rows=piece[1] - piece[0],
                     )
                 )  # fmt: skip
-        if self.settled.covers(SINK, plan.epoch):
+        if not EpochRunner._sinks_of(self.runner, STREAM, plan.epoch):
             return
-        staged = next(iter(written.values()), None) or self._write(plan, Content(self._made_by, read=read))
+        staged = next(iter(written.values()), None) or self._write(plan, Content(self._made_by, read=shown))
         outcome.staged.append(
             StagedFile(
                 stream=STREAM, epoch=plan.epoch, part=0, extent=staged, rows=1, sinks=(SINK,),
@@ -419,6 +453,35 @@ class PartOperator:
         name = f"{names.data_of(plan.epoch)}{run}-{steps}-{self.files}"
         self.storage.put(name, data)
         return Extent(object=name, offset=0, length=len(data), checksum=checksum(data))
+
+
+class WindowOperator(PartOperator):
+    """Of a part that saves no state: windows of rows, in memory alone. Time is the number of a row, and the
+    watermark the last that was read."""
+
+    def __init__(self, lead: PartLead, view: CheckpointView) -> None:
+        super().__init__(lead, view)
+        # Where the positions of the view are, in rows. What is open is nowhere.
+        self.through = dict(self.world.lines[view.number][-1].through)
+        self.open: set[int] = set()
+        self.water = LowWater(OPERATOR, view.last_epoch)
+
+    def run(self, plan: PlanRecord) -> EpochOutcome:
+        outcome, shape, part = EpochOutcome(plan), self.job.shape, self.world.part
+        read = {uid: self._rows_of(uid, slice_) for uid, slice_ in sorted(plan.slices.items())}
+        self.through |= {uid: rows[1] for uid, rows in read.items()}
+        source, size = shape.inputs[part][0], shape.windows[part]
+        first, last = read.get(source, (0, 0))
+        self.open |= {*range(first + 1, last + 1)}
+        now = self.through.get(source, 0)
+        end = shape.closed(part, now)
+        begin = min((row - 1 for row in self.open if row <= end), default=end)
+        self.open = {row for row in self.open if row > end}
+        self._send(outcome, {CLOSED: (begin, end)}, lambda link: (begin, end))
+        marked = changed(plan, watermarks={OPERATOR: PlannedWatermark(now_us=now)})
+        expires = shape.closed(part, last - 1) + size if last > first else None
+        outcome.needs_from = self.water.ran(marked, expires)
+        return outcome
 
 
 class WatchedReader(ChannelReader):
@@ -480,6 +543,7 @@ class PartSink:
         content: Content = parts[0].load()
         given = tuple(sorted((uid, rows) for uid, rows in content.read.items()))
         world.scheduler.step()
+        world.check_first(epoch, [part.load.args[1].object for part in parts])  # type: ignore[attr-defined]
         if world.chance.random() >= world.fault_chance:
             world.show(epoch, given, parts[0].input)
         elif world.chance.random() < 0.5:

@@ -51,7 +51,8 @@ class Saver:
             for part, commit in commits.items():
                 try:
                     view = History(parts[part]).view_at(commit)
-                    parts[part].get(view.live_deltas("rows")[-1].extent.object) if view.last_epoch else None
+                    if view.last_epoch and not view.needs_from:
+                        parts[part].get(view.live_deltas("rows")[-1].extent.object)
                 except (CorruptionError, ObjectMissing) as missing:
                     raise Violation(f"commit {commit} of part {part} is pinned, but {missing}") from missing
             self.taken += 1

@@ -1,12 +1,13 @@
 """The jobs of the simulation: which parts they have, and the channels between them.
 
 Rows are the numbers 1, 2, 3 and so on, of each source. A part hands on what it reads from the first of its
-inputs: every row, or only whole groups of two, so that some of its epochs have nothing for a channel.
+inputs: every row, or only whole groups of two, so that some of its epochs have nothing for a channel. A part
+that saves no state counts windows of so many rows, and hands on the rows of those that are closed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 SOURCE = "in"
 
@@ -27,10 +28,16 @@ class Link:
 
 @dataclass(frozen=True)
 class Shape:
-    """`inputs`: of each part, in the order of the parts; channels and sources by uid."""
+    """`inputs`: of each part, in the order of the parts; channels and sources by uid. `windows`: of a part
+    that saves no state, how many rows a window has; the channels that leave it hand on as many together."""
 
     inputs: dict[str, tuple[str, ...]]
     links: dict[str, Link]
+    windows: dict[str, int] = field(default_factory=dict)
+
+    def closed(self, part: str, through: int) -> int:
+        """The last row of the windows that are closed when `through` is the last that was read."""
+        return through - through % self.windows[part]
 
     def leaving(self, part: str) -> dict[str, Link]:
         return {uid: link for uid, link in self.links.items() if link.before == part}
@@ -61,4 +68,15 @@ JOINED = Shape(
     {"A": (SOURCE,), "B": (SOURCE,), "D": ("left", "right", SOURCE)},
     {"left": Link("A", "D"), "right": Link("B", "D", group=2)},
 )
+WINDOWS = Shape(
+    {"A": (SOURCE,), "U": ("au",), "C": ("uc",)},
+    {"au": Link("A", "U"), "uc": Link("U", "C", group=5)},
+    windows={"U": 5},
+)
+WINDOWS_LAST = Shape(
+    {"A": (SOURCE,), "B": ("ab",), "U": ("bu", "au")},
+    {"ab": Link("A", "B"), "bu": Link("B", "U"), "au": Link("A", "U", group=2)},
+    windows={"U": 7},
+)
 SHAPES = {"pair": PAIR, "chain": CHAIN, "diamond": DIAMOND, "joined": JOINED}
+WINDOWED = {"windows": WINDOWS, "windows-last": WINDOWS_LAST}

@@ -31,6 +31,8 @@ HAPPENINGS = {
     "epoch asked for again",
     "epoch computed again behind a channel",
     "epoch replaced",
+    "epoch that closes windows",
+    "epoch whose rows are let go of",
     "epoch with nothing for a channel",
     "epochs released",
     "floor raised",
@@ -49,6 +51,7 @@ HAPPENINGS = {
     "rewind",
     "savepoint of the whole job",
     "saver that died",
+    "state read again",
     "turn without room",
     "unknown outcome",
 }

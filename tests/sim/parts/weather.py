@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tests.sim.habits import Habits
-from tests.sim.parts.shapes import SHAPES, Shape
+from tests.sim.parts.shapes import SHAPES, WINDOWED, Shape
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def stretched(weather: JobWeather, times: int) -> JobWeather:
 
 
 def _shape(chance: random.Random, *names: str) -> Shape:
-    return SHAPES[chance.choice(names or tuple(SHAPES))]
+    return {**SHAPES, **WINDOWED}[chance.choice(names or tuple(SHAPES))]
 
 
 def _mixed(chance: random.Random) -> JobWeather:
@@ -218,6 +218,65 @@ def _damage(chance: random.Random) -> JobWeather:
     )
 
 
+def _repairs(chance: random.Random) -> JobWeather:
+    """Damaged files are soon restored, while readers that have asked for them go back behind that."""
+    return JobWeather(
+        shape=_shape(chance, "pair"),
+        leaders=chance.choice(((1, 1), (1, 2))),
+        steps_max=1_200,
+        stay_chance=0.5,
+        pause_chance=0.01,
+        calm_chance=0.2,
+        habits=Habits(
+            retain=chance.choice((4, 8)),
+            manifest_every=chance.choice((1, 2, 4)),
+            lives=14,
+            epochs=chance.choice((4, 8)),
+            rows=14,
+            barrier_chance=0.9,
+            rewind_chance=0.6,
+            nap_chance=0.05,
+            spoil_chance=0.4,
+        ),
+    )
+
+
+def _replays(chance: random.Random) -> JobWeather:
+    """A part saves no state: whenever it begins, it reads again what its open windows are made of."""
+    return JobWeather(
+        shape=_shape(chance, *WINDOWED),
+        leaders=chance.choice(((1, 1), (1, 2))),
+        savepoints=chance.choice((0, 0, 4)),
+        interval=chance.choice((0.0, 0.0, 1.0)),
+        steps_max=1_400,
+        crash_chance=chance.choice((0.0, 0.002, 0.004)),
+        fault_chance=chance.choice((0.0, 0.01)),
+        calm_chance=0.4,
+        habits=Habits(
+            retain=chance.choice((1, 2, 4)),
+            manifest_every=chance.choice((1, 2, 4)),
+            lives=8,
+            epochs=chance.choice((8, 14)),
+            barrier_chance=chance.choice((0.4, 0.8)),
+            rewind_chance=chance.choice((0.0, 0.3)),
+            recode_chance=chance.choice((0.0, 0.3)),
+            rows=10,
+        ),
+    )
+
+
+def _damaged_replays(chance: random.Random) -> JobWeather:
+    """Files are damaged in channels that a part without saved state reads and fills."""
+    weather = _replays(chance)
+    habits = replace(
+        weather.habits,
+        retain=chance.choice((2, 4, 6)),
+        nap_chance=0.05,
+        spoil_chance=chance.choice((0.1, 0.3)),
+    )
+    return replace(weather, savepoints=0, interval=0.0, habits=habits)
+
+
 SEASONS: dict[str, Callable[[random.Random], JobWeather]] = {
     "mixed": _mixed,
     "rewinds": _rewinds,
@@ -227,4 +286,7 @@ SEASONS: dict[str, Callable[[random.Random], JobWeather]] = {
     "ghosts": _ghosts,
     "losses": _losses,
     "damage": _damage,
+    "repairs": _repairs,
+    "replays": _replays,
+    "damaged-replays": _damaged_replays,
 }

@@ -5,16 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.admin import brief_term
 from holdfast.admin.prune import prune
-from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.low_water import base_of
 from holdfast.checkpoint.chain.pins import pin, read_pins
 from holdfast.checkpoint.chain.terms import claim, newest_term, record_ending
+from holdfast.checkpoint.chain.view import EMPTY, news
 from holdfast.checkpoint.store.records import EndedRecord
 from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError, RetryableError
+from holdfast.storage.local_directory import LocalStorage
 from tests.unit.inspect.stored import MadeCheckpoint
 from tests.unit.inspect.test_stored_state import read
 
@@ -50,6 +54,26 @@ def test_all_but_the_newest_are_given_up_and_their_files_deleted(tmp_path: Path)
     assert view.retained_from == 10
     assert read(made) == made.model
     assert read(made, commit=10) != made.model
+
+
+def test_a_commit_stays_from_which_state_in_no_file_can_be_had_again(tmp_path: Path) -> None:
+    storage, view = LocalStorage(tmp_path), EMPTY
+    claim(storage, "r", "host", 1, 0)
+    chain = Chain(storage)
+    for needs_from in (1, 1, 1, 2, 2, 3, 3, 3):
+        record = news(view, term=1, run="r", published_through={})
+        if view.number:
+            epoch = view.last_epoch + 1
+            record = replace(record, first_epoch=epoch, last_epoch=epoch, attempts={str(epoch): 1})
+        done = chain.commit(view, replace(record, needs_from=needs_from))
+        assert isinstance(done, Committed)
+        view = done.view
+    would = prune(storage, 2, CLOCK, dry_run=True, not_running=True)
+    assert would.given_up == (1, 2), "commit 3 is before epoch 3, the first that is needed"
+    done_so = prune(storage, 2, CLOCK, not_running=True)
+    assert (done_so.given_up, done_so.retained_from) == ((1, 2), 3)
+    newest = Chain(storage).load()
+    assert base_of(Chain(storage), newest, newest.number, newest.retained_from) == 3
 
 
 def test_a_dry_run_touches_nothing(tmp_path: Path) -> None:

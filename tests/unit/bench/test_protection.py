@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import holdfast as hf
 from bench.protection import __main__ as command
 from bench.protection import report
 from bench.protection.cases import CASES, FIRST_MS, MAIN_SEAT, PART_SEAT, job_of
@@ -134,7 +133,7 @@ def test_windows_are_read_from_the_files_of_all_epochs(tmp_path: Path) -> None:
     assert shown_windows(tmp_path) == {FIRST_MS: 20}
 
 
-@pytest.mark.parametrize("slug", [slug for slug, case in CASES.items() if not case.missing])
+@pytest.mark.parametrize("slug", list(CASES))
 def test_the_job_of_a_case_is_in_order(slug: str, tmp_path: Path) -> None:
     check(job_of(slug, 200, tmp_path).graph())
 
@@ -158,16 +157,6 @@ def test_main_is_brought_to_its_node_and_the_part_to_others() -> None:
     assert not in_place({**right, second: "home"}, case, "home")
     assert not in_place({**main_here, PART_SEAT: "a"}, case, "home"), "a seat is free"
     assert not in_place({**right, MAIN_SEAT: "c"}, case, "home")
-
-
-def test_cases_whose_protection_is_not_there_are_left_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delattr(hf, "UpstreamBackup", raising=False)
-    out = tmp_path / "found.json"
-    command.measure_all(["upstream-2s"], command.QUICK, {"settings": {}}, out, seed=1)
-    assert "upstream backup, windows of 2 s: left out" in capsys.readouterr().out
-    assert not out.exists()
 
 
 def measured(slug: str, cpu: float, latency: float, gap: float, **more: Any) -> dict[str, Any]:

@@ -59,6 +59,26 @@ def test_the_plan_for_people_names_everything(file: Path) -> None:
         assert line in told
 
 
+def test_the_plan_says_what_state_costs_that_is_in_the_input_alone(tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    file.write_text(
+        "import holdfast as hf\n"
+        "job = hf.Job('recent')\n"
+        "part = job.part('windows', protection=hf.UpstreamBackup())\n"
+        "rows = job.source(hf.MemorySource([], schema='key long, at timestamp'), uid='rows')\n"
+        "keyed = rows.watermark('at', delay='1s').into(part, uid='in').key_by('key')\n"
+        "counts = keyed.window(hf.tumbling('1m'), on='at').aggregate(n=hf.count(), uid='counts')\n"
+        "counts.sink(hf.MemorySink(), uid='out')\n"
+    )
+    (told,) = call("plan", str(file))
+    (kept,) = [each for each in told["protections"] if each["protection"] == "UpstreamBackup"]
+    assert kept["of"] == ["windows"]
+    assert "nothing is saved; rows are kept upstream" in kept["costs"]
+    assert "any number" in kept["survives"]
+    file.write_text(file.read_text().replace("hf.tumbling('1m')", "hf.session('1m')"))
+    assert "a session may go on without end" in refusal("plan", str(file), code=2)
+
+
 def test_a_job_without_parts_is_one_part(tmp_path: Path) -> None:
     file = tmp_path / "app.py"
     file.write_text(

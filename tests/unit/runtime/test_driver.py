@@ -35,6 +35,7 @@ from holdfast.errors import (
     RestoreError,
     RetryableError,
     StorageError,
+    WorkingStateLost,
 )
 from holdfast.runtime import driver as module
 from holdfast.runtime.control.run_flags import Wishes
@@ -293,6 +294,21 @@ def test_no_job_stops_with_a_savepoint_while_it_replays_what_sinks_show(
     with pytest.raises(RestoreError, match="settled up to epoch 20"):
         run.run()
     assert not (tmp_path / "sp").exists()
+
+
+def test_state_that_was_lost_is_had_again_and_the_second_time_that_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(led: Played) -> Ending:
+        raise WorkingStateLost("the working state of operator 'n' is gone; its rows are read again")
+
+    run = Run(tmp_path, monkeypatch, [lost, stop])
+    run.run()
+    assert any(line.startswith("RESTORE: the working state of operator 'n'") for line in run.said), run.said
+    assert run.monitor.progress.restarts == 0
+    again = Run(tmp_path / "again", monkeypatch, [lost, lost, stop])
+    again.run()
+    assert again.monitor.progress.restarts == 1
 
 
 def test_no_job_stops_with_a_savepoint_of_what_the_next_leader_did(

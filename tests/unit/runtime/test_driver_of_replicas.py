@@ -40,7 +40,7 @@ class Member(Run):
         monkeypatch.setattr(module, "EpochLoop", self._played)
         self._acts, self.led, self.terms = acts, list[int](), list[int]()
         replicas = ActiveReplicas(k=1)
-        self.driver.settings = dataclasses.replace(self.driver.settings, replicas=replicas, seat=1)
+        self.driver.settings = dataclasses.replace(self.driver.settings, protection=replicas, seat=1)
 
     def _played(self, context: Any, view: CheckpointView, shards: int) -> Played:
         self.led.append(shards)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.fellows import Met, differences, is_same_work, met
 from holdfast.checkpoint.chain.history import History, read_floor
+from holdfast.checkpoint.chain.low_water import keep_for
 from holdfast.checkpoint.chain.view import CheckpointView, Head, fold, news, rewound, to_manifest
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
@@ -83,8 +84,9 @@ class Chain(History):
         self, view: CheckpointView, record: CommitRecord, keep_from: int | None = None
     ) -> Committed | Preceded | Adopted:
         """Append `record` to the chain whose end is `view`. Number, parent, manifest and retention are
-        filled in here. `keep_from`: from this commit on none is given up, however many there are. A record
-        that names a `seat` is of a set of replicas: one of a fellow is no rival's.
+        filled in here. `keep_from`: from this commit on none is given up, however many there are; where
+        state is in no file, one before its rows is kept besides. A record that names a `seat` is of a set of
+        replicas: one of a fellow is no rival's.
 
         FencedOut: a newer leader exists; stop. UnknownOutcome: load again, the record may or may not be
         there. StorageError: nothing was written; try again.
@@ -93,7 +95,7 @@ class Chain(History):
         manifest = view.manifest
         if view.number + 1 - (names.number_of(manifest) or 0) >= self._manifest_every:
             manifest = self._write_manifest(view)
-        return self._append(view, replace(record, manifest=manifest), keep_from)
+        return self._append(view, replace(record, manifest=manifest), self._kept_from(view, keep_from))
 
     def rewind(
         self,
@@ -104,12 +106,15 @@ class Chain(History):
         run: str,
         damaged: Collection[StagedFile] = (),
         channels: dict[str, ChannelState] | None = None,
+        whole_after: int = 0,
     ) -> Committed | Adopted:
         """Append a record that makes the state and positions of commit `to` hold again.
 
         `head` is that of a view, or of a DamagedChain. What was published stays published, and what was
         committed for sinks is kept for them, but for the files of later epochs than `to` that are `damaged`.
         `channels`: news of all of them, where an epoch after `to` is lost; None: nothing of them changes.
+        `whole_after`: the state of that commit is not wanted: epochs are run again from there on with none,
+        and up to this epoch only for the state that they lead to.
         RestoreError: `to` is not retained. CorruptionError: `to` itself cannot be read.
         """
         _refuse_if_superseded(head, term, run)
@@ -131,11 +136,21 @@ class Chain(History):
             staged_through=dict(base.settled.through),
             lost_output=dict(base.settled.lost),
             channels=channels,
+            needs_from=base.last_epoch + 1 if whole_after else 0,
+            whole_after=whole_after,
         )
         # It gives up nothing: which commits are kept beyond the newest is for the next one to say.
         done = self._append(base, record, keep_from=base.retained_from)
         assert not isinstance(done, Preceded), "a rewind follows no record but the head that it was made for"
         return done
+
+    def _kept_from(self, view: CheckpointView, keep_from: int | None) -> int | None:
+        """From which commit on none is given up. Where state is in no file, some commit has to be there from
+        which on the rows lead to it."""
+        if not view.needs_from:
+            return keep_from
+        newest = view.number + 2 - self._retain
+        return keep_for(self, view, newest if keep_from is None else min(keep_from, newest))
 
     def _append(
         self, base: CheckpointView, draft: CommitRecord, keep_from: int | None = None

@@ -110,6 +110,11 @@ class CheckpointView:
     asked: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Channel uid -> the epoch that this part last asked the part before for again, and the commit that did.
     """
+    needs_from: int = 0
+    """The state is in no file: the first epoch whose rows it is made of. 0: it is in files."""
+    whole_after: int = 0
+    """Until this epoch has run again, state is in the making: nothing is staged or sent of what is computed.
+    """
 
     @property
     def head(self) -> Head:
@@ -195,6 +200,8 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
         ended=record.ended,
         barriers=_fold_barriers(view.barriers, record),
         asked=fold_asked(view.asked, record),
+        needs_from=record.needs_from or (0 if record.attempts else view.needs_from),
+        whole_after=record.whole_after or view.whole_after,
     )
 
 
@@ -294,6 +301,8 @@ def to_manifest(view: CheckpointView) -> Manifest:
         channels=channels,
         barriers=view.barriers,
         asked=view.asked,
+        needs_from=view.needs_from,
+        whole_after=view.whole_after,
     )
 
 
@@ -334,6 +343,8 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         channels=from_states(manifest.channels, manifest.sent),
         barriers=manifest.barriers,
         asked=manifest.asked,
+        needs_from=manifest.needs_from,
+        whole_after=manifest.whole_after,
     )
 
 

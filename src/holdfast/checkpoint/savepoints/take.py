@@ -76,7 +76,9 @@ def take_savepoint(
     history = History(checkpoint.storage)
     pinned = _pinned(history, f"{PIN_PREFIX}{id}", number, holder, clock)
     with contextlib.nullcontext(number) if held and number is not None else pinned as number:
-        whole = savepoint_manifest(history.view_at(number))
+        view = history.view_at(number)
+        refuse_without_state(view, checkpoint.storage.url)
+        whole = savepoint_manifest(view)
         whole = replace(whole, positions={**whole.positions, **(positions or {})})
         manifest, copies = repacked(whole, id)
         mark = UnfinishedRecord(id=id, job=job.job, holder=holder, since_ms=clock.now_ms())
@@ -97,6 +99,15 @@ def take_savepoint(
                     manifest=manifest,
                 ),
             )
+
+
+def refuse_without_state(view: CheckpointView, url: str) -> None:
+    """Refuse to save what is in no file. RestoreError."""
+    if view.needs_from:
+        raise RestoreError(
+            f"no savepoint can be taken of {url}: with hf.UpstreamBackup() its state is in no checkpoint; "
+            "start the job with hf.Rollback() for this part, which saves it, and take one then"
+        )
 
 
 @contextlib.contextmanager

@@ -452,6 +452,12 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     """Sink uid -> the newest epoch whose rows for it a commit has named, of every sink of the job: what is
     computed again up to there is not staged for it. Empty: as far as before, and of a commit with epochs
     at least through `last_epoch`. In a rewind, empty: none is kept."""
+    needs_from: int = 0
+    """The state is in no file: the first epoch whose rows it needs, to be had again; `last_epoch` + 1: none.
+    0: state is in deltas and snapshots; in a record that covers no epoch: as before."""
+    whole_after: int = 0
+    """In a rewind for such state: it is that of this epoch again once this epoch has run. What the epochs up
+    to it give out is in no sink or channel that does not have it. 0: as before."""
     lost_output: dict[str, tuple[int, ...]] = {}
     """In a rewind: sink uid -> epochs up to `staged_through` that are staged again, since the rows that were
     staged first are damaged."""
@@ -499,6 +505,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     lost_output: dict[str, tuple[int, ...]] = {}
     asked: dict[str, tuple[int, int]] = {}
     """Channel uid -> the epoch that was asked for last, and the commit that did."""
+    needs_from: int = 0
+    whole_after: int = 0
 
 
 class FloorRecord(Record, frozen=True, kw_only=True):

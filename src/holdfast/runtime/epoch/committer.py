@@ -115,16 +115,30 @@ class Committer:
         if ended or any(epoch > recorded.get(uid, 0) for uid, epoch in self._publishing.through.items()):
             self._pending.append(self._commits.submit(self._commit_news, [], ended))
 
-    def _commit_news(self, shards: list[UncoordinatedShard], ended: bool = False, barrier: int = 0) -> None:
+    def begin_upstream(self) -> None:
+        """Commit, before the first epoch, that no state is open: what comes later goes back to here. For
+        state that is had again from its rows."""
+        self._pending.append(self._commits.submit(self._commit_news, [], begins=True))
+        self.check(0)
+
+    def _commit_news(
+        self,
+        shards: list[UncoordinatedShard],
+        ended: bool = False,
+        barrier: int = 0,
+        begins: bool = False,
+    ) -> None:
         """Commit what there is to say without an epoch."""
-        if self._failed or not (self.view.number or barrier or ended):
+        if self._failed or not (self.view.number or barrier or ended or begins):
             return
         with self._ending_with_a_failure():
             self._permit.await_commit()
-            self._append(lambda: self._news(shards, ended, barrier))
+            self._append(lambda: self._news(shards, ended, barrier, begins))
             self._tell()
 
-    def _news(self, shards: list[UncoordinatedShard], ended: bool, barrier: int) -> CommitRecord | None:
+    def _news(
+        self, shards: list[UncoordinatedShard], ended: bool, barrier: int, begins: bool
+    ) -> CommitRecord | None:
         """What there is to say without an epoch. None: another member of the set has said it, or has ended
         the run."""
         if self._is_over():
@@ -143,6 +157,8 @@ class Committer:
             ended=ended,
             barrier=barrier,
         )
+        if begins:
+            record = replace(record, needs_from=self.view.last_epoch + 1, operators=self._operators)
         # Before the first epoch no commit says it, and whatever follows the chain goes by it.
         return replace(record, parallelism=self.view.parallelism or self._shards)
 
@@ -282,7 +298,8 @@ class Committer:
         it may be that had our own seat before us."""
         self.has_lead = is_ours
         if is_ours:
-            self._operators = None
+            if record.operators is not None:
+                self._operators = None
             with self._snapshots_lock:
                 self._snapshots = [file for file in self._snapshots if file not in record.snapshots]
         else:
@@ -388,6 +405,7 @@ class Committer:
             snapshots=tuple(ready),
             staged=tuple(file for outcome in outcomes for file in outcome.staged),
             staged_through=self._staged_through(),
+            needs_from=outcomes[-1].needs_from,
             rows=sum(outcome.rows for outcome in outcomes),
             published_through=self._publishing.through,
             rows_through=self._publishing.rows_through,

@@ -53,6 +53,10 @@ class EpochOutcome:
     """Source uid -> its partitions of which no rows were read."""
     event_times: dict[str, dict[str, PartitionTime]] = field(default_factory=dict)
     """How far the event time of every source is after the epoch, for the commit."""
+    expires_us: int | None = None
+    """When the last thing is let go of that its rows were put into; None: they were put into nothing."""
+    needs_from: int = 0
+    """After the epoch, the first whose rows are needed for state that is in no file. 0: it is in files."""
     set_aside: dict[str, RowsAside] = field(default_factory=dict)
     """Source uid -> rows of the epoch that it could not parse."""
 
@@ -87,6 +91,9 @@ def take_state(
     if result.late:
         outcome.late[uid] = outcome.late.get(uid, 0) + result.late
     outcome.state_bytes[key] = result.state_bytes
+    if result.expires_us is not None:
+        known = (result.expires_us, outcome.expires_us)
+        outcome.expires_us = max(at_us for at_us in known if at_us is not None)
     if result.uncoordinated is not None:
         outcome.uncoordinated[key] = result.uncoordinated
     if result.delta is not None:

@@ -67,7 +67,8 @@ class Publishing:
                 publisher = node.sink.publisher(name, node.uid)
                 self._publishers[node.uid] = publisher
                 mark = self._asked(node.uid, publisher, view)
-                recorded = view.published_through.get(node.uid, view.last_epoch)
+                begins = max(view.last_epoch, view.whole_after)
+                recorded = view.published_through.get(node.uid, begins)
                 self.through[node.uid] = max(recorded, mark.epoch)
                 if node.sink.exactly_once:
                     # Others are shown epochs before these are committed, and are given them again.

@@ -117,6 +117,10 @@ class EpochRunner:
     """Up to where the rows for sinks were settled when this run began: they stay as they are."""
     shown_through: Mapping[str, int] = field(default_factory=dict)
     """Sink uid -> the newest epoch that it showed when this run began."""
+    upstream: bool = False
+    """State is had again from the rows, and in no file."""
+    whole_after: int = 0
+    """Up to this epoch state is in the making: nothing of what is computed goes anywhere."""
     _proved_empty: set[str] = field(default_factory=set, init=False)
     """Streams whose input Spark once proved empty: its tasks are kept from then on."""
     _untold: Untold = field(default_factory=Untold, init=False)
@@ -303,6 +307,7 @@ class EpochRunner:
             input=self.program.forms[node.uid].input,
             shards=tuple(start.lines[node.uid, shard] for shard in range(start.plan.parallelism)),
             uncoordinated=node.uncoordinated,
+            upstream=self.upstream,
             term=self.term,
             time=self._time(node, start.plan),
             partials=form.partials if self._combines(stage, node, start.plan) else None,
@@ -379,7 +384,8 @@ class EpochRunner:
         return tuple(
             uid
             for uid in self.program.sinks_of(stream)
-            if epoch > self.shown_through.get(uid, 0) and not self.settled.covers(uid, epoch)
+            if epoch > max(self.whole_after, self.shown_through.get(uid, 0))
+            and not self.settled.covers(uid, epoch)
         )
 
     def _channels_of(self, stream: str, epoch: int) -> list[str]:
@@ -388,7 +394,7 @@ class EpochRunner:
         return [
             uid
             for uid in self.program.channels_of(stream)
-            if uid not in known or not known[uid].covers(epoch)
+            if epoch > self.whole_after and (uid not in known or not known[uid].covers(epoch))
         ]
 
 

@@ -56,7 +56,8 @@ class Alignment:
         """The commits of this part that complete barriers go back to; None: it is not known which."""
         self._inputs = {uid: each for uid, each in readers.items() if isinstance(each, ChannelReader)}
         self._carried = max((place.number for place in view.barriers), default=0)
-        self._sent_through = max((channel.through for channel in view.channels.values()), default=0)
+        sent = [channel.through for channel in view.channels.values()]
+        self._sent_through = max([*sent, view.whole_after])
         self._standing = Standing(0, False)
         self._looked: float | None = None
         self._begun: BarrierRecord | None = None
@@ -74,7 +75,8 @@ class Alignment:
         if not self._standing.under_way or wanted <= self._carried:
             return 0
         if epoch < self._sent_through:
-            # After a rewind: a part that has read on in a channel would never come to a barrier here.
+            # After a rewind: a part that has read on in a channel would never come to a barrier here; and
+            # what state is in the making cannot be gone back to.
             return 0
         shown = [
             reader.shows(wanted, positions[uid], exactly=self._waits) for uid, reader in self._inputs.items()

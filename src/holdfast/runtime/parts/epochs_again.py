@@ -82,7 +82,7 @@ def _answered(
     context.monitor.say(f"DAMAGE: {of_epoch} is damaged, and part {request.part!r} has not read it")
     target = None if view.uncoordinated else context.recovery.before_epoch(view, request.epoch)
     if target is None:
-        why = "no retained commit before it verifies"
+        why = "no retained commit before it verifies, or the rows of state that is in no file were let go"
         if view.uncoordinated:
             why = "keys that are saved on their own cannot be gone back with"
         context.monitor.say(f"DAMAGE: {of_epoch} cannot be computed again: {why}")

@@ -23,7 +23,7 @@ from holdfast.checkpoint.chain.pins import pin, unpin
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.savepoints.stored_savepoint import dispose_savepoint
-from holdfast.checkpoint.savepoints.take import take_savepoint
+from holdfast.checkpoint.savepoints.take import refuse_without_state, take_savepoint
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
 from holdfast.checkpoint.store.records import LayoutRecord
@@ -66,15 +66,24 @@ def take_job_savepoint(
     savepoint then, to stop the parts that the barrier has not ended.
     RetryableError: the barrier did not come through all parts in time; nothing is left of it.
     """
+    layout, parts = refuse_savepoint(root, url)
+    taken = _barrier(open_storage(root), parts, layout.channels, clock, by, align_seconds, stop_rest)
+    with taken as (number, commits):
+        _copy(parts, commits, layout, url, clock, by)
+    return JobSavepoint(url=url, job=layout.job, barrier=number, commits=dict(commits))
+
+
+def refuse_savepoint(root: str, url: str) -> tuple[LayoutRecord, dict[str, Storage]]:
+    """Refuse a savepoint that could not be taken, before anything is stopped for it; gives of what it would
+    be. RestoreError."""
     refuse_target(url)
     layout = read_layout(open_storage(root))
     if layout is None:
         raise RestoreError(f"there is no checkpoint of a job in parts in {root}; check the place")
     parts = {name: open_storage(place_of_part(root, name)) for name in layout.parts}
-    taken = _barrier(open_storage(root), parts, layout.channels, clock, by, align_seconds, stop_rest)
-    with taken as (number, commits):
-        _copy(parts, commits, layout, url, clock, by)
-    return JobSavepoint(url=url, job=layout.job, barrier=number, commits=dict(commits))
+    for storage in parts.values():
+        refuse_without_state(History(storage).load(), storage.url)
+    return layout, parts
 
 
 @contextlib.contextmanager

@@ -72,9 +72,8 @@ class PartJob:
         prepared: Prepared = NOTHING,
     ) -> JobHandle:
         """Run the part in a thread. Assumes a job that was checked."""
-        replicas = self.protection if isinstance(self.protection, ActiveReplicas) else None
         settings = replace(
-            check_settings(checkpoint, options), root=self._root, replicas=replicas, seat=self.seat
+            check_settings(checkpoint, options), root=self._root, protection=self.protection, seat=self.seat
         )
         if settings.from_savepoint is not None:
             own = place_of_part(settings.from_savepoint, self.part)

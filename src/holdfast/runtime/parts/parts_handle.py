@@ -19,10 +19,9 @@ from holdfast.graph.protection import ActiveReplicas
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import Prepared
 from holdfast.runtime.job_handle import JobHandle
-from holdfast.runtime.parts.job_savepoint import JobSavepoint, take_job_savepoint
+from holdfast.runtime.parts.job_savepoint import JobSavepoint, refuse_savepoint, take_job_savepoint
 from holdfast.runtime.parts.part_jobs import checked_parts, enter_checkpoint
 from holdfast.runtime.progress import Listener, Message, Progress
-from holdfast.runtime.savepoints.run_savepoints import refuse_target
 from holdfast.runtime.settings import RunOptions, check_settings
 from holdfast.runtime.spark_session import open_session
 
@@ -129,7 +128,7 @@ class PartsHandle:
         if savepoint is not None and drain:
             raise DefinitionError("a job in parts is drained or leaves a savepoint; ask for one of them")
         if savepoint is not None:
-            refuse_target(str(savepoint))
+            refuse_savepoint(self._root, str(savepoint))
             self._leaving = threading.Thread(target=self._leave, args=(str(savepoint),), daemon=True)
             self._leaving.start()
         elif drain:

@@ -72,7 +72,20 @@ def run_interval_join(
             out.add(bounded.side, all_rows.rows.of(np.flatnonzero(~whole[all_rows.rows.key])))
         leaving.put_into(changes, before, parted[0], now, parted[1], ctx)
     late = late_rows(join, keyed.rows, arrived, time)
-    return OperatorResult({MAIN_OUTPUT: out.table(), LATE_ROWS: late}, changes)
+    expires = [_expires(join, each, now.rows) for each, now in zip(sides, arrived, strict=True)]
+    last = max((at_us for at_us in expires if at_us is not None), default=None)
+    return OperatorResult({MAIN_OUTPUT: out.table(), LATE_ROWS: late}, changes, expires_us=last)
+
+
+def _expires(join: IntervalJoin, bounded: _Bounded, rows: Rows) -> int | None:
+    """When the last of these rows, or of those that say of themselves that they have had one of these for a
+    partner, is given up."""
+    lower, upper = join.bounds_us
+    kept_us = bounded.partners_us[1]
+    if any(join.keeps):
+        # A partner may be as much later, and is then kept for as long, as makes this together.
+        kept_us = max(kept_us, upper - lower)
+    return int(plus(rows.at_us, kept_us).max()) if len(rows) else None
 
 
 def first_given_up(

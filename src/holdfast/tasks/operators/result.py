@@ -101,6 +101,9 @@ class OperatorResult:
     """Late rows that came combined: of them only the number is known."""
     partial_rows: int | None = None
     """How many partial rows its rows make, or are; None: one for each key."""
+    expires_us: int | None = None
+    """When the last thing is let go of that its rows have a part in, by event time: of windows and joins by
+    time. None: in nothing, or it is not known."""
 
     def entries(self, layout: StateLayout) -> list[Entry]:
         """What becomes of working state, sorted by key."""

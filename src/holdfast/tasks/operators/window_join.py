@@ -74,7 +74,9 @@ def run_window_join(
         in_windows.append(kept.followed_by(now.rows.of(closing.places_in(now.rows.at_us))))
     _give_out(out, sides, in_windows, closing, whole)
     late = late_rows(join, keyed.rows, arrived, ctx.time or EventTime())
-    return OperatorResult({MAIN_OUTPUT: out.table(), LATE_ROWS: late}, changes)
+    times = np.concatenate([now.rows.at_us for now in arrived])
+    expires = int(last_ends(join.time_window, times).max()) - 1 if len(times) else None
+    return OperatorResult({MAIN_OUTPUT: out.table(), LATE_ROWS: late}, changes, expires_us=expires)
 
 
 def next_window_close(

@@ -16,6 +16,7 @@ from holdfast.checkpoint.chain.settled import Settled
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import (
     Extent,
+    OperatorSchema,
     PlannedSlice,
     PlanRecord,
     SentFile,
@@ -359,6 +360,29 @@ def mark() -> UncoordinatedShard:
         operator="op", shards=1, first_group=0, end_group=4, incarnation="i", unsaved=0, discarded=0, lost=0,
         version=Version(epoch=1, attempt=1, result=""),
     )  # fmt: skip
+
+
+def test_news_without_an_epoch_does_not_stand_in_for_the_operators_of_the_first_epoch(tmp_path: Path) -> None:
+    """A barrier may come before the first epoch of a run whose operators are new."""
+    context = context_of(LocalStorage(tmp_path), {})
+    operators = (OperatorSchema(uid="op", key=(), states=()),)
+    view = context.checkpoint.chain.load()
+    work = Committer(context, Publishing(context, view), view, operators, Outlets((), context.clock))
+    work.submit([], barrier=1)
+    work.submit([outcome(1)])
+    work.close(wait=True)
+    assert work.view.operators == operators
+
+
+def test_a_part_whose_state_is_in_no_file_says_so_before_its_first_epoch(tmp_path: Path) -> None:
+    context = context_of(LocalStorage(tmp_path), {})
+    operators = (OperatorSchema(uid="op", key=(), states=()),)
+    view = context.checkpoint.chain.load()
+    work = Committer(context, Publishing(context, view), view, operators, Outlets((), context.clock))
+    work.begin_upstream()
+    assert (work.view.number, work.view.last_epoch, work.view.needs_from) == (1, 0, 1)
+    assert work.view.operators == operators
+    work.close(wait=True)
 
 
 def sending(root: Path) -> Committer:

@@ -169,7 +169,9 @@ class Producer(End):
         super().open()
         self.outlets = Outlets((self.node,), self.clock)
         program = SimpleNamespace(channels_of=lambda stream: (CHANNEL,))
-        self._runner: Any = SimpleNamespace(program=program, channels=self.view.channels)
+        self._runner: Any = SimpleNamespace(
+            program=program, channels=self.view.channels, whole_after=self.view.whole_after
+        )
 
     @property
     def channel(self) -> Channel:
@@ -180,8 +182,15 @@ class Producer(End):
         self.clock.advance(timedelta(seconds=outlets.LOOK_SECONDS))
         self.outlets.look()
 
-    def commit(self, *epochs: Files, times: Mapping[int, int] | None = None, rows: int | None = None) -> None:
-        """Commit the next epochs. `times`: the event time after some of them, in µs. `rows`: of each file."""
+    def commit(
+        self,
+        *epochs: Files,
+        times: Mapping[int, int] | None = None,
+        rows: int | None = None,
+        needs_from: int = 0,
+    ) -> None:
+        """Commit the next epochs. `times`: the event time after some of them, in µs. `rows`: of each file.
+        `needs_from`: of state that is in no file, the first epoch whose rows it is made of."""
         first = self.view.last_epoch + 1
         outcomes = [
             EpochOutcome(plan_of(first + n, time_us=(times or {}).get(first + n))) for n in range(len(epochs))
@@ -195,7 +204,7 @@ class Producer(End):
                 term=1, run="run-1", first_epoch=first, last_epoch=last,
                 attempts={str(epoch): 1 for epoch in range(first, last + 1)}, clock_ms=last, parallelism=1,
                 fingerprint="f", positions={"clicks": last}, published_through={}, sent=tuple(sent),
-                channels=self.outlets.states(self.view.channels, outcomes, last),
+                channels=self.outlets.states(self.view.channels, outcomes, last), needs_from=needs_from,
             )
         )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.view import news
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import PlannedSlice, SentFile, UncoordinatedShard
+from holdfast.checkpoint.store.records import OperatorSchema, PlannedSlice, SentFile, UncoordinatedShard
 from holdfast.errors import EpochFailed, RestoreError
 from holdfast.ids import EpochId
 from holdfast.runtime.doors.door_reader import DoorReader
@@ -25,6 +26,7 @@ from holdfast.runtime.parts import epochs_again
 from holdfast.runtime.parts.damaged_epochs import EpochDamaged, EpochsAsked, Request, damaged_epoch
 from holdfast.runtime.parts.epochs_again import Asking, answer
 from holdfast.runtime.parts.outlets import refuse_unread
+from holdfast.runtime.upstream import gone_back
 from holdfast.state.contract import Version
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.checkpoint.chain.test_channels import UID, sent, state
@@ -238,6 +240,78 @@ def test_the_sender_does_not_go_back_where_it_could_not_come_forward(both: Both,
     assert (view.last_epoch, view.channels[CHANNEL].lost) == (3, ())
     assert view.channels[CHANNEL].answered == 1
     assert "cannot be computed again" in producer.said[-1]
+
+
+def opened(both: Both, *needs: int, retain: int) -> None:
+    """A sender without saved state that has run so many epochs, with what it needs after each of them."""
+    producer, _ = both
+    producer._retain = retain
+    producer.open()
+    schema = OperatorSchema(uid="windows", key=(), states=())
+    begin = news(producer.view, term=1, run="run-1", published_through={})
+    producer.commit_record(changed(begin, needs_from=1, operators=(schema,), parallelism=1))
+    for epoch, needs_from in enumerate(needs, 1):
+        producer.commit([b"%d" % epoch], needs_from=needs_from)
+
+
+def ask_for(both: Both, epoch: int) -> None:
+    producer, consumer = both
+    damage(producer, epoch)
+    consumer.take()
+    consumer.ask(found(consumer))
+    producer.answer()
+
+
+def go_back(producer: Producer) -> None:
+    """Have state again that is in no file, as every leader does that begins."""
+    program = SimpleNamespace(graph=SimpleNamespace(operators=[SimpleNamespace(uid="windows")]))
+    gone_back(SimpleNamespace(**vars(producer.context), program=program), producer.view)  # type: ignore[arg-type]
+    producer.open()
+
+
+def test_state_that_is_in_no_file_is_had_again_before_the_epoch_is_computed(both: Both) -> None:
+    producer, consumer = both
+    opened(both, 1, 2, 3, 4, retain=4)
+    ask_for(both, 3)
+    assert (producer.view.last_epoch, producer.view.needs_from, producer.channel.lost) == (2, 2, (3,))
+    go_back(producer)
+    assert (producer.view.last_epoch, producer.view.whole_after, producer.channel.lost) == (1, 2, (3,))
+    producer.commit([b"in the making"], needs_from=2)
+    producer.commit([b"other"], [b"never sent"], [b"5"], needs_from=4)
+    assert producer.channel.lost == ()
+    assert read(producer, consumer) == [b"1", b"2", b"other", b"4", b"5"]
+
+
+def test_the_sender_does_not_go_back_where_the_rows_of_its_state_were_let_go(both: Both) -> None:
+    producer, _ = both
+    opened(both, 1, 1, 1, 4, 4, 4, 7, 7, retain=1)
+    assert [producer.chain.view_at(number).last_epoch for number in producer.retained] == [6, 7, 8]
+    ask_for(both, 7)
+    assert (producer.view.last_epoch, producer.channel.lost, producer.channel.answered) == (8, (), 1)
+    assert "the rows of state that is in no file were let go" in producer.said[-1]
+
+
+def test_nothing_is_computed_again_with_state_in_the_making(both: Both) -> None:
+    producer, _ = both
+    opened(both, 1, 1, 1, 4, 4, 4, 7, 7, retain=1)
+    go_back(producer)
+    replay = producer.view
+    assert (replay.last_epoch, replay.whole_after) == (6, 8)
+    ask_for(both, 8)
+    assert (producer.view.last_epoch, producer.view.whole_after, producer.channel.lost) == (7, 0, (8,))
+    with pytest.raises(RestoreError, match="rows in channels of epochs up to 8 have to be computed again"):
+        refuse_unless_whole(producer.storage, replay.number)
+    go_back(producer)
+    assert (producer.view.last_epoch, producer.view.whole_after) == (6, 7)
+
+
+def test_a_commit_whose_state_cannot_be_read_again_as_it_was_cannot_be_gone_to(both: Both) -> None:
+    producer, _ = both
+    opened(both, 1, 2, 3, retain=4)
+    assert refuse_unless_whole(producer.storage, 3) == []
+    path_of(producer, names.plan(2, 1)).unlink()
+    with pytest.raises(RestoreError, match="epoch 2 would have to be read again as it was, and that is lost"):
+        refuse_unless_whole(producer.storage, 3)
 
 
 def test_a_commit_past_what_is_lost_cannot_be_gone_to(both: Both) -> None:

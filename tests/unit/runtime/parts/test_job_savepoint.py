@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.barriers import (
     begin_barrier,
@@ -15,8 +16,10 @@ from holdfast.checkpoint.chain.barriers import (
     ending_of_barrier,
     newest_barrier,
 )
+from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.layout import keep_layout, read_layout
 from holdfast.checkpoint.chain.pins import read_pins
+from holdfast.checkpoint.chain.view import news
 from holdfast.checkpoint.savepoints.stored_savepoint import read_savepoint
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import LayoutRecord
@@ -145,6 +148,21 @@ def test_what_cannot_begin_stops_nothing(tmp_path: Path) -> None:
             job.root, str(tmp_path / "sp"), ManualClock(), "test", stop_rest=lambda: story.append("stopped")
         )
     assert story == []
+
+
+def test_a_part_whose_state_is_in_no_file_is_not_stopped_for_a_savepoint(tmp_path: Path) -> None:
+    job, story = TwoParts(tmp_path), list[str]()
+    scoring = Chain(LocalStorage(Path(job.root) / "parts" / "scoring"))
+    view = scoring.load()
+    record = news(view, term=view.term, run=view.run, published_through={})
+    scoring.commit(view, replace(record, needs_from=view.last_epoch + 1))
+    with pytest.raises(RestoreError, match=r"no savepoint can be taken of .*scoring: .*; start the job"):
+        take_job_savepoint(
+            job.root, str(tmp_path / "sp"), ManualClock(), "test", stop_rest=lambda: story.append("stopped")
+        )
+    assert story == []
+    assert not newest_barrier(open_storage(job.root)).number
+    assert not (tmp_path / "sp").exists()
 
 
 def test_what_failed_while_it_was_copied_is_removed(tmp_path: Path) -> None:

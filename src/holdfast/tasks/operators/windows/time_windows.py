@@ -145,7 +145,11 @@ class _WindowRun:
         self._keep(changes, changed, panes)
         self.early.plan(changes, self.keyed, changed.keys)
         outputs = {MAIN_OUTPUT: output, LATE_ROWS: late_rows}
-        return OperatorResult(outputs, changes, late=late_combined, partial_rows=len(changed))
+        expires = last_ends(self.window, starts) - 1 + self.function.lateness_us
+        return OperatorResult(
+            outputs, changes, late=late_combined, partial_rows=len(changed),
+            expires_us=int(expires.max()) if len(expires) else None,
+        )  # fmt: skip
 
     def _without_late(self) -> tuple[pa.Table, int, Times]:
         """Take the rows out of the slice that are late or have no time, and give them, or the number of those
