@@ -11,13 +11,12 @@ import argparse
 import sys
 import time
 from collections import Counter
-from types import ModuleType
 
-from tests.sim import runs
-from tests.sim.parts import runs as parts_runs
-from tests.sim.replicas import runs as replicas_runs
-from tests.sim.runs import Found
+from tests.sim.parts.runs import SIMULATION as OF_PARTS
+from tests.sim.replicas.runs import SIMULATION as OF_REPLICAS
+from tests.sim.runs import SIMULATION
 from tests.sim.scheduler import on_one_core
+from tests.sim.seeds import Found, Simulation
 
 CONTROL_SEEDS_MAX = 1_000
 PROGRESS_EVERY = 1_000
@@ -34,21 +33,21 @@ def main() -> int:
     options.add_argument("--control", default="", help="take this safeguard away")
     options.add_argument("--stretch", type=int, default=1, help="make every simulation so many times longer")
     given = options.parse_args()
-    what: ModuleType = parts_runs if given.parts else replicas_runs if given.replicas else runs
-    if given.control and given.control not in what.CONTROLS:
-        options.error(f"--control {given.control}: choose from {', '.join(sorted(what.CONTROLS))}")
+    what = OF_PARTS if given.parts else OF_REPLICAS if given.replicas else SIMULATION
+    if given.control and given.control not in what.controls:
+        options.error(f"--control {given.control}: choose from {', '.join(sorted(what.controls))}")
     with on_one_core():
         if given.seed is not None:
             return _tell(what, given.seed, given.control, given.stretch)
         if given.control:
             return _hunt_all(what, [given.control])
         seeds = range(given.first, given.first + given.seeds)
-        return _run_all(what, seeds, given.stretch) or _hunt_all(what, list(what.CONTROLS))
+        return _run_all(what, seeds, given.stretch) or _hunt_all(what, list(what.controls))
 
 
-def _tell(what: ModuleType, seed: int, control: str, stretch: int) -> int:
+def _tell(what: Simulation, seed: int, control: str, stretch: int) -> int:
     try:
-        world = what.simulate(seed, control, stretch)
+        world = what.run(seed, control, stretch)
     except Found as found:
         print("\n".join(found.story))
         print(f"VIOLATION  {found}")
@@ -58,12 +57,12 @@ def _tell(what: ModuleType, seed: int, control: str, stretch: int) -> int:
     return 0
 
 
-def _run_all(what: ModuleType, seeds: range, stretch: int) -> int:
+def _run_all(what: Simulation, seeds: range, stretch: int) -> int:
     seen: Counter[str] = Counter()
     began = time.perf_counter()
     for done, seed in enumerate(seeds, 1):
         try:
-            seen.update(what.simulate(seed, stretch=stretch).seen)
+            seen.update(what.run(seed, "", stretch).seen)
         except Found as found:
             print("\n".join(found.story[-60:]))
             print(f"VIOLATION after {done} seeds  {found}")
@@ -72,12 +71,12 @@ def _run_all(what: ModuleType, seeds: range, stretch: int) -> int:
             rate = done / (time.perf_counter() - began)
             print(f"{done:7,d} of {len(seeds):,d} seeds green, {rate:,.0f} seeds/s", flush=True)
     print("what happened in them:")
-    for what, count in sorted(seen.items()):
-        print(f"  {count:9,d}  {what}")
+    for happening, count in sorted(seen.items()):
+        print(f"  {count:9,d}  {happening}")
     return 0
 
 
-def _hunt_all(what: ModuleType, controls: list[str]) -> int:
+def _hunt_all(what: Simulation, controls: list[str]) -> int:
     print("negative controls:")
     missed = 0
     for control in controls:

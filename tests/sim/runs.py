@@ -8,15 +8,11 @@ end of the input.
 from __future__ import annotations
 
 import random
-import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 from holdfast.checkpoint.chain.history import History
-from holdfast.errors import HoldfastError
 from holdfast.runtime.epoch import committer, publisher
 from tests.sim.controls import CONTROLS, SOUND, Control
 from tests.sim.copiers import Copier
@@ -24,30 +20,10 @@ from tests.sim.event_time import Violation
 from tests.sim.habits import Habits
 from tests.sim.leaders import Leader, loader
 from tests.sim.scheduler import Executor, Process, Scheduler
+from tests.sim.seeds import Simulation, finding, scheduler_in
 from tests.sim.storage import SimStorage
 from tests.sim.weather import Weather, drawn, plain, stretched
 from tests.sim.world import World
-
-
-class Found(AssertionError):
-    """A seed whose simulation breaks an invariant; the text says which, and how to run it again."""
-
-    def __init__(self, seed: int, again: str, problem: str, story: list[str]) -> None:
-        super().__init__(seed, again, problem, story)
-        self.seed, self.again, self.problem, self.story = seed, again, problem, story
-
-    def __str__(self) -> str:
-        return f"seed {self.seed}: {self.problem}\nrun it again: {self.again}"
-
-
-def command(seed: int, control: str = "", stretch: int = 1, what: str = "") -> str:
-    """What runs one seed again and tells its story, from the top of the repository."""
-    python = Path(sys.executable)
-    shown = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
-    without = f" --control {control}" if control else ""
-    longer = f" --stretch {stretch}" if stretch > 1 else ""
-    of = f" {what}" if what else ""
-    return f"{shown} -m tests.sim{of} --seed {seed}{without}{longer}"
 
 
 def simulate(seed: int, control: str = "", stretch: int = 1) -> World:
@@ -60,45 +36,18 @@ def simulate(seed: int, control: str = "", stretch: int = 1) -> World:
     weather = stretched(drawn(chance, setup.season), stretch)
     weather = plain(weather) if setup.plain else weather
     world = _world(chance, weather, setup)
-    try:
-        with setup.applied():
-            _storm(world, weather, setup)
-            if chance.random() < weather.calm_chance:
-                _calm(world, setup)
-    except (AssertionError, HoldfastError) as problem:
-        again = command(seed, control, stretch)
-        raise Found(seed, again, str(problem) or repr(problem), world.told()) from problem
+    with finding(world, seed, control, stretch), setup.applied():
+        _storm(world, weather, setup)
+        if chance.random() < weather.calm_chance:
+            _calm(world, setup)
     return world
 
 
-def hunt(control: str, seeds: int) -> Found:
-    """The first seed that finds out that the safeguard of `control` is gone."""
-    for seed in range(seeds):
-        try:
-            simulate(seed, control)
-        except Found as found:
-            if CONTROLS[control].finds not in found.problem:
-                raise
-            return found
-    raise AssertionError(f"{control} was not found in {seeds} seeds")
-
-
-def seen_over(seeds: Iterable[int]) -> Counter[str]:
-    """What happened over these seeds, all of which must be green."""
-    seen: Counter[str] = Counter()
-    for seed in seeds:
-        seen.update(simulate(seed).seen)
-    return seen
+SIMULATION = Simulation(simulate, CONTROLS)
 
 
 def _world(chance: random.Random, weather: Weather, setup: Control) -> World:
-    scheduler = Scheduler(
-        chance,
-        crash_chance=weather.crash_chance,
-        pause_chance=weather.pause_chance,
-        stay_chance=weather.stay_chance,
-        steps_max=weather.steps_max,
-    )
+    scheduler = scheduler_in(weather, chance)
     return setup.world(
         scheduler, chance, fault_chance=weather.fault_chance, linger_chance=weather.linger_chance
     )

@@ -16,8 +16,9 @@ import pytest
 
 from tests.sim.controls import CONTROLS
 from tests.sim.event_time import Violation
-from tests.sim.runs import Found, command, hunt, seen_over, simulate
+from tests.sim.runs import SIMULATION, simulate
 from tests.sim.scheduler import Process, Scheduler, on_one_core
+from tests.sim.seeds import Found, command
 
 SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", "600"))
 CONTROL_SEEDS_MAX = 1_000
@@ -64,7 +65,7 @@ def _one_core() -> Iterator[None]:
 
 
 def test_every_seed_keeps_every_promise_and_the_seeds_get_everywhere() -> None:
-    seen = seen_over(range(SEEDS))
+    seen = SIMULATION.seen_over(range(SEEDS))
     assert not HAPPENINGS - seen.keys(), "these never happened: the simulation no longer tests them"
     assert seen["commit"] > 2 * SEEDS
     assert seen["takeover"] > SEEDS
@@ -72,7 +73,7 @@ def test_every_seed_keeps_every_promise_and_the_seeds_get_everywhere() -> None:
 
 @pytest.mark.parametrize("control", CONTROLS)
 def test_a_missing_safeguard_is_found_out(control: str) -> None:
-    found = hunt(control, CONTROL_SEEDS_MAX)
+    found = SIMULATION.hunt(control, CONTROL_SEEDS_MAX)
     assert command(found.seed, control) in str(found)
     with pytest.raises(Found) as again:
         simulate(found.seed, control)

@@ -7,14 +7,12 @@ must come through all parts, however little room the channels have, and a barrie
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.errors import HoldfastError
 from holdfast.runtime.epoch import committer, publisher
 from holdfast.runtime.parts import channel_source, coordinator, outlets
 from holdfast.storage.checksums import read_extent
@@ -25,8 +23,8 @@ from tests.sim.parts.job_world import Content, JobWorld
 from tests.sim.parts.part_leaders import JobClock, PartLeader
 from tests.sim.parts.savers import Saver
 from tests.sim.parts.weather import JobWeather, drawn, stretched
-from tests.sim.runs import Found, command
 from tests.sim.scheduler import Executor, Process, Scheduler
+from tests.sim.seeds import Simulation, finding, scheduler_in
 
 SOUND = Control("")
 QUIET_STEPS_MAX = 40_000
@@ -38,45 +36,18 @@ def simulate(seed: int, control: str = "", stretch: int = 1) -> JobWorld:
     chance = random.Random(seed)
     weather = stretched(drawn(chance, setup.season), stretch)
     job = _job(chance, weather)
-    try:
-        with setup.applied(), _standing_in(job):
-            _storm(job, weather, setup)
-            if chance.random() < weather.calm_chance:
-                _calm(job, setup)
-    except (AssertionError, HoldfastError) as problem:
-        again = command(seed, control, stretch, "--parts")
-        raise Found(seed, again, str(problem) or repr(problem), job.told()) from problem
+    with finding(job, seed, control, stretch, "--parts"), setup.applied(), _standing_in(job):
+        _storm(job, weather, setup)
+        if chance.random() < weather.calm_chance:
+            _calm(job, setup)
     return job
 
 
-def hunt(control: str, seeds: int) -> Found:
-    """The first seed that finds out that the safeguard of `control` is gone."""
-    for seed in range(seeds):
-        try:
-            simulate(seed, control)
-        except Found as found:
-            if CONTROLS[control].finds not in found.problem:
-                raise
-            return found
-    raise AssertionError(f"{control} was not found in {seeds} seeds")
-
-
-def seen_over(seeds: Iterable[int]) -> Counter[str]:
-    """What happened over these seeds, all of which must be green."""
-    seen: Counter[str] = Counter()
-    for seed in seeds:
-        seen.update(simulate(seed).seen)
-    return seen
+SIMULATION = Simulation(simulate, CONTROLS)
 
 
 def _job(chance: random.Random, weather: JobWeather) -> JobWorld:
-    scheduler = Scheduler(
-        chance,
-        crash_chance=weather.crash_chance,
-        pause_chance=weather.pause_chance,
-        stay_chance=weather.stay_chance,
-        steps_max=weather.steps_max,
-    )
+    scheduler = scheduler_in(weather, chance)
     job = JobWorld(
         weather.shape, weather.interval, scheduler, chance, fault_chance=weather.fault_chance,
         linger_chance=weather.linger_chance,

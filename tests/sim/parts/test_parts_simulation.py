@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sim.parts.controls import CONTROLS
-from tests.sim.parts.runs import hunt, seen_over, simulate
-from tests.sim.runs import Found, command
+from tests.sim.parts.runs import SIMULATION, simulate
 from tests.sim.scheduler import on_one_core
+from tests.sim.seeds import Found, command
 
 SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", "120"))
 CONTROL_SEEDS_MAX = 500
@@ -64,7 +64,7 @@ def _one_core() -> Iterator[None]:
 
 
 def test_every_seed_keeps_every_promise_and_the_seeds_get_everywhere() -> None:
-    seen = seen_over(range(SEEDS))
+    seen = SIMULATION.seen_over(range(SEEDS))
     assert not HAPPENINGS - seen.keys(), "these never happened: the simulation no longer tests them"
     assert seen["barrier complete"] > SEEDS // 4
     assert seen["commit"] > 10 * SEEDS
@@ -72,8 +72,8 @@ def test_every_seed_keeps_every_promise_and_the_seeds_get_everywhere() -> None:
 
 @pytest.mark.parametrize("control", CONTROLS)
 def test_a_missing_safeguard_is_found_out(control: str) -> None:
-    found = hunt(control, CONTROL_SEEDS_MAX)
-    assert command(found.seed, control, what="--parts") in str(found)
+    found = SIMULATION.hunt(control, CONTROL_SEEDS_MAX)
+    assert command(found.seed, control, option="--parts") in str(found)
     with pytest.raises(Found) as again:
         simulate(found.seed, control)
     assert again.value.story == found.story, "the printed command would tell another story"

@@ -7,14 +7,12 @@ the end of the input: one, or most of those that vote.
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.errors import HoldfastError
 from holdfast.runtime.epoch import committer, publisher
 from tests.sim.event_time import Violation
 from tests.sim.habits import Habits
@@ -23,8 +21,8 @@ from tests.sim.replicas.controls import CONTROLS, SOUND, Control
 from tests.sim.replicas.members import Member
 from tests.sim.replicas.set_world import SetWorld
 from tests.sim.replicas.weather import SetWeather, drawn, stretched
-from tests.sim.runs import Found, command
 from tests.sim.scheduler import Executor, Process, Scheduler
+from tests.sim.seeds import Simulation, finding, scheduler_in
 
 CALM_STEPS_MAX = 20_000
 
@@ -35,45 +33,18 @@ def simulate(seed: int, control: str = "", stretch: int = 1) -> SetWorld:
     chance = random.Random(seed)
     weather = stretched(drawn(chance, setup.season), stretch)
     world = _world(chance, weather)
-    try:
-        with setup.applied():
-            _storm(world, weather, setup)
-            if chance.random() < weather.calm_chance:
-                _calm(world, weather, setup)
-    except (AssertionError, HoldfastError) as problem:
-        again = command(seed, control, stretch, "--replicas")
-        raise Found(seed, again, str(problem) or repr(problem), world.told()) from problem
+    with finding(world, seed, control, stretch, "--replicas"), setup.applied():
+        _storm(world, weather, setup)
+        if chance.random() < weather.calm_chance:
+            _calm(world, weather, setup)
     return world
 
 
-def hunt(control: str, seeds: int) -> Found:
-    """The first seed that finds out that the safeguard of `control` is gone."""
-    for seed in range(seeds):
-        try:
-            simulate(seed, control)
-        except Found as found:
-            if CONTROLS[control].finds not in found.problem:
-                raise
-            return found
-    raise AssertionError(f"{control} was not found in {seeds} seeds")
-
-
-def seen_over(seeds: Iterable[int]) -> Counter[str]:
-    """What happened over these seeds, all of which must be green."""
-    seen: Counter[str] = Counter()
-    for seed in seeds:
-        seen.update(simulate(seed).seen)
-    return seen
+SIMULATION = Simulation(simulate, CONTROLS)
 
 
 def _world(chance: random.Random, weather: SetWeather) -> SetWorld:
-    scheduler = Scheduler(
-        chance,
-        crash_chance=weather.crash_chance,
-        pause_chance=weather.pause_chance,
-        stay_chance=weather.stay_chance,
-        steps_max=weather.steps_max,
-    )
+    scheduler = scheduler_in(weather, chance)
     return SetWorld(
         scheduler, chance, fault_chance=weather.fault_chance, linger_chance=weather.linger_chance,
         members=weather.members, vote=weather.vote,
