@@ -265,7 +265,8 @@ def ask_for(both: Both, epoch: int) -> None:
 def go_back(producer: Producer) -> None:
     """Have state again that is in no file, as every leader does that begins."""
     program = SimpleNamespace(graph=SimpleNamespace(operators=[SimpleNamespace(uid="windows")]))
-    gone_back(SimpleNamespace(**vars(producer.context), program=program), producer.view)  # type: ignore[arg-type]
+    context: Any = SimpleNamespace(**vars(producer.context), program=program)
+    gone_back(context, producer.view)
     producer.open()
 
 
