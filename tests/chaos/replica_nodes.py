@@ -65,12 +65,14 @@ class ReplicasCluster(PartsCluster):
         return self.members()
 
     def wait_replaced(self, victim: NodeProcess) -> NodeProcess:
-        """Wait until the set is whole without this node; gives the one that came last."""
+        """Wait until the set is whole without this node; gives the one that came."""
+        others = [node for node in self.members().values() if node is not victim]
         self.wait(
             lambda: len(self.members()) == self.seats and victim not in self.members().values(),
             f"another node in the place of {victim.name}",
         )
-        return max(self.members().values(), key=self.nodes.index)
+        (came,) = (node for node in self.members().values() if node not in others)
+        return came
 
     def shown_at(self) -> list[float]:
         """When each epoch was written for the sink, by the clock of its file system."""
