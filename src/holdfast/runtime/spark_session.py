@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 import weakref
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+_registering = threading.Lock()
 PARALLELISM_UNKNOWN = 4
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 PARTITIONS_PER_SHARD = 4
@@ -81,10 +83,11 @@ def register_data_sources(spark: SparkSession) -> None:
     from holdfast.inspect.datasource import StateDataSource
     from holdfast.runtime.doors.data_source import ChannelDataSource
 
-    if spark not in _registered:
-        spark.dataSource.register(StateDataSource)
-        spark.dataSource.register(ChannelDataSource)
-        _registered.add(spark)
+    with _registering:
+        if spark not in _registered:
+            spark.dataSource.register(StateDataSource)
+            spark.dataSource.register(ChannelDataSource)
+            _registered.add(spark)
 
 
 def revived(spark: SparkSession, name: str, own: bool) -> SparkSession:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import contextlib
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.errors import DefinitionError
-from holdfast.runtime.spark_session import require_java
+from holdfast.runtime.spark_session import register_data_sources, require_java
 
 
 def test_missing_java_is_one_line_with_the_command_to_install_it(
@@ -22,3 +25,30 @@ def test_a_wrong_java_home_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     with pytest.raises(DefinitionError, match=r"JAVA_HOME=.*nowhere"):
         require_java()
+
+
+class Session:
+    """A Spark session that lets two registrations meet, if they can."""
+
+    def __init__(self) -> None:
+        self.registered: list[str] = []
+        self._both = threading.Barrier(2)
+
+    @property
+    def dataSource(self) -> Session:
+        return self
+
+    def register(self, source: Any) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self._both.wait(0.2)
+        self.registered.append(source.name())
+
+
+def test_parts_that_start_at_once_register_the_formats_once() -> None:
+    session: Any = Session()
+    parts = [threading.Thread(target=register_data_sources, args=(session,)) for _ in range(2)]
+    for part in parts:
+        part.start()
+    for part in parts:
+        part.join()
+    assert sorted(session.registered) == ["holdfast", "holdfast-state"]
