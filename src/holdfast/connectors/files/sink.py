@@ -149,8 +149,9 @@ class FilePublisher:
             self._storage.put_new(shown.file, data)
         self._put(shown)
         if max(self._marked(), default=0) > shown.epoch:
-            # Others are past this epoch, and we were paused: its file may have been taken away before.
-            self._storage.delete([shown.file, self._mark(shown.epoch)])
+            # Others are past this epoch, and we were paused. Its file stays: they may have found it there
+            # and rely on it. One that was taken away meanwhile is there again.
+            self._storage.delete([self._mark(shown.epoch)])
 
     def _is_past(self, epoch: int) -> bool:
         """Whether the epoch was shown before. RetryableError: another publisher is past it, and whether that

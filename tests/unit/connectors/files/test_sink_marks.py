@@ -251,24 +251,27 @@ def bucket(directory: Directory, format: str = "csv") -> FilePublisher:
     return FilePublisher(storage, "job", "out", format)
 
 
-def test_in_a_bucket_a_publisher_that_slept_takes_back_what_others_are_past(
-    directory: Directory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("asleep_at", ["out-", "_holdfast/out/"], ids=["its file", "its mark"])
+@pytest.mark.parametrize("others", [1, 2, 5])
+def test_in_a_bucket_a_publisher_that_slept_takes_nothing_away_that_others_rely_on(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch, asleep_at: str, others: int
 ) -> None:
+    """They have found its file there, or it finds theirs; and are past that epoch when it wakes up."""
     real, awake = LocalStorage.put_new, list[bool]()
 
     def sleepy(self: LocalStorage, name: str, data: bytes) -> Any:
-        if not awake and name.startswith("out-"):
+        if not awake and name.startswith(asleep_at):
             awake.append(True)
             successor = bucket(directory)
-            for epoch in (1, 2, 3):
+            for epoch in range(1, 1 + others):
                 successor.publish(epoch, rows(epoch))
-            directory.take()
         return real(self, name, data)
 
     sleeper = bucket(directory)
     monkeypatch.setattr(LocalStorage, "put_new", sleepy)
     sleeper.publish(1, rows(1))
-    assert directory.seen() == shown(1, 2, 3)
+    assert directory.seen() == shown(*range(1, 1 + others))
+    assert bucket(directory).mark() == Mark(others, "i")
 
 
 def test_in_a_bucket_an_epoch_is_not_shown_again_in_another_format(
