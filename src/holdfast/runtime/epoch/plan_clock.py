@@ -37,8 +37,10 @@ class PlanClock:
         return int(gone_on)
 
     def reach(self, plan_ms: int) -> None:
-        """A plan of that time is followed."""
-        self._reached_ms = max(self._reached_ms, plan_ms)
+        """A plan of that time is followed. Time goes on from it: what has passed since the last reading is in
+        it already."""
+        if plan_ms > self._reached_ms:
+            self._reached_ms, self._read_at = float(plan_ms), self._clock.monotonic()
 
 
 def strange_clock(clock: Clock, committed_ms: int) -> str | None:

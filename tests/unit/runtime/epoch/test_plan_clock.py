@@ -58,6 +58,17 @@ def test_reading_it_often_does_not_make_it_stand_still() -> None:
     assert time.now_ms() == pytest.approx(NOW_MS + 30_000 + 2_500, abs=2)
 
 
+def test_members_that_follow_each_others_plans_do_not_drive_time_ahead() -> None:
+    """While one follows the plans of the other, it does not read its own clock."""
+    clock = ManualClock(NOW_MS)
+    members = PlanClock(clock, NOW_MS), PlanClock(clock, NOW_MS)
+    for turn in range(100):
+        planning, following = members if turn // 10 % 2 else members[::-1]
+        after(clock, 1)
+        following.reach(planning.now_ms())
+    assert [member.now_ms() for member in members] == [NOW_MS + 100_000] * 2
+
+
 def test_a_machine_whose_clock_is_set_back_while_it_leads_goes_on() -> None:
     clock = ManualClock(NOW_MS)
     time = PlanClock(clock, 0)
