@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,6 +30,13 @@ def in_one_order(rows: pa.Table, replicated: bool) -> pa.Table:
     return rows.take(pc.sort_indices(pa.table(columns), sort_keys=keys)).combine_chunks()
 
 
+def without_hidden_bytes(rows: pa.Table) -> pa.Table:
+    """The same rows, with the same bytes behind every null: what stands there means nothing, and may differ
+    from replica to replica."""
+    columns = [column if not _may_hide(column) else _shown(column) for column in rows.columns]
+    return pa.table(columns, schema=rows.schema)
+
+
 def content_of(parent: Version, delta: Payload | None, outputs: Iterable[Output]) -> str:
     """Names what a task has made of the state of version `parent`."""
     made = [(output.name, output.rows, output.payload.checksum) for output in outputs]
@@ -45,6 +53,19 @@ def _sortable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_nested(type) or pa.types.is_null(type) or pa.types.is_interval(type):
         return pa.chunked_array([pa.array(map(_packed, column.to_pylist()), pa.binary())])
     return column
+
+
+def _may_hide(column: pa.ChunkedArray) -> bool:
+    return bool(column.null_count) or pa.types.is_nested(column.type)
+
+
+def _shown(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Only what can be seen of a column."""
+    type = column.type
+    if pa.types.is_nested(type) or pa.types.is_dictionary(type):
+        return pa.chunked_array([pa.array(chunk.to_pylist(), type) for chunk in column.chunks], type)
+    # What is taken is copied value by value, and a null leaves its place as it was made: empty.
+    return pa.chunked_array([chunk.take(pa.array(np.arange(len(chunk)))) for chunk in column.chunks], type)
 
 
 def _packed(value: Any) -> bytes:

@@ -19,6 +19,7 @@ from holdfast.storage.checksums import checksum, read_extent
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 from holdfast.tasks.messages import EpochWork, Output, Payload
+from holdfast.tasks.same_results import without_hidden_bytes
 
 INLINE_BYTES = 32 * 1024
 """Payloads up to this size travel in the result row; the driver writes all of an epoch's into one object."""
@@ -119,7 +120,7 @@ class TaskWriter:
 
     def __init__(self, storage: Storage, work: EpochWork, shard: int, uid: str = "") -> None:
         self.unique = uuid.uuid4().hex
-        self._storage = storage
+        self._storage, self._replicated = storage, work.replicated
         who = "-".join(filter(None, (work.run, str(work.attempt), uid)))
         self._stem = f"data/{work.epoch:012d}/{who}-{shard}-{self.unique}"
         self._count = 0
@@ -136,8 +137,10 @@ class TaskWriter:
 
     def stage(self, made: Mapping[str, pa.Table], wanted: Collection[str]) -> tuple[Output, ...]:
         """Write the rows of the outputs that are read."""
+        read = {name: rows for name, rows in made.items() if name in wanted and rows.num_rows}
+        if self._replicated:
+            read = {name: without_hidden_bytes(rows) for name, rows in read.items()}
         return tuple(
             Output(name, rows.num_rows, self.write(pack_rows(rows), "rows.arrow"))
-            for name, rows in made.items()
-            if name in wanted and rows.num_rows
+            for name, rows in read.items()
         )

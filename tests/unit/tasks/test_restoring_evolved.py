@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.admin.upgrade_check import _layouts
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.shard_lines import line_of
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import SnapshotFile
 from holdfast.ids import shard_ranges
+from holdfast.runtime.epoch.program import state_layouts
 from holdfast.runtime.epoch.schemas_in_force import InForce, declaration, examine
 from holdfast.state.contract import ShardState
 from holdfast.state.encoding.layout import StateKind
@@ -41,7 +41,7 @@ def upgraded(view: CheckpointView, *functions: Any) -> InForce:
     stored = view.operators
     for function in functions:
         graph = job(1, function, None, None).graph()
-        layouts = _layouts(graph, lambda: pytest.fail("Spark was started"))
+        layouts = state_layouts(graph, lambda: pytest.fail("Spark was started"))
         declared = {node.uid: declaration(node, layouts[node.uid]) for node in graph.operators}
         in_force, problems = examine(declared, stored, allow_dropped_state=True)
         assert not problems

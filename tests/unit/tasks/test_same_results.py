@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import struct
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,8 +16,10 @@ from hypothesis import strategies as st
 
 from holdfast.state.contract import EMPTY_VERSION, Version
 from holdfast.state.encoding.types import parse_type
-from holdfast.tasks.messages import Output, Payload
-from holdfast.tasks.same_results import content_of, in_one_order
+from holdfast.storage.urls import open_storage
+from holdfast.tasks.messages import EpochWork, Output, Payload, Workspace
+from holdfast.tasks.same_results import content_of, in_one_order, without_hidden_bytes
+from holdfast.tasks.task_output import TaskWriter
 
 NANS = [struct.unpack("<d", struct.pack("<q", bits))[0] for bits in (0x7FF8000000000000, 0x7FF8000000000001)]
 FLOATS = st.sampled_from([0.0, -0.0, float("inf"), *NANS]) | st.floats()
@@ -126,3 +130,58 @@ def test_a_result_is_named_by_what_it_followed_what_it_changed_and_what_it_gave_
         content_of(EMPTY_VERSION, payload("d"), []),
     ]
     assert len({named, *other}) == 1 + len(other)
+
+
+def _hiding(type: pa.DataType, hidden: bytes) -> pa.Array:
+    """A value, a null behind which these bytes stand, and a value."""
+    valid, others = pa.py_buffer(bytes([0b101])), bytes(len(hidden))
+    return pa.Array.from_buffers(type, 3, [valid, pa.py_buffer(others + hidden + others)], 1)
+
+
+def _hiding_text(hidden: bytes) -> pa.Array:
+    ends = np.cumsum([0, 1, len(hidden), 1]).astype(np.int32)
+    buffers = [bytes([0b101]), ends.tobytes(), b"a" + hidden + b"b"]
+    return pa.Array.from_buffers(pa.string(), 3, list(map(pa.py_buffer, buffers)), 1)
+
+
+HIDDEN = {
+    "long": [_hiding(pa.int64(), bytes([byte] * 8)) for byte in (1, 2)],
+    "byte": [_hiding(pa.int8(), bytes([byte])) for byte in (1, 2)],
+    "double": [_hiding(pa.float64(), bytes([byte] * 8)) for byte in (1, 2)],
+    "timestamp": [_hiding(pa.timestamp("us"), bytes([byte] * 8)) for byte in (1, 2)],
+    "decimal": [_hiding(pa.decimal128(10, 2), bytes([byte] * 16)) for byte in (1, 2)],
+    "string": [_hiding_text(hidden) for hidden in (b"x", b"yyy")],
+    "boolean": [
+        pa.Array.from_buffers(pa.bool_(), 3, [pa.py_buffer(bytes([0b101])), pa.py_buffer(bytes([bits]))], 1)
+        for bits in (0b011, 0b001)
+    ],
+    "struct": [pa.StructArray.from_arrays([_hiding(pa.int64(), bytes([n] * 8))], ["x"]) for n in (1, 2)],
+    "array": [
+        pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), _hiding(pa.int64(), bytes([n] * 8)))
+        for n in (1, 2)
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_what_stands_behind_a_null_is_not_part_of_what_a_replica_has_made(kind: str, tmp_path: Path) -> None:
+    tables = [pa.table({"c": column}) for column in HIDDEN[kind]]
+    assert tables[0].equals(tables[1])
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for replicated, found in names.items():
+        work = EpochWork(Workspace("job", str(tmp_path), None, "lmdb"), 1, 1, "r", 0, replicated)
+        for table in tables:
+            outputs = TaskWriter(open_storage(str(tmp_path)), work, 0).stage({"": table}, [""])
+            found.add(content_of(EMPTY_VERSION, None, outputs))
+    assert len(names[True]) == 1
+    assert len(names[False]) == 2, "these tables are of no use here: their bytes are the same already"
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_rows_without_hidden_bytes_are_the_same_rows(data: st.DataObject) -> None:
+    name, values = data.draw(st.sampled_from(sorted(LEAVES.items(), key=lambda each: each[0])))
+    column = pa.array(data.draw(st.lists(st.none() | values, max_size=5)), parse_type(name))
+    table = pa.table({"c": pa.chunked_array([column, column.slice(1)])})
+    assert str(without_hidden_bytes(table).to_pylist()) == str(table.to_pylist())
+    assert without_hidden_bytes(table).schema == table.schema
