@@ -18,6 +18,7 @@ from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord
+from holdfast.errors import ObjectMissing
 from holdfast.ids import EpochId, PlanAttempt
 from holdfast.storage.urls import open_storage
 
@@ -86,8 +87,13 @@ class CommitWatch:
         for number in [each for each in history.numbers() if each > self._seen]:
             assert number == self._seen + 1, f"commits {self._seen + 1} to {number} were not seen in time"
             at = (self._directory / names.commit(number)).stat().st_mtime
-            self._commits.append(_commit(at, history.record(number), plans))
             self._seen = number
+            try:
+                self._commits.append(_commit(at, history.record(number), plans))
+            except ObjectMissing:
+                # The plans of the oldest retained commit go first: while it is the first one, they go soon.
+                if self._commits:
+                    raise
 
 
 def _commit(at: float, record: CommitRecord, plans: Plans) -> Commit:
