@@ -97,6 +97,7 @@ PUBLIC = [
     "StateId",
     "StateReader",
     "StateStorage",
+    "StopUnfinished",
     "Timers",
     "Uncoordinated",
     "UpstreamBackup",

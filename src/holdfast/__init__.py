@@ -32,6 +32,7 @@ from holdfast.errors import (
     RetryableError,
     SessionLost,
     SinkFailed,
+    StopUnfinished,
     UserCodeError,
 )
 from holdfast.graph.aggregates import collect, count, first, last, max, mean, min, sum
@@ -142,6 +143,7 @@ __all__ = [
     "StateId",
     "StateReader",
     "StateStorage",
+    "StopUnfinished",
     "Timers",
     "Uncoordinated",
     "UpstreamBackup",

@@ -9,6 +9,7 @@
     │   ├─ EpochFailed          the epoch's Spark job failed
     │   │   └─ EpochInterrupted     a worker, an executor or storage was lost meanwhile
     │   ├─ SinkFailed           a sink did not show a committed epoch
+    │   ├─ StopUnfinished       told to stop, the run could not finish its epoch: nothing is lost
     │   └─ SessionLost          Spark itself is gone: start the process again
     ├─ FencedOut            stop now               (a newer leader exists)
     ├─ SeatLost             stop now               (the cluster may give the seat to another node)
@@ -80,6 +81,21 @@ class SinkFailed(RetryableError):
 
 class SessionLost(RetryableError):
     """The Spark session is gone and cannot be had again in this process."""
+
+
+class StopUnfinished(RetryableError):
+    """The run was told to stop, and what it had in hand could not be finished: Spark was ended with it, say.
+    The run is over all the same, and nothing is lost."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return (
+            f"the run was told to stop, and could not finish what it had in hand: {self.cause}; nothing is "
+            "lost: the next start goes on from the newest commit"
+        )
 
 
 class FencedOut(HoldfastError):

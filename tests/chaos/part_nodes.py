@@ -148,14 +148,14 @@ class PartsCluster(Cluster):
         return [node for node in self.nodes if node.running and node.name in there and node not in held]
 
     def wait_spread(self) -> None:
-        """Wait until every part commits, each on a node of its own."""
-        self.wait(
-            lambda: (
-                len({node.name for node in self.holders().values()}) == len(self.parts)
-                and all(self.numbers().values())
-            ),
-            "each part on a node of its own",
-        )
+        """Wait until every part has been committed by its holder, each on a node of its own."""
+
+        def is_spread() -> bool:
+            holders = {part: node.name for part, node in self.holders().items()}
+            committed = {part: each.node for part in self.parts for each in self.failovers_of(part)}
+            return holders == committed and len(set(holders.values())) == len(self.parts)
+
+        self.wait(is_spread, "each part on a node of its own")
 
     def drain(self) -> None:
         """Have the first part read what is due by now and end. The others end by themselves when they have

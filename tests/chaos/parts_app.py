@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 
 import holdfast as hf
 from holdfast.chaos.inside.child import tightened
-from tests.chaos.apps import Place, Shape, choose_spark, options
+from tests.chaos.apps import RETAIN, Place, Shape, choose_spark, options
 
 COLUMNS = "key long, event long"
 RENUMBERED = 1_000_000
@@ -153,7 +153,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("root", type=Path)
     parser.add_argument("--shape", required=True, help="fields of Shape, as JSON: how much is read")
-    parser.add_argument("--gated", action="store_true", help="rows wait at gates; all commits are kept")
+    parser.add_argument("--gated", action="store_true", help="rows wait at gates")
+    parser.add_argument("--retain", type=int, default=RETAIN, help="commits that are kept")
     parser.add_argument("--guarantee", default="exactly-once")
     parser.add_argument("--from-savepoint")
     given = parser.parse_args()
@@ -161,8 +162,7 @@ def main() -> None:
     # What waits at a gate keeps cores.
     choose_spark("local[6]" if given.gated else "local[2]", [], place)
     job = diamond(place, finite(shape), gates=gates_of(place, shape) if given.gated else None)
-    more = {"guarantee": given.guarantee, "from_savepoint": given.from_savepoint}
-    more |= {"retain": 100} if given.gated else {}
+    more = {"guarantee": given.guarantee, "from_savepoint": given.from_savepoint, "retain": given.retain}
     try:
         with tightened():
             job.run(**{**options(place, shape), **more})

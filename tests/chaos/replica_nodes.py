@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+from holdfast.cluster.replica_seats import Standing, replica_seats
 from tests.chaos.nodes import NodeProcess
 from tests.chaos.part_nodes import PartsCluster, seat_of
 from tests.chaos.parts_checker import judge_alone
@@ -56,12 +57,12 @@ class ReplicasCluster(PartsCluster):
         )  # fmt: skip
 
     def members(self) -> dict[int, NodeProcess]:
-        """Seat -> the node that holds it and is at work there, by its own word."""
-        return members_of(self, self.seats)
+        """Seat -> the node that holds it and runs there."""
+        return members_of(self)
 
     def wait_members(self, count: int) -> dict[int, NodeProcess]:
-        """Wait until so many nodes are at work."""
-        self.wait(lambda: len(self.members()) >= count, f"{count} members at work")
+        """Wait until so many members run."""
+        self.wait(lambda: len(self.members()) >= count, f"{count} members that run")
         return self.members()
 
     def wait_replaced(self, victim: NodeProcess) -> NodeProcess:
@@ -94,20 +95,14 @@ class ReplicasCluster(PartsCluster):
         assert not [node for node in self.nodes if node.told("DIVERGENCE")], self.told()
 
 
-def members_of(cluster: PartsCluster, seats: int, part: str = PART) -> dict[int, NodeProcess]:
-    """Seat of a replicated part -> the node that holds it and is at work there, by its own word."""
+def members_of(cluster: PartsCluster, part: str = PART) -> dict[int, NodeProcess]:
+    """Seat of a replicated part -> the node that holds it and runs there, as nodes count it: it is warm."""
     there = {node.name: node for node in cluster.nodes if node.running}
-    found = {}
-    for seat in range(1, seats + 1):
-        seen = cluster.timeline.seen.seats.get(seat_of(part, seat))
-        if seen is None or seen.holder is None or seen.pulse is None or seen.holder.node not in there:
-            continue
-        name, node = seat_of(part, seat), there[seen.holder.node]
-        # The first commit that it took part in is told: from then on it is not slower than the others.
-        is_new = node.times_told(f"{name}: TAKING THE SEAT") > node.times_told(f"{name}: TAKEOVER")
-        leads = (seen.pulse.instance, seen.pulse.phase) == (seen.holder.instance, "running")
-        if leads and not is_new:
-            found[seat] = node
+    seen, found = cluster.timeline.seen, {}
+    for seat, (name, standing) in enumerate(replica_seats(seen, seat_of(part)).seats.items(), 1):
+        holder = seen.seats[name].holder
+        if standing is Standing.RUNNING and holder is not None and holder.node in there:
+            found[seat] = there[holder.node]
     return found
 
 

@@ -116,7 +116,7 @@ class Diamond:
 def diamond(root: Path, *more: str, aligned: bool = True) -> Iterator[Diamond]:
     root.mkdir()
     guarantee = "exactly-once" if aligned else "at-least-once"
-    arguments = ("--gated", "--guarantee", guarantee, *more)
+    arguments = ("--gated", "--retain", "100", "--guarantee", guarantee, *more)
     with Scenario(Place(root), SHAPE, arguments, app="tests.chaos.parts_app") as scenario:
         yield Diamond(scenario, aligned)
 

@@ -9,10 +9,13 @@ import pytest
 from holdfast.chaos.faults import RECOVERY_STEPS
 from holdfast.chaos.inside.child import MANIFEST_EVERY
 from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.terms import newest_term
+from holdfast.runtime.parts.channel_source import Position
 from holdfast.steps import Step
 from tests.chaos.apps import RETAIN, Place, Shape
-from tests.chaos.harness import Scenario
+from tests.chaos.harness import Scenario, wait_until
 from tests.chaos.nemesis import DRIVER_STEPS, Fault
+from tests.chaos.parts_app import gates_of
 from tests.chaos.parts_checker import gather, judge, storage_of
 
 pytestmark = pytest.mark.timeout(1200)
@@ -28,8 +31,8 @@ COUNTS = {**dict.fromkeys(RECOVERY_STEPS, 2), Step.FLOOR_RAISED: 1}
 KILLS = 3
 
 
-def scenario_of(root: Path, shape: Shape = SHAPE) -> Scenario:
-    return Scenario(Place(root), shape, app="tests.chaos.parts_app")
+def scenario_of(root: Path, shape: Shape = SHAPE, *arguments: str) -> Scenario:
+    return Scenario(Place(root), shape, arguments, app="tests.chaos.parts_app")
 
 
 def finish(scenario: Scenario) -> None:
@@ -83,8 +86,25 @@ def test_the_input_is_long_enough_for_every_kill(step: Step) -> None:
 
 @pytest.mark.heavy
 def test_channels_are_let_go_when_they_are_read(tmp_path: Path) -> None:
-    with scenario_of(tmp_path, Shape(epochs=40, rows=20, keys=20)) as scenario:
-        finish(scenario)
+    shape = Shape(epochs=40, rows=20, keys=20)
+    half, readers = shape.epochs // 2, {"numbered": "long-way", "joined": "short-way"}
+    with scenario_of(tmp_path, shape, "--gated", "--retain", str(RETAIN)) as scenario:
+        main_gate, long_gate = gates_of(scenario.place, shape)
+        long_gate.open()
+        driver = scenario.start()
+
+        def all_read() -> bool:
+            found = {part: storage_of(scenario.place, part) for part in readers}
+            return all(
+                newest_term(storage) is not None
+                and Position.of(History(storage).load().positions.get(readers[part])) == Position(half)
+                for part, storage in found.items()
+            )
+
+        wait_until(lambda: all_read() or not driver.running, "both channels to be read", scenario.history)
+        main_gate.open()
+        assert driver.wait() == 0, f"{driver.last_words()}{scenario.history.story()}"
         for uid, channel in History(storage_of(scenario.place, "main")).load().channels.items():
-            assert channel.released >= 20, (uid, channel.released)
-            assert len({file.epoch for file in channel.files}) <= 20, uid
+            # What the readers' retained commits go back to stays.
+            assert channel.released >= half - RETAIN - 1, (uid, channel.released)
+            assert min(file.epoch for file in channel.files) > channel.released, uid

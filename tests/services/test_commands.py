@@ -32,7 +32,7 @@ def command(server: ZooKeeperServer, cluster: str) -> Command:
 
 def pair(start: Start) -> tuple[Running, Running]:
     a = start("a")
-    wait_until(lambda: a.told("TAKEOVER by term 1"), "a to lead", a.story)
+    wait_until(lambda: a.told("STARTED by term 1"), "a to lead", a.story)
     b = start("b")
     wait_until(lambda: b.told("is in cluster"), "b to stand by", b.story)
     return a, b

@@ -49,14 +49,16 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(place: Path, limits: str, *, text: str = APP) -> subprocess.Popen[str]:
+def start(place: Path, limits: str, *, text: str = APP, in_group: bool = False) -> subprocess.Popen[str]:
+    """`in_group`: of its own, with Spark's processes."""
     (place / "apps" / "app.py").write_text(text.format(limits=limits))
     command = [sys.executable, "-m", "holdfast", "run", "apps/app.py", "--checkpoint", "ck", "--json"]
     command += ["--master", "local[2]", "--until", "exhausted", "--working-dir", "working"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.Popen(
-        command, cwd=place, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+        command, cwd=place, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=in_group,
+    )  # fmt: skip
 
 
 def said(text: str) -> list[dict[str, Any]]:
@@ -65,8 +67,10 @@ def said(text: str) -> list[dict[str, Any]]:
 
 def newest(place: Path) -> dict[int, int]:
     lines = [line for file in sorted((place / "out").glob("*.json")) for line in file.open()]
-    rows = [json.loads(line) for line in lines]
-    return {row["key"]: max(other["total"] for other in rows if other["key"] == row["key"]) for row in rows}
+    totals: dict[int, int] = {}
+    for row in map(json.loads, lines):
+        totals[row["key"]] = max(row["total"], totals.get(row["key"], 0))
+    return totals
 
 
 def test_a_file_runs_to_its_end_with_its_functions_and_neighbours(place: Path) -> None:
@@ -93,6 +97,30 @@ def test_sigterm_ends_a_run_cleanly_and_the_next_run_goes_on(place: Path) -> Non
     after = said(done)[-1]
     assert (after["phase"], after["rows"], after["term"]) == ("stopped", last["rows"], 2), err
     assert newest(place) == {key: 10 * sum(range(key, last["rows"], 3)) for key in range(3)}
+
+
+def test_a_stop_that_reaches_spark_as_well_ends_the_run_and_loses_nothing(place: Path) -> None:
+    """As `timeout`, a service manager or a shell ends all processes of a group."""
+    process = start(place, "rows_per_second=500, total=1_000_000", in_group=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line).get("committed_epoch", 0) >= 2:
+            break
+    os.killpg(process.pid, signal.SIGTERM)
+    out, err = process.communicate()
+    # Between two epochs there is nothing to finish.
+    assert process.returncode in (0, 75), err
+    if process.returncode:
+        (told,) = [text for text in err.splitlines() if text.startswith("error: ")]
+        assert "the run was told to stop, and could not finish what it had in hand" in told
+    assert not any("starts again" in each.get("text", "") for each in said(out))
+
+    committed = max(each.get("rows", 0) for each in said(out))
+    done, err = start(place, f"total={committed}").communicate()
+    after = said(done)[-1]
+    assert (after["phase"], after["term"]) == ("stopped", 2), err
+    assert after["rows"] >= committed, "a plan that was left is followed"
+    assert newest(place) == {key: 10 * sum(range(key, after["rows"], 3)) for key in range(3)}
 
 
 def test_an_error_of_the_function_ends_the_run_with_its_code_and_one_line(place: Path) -> None:
@@ -125,7 +153,7 @@ def test_a_run_whose_jvm_dies_begins_anew_under_its_pid(place: Path) -> None:
     out, err = process.communicate()
     assert process.returncode == 0, err
     told = [event.get("text", "") for event in said(before + out)]
-    assert any("beginning anew" in text for text in told), told
+    assert any("this process starts again" in text for text in told), told
     last = said(out)[-1]
     assert (last["phase"], last["rows"], last["term"]) == ("stopped", total, 2), err
     assert newest(place) == {key: 10 * sum(range(key, total, 3)) for key in range(3)}

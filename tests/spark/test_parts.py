@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.checkpoint.chain.checkpoint import Checkpoint
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.terms import claim
 from holdfast.ids import CommitNumber
+from holdfast.runtime import driver
 from holdfast.runtime.control.run_flags import Wishes
-from holdfast.runtime.parts.channel_source import Position
+from holdfast.runtime.parts.channel_source import ChannelReader, Position
 from holdfast.runtime.parts.part_jobs import PartJob, checked_parts, enter_checkpoint
-from holdfast.runtime.settings import check_settings
 from holdfast.storage.urls import open_storage
 
 DEADLINE_SECONDS = 120
@@ -83,6 +85,14 @@ def met(count: int) -> Counter[tuple[Any, ...]]:
     return Counter((key, way, n) for key, n in numbers for way in ("short", "long"))
 
 
+def highest(rows: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, Any], int]:
+    """The last number that each key has on each way."""
+    found: dict[tuple[Any, Any], int] = {}
+    for key, way, n in rows:
+        found[key, way] = max(n, found.get((key, way), 0))
+    return found
+
+
 def wait_for(condition: Callable[[], bool], what: str) -> None:
     give_up = time.monotonic() + DEADLINE_SECONDS
     while not condition():
@@ -139,7 +149,7 @@ def test_a_part_that_is_not_read_stops_and_goes_on_when_it_is(spark: SparkSessio
     graph = diamond(out, rows_of(400), limit_epochs=2).graph()
     root = str(tmp_path / "ck")
     jobs = checked_parts(graph, root, given)
-    enter_checkpoint(graph, check_settings(root, given))
+    enter_checkpoint(graph, str(root), given, lambda: spark)
     said: list[str] = []
     handles = {
         name: part(jobs, name).start_as(
@@ -193,16 +203,40 @@ def test_a_job_that_begins_with_a_savepoint_of_all_parts_goes_on_from_one_cut(
     again = diamond(tmp_path / "second", rows_of(600))
     moved = options(tmp_path, guarantee=guarantee, from_savepoint=tmp_path / "sp")
     started(again, tmp_path / "ck2", spark, **moved).wait(DEADLINE_SECONDS)
-    ends: dict[tuple[Any, Any], int] = {}
-    for key, way, n in shown(tmp_path / "second"):
-        ends[key, way] = max(n, ends.get((key, way), 0))
-    wanted = {
-        (key, way): n for (key, way, n) in met(600) for n in [max(m[2] for m in met(600) if m[0] == key)]
-    }
+    ends, wanted = highest(shown(tmp_path / "second")), highest(met(600))
     if guarantee == "exactly-once":
         assert ends == wanted
     else:
         assert all(ends[each] >= wanted[each] for each in wanted)
+
+
+def test_a_part_that_has_begun_with_its_savepoint_waits_for_the_others(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = started(diamond(tmp_path / "out", rows_of(300)), tmp_path / "ck", spark, **options(tmp_path))
+    wait_for(lambda: first.parts["joined"].status().epoch >= 2, "epochs of the last part")
+    first.stop(savepoint=tmp_path / "sp")
+    first.wait(DEADLINE_SECONDS)
+    looked, read, begin = threading.Event(), ChannelReader.next, driver.seed
+
+    def looking(reader: ChannelReader, *given: Any) -> Any:
+        try:
+            return read(reader, *given)
+        finally:
+            if reader.part == "numbered":
+                looked.set()
+
+    def begun_late(checkpoint: Checkpoint, *given: Any) -> None:
+        if checkpoint.job.job == "diamond.numbered":
+            assert looked.wait(DEADLINE_SECONDS)
+        begin(checkpoint, *given)
+
+    monkeypatch.setattr(ChannelReader, "next", looking)
+    monkeypatch.setattr(driver, "seed", begun_late)
+    moved = options(tmp_path, from_savepoint=tmp_path / "sp")
+    again = diamond(tmp_path / "second", rows_of(600))
+    started(again, tmp_path / "ck2", spark, **moved).wait(DEADLINE_SECONDS)
+    assert highest(shown(tmp_path / "second")) == highest(met(600))
 
 
 def test_a_job_that_stops_with_a_savepoint_ends_all_parts_at_its_barrier(
@@ -230,7 +264,7 @@ def test_a_damaged_epoch_of_a_channel_is_computed_again_for_the_part_that_has_no
     graph = diamond(out, rows_of(200), limit_epochs=3).graph()
     root = str(tmp_path / "ck")
     jobs = checked_parts(graph, root, given)
-    enter_checkpoint(graph, check_settings(root, given))
+    enter_checkpoint(graph, str(root), given, lambda: spark)
     said: list[str] = []
 
     def start(name: str) -> hf.JobHandle:

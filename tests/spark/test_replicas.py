@@ -21,7 +21,6 @@ from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import Prepared
 from holdfast.runtime.job_handle import JobHandle
 from holdfast.runtime.parts.part_jobs import checked_parts, enter_checkpoint
-from holdfast.runtime.settings import check_settings
 from holdfast.storage.urls import open_storage
 
 DEADLINE_SECONDS = 120
@@ -43,11 +42,13 @@ class Number(hf.KeyedFunction):
         yield row.key, self.sum.value, self.n.value
 
 
-def counted(out: Path, protection: hf.ActiveReplicas, function: hf.KeyedFunction | None = None) -> hf.Job:
+def counted(
+    out: Path, protection: hf.ActiveReplicas, function: hf.KeyedFunction | None = None, rows: int = ROWS
+) -> hf.Job:
     job = hf.Job("replicated")
     part = job.part("counted", protection=protection)
-    rows = hf.MemorySource([(n % KEYS, n / 7) for n in range(ROWS)], schema="key long, value double")
-    stream = job.source(rows, uid="rows", part=part)
+    source = hf.MemorySource([(n % KEYS, n / 7) for n in range(rows)], schema="key long, value double")
+    stream = job.source(source, uid="rows", part=part)
     numbers = stream.key_by("key", order_by="value").process(function or Number(), uid="number")
     numbers.sink(hf.FileSink(out, format="parquet"), uid="out")
     return job
@@ -56,17 +57,23 @@ def counted(out: Path, protection: hf.ActiveReplicas, function: hf.KeyedFunction
 class Member:
     """A member of the set, as a node would run it."""
 
-    def __init__(self, job: hf.Job, checkpoint: Path, seat: int, spark: SparkSession) -> None:
+    def __init__(self, job: hf.Job, checkpoint: Path, seat: int, spark: SparkSession, **more: Any) -> None:
         self.said: list[str] = []
+        self.phases: list[tuple[str, int]] = []
+        """Each phase, and how many epochs were run when it began."""
         self.wishes = Wishes()
-        options: Any = {**OPTIONS, "working_dir": str(checkpoint.parent / "work")}
+        options: Any = {**OPTIONS, "working_dir": str(checkpoint.parent / "work"), **more}
         (part,) = checked_parts(job.graph(), str(checkpoint), options)
-        enter_checkpoint(job.graph(), check_settings(checkpoint, options))
+        enter_checkpoint(job.graph(), str(checkpoint), options, lambda: spark)
         member = part.in_seat(seat)
         self.handle: JobHandle = member.start_as(
-            self.wishes, member.checkpoint, spark, None, self.said.append, options,
+            self.wishes, member.checkpoint, spark, self._note, self.said.append, options,
             Prepared(owner=f"member-{seat}"),
         )  # fmt: skip
+
+    def _note(self, progress: hf.Progress) -> None:
+        if progress.phase not in [phase for phase, _ in self.phases[-1:]]:
+            self.phases.append((progress.phase, progress.epochs_run))
 
     @property
     def commit(self) -> int:
@@ -113,6 +120,23 @@ def test_two_members_come_to_one_result_and_each_commits_some(tmp_path: Path, sp
     leader = newest_term(storage)
     assert leader is not None
     assert (leader.term, sorted(members_of(storage, leader.term))) == (1, [1, 2])
+    joined = [ran for member in members for phase, ran in member.phases[:-1] if phase == "joining"]
+    running = [ran for member in members for phase, ran in member.phases if phase == "running"]
+    assert joined[0] == 0, [member.phases for member in members]
+    assert running, "at least the one that was first"
+    assert min(running) > 0, "a member runs once it has run an epoch"
+
+
+def test_a_member_without_input_runs_once_it_has_warmed_up(tmp_path: Path, spark: SparkSession) -> None:
+    job = counted(tmp_path / "out", hf.ActiveReplicas(k=1), rows=0)
+    member = Member(job, tmp_path / "ck", 1, spark, until="stopped")
+    until(lambda: member.handle.status().phase == "running")
+    assert [phase for phase, _ in member.phases[-2:]] == ["joining", "running"], member.phases
+    assert not [text for text in member.said if "joining" in text], "the warm-up failed"
+    member.handle.stop()
+    member.handle.wait(DEADLINE_SECONDS)
+    assert member.handle.status().epochs_run == 0
+    assert records(tmp_path / "ck") == [], "a warm-up leaves nothing in the chain"
 
 
 def test_a_member_that_is_gone_is_not_missed_and_its_seat_can_be_taken(

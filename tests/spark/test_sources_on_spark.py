@@ -210,6 +210,32 @@ def test_a_run_says_what_its_source_does_not_read_and_shows_what_waits(
     assert (ended.waiting_files, ended.waiting_bytes) == (1, 0)
 
 
+def test_rows_count_as_they_are_read_whatever_a_transform_leaves_of_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lines = "".join(f'{{"n": {n}}}\n' for n in range(6))
+    for name, text in (("strict", lines), ("sifted", lines + "not a row\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.json").write_text(text)
+    (tmp_path / "parquet").mkdir()
+    pq.write_table(pa.table({"n": list(range(5))}), tmp_path / "parquet" / "a.parquet")
+    job, sink = hf.Job("filtered"), hf.MemorySink()
+    streams = [
+        job.source(
+            FileSource(tmp_path / name, format="parquet" if name == "parquet" else "json", schema="n long"),
+            uid=name,
+            on_error="dead-letter" if name == "sifted" else "fail",
+        )
+        for name in ("strict", "sifted", "parquet")
+    ]
+    streams[1].dead_letters().sink(hf.MemorySink(), uid="letters")
+    few = [stream.transform(lambda frame: frame.where("n > 3")) for stream in streams]
+    few[0].union(*few[1:]).sink(sink, uid="out")
+    ended = job.start(tmp_path / "ck", spark=spark, until="exhausted").wait()
+    assert sorted(sink.rows()) == [(4,), (4,), (4,), (5,), (5,)]
+    assert ended.rows == 6 + 6 + 5
+
+
 def test_a_typing_error_in_the_path_does_not_look_like_a_quiet_job(tmp_path: Path) -> None:
     job = hf.Job("typo")
     job.source(FileSource(tmp_path / "inn", format="json", schema="n long"), uid="files").sink(

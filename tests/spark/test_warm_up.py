@@ -9,10 +9,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
-from holdfast.nodes.warm_up import warm_up
 from holdfast.runtime.epoch.program import compile_graph
 from holdfast.runtime.placement import Placement, every_shard
 from holdfast.runtime.settings import check_settings
+from holdfast.runtime.warm_up import warm_up
 from tests.spark.jobs import SCHEMA, Sequence
 
 

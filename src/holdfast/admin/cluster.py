@@ -17,8 +17,8 @@ from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.clock import Clock
 from holdfast.cluster.membership import Cluster
 from holdfast.cluster.node_records import WishRecord
-from holdfast.cluster.ranking import ClusterSeen, heir, is_able, part_of, spare_of
-from holdfast.cluster.replica_seats import replica_seats, replicated_parts
+from holdfast.cluster.ranking import ClusterSeen, heir, is_able, part_of
+from holdfast.cluster.replica_seats import Standing, ends_survived, replica_seats, replicated_parts
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
 from holdfast.errors import DefinitionError, HoldfastError, RetryableError
 from holdfast.runtime.control.request_client import asker
@@ -53,7 +53,7 @@ def visit(settings: ZooKeeperSettings, name: str, clock: Clock) -> Iterator[Clus
 def cluster_standing(cluster: Cluster, clock: Clock) -> dict[str, Any]:
     """Nodes, seats and failovers as plain values. A checkpoint that cannot be read is said to be so."""
     seen = cluster.look()
-    told = []
+    told, votes = [], {part: _votes(seen, part) for part in replicated_parts(seen)}
     for job, seat in sorted(seen.seats.items()):
         holder, pulse, over = seat.holder, seat.pulse, seat.over
         told.append(
@@ -68,7 +68,7 @@ def cluster_standing(cluster: Cluster, clock: Clock) -> dict[str, Any]:
                 "commit": pulse.commit if pulse else None,
                 "heard_ms": seat.pulse_ms,
                 "heir": heir(seen, job),
-                "survives": spare_of(seen, job),
+                "survives": ends_survived(seen, job, votes=votes.get(part_of(job), False)),
                 "handing_over": msgspec.to_builtins(seat.wish) if seat.wish else None,
                 "over": msgspec.to_builtins(over) if over else None,
                 **_failovers(holder.checkpoint if holder else None),
@@ -88,24 +88,29 @@ def cluster_standing(cluster: Cluster, clock: Clock) -> dict[str, Any]:
         }
         for node in seen.nodes.values()
     ]
-    replicas = [_replicas(seen, part) for part in replicated_parts(seen)]
+    replicas = [_replicas(seen, part, votes[part]) for part in votes]
     return {
         "cluster": cluster.name, "seats": told, "nodes": nodes, "replicas": replicas, "now_ms": clock.now_ms()
     }  # fmt: skip
 
 
-def _replicas(seen: ClusterSeen, part: str) -> dict[str, Any]:
-    """How a part with replicas is protected now. Whether its members vote is in its checkpoint."""
+def _votes(seen: ClusterSeen, part: str) -> bool:
+    """Whether the members of a part with replicas vote, which is in its checkpoint."""
     of_part = [seat.holder for job, seat in seen.seats.items() if part_of(job) == part]
     checkpoints = [holder.checkpoint for holder in of_part if holder is not None]
-    votes = False
     with suppress(HoldfastError):
         leader = newest_term(open_storage(checkpoints[0])) if checkpoints else None
-        votes = leader is not None and leader.vote
+        return leader is not None and leader.vote
+    return False
+
+
+def _replicas(seen: ClusterSeen, part: str, votes: bool) -> dict[str, Any]:
+    """How a part with replicas is protected now."""
     now = replica_seats(seen, part, votes=votes)
+    by_standing = {standing.value: list(now.those(standing)) for standing in Standing}
     return {
-        "part": part, "seats": now.count, "running": list(now.running), "starting": list(now.starting),
-        "empty": list(now.empty), "votes": votes, "survives": now.survives, "told": str(now),
+        "part": part, "seats": len(now.seats), **by_standing, "votes": votes, "survives": now.survives,
+        "told": str(now),
     }  # fmt: skip
 
 

@@ -9,6 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from holdfast.admin.lost_epochs import lost_epochs
 from holdfast.admin.status import standing
 from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.checkpoint import find_job, place_of_part, read_layout
@@ -64,8 +67,20 @@ def job_standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, An
     # At once: a leader that does not answer is waited for.
     with ThreadPoolExecutor(len(parts)) as looks:
         found = dict(zip((part.name for part in parts), looks.map(look, parts), strict=True))
-    channels = channels_plainly(layout, *_views(parts))
+    views, problems = _views(parts)
+    channels = channels_plainly(layout, views, problems)
+    for told in channels:
+        if "problem" not in told and told["to"] is not None:
+            told["lost"] = _lost(told, parts, views)
     return {"job": layout.job, "parts": found, "channels": channels, "now_ms": clock.now_ms()}
+
+
+def _lost(told: dict[str, Any], parts: list[StoredPart], views: dict[str, CheckpointView]) -> Any:
+    """What is lost of a channel, as plain values; None: nothing is."""
+    uid, reader = told["channel"], told["to"]
+    channel = views[told["from"]].channels.get(uid, Channel())
+    history = History(next(part.storage for part in parts if part.name == reader))
+    return msgspec.to_builtins(lost_epochs(uid, channel, history, views[reader]))
 
 
 def channels_plainly(

@@ -17,7 +17,7 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.chain.votes import votes_for
 from holdfast.checkpoint.store.records import MemberRecord, TermRecord
 from holdfast.clock import Clock
-from holdfast.cluster.replica_seats import ReplicaSeats
+from holdfast.cluster.replica_seats import ReplicaSeats, Standing, standing_in
 from holdfast.errors import CorruptionError
 from holdfast.runtime.control.request_client import asker, status_of_leader
 from holdfast.storage.contract import Storage
@@ -44,8 +44,8 @@ def set_plainly(
     storage: Storage, leader: TermRecord, view: CheckpointView, answers: Answers
 ) -> dict[str, Any]:
     """How a set stands. `lead`: the seat whose commit counted last; None: no commit of this set is known.
-    `survives`: how many of the members that run now may end, so that the others go on. `votes`: of a set that
-    votes, those for the next epoch."""
+    `survives`: how many of the members that run now may end, so that the others go on unnoticed. `told`: how
+    many run and join, in words. `votes`: of a set that votes, those for the next epoch."""
     counted = _commits(storage, leader, view)
     lead = max(counted, key=lambda seat: counted[seat], default=None)
     found = members_of(storage, leader.term)
@@ -53,12 +53,11 @@ def set_plainly(
         _member(seat, found.get(seat), answers.get(seat), counted.get(seat))
         for seat in range(1, leader.members + 1)
     ]
-    running, starting = _seats(members, running=True), _seats(members, running=False)
-    empty = [str(each["seat"]) for each in members if each["progress"] is None]
-    now = ReplicaSeats(str(leader.term), tuple(running), tuple(starting), tuple(empty), leader.vote)
+    now = ReplicaSeats({str(each["seat"]): _standing(each) for each in members}, leader.vote)
     return {
-        "members": members, "vote": leader.vote, "lead": lead, "running": len(running), "needed": now.needed,
-        "survives": now.survives, "left_ms": left_by_all(storage, leader),
+        "members": members, "vote": leader.vote, "lead": lead, "running": now.running,
+        "joining": len(now.those(Standing.JOINING)), "needed": now.needed, "survives": now.survives,
+        "told": now.running_of("members"), "left_ms": left_by_all(storage, leader),
         "votes": _votes(storage, leader, view.last_epoch + 1) if leader.vote else None,
     }  # fmt: skip
 
@@ -69,9 +68,10 @@ def one_of(answers: Answers, lead: int | None) -> dict[str, Any] | None:
     return given.get(lead or 0) or next(iter(given.values()), None)
 
 
-def _seats(members: list[dict[str, Any]], *, running: bool) -> list[str]:
-    told = [each for each in members if each["progress"] is not None]
-    return [str(each["seat"]) for each in told if (each["progress"].get("phase") == "running") is running]
+def _standing(member: dict[str, Any]) -> Standing:
+    if member["progress"] is not None:
+        return standing_in(str(member["progress"].get("phase")))
+    return Standing.EMPTY if member["process"] is None or member["left_ms"] else Standing.SILENT
 
 
 def _member(

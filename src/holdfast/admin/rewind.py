@@ -12,7 +12,11 @@ given up by it, so that one can go forward again as well. A commit that holds al
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -29,6 +33,9 @@ from holdfast.errors import CorruptionError, RestoreError, RetryableError
 from holdfast.ids import CommitNumber
 from holdfast.runtime.recovery import Inspector, unreadable_plans
 from holdfast.storage.contract import Storage
+
+NEWEST_TOLD = 5
+"""So many of those that can be gone back to are named where another was asked for."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,26 @@ class Rewound:
 
     outlook: Outlook
     commit: int | None
+
+
+@dataclass(frozen=True)
+class RetainedCommit:
+    """A commit that can be gone back to: the state after `epoch`, at `at_ms`."""
+
+    number: int
+    epoch: int
+    at_ms: int
+
+
+def retained_commits(storage: Storage) -> Iterator[RetainedCommit]:
+    """The commits that a job, or a part, can go back to, newest first; those whose record cannot be read are
+    left out."""
+    history = History(storage)
+    head, _ = _end_of(history)
+    for number in reversed([each for each in history.numbers() if each >= max(head.retained_from, 1)]):
+        with suppress(CorruptionError):
+            record = history.record(number)
+            yield RetainedCommit(number, record.last_epoch, record.clock_ms)
 
 
 def outlook(storage: Storage, to: int) -> Outlook:
@@ -152,9 +179,13 @@ def _retained(history: History, head: Head, to: int) -> CheckpointView:
     first = max(head.retained_from, 1)
     if not first <= to <= head.number:
         why = f"commit {to} of {url} is given up" if 1 <= to < first else f"there is no commit {to} in {url}"
+        newest = [
+            f"{each.number} (epoch {each.epoch}, {time_told(each.at_ms)})"
+            for each in islice(retained_commits(history.storage), NEWEST_TOLD)
+        ]
         raise RestoreError(
-            f"{why}; choose one from {first} to {head.number} (`holdfast checkpoints list` tells what they "
-            "hold)"
+            f"{why}; choose one from {first} to {head.number}, the newest are {', '.join(newest)} "
+            f"(`holdfast rewind --list --checkpoint {url}` lists all)"
         )
     try:
         return history.view_at(to)
@@ -176,6 +207,11 @@ def refuse_unless_whole(storage: Storage, to: int) -> list[StagedFile]:
     if why := unreadable_plans(history, base):
         raise _damaged(to, why)
     return inspector.damaged_output(base)
+
+
+def time_told(ms: int) -> str:
+    """A time as people read it."""
+    return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _waiting(view: CheckpointView) -> dict[str, int]:

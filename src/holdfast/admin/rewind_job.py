@@ -10,8 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.admin.brief_term import look_for_leader
-from holdfast.admin.rewind import Outlook, Rewound, outlook, refuse_unless_whole, rewind
-from holdfast.checkpoint.chain.barriers import complete_barriers, ending_of_barrier
+from holdfast.admin.rewind import (
+    NEWEST_TOLD,
+    Outlook,
+    Rewound,
+    outlook,
+    refuse_unless_whole,
+    rewind,
+    time_told,
+)
+from holdfast.checkpoint.chain.barriers import Standing, complete_barriers, ending_of_barrier, newest_barrier
 from holdfast.checkpoint.chain.checkpoint import place_of_part, read_layout
 from holdfast.checkpoint.chain.history import History
 from holdfast.clock import Clock
@@ -59,17 +67,36 @@ def retained_barriers(root: str) -> list[RetainedBarrier]:
 
 def outlook_of_job(root: str, barrier: int) -> dict[str, Outlook]:
     """What going back to a barrier means for each part. RestoreError: it cannot be gone back to."""
-    found = next((each for each in retained_barriers(root) if each.number == barrier), None)
+    retained = retained_barriers(root)
+    found = next((each for each in retained if each.number == barrier), None)
     if found is None:
-        ended = ending_of_barrier(open_storage(root), barrier)
-        why = (
-            f"it was {ended.outcome}, and not every part retains its commit" if ended else "it has not ended"
-        )
-        others = ", ".join(str(each.number) for each in retained_barriers(root)) or "none"
-        raise RestoreError(
-            f"barrier {barrier} of {root} cannot be gone back to: {why}; those that can: {others}"
-        )
+        raise RestoreError(f"{_why_not(root, barrier)}; {_to_choose_from(root, retained)}")
     return {name: outlook(storage, found.commits[name]) for name, storage in parts_of(root).items()}
+
+
+def _why_not(root: str, barrier: int) -> str:
+    """Why a barrier cannot be gone back to."""
+    storage, what = open_storage(root), f"barrier {barrier} of {root} cannot be gone back to"
+    ended = ending_of_barrier(storage, barrier) if barrier > 0 else None
+    if ended is not None and ended.outcome == "complete":
+        return f"{what}: not every part retains its commit"
+    if ended is not None:
+        return f"{what}: it was {ended.outcome}"
+    standing = newest_barrier(storage)
+    if standing == Standing(barrier, under_way=True):
+        return f"{what}: it has not ended"
+    return f"there is no barrier {barrier} in {root}"
+
+
+def _to_choose_from(root: str, retained: list[RetainedBarrier]) -> str:
+    if not retained:
+        return (
+            "there is none to go back to: start the job with --barrier-interval, so that there are some, "
+            f"or go back with one part ({place_of_part(root, 'NAME')})"
+        )
+    newest = ", ".join(f"{each.number} ({time_told(each.at_ms)})" for each in retained[:NEWEST_TOLD])
+    all_of_them = f"`holdfast rewind --list --checkpoint {root}` lists all"
+    return f"choose one of {len(retained)}, the newest are {newest} ({all_of_them})"
 
 
 def rewind_job(root: str, barrier: int, clock: Clock, *, not_running: bool = False) -> dict[str, Rewound]:

@@ -17,6 +17,7 @@ from holdfast.checkpoint.chain.terms import ending_of, newest_term
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.log.incidents import read_failures
 from holdfast.checkpoint.log.requests import Asked
+from holdfast.checkpoint.store.records import TermRecord
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError
 from holdfast.runtime.control.request_client import asker, status_of_leader
@@ -26,8 +27,9 @@ from holdfast.storage.contract import Storage
 def standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, Any]:
     """How a job stands: its newest checkpoint, its failures, and its leader's word if that comes within
     `seconds` (`progress` is None where it does not). One that has `ended` in good order is not asked. Where a
-    set of replicas leads, `replicas` tells of its members, and `progress` is that of one of them. `cluster`:
-    the one whose nodes run it, if it is one. RestoreError: there is no checkpoint.
+    set of replicas leads, `replicas` tells of its members, and `progress` is that of one of them. `heard_ms`:
+    of the newest sign of a process that storage knows; None: there never was one. `cluster`: the one whose
+    nodes run it, if it is one. RestoreError: there is no checkpoint.
     """
     job = read_job(storage)
     leader = newest_term(storage)
@@ -39,6 +41,7 @@ def standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, Any]:
         progress = one_of(answers, replicas["lead"])
     elif leader is not None and ended is None:
         progress = status_of_leader(storage, clock, seconds, by=asker("holdfast status"))
+    checkpoint, failures = _newest_plainly(storage), msgspec.to_builtins(read_failures(storage))
     return {
         "job": job.job,
         "identity": job.identity,
@@ -49,10 +52,28 @@ def standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, Any]:
         "cluster": msgspec.to_builtins(cluster_of(storage)),
         "ended": msgspec.to_builtins(ended),
         "progress": progress,
-        "checkpoint": _newest_plainly(storage),
-        "failures": msgspec.to_builtins(read_failures(storage)),
+        "heard_ms": _heard_ms(leader, replicas, checkpoint, failures),
+        "checkpoint": checkpoint,
+        "failures": failures,
         "now_ms": clock.now_ms(),
     }
+
+
+def _heard_ms(
+    leader: TermRecord | None,
+    replicas: dict[str, Any] | None,
+    checkpoint: dict[str, Any],
+    failures: list[dict[str, Any]],
+) -> int | None:
+    """When a process last left a sign in storage: a claim, a seat, an epoch that is committed, a failure."""
+    if leader is None:
+        return None
+    joined: list[int] = (
+        [each["joined_ms"] for each in replicas["members"] if each["process"]] if replicas else []
+    )
+    failed: list[int] = [each["at_ms"] for each in failures]
+    committed: int = checkpoint.get("clock_ms", 0)
+    return max(leader.claimed_ms, committed, *joined, *failed)
 
 
 def _view(storage: Storage) -> CheckpointView:

@@ -1,4 +1,5 @@
-"""Rehearses an upgrade: whether this code can go on from that state, and what would change.
+"""Rehearses an upgrade: whether this code can go on from that state, and what would change. For a job, or for
+one part of it; all parts of one are in job_check.
 
 Always true: it reads records and nothing else, writes nothing, opens no source and no sink.
 Never here: what fits what (see state.files.evolution); showing it (see cli.check).
@@ -7,10 +8,8 @@ Never here: what fits what (see state.files.evolution); showing it (see cli.chec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
 
 from holdfast.checkpoint.chain.checkpoint import find_job, other_job, refuse_parts
 from holdfast.checkpoint.chain.commits import Chain
@@ -19,22 +18,19 @@ from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView, from_manifest
 from holdfast.checkpoint.savepoints.stored_savepoint import find_savepoint, read_savepoint
 from holdfast.errors import DefinitionError, RestoreError
-from holdfast.graph.column_types import known_input, state_layout
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.job_graph import Graph
 from holdfast.graph.parts import is_in_parts
 from holdfast.graph.validate import check
 from holdfast.ids import EpochId
-from holdfast.runtime.epoch.program import compile_graph
+from holdfast.runtime.epoch.program import state_layouts
 from holdfast.runtime.epoch.publisher import left_behind
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
 from holdfast.runtime.epoch.schemas_in_force import declaration, examine
 from holdfast.runtime.epoch.unfired_timers import unfired_timers
 from holdfast.runtime.parts.outlets import refuse_unread
 from holdfast.runtime.parts.part_jobs import part_jobs
-from holdfast.state.encoding.layout import StateLayout
-from holdfast.state.encoding.types import relaxed
 from holdfast.storage.contract import Storage
 
 if TYPE_CHECKING:
@@ -43,25 +39,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One part of the job or of the stored state, and what becomes of it."""
+    """One thing of the job or of the stored state, and what becomes of it. `kind`: what it is, such as a
+    source; `part`: which part of the job it is of, if that is in parts."""
 
-    part: str
+    kind: str
     name: str
     what: str
     detail: str = ""
+    part: str = ""
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What would happen. With problems, `run` would refuse, for these reasons."""
+    """What would happen. With problems, `run` would refuse, for these reasons. `epoch`: the newest that is
+    committed; None: each part has its own."""
 
     place: str
     job: str
-    epoch: int
+    epoch: int | None
     findings: tuple[Finding, ...]
     problems: tuple[str, ...]
     is_new: bool = False
     """There is no checkpoint yet."""
+    epochs: dict[str, int] = field(default_factory=dict)
+    """Of a job in parts: part -> the newest epoch that it has committed."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,49 @@ def rehearse(
     """
     check(graph)
     refuse_parts(storage)
+    graph, part = _part_of(graph, _origin(storage), storage)
+    return rehearse_part(
+        graph, part, storage, open_spark, allow_dropped_state=allow_dropped_state, guarantee=guarantee,
+        parallelism=parallelism,
+    )  # fmt: skip
+
+
+def rehearse_part(
+    graph: Graph,
+    part: str,
+    storage: Storage,
+    open_spark: Callable[[], SparkSession],
+    *,
+    allow_dropped_state: bool,
+    guarantee: str,
+    parallelism: int | None,
+) -> Rehearsal:
+    """Compare a part of a checked job (empty: the job, which has none) with its own checkpoint."""
+    found = _compared(graph, storage, open_spark, allow_dropped_state, guarantee, parallelism)
+    if not part:
+        return found
+    return replace(
+        found,
+        findings=tuple(replace(finding, part=part) for finding in found.findings),
+        problems=tuple(f"part {part!r}: {problem}" for problem in found.problems),
+    )
+
+
+def _compared(
+    graph: Graph,
+    storage: Storage,
+    open_spark: Callable[[], SparkSession],
+    allow_dropped_state: bool,
+    guarantee: str,
+    parallelism: int | None,
+) -> Rehearsal:
     origin = _origin(storage)
-    graph, view = _part_of(graph, origin, storage), origin.view
+    view = origin.view
     if origin.chain is not None and origin.job != graph.name:
         # Before any comparison of state: to drop what does not fit would be no remedy.
         refusal = other_job(storage, origin.job, graph.name)
         return Rehearsal(storage.url, graph.name, view.last_epoch, findings=(), problems=(refusal,))
-    layouts = _layouts(graph, open_spark)
+    layouts = state_layouts(graph, open_spark)
     declared = {node.uid: declaration(node, layouts[node.uid]) for node in graph.operators}
     in_force, problems = examine(declared, view.operators, allow_dropped_state)
     findings = [Finding("state", f"{uid}.{each.state}", str(each.what), each.detail)
@@ -123,12 +160,13 @@ def rehearse(
     )
 
 
-def _part_of(graph: Graph, origin: _Origin, storage: Storage) -> Graph:
-    """The part whose checkpoint this is; the job, where that is not in parts or there is none yet."""
+def _part_of(graph: Graph, origin: _Origin, storage: Storage) -> tuple[Graph, str]:
+    """The part whose checkpoint this is, and its name; the job, where that is not in parts or there is none
+    yet."""
     if origin.is_new or not is_in_parts(graph):
-        return graph
+        return graph, ""
     parts = part_jobs(graph, storage.url)
-    found = next((part.graph() for part in parts if part.name == origin.job), None)
+    found = next(((part.graph(), part.part) for part in parts if part.name == origin.job), None)
     if found is None and origin.chain is None:
         names = ", ".join(part.name for part in parts)
         raise RestoreError(
@@ -136,7 +174,7 @@ def _part_of(graph: Graph, origin: _Origin, storage: Storage) -> Graph:
             "of one of these"
         )
     # A checkpoint of none of them is another job's: that is told where jobs are compared.
-    return found or graph
+    return found or (graph, "")
 
 
 def _unread(graph: Graph, view: CheckpointView, storage: Storage, allow_dropped_state: bool) -> list[str]:
@@ -162,23 +200,6 @@ def _origin(storage: Storage) -> _Origin:
             f"the newest checkpoint in {storage.url} is damaged ({'; '.join(damage.problems)}); "
             "`run` would go back to the newest one that verifies"
         ) from damage
-
-
-def _layouts(graph: Graph, open_spark: Callable[[], SparkSession]) -> dict[str, StateLayout]:
-    """What each operator declares, with ids that mean nothing yet."""
-    rows = {node.uid: known_input(node) for node in graph.operators}
-    if any(schema is None for schema in rows.values()):
-        program = compile_graph(graph, open_spark())
-        return {uid: form.layout for uid, form in program.forms.items()}
-    return {
-        node.uid: state_layout(node.uid, node.function, _as_read(rows[node.uid]), node.key)
-        for node in graph.operators
-    }
-
-
-def _as_read(schema: pa.Schema | None) -> pa.Schema:
-    """Columns as a frame has them: every one may be null."""
-    return pa.schema([pa.field(field.name, relaxed(field.type)) for field in schema or ()])
 
 
 def _of(before: bool, now: bool) -> str:

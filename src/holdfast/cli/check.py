@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.admin.upgrade_check import rehearse
+from holdfast.admin.job_check import rehearse_job
 from holdfast.cli.format import answer, new_table, print_rows
 from holdfast.cli.load_job import load_job
 from holdfast.cli.options import (
@@ -39,12 +39,13 @@ def check(
     verbose: Verbose = False,
 ) -> None:
     """Say whether a job can go on from a checkpoint, and what would change; where there is none yet, whether
-    the job is right. Touches nothing; exit code 4: it cannot. Starts a local Spark only where a transform
-    comes before an operator, to learn its columns.
+    the job is right. A job in parts is checked part by part, or one part at its own place. Touches nothing;
+    exit code 4: it cannot. Starts a local Spark only where a transform comes before an operator, to learn its
+    columns.
     """
     with one_line_errors(verbose):
         graph = load_job(file, job).graph()
-        found = rehearse(
+        found = rehearse_job(
             graph,
             open_storage(checkpoint),
             lambda: open_session(graph.name),
@@ -52,13 +53,21 @@ def check(
             guarantee=guarantee,
             parallelism=parallelism,
         )
-        title = f"{found.job}, from epoch {found.epoch} of {found.place}"
+        since = f"from epoch {found.epoch} of" if found.epoch is not None else "from"
+        in_parts = any(finding.part for finding in found.findings)
+        headings = (*(("part",) if in_parts else ()), "kind", "name", "becomes", "more")
         print_rows(
             found.findings,
             as_json=json,
             plain=asdict,
-            cells=lambda finding: (finding.part, finding.name, finding.what, finding.detail),
-            table=new_table(title, "part", "name", "becomes", "more"),
+            cells=lambda finding: (
+                *((finding.part,) if in_parts else ()),
+                finding.kind,
+                finding.name,
+                finding.what,
+                finding.detail,
+            ),
+            table=new_table(f"{found.job}, {since} {found.place}", *headings),
             style=lambda finding: _STYLES.get(finding.what),
             empty="",
         )
@@ -68,6 +77,8 @@ def check(
         )
         goes_on = "`run` can go on from here; nothing was touched"
         good_news = [] if found.problems else [begins if found.is_new else goes_on]
-        answer(json, {"job": found.job, "place": found.place, "epoch": found.epoch, **verdict}, *good_news)
+        place = {"job": found.job, "place": found.place, "epoch": found.epoch}
+        epochs = {"epochs": found.epochs} if found.epochs else {}
+        answer(json, {**place, **epochs, **verdict}, *good_news)
         if found.problems:
             raise RestoreError("\n".join(found.problems))

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
 
-from holdfast.cli.format import fact_grid, facts, line, several_jobs
+from holdfast.cli.format import fact_grid, facts, line, moment, several_jobs
 from holdfast.cli.terminal_guard import LogFile
 from holdfast.clock import Clock
 from holdfast.runtime.progress import Progress
@@ -141,7 +141,7 @@ class PlainLines(Paced):
         self._say(line(progress, self._clock.now_ms()))
 
     def _say(self, text: str) -> None:
-        self._out.write(f"holdfast: {text}\n")
+        self._out.write(f"{moment(self._clock.now_ms())}Z holdfast: {text}\n")
         self._out.flush()
 
 

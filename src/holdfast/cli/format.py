@@ -139,7 +139,7 @@ def lag(progress: Progress) -> str:
     said = [] if progress.lag_rows is None else [counted(progress.lag_rows, "row")]
     if progress.waiting_files is not None:
         said.append(f"{counted(progress.waiting_files, 'file')}, {size(progress.waiting_bytes or 0)}")
-    return " and ".join(said) or "unknown"
+    return " and ".join(said) or ("unknown" if progress.epochs_run else "not known yet")
 
 
 def saved_keys(numbers: dict[str, int]) -> str:
@@ -173,6 +173,16 @@ def channel_told(one: dict[str, Any]) -> str:
         return f"nothing waits for {one['part']}"
     waits = f"{counted(one['rows'], 'row')} of {counted(one['epochs'], 'epoch')}, {size(one['bytes'])}"
     return f"{waits} wait for {one['part']}{'; FULL' if one['full'] else ''}"
+
+
+def lost_told(lost: dict[str, Any], reader: str, now_ms: int) -> str:
+    """Epochs of a channel that were found damaged, from the fields of `LostEpochs`. `reader`: who waits."""
+    many = len(lost["epochs"]) > 1
+    what = f"LOST: epoch{'s' * many} {', '.join(map(str, lost['epochs']))}"
+    asked = f"asked for again by commit {lost['commit']:,} of {reader}"
+    if lost["asked_ms"] is not None:
+        asked += f", after an epoch that began {age(lost['asked_ms'], now_ms)} ago"
+    return f"{what}, {asked}; {'being computed again' if lost['answered'] else 'not answered yet'}"
 
 
 def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:

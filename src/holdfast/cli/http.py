@@ -64,7 +64,7 @@ def run_beside(
     """Run a job as `Job.run` does, and answer its control API at `http`, if that is given."""
     with answering(http, token_file, on_message) as answer:
         handle = job.start(checkpoint, on_progress=on_progress, on_message=on_message, **options)
-        with stopping_on_signals(handle):
+        with stopping_on_signals(handle.stop, lambda: handle.told_to_stop):
             parts = handle.parts if isinstance(handle, PartsHandle) else {"": handle}
             answer({f"{job.name}.{part}".rstrip("."): each for part, each in parts.items()})
             handle.wait()

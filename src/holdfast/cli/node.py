@@ -47,6 +47,7 @@ from holdfast.errors import DefinitionError, SessionLost
 from holdfast.nodes.node import Node
 from holdfast.nodes.registration import NodeSettings
 from holdfast.nodes.zookeeper_server import ZooKeeperServer
+from holdfast.runtime.job import stopping_on_signals
 from holdfast.runtime.settings import RunOptions
 
 AUTH_VARIABLE = "HOLDFAST_ZOOKEEPER_AUTH"
@@ -156,11 +157,10 @@ def _be_node(
     ):
         jobs = load_jobs(file, names)
         one = Node(jobs, checkpoint, settings, options, display.message, display.progress)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: one.leave())
         answer(one.jobs)
         try:
-            one.run()
+            with stopping_on_signals(one.leave, lambda: one.told_to_leave):
+                one.run()
         except SessionLost as lost:
             start_again(display, lost)
 

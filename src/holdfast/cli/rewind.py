@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from holdfast.admin.rewind import Outlook, outlook
+from holdfast.admin.rewind import Outlook, outlook, retained_commits
 from holdfast.admin.rewind import rewind as go_back
-from holdfast.admin.rewind_job import outlook_of_job, rewind_job
+from holdfast.admin.rewind_job import RetainedBarrier, outlook_of_job, retained_barriers, rewind_job
 from holdfast.checkpoint.chain.checkpoint import place_of_part, read_layout
-from holdfast.cli.format import answer, counted, moment
+from holdfast.cli.format import answer, counted, moment, new_table, print_rows
 from holdfast.cli.options import (
     AsJson,
     Checkpoint,
@@ -24,6 +24,7 @@ from holdfast.cli.options import (
     open_checkpoint,
 )
 from holdfast.clock import SystemClock
+from holdfast.errors import DefinitionError
 from holdfast.storage.urls import open_storage
 
 UNCHANGED = "nothing was written"
@@ -32,12 +33,14 @@ UNCHANGED = "nothing was written"
 def rewind(
     checkpoint: Checkpoint,
     to: Annotated[
-        int,
+        int | None,
         typer.Option(
-            metavar="COMMIT",
-            help="The commit, as `holdfast checkpoints list` numbers them; the barrier, of a job in parts.",
+            metavar="COMMIT", help="The commit, as --list numbers them; the barrier, of a job in parts."
         ),
-    ],
+    ] = None,
+    list_them: Annotated[
+        bool, typer.Option("--list", help="List what can be gone back to, newest first; touch nothing.")
+    ] = False,
     not_running: NotRunning = False,
     yes: Yes = False,
     json: AsJson = False,
@@ -52,8 +55,41 @@ def rewind(
     """
     with one_line_errors(verbose):
         in_parts = read_layout(open_storage(checkpoint)) is not None
+        if list_them:
+            (_list_barriers if in_parts else _list_commits)(checkpoint, json)
+            return
+        if to is None:
+            raise DefinitionError("say where to go with --to N, or see what there is with --list")
         go = _whole_job if in_parts else _one_checkpoint
         go(checkpoint, to, not_running=not_running, yes=yes, json=json)
+
+
+def _list_commits(url: str, json: bool) -> None:
+    storage, job = open_checkpoint(url)
+    print_rows(
+        list(retained_commits(storage)),
+        as_json=json,
+        plain=asdict,
+        cells=lambda each: (str(each.number), str(each.epoch), moment(each.at_ms)),
+        table=new_table(f"{job.job}: commits to go back to", "commit", "epoch", "time (UTC)"),
+        empty=f"no commits in {storage.url} yet",
+    )
+
+
+def _list_barriers(root: str, json: bool) -> None:
+    def cells(each: RetainedBarrier) -> tuple[str, ...]:
+        commits = ", ".join(f"{part} {commit}" for part, commit in sorted(each.commits.items()))
+        return str(each.number), moment(each.at_ms), commits
+
+    print_rows(
+        retained_barriers(root),
+        as_json=json,
+        plain=asdict,
+        cells=cells,
+        table=new_table("barriers to go back to", "barrier", "time (UTC)", "commit of each part"),
+        empty=f"no barrier in {root} can be gone back to; they come with --barrier-interval, and with "
+        "savepoints",
+    )
 
 
 def _one_checkpoint(url: str, to: int, *, not_running: bool, yes: bool, json: bool) -> None:

@@ -94,6 +94,7 @@ def run(
     checkpoint_interval: CheckpointInterval = None,
     epoch_interval: EpochInterval = None,
     barrier_interval: BarrierInterval = None,
+    survive: Survive = 0,
     max_rows_per_epoch: MaxRowsPerEpoch = None,
     parallelism: Parallelism = None,
     key_groups: KeyGroups = 128,
@@ -120,7 +121,7 @@ def run(
             run_beside(
                 http, http_token_file, declared, checkpoint,
                 guarantee=guarantee, until=until, checkpoint_interval=checkpoint_interval,
-                epoch_interval=epoch_interval, barrier_interval=barrier_interval,
+                epoch_interval=epoch_interval, barrier_interval=barrier_interval, survive=survive,
                 max_rows_per_epoch=max_rows_per_epoch,
                 parallelism=parallelism_of(parallelism), key_groups=key_groups, backend=backend,
                 restart=restart_of(restart), from_savepoint=from_savepoint, claim=claim,
@@ -165,7 +166,7 @@ def parallelism_of(text: str | None) -> Any:
 
 def start_again(display: Display, lost: SessionLost) -> None:
     """PySpark starts one JVM per process: when that has died, the process starts again, under its old pid."""
-    display.message(f"{lost}: beginning anew")
+    display.message(f"{str(lost).partition(';')[0]}: this process starts again")
     display.__exit__(None, None, None)
     sys.stdout.flush()
     sys.stderr.flush()

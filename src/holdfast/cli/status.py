@@ -26,6 +26,7 @@ from holdfast.cli.format import (
     ending,
     fact_grid,
     facts,
+    lost_told,
     new_table,
     print_json,
     rows,
@@ -116,10 +117,10 @@ def _parts(found: dict[str, Any]) -> RenderableType:
     for name, part in found["parts"].items():
         told = Text("it has not begun") if part is None else picture(part)
         drawn += [Text(f"part {name}", style="bold"), Padding(told, (0, 0, 1, 2))]
-    return Group(*drawn, _channels(found["channels"]))
+    return Group(*drawn, _channels(found["channels"], found["now_ms"]))
 
 
-def _channels(channels: list[dict[str, Any]]) -> Table:
+def _channels(channels: list[dict[str, Any]], now_ms: int) -> Table:
     right = ("rows that wait", "epochs", "size", "kept for going back")
     table = new_table("channels", "channel", "from", "to", *right, "", right=right)
     for one in channels:
@@ -129,7 +130,9 @@ def _channels(channels: list[dict[str, Any]]) -> Table:
         else:
             cells += [rows(one["rows"]), rows(one["epochs"]), size(one["bytes"]), size(one["kept_bytes"])]
             gone = f"the job has it no more; see `holdfast channels remove {one['channel']}`"
-            cells.append(gone if one["to"] is None else "FULL" if one["full"] else "")
+            said = [gone] if one["to"] is None else ["FULL"] if one["full"] else []
+            said += [lost_told(one["lost"], one["to"], now_ms)] if one.get("lost") else []
+            cells.append("; ".join(said))
         table.add_row(*map(Text, cells))
     return table
 
@@ -205,9 +208,15 @@ def _member(member: dict[str, Any], has_lead: bool, now_ms: int) -> str:
     diverged = told.get("divergences", 0)
     return (
         f"{told.get('phase')}{', has the lead' * has_lead}: {who}, {joined}; epoch {told.get('epoch', 0):,}, "
-        f"heard of a commit {age(told.get('committed_ms'), now_ms)} ago, {brought}"
+        f"{_heard(told.get('committed_ms'), now_ms)}, {brought}"
         + (f"; DIVERGED {counted(diverged, 'time')}" if diverged else "")
     )
+
+
+def _heard(committed_ms: int | None, now_ms: int) -> str:
+    if committed_ms is None:
+        return "has heard of no commit yet"
+    return f"heard of a commit {age(committed_ms, now_ms)} ago"
 
 
 def _may_run(found: dict[str, Any]) -> bool:
@@ -218,16 +227,20 @@ def _may_run(found: dict[str, Any]) -> bool:
 def _survives(found: dict[str, Any]) -> str:
     """What may end now, counted by what is there; not by what was declared."""
     replicas, cluster = found["replicas"], found["cluster"]
+    silent = found["progress"] is None
+    heard = f"the last sign of life is {age(found['heard_ms'], found['now_ms'])} old" if silent else ""
     if replicas:
-        running, needed = replicas["running"], replicas["needed"]
-        told = f"{running} of {len(replicas['members'])} members run"
-        if running < needed:
-            return f"{told}: nothing is committed until {needed} run{'s' * (needed == 1)}"
+        told, needed = replicas["told"], replicas["needed"]
+        if replicas["running"] < needed:
+            waits = f"{told}: nothing is committed until {needed} run{'s' * (needed == 1)}"
+            return f"{waits}; {heard}" if silent else waits
         more = counted(replicas["survives"], "more end") if replicas["survives"] else "no more end"
         return f"{told}: {more} of a member goes unnoticed"
     told = "the end of its process is noticed, and another goes on from the checkpoint"
+    if silent:
+        told = f"no process answers, and {heard}; one that is started goes on from the checkpoint"
     if cluster is None:
-        return f"{told}, once it is started"
+        return told if silent else f"{told}, once it is started"
     where = f"holdfast status --cluster {cluster['cluster']} --zookeeper {cluster['zookeeper']}"
     return f"{told}; how many nodes are there for that: `{where}`"
 

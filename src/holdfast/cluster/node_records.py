@@ -85,7 +85,9 @@ class HolderRecord(Record, frozen=True, kw_only=True):
 
 
 class PulseRecord(Record, frozen=True, kw_only=True):
-    """The holder's last sign of life. Outlives the holder; `ended` says why it left."""
+    """The holder's last sign of life. Outlives the holder; `ended` says why it left. `phase`: of its run (see
+    runtime.progress). `beat_ms`: how often it gives one; 0: not known.
+    """
 
     node: str
     instance: str
@@ -94,6 +96,7 @@ class PulseRecord(Record, frozen=True, kw_only=True):
     epoch: int = 0
     commit: int = 0
     ended: str = ""
+    beat_ms: int = 0
 
 
 class WishRecord(Record, frozen=True, kw_only=True):

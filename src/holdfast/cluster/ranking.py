@@ -125,9 +125,9 @@ def heir(seen: ClusterSeen, job: str) -> str | None:
     return min(others, key=_order(seen, job)).name if others else None
 
 
-def spare_of(seen: ClusterSeen, job: str) -> int:
-    """How many nodes may still end before a job can go on nowhere."""
-    return max(0, sum(is_able(node, job) for node in seen.nodes.values()) - 1)
+def spare_of(seen: ClusterSeen, job: str, needed: int = 1) -> int:
+    """How many nodes may still end before fewer are left than a job needs."""
+    return max(0, sum(is_able(node, job) for node in seen.nodes.values()) - needed)
 
 
 def to_give_away(seen: ClusterSeen, node: str) -> str | None:

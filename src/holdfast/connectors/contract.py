@@ -109,6 +109,17 @@ class CheckedSource(Protocol):
 
 
 @runtime_checkable
+class ForgettingSource(Protocol):
+    """A source that may let go of rows by itself, whether they are still needed or not. Rows that a part has
+    committed are not read again, unless its state is kept in its input alone (`hf.UpstreamBackup`): there
+    such a source is refused."""
+
+    @property
+    def forgets(self) -> bool:
+        """Whether it does."""
+
+
+@runtime_checkable
 class VerifyingReader(Protocol):
     """A reader of input that may be changed while it is being read."""
 
@@ -149,9 +160,9 @@ class FollowingReader(Protocol):
 class WaitingReader(Protocol):
     """A reader that knows how much is waiting, if not how many rows."""
 
-    def waiting(self, after: Json | None) -> Waiting:
-        """What is not planned yet, as far as was seen when `next` last looked. Called after every epoch and
-        while waiting for input."""
+    def waiting(self, after: Json | None) -> Waiting | None:
+        """What is not planned yet, as far as was seen when `next` last looked; None: it has not looked yet,
+        as while recorded plans are followed. Called after every epoch and while waiting for input."""
 
 
 @runtime_checkable

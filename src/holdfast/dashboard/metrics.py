@@ -27,7 +27,9 @@ from holdfast.clock import Clock
 from holdfast.runtime.progress import Progress
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PHASES = ("starting", "restoring", "running", "restarting", "stopped", "failed")
+PHASES = ("starting", "restoring", "joining", "running", "restarting", "stopped", "failed")
+LEADING = {"joining", "running"}
+"""The phases in which commits come from this run."""
 SAVES = ("saved", "failed", "rejected", "superseded", "held_back")
 FETCHES = ("fetched", "absent", "unanswered", "bypassed", "repeated")
 EPOCH_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -60,7 +62,7 @@ class Metrics(Collector):
             if epochs > 0:
                 self._buckets[bisect_left(EPOCH_SECONDS, progress.epoch_seconds)] += epochs
                 self._seconds_sum += progress.epoch_seconds * epochs
-            if before.phase == progress.phase == "running" and progress.commit > before.commit:
+            if {before.phase, progress.phase} <= LEADING and progress.commit > before.commit:
                 self._commits += progress.commit - before.commit
             self._restarts = max(self._restarts, progress.restarts)
             if progress.error is not None and progress.error != before.error:

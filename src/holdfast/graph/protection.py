@@ -38,9 +38,14 @@ class ActiveReplicas:
         return self.k + 1
 
     @property
+    def needed(self) -> int:
+        """So many members have to run, or nothing is committed."""
+        return self.members // 2 + 1 if self.vote else 1
+
+    @property
     def survives(self) -> int:
         """How many members may end at once, so that the others go on."""
-        return self.k // 2 if self.vote else self.k
+        return self.members - self.needed
 
     @property
     def mistake(self) -> tuple[str, str] | None:
@@ -126,6 +131,11 @@ def _of_replicas(replicas: ActiveReplicas) -> Survival:
         needs=f"{replicas.members} nodes; functions that are deterministic in their rows; "
         "sources that can be read again; sinks that are exactly-once",
     )
+
+
+def nodes_needed(protection: Protection) -> int:
+    """How many nodes have to be left for a part to go on, whichever of them ran it before."""
+    return protection.needed if isinstance(protection, ActiveReplicas) else 1
 
 
 def name_of(protection: Protection) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from holdfast.connectors.contract import ForgettingSource
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.interval_join import IntervalJoin
 from holdfast.graph.job_graph import (
@@ -73,6 +74,13 @@ def _unsteady(node: Node) -> Iterator[tuple[str, str]]:
         yield (
             "it cannot be read again, and hf.UpstreamBackup() keeps open windows in the input alone",
             f"read it in another part, and send its rows into(part), or {_OTHERWISE}",
+        )
+    elif isinstance(node, SourceNode) and isinstance(node.source, ForgettingSource) and node.source.forgets:
+        yield (
+            "it lets go of rows though windows are open, and hf.UpstreamBackup() keeps these in the input "
+            "alone: the next start would end with InputVanished",
+            "read it in another part, and send its rows into(part), whose channel keeps them, or "
+            f"{_OTHERWISE}",
         )
     elif isinstance(node, TransformNode) and node.materialize:
         yield (

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
-from holdfast.cluster.node_records import Unfit, checked_name
+from holdfast.checkpoint.store.records import MemberRecord
+from holdfast.cluster.node_records import NodeRecord, Unfit, checked_name
 from holdfast.cluster.ranking import seat_name
 from holdfast.graph.fingerprint import fingerprint_parts
 from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.parts import is_in_parts
-from holdfast.graph.protection import ActiveReplicas, PassiveStandby
+from holdfast.graph.protection import ActiveReplicas, PassiveStandby, UpstreamBackup
 from holdfast.graph.survive import check_survival
 from holdfast.graph.validate import check
 from holdfast.runtime.job import Job
 from holdfast.runtime.parts.part_jobs import PartJob, checked_parts, enter_checkpoint, part_jobs
 from holdfast.runtime.progress import Listener, Progress
-from holdfast.runtime.settings import RunOptions, Until, check_settings
+from holdfast.runtime.settings import RunOptions, Until
+from holdfast.runtime.spark_session import open_session
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 
@@ -46,6 +49,8 @@ class JobOnNode:
         """The other parts of its job, where that ends by itself: it never does if one of them has failed."""
         self.before_run = True
         """Whether one of these is still to be run: then its channels have not ended."""
+        self.nodes: Collection[NodeRecord] = ()
+        """Those of the cluster, as it was seen last."""
         self.unfit: Unfit | None = None
         """Why this node leaves the job to the others; None: it does not."""
         self.failure: BaseException | None = None
@@ -60,15 +65,27 @@ class JobOnNode:
         self._lock = threading.Lock()
 
     def standby(self, of_node: str) -> str:
-        """How a node of some kind of standby stands by for this job: a part may ask for more."""
-        follows = isinstance(self.job, PartJob) and isinstance(self.job.protection, PassiveStandby)
-        return "hot" if follows else of_node
+        """How a node of some kind of standby stands by for this job: a part may ask for more, and where no
+        state is saved there is none to follow."""
+        protection = self.job.protection if isinstance(self.job, PartJob) else None
+        kind = "hot" if isinstance(protection, PassiveStandby) else of_node
+        saves_state = self.options.get("guarantee") != Guarantee.AT_MOST_ONCE
+        follows = saves_state and not isinstance(protection, UpstreamBackup)
+        return kind if follows or kind == "cold" else "warm"
 
     @property
     def votes(self) -> bool:
         """Whether it is a part with replicas that vote."""
         protection = self.job.protection if isinstance(self.job, PartJob) else None
         return isinstance(protection, ActiveReplicas) and protection.vote
+
+    def member_runs(self, member: MemberRecord) -> bool:
+        """Whether the process that is a member of a set of replicas is a node of the cluster: one that
+        registered later is another process, though it has the same number."""
+        return any(
+            (node.host, node.pid) == (member.host, member.pid) and node.since_ms <= member.joined_ms
+            for node in self.nodes
+        )
 
     @property
     def left_to_others(self) -> bool:
@@ -156,5 +173,6 @@ def jobs_on_node(jobs: Sequence[Job], checkpoint: str, options: RunOptions) -> d
 def enter_checkpoints(jobs: Sequence[Job], checkpoint: str, options: RunOptions) -> None:
     """Let the checkpoints of jobs in parts know their parts. RestoreError: one is another job's."""
     for job, place in places_of(jobs, checkpoint):
-        if is_in_parts(job.graph()):
-            enter_checkpoint(job.graph(), check_settings(place, options))
+        graph = job.graph()
+        if is_in_parts(graph):
+            enter_checkpoint(graph, place, options, partial(open_session, graph.name))

@@ -23,7 +23,7 @@ from holdfast.cluster.node_records import in_short
 from holdfast.cluster.ranking import part_of
 from holdfast.cluster.seat_lease import Give, Limits, Lost, RunEnded, Stage, Suspended, Tick
 from holdfast.cluster.zookeeper import Connection, ZooKeeper
-from holdfast.errors import RetryableError, SessionLost
+from holdfast.errors import RetryableError, SessionLost, StopUnfinished
 from holdfast.nodes.job_on_node import check_jobs, enter_checkpoints, jobs_on_node
 from holdfast.nodes.job_seat import JobSeat
 from holdfast.nodes.registration import NodeContext, NodeSettings, Registration
@@ -64,6 +64,8 @@ class Node:
         self._seats: dict[str, JobSeat] = {}
         self._keeper: SeatKeeper
         self._wake, self._leaving = threading.Event(), threading.Event()
+        self.told_to_leave = False
+        """Whether the node was told to end, and does not end because it can do no more."""
         self._joined = self._dirty = False
         self._silent_since: float | None = None
         self._looked = self._clock.monotonic()
@@ -72,6 +74,7 @@ class Node:
 
     def leave(self) -> None:
         """End in good order: every seat is given up after its epoch. From a signal handler or any thread."""
+        self.told_to_leave = True
         self._leaving.set()
         self._wake.set()
 
@@ -183,6 +186,8 @@ class Node:
         elif isinstance(failure, SessionLost):
             self._fail(failure)
         elif left_to_others:
+            if self.told_to_leave and isinstance(failure, StopUnfinished):
+                self._failure = self._failure or failure
             self._keeper.cool(job)
             self._say(f"{job}: the run ended: {failure}")
         elif failure is not None and is_of_the_job(failure):

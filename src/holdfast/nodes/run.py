@@ -58,7 +58,7 @@ class Takeover:
     running: float | None = None
     committed: float | None = None
     first: Progress | None = None
-    """The first progress that had the job running."""
+    """The first progress after the checkpoint was loaded."""
     last: Progress | None = None
     arrivals: dict[str, int] | None = None
 
@@ -67,12 +67,16 @@ class Takeover:
         self.last = progress
         if self.claimed is None and progress.term:
             self.claimed = now
-        if self.running is None and progress.phase == "running":
+        if self.running is None and progress.phase in ("joining", "running"):
             self.running, self.first = now, progress
         if self.arrivals is None and progress.epochs_run:
             self.arrivals = progress.arrivals
-        if self.committed is None and self.first is not None and progress.commit > self.first.commit:
+        if self.committed is None and self.first is not None and self._has_committed(progress, self.first):
             self.committed = now
+
+    def _has_committed(self, progress: Progress, first: Progress) -> bool:
+        """Commits that a member of a set of replicas only learns of while it joins are those of others."""
+        return progress.phase == "running" and progress.commit > first.commit
 
     def record(self, node: str, standby: str, now_ms: int) -> FailoverRecord:
         """As it is written down. For one that got as far as running."""
@@ -103,6 +107,7 @@ class Run:
         self._say = context.saying(job)
         self._wishes = Wishes(Permit(context.clock, until))
         self._wishes.parts_before_run = lambda: job.before_run
+        self._wishes.member_runs = job.member_runs
         self._takeover = Takeover(context.clock.monotonic(), before)
         self._told = False
         self.failure: BaseException | None = None
@@ -176,14 +181,18 @@ class Run:
         registration = self._context.registration
         kind = self._job.standby(registration.standby)
         record = self._takeover.record(registration.name, kind, self._context.clock.now_ms())
-        parts = [("detected in", record.detect_ms), ("took over in", record.take_over_ms)]
-        parts += [("restored in", record.restore_ms), ("first new commit after", record.replay_ms)]
-        self._say(
-            f"TAKEOVER by term {record.term}: "
-            + ", ".join(f"{what} {ms / 1_000:.1f} s" for what, ms in parts if ms is not None)
-        )
+        self._say(told_of(record))
         with suppress(HoldfastError):
             record_failover(self._job.storage, record)
+
+
+def told_of(record: FailoverRecord) -> str:
+    """How long it took to lead, for people. Where no node led before it is a start."""
+    what, began = ("TAKEOVER", "took over in") if record.before else ("STARTED", "began in")
+    parts = [("detected in", record.detect_ms), (began, record.take_over_ms)]
+    parts += [("restored in", record.restore_ms), ("first new commit after", record.replay_ms)]
+    times = ", ".join(f"{each} {ms / 1_000:.1f} s" for each, ms in parts if ms is not None)
+    return f"{what} by term {record.term}: {times}"
 
 
 def is_replaced(failure: BaseException | None) -> bool:

@@ -32,10 +32,9 @@ from holdfast.cluster.ranking import (
     newest_holder,
     part_of,
     rank,
-    spare_of,
     to_give_away,
 )
-from holdfast.cluster.replica_seats import replica_seats
+from holdfast.cluster.replica_seats import replica_seats, what_lacks
 from holdfast.cluster.seat_lease import Contact, Event, Give, Lost, Stage, Won
 from holdfast.errors import HoldfastError
 from holdfast.nodes.job_seat import JobSeat
@@ -54,7 +53,7 @@ class SeatKeeper:
 
     def __init__(self, context: NodeContext, seats: Mapping[str, JobSeat], survive: int = 0) -> None:
         """`survive`: how many nodes are to be spared, of each job."""
-        self._survive, self._lacking = survive, dict.fromkeys(seats, False)
+        self._survive, self._lacking = survive, dict.fromkeys(seats, "")
         self._context, self._seats = context, seats
         self._registration, self._clock, self._say = context.registration, context.clock, context.say
         self._cluster = context.registration.cluster
@@ -83,8 +82,9 @@ class SeatKeeper:
         for job, seat in self._seats.items():
             self._mind_holder(seat, known[job])
             self._mind_failures(seat, known[job])
-            self._mind_spare(job)
+            self._mind_spare(seat)
             self._mind_other_parts(seat, known[job])
+            seat.job.nodes = tuple(self._seen.nodes.values())
             seat.job.before_run = any(known[name].over is None for name in seat.job.before)
             self._tell_of_replicas(seat)
         if all(seat.job.superseded for seat in self._seats.values()):
@@ -108,19 +108,14 @@ class SeatKeeper:
         elif seat.holds and seen.wish is not None and seen.wish.giver == self._registration.name:
             seat.feed(Give(f"hand-over to {seen.wish.to or 'whoever is readiest'}"))
 
-    def _mind_spare(self, job: str) -> None:
-        """Say when there are fewer nodes than the job is to survive the end of, and when there are enough."""
-        spare = spare_of(self._seen, job)
-        if (spare < self._survive) is self._lacking[job] or self._seen.seats[job].over is not None:
+    def _mind_spare(self, seat: JobSeat) -> None:
+        """Say when the job survives the end of fewer nodes than it is to, what helps, and when of enough."""
+        job, votes = seat.job.name, seat.job.votes
+        lacks = what_lacks(self._seen, job, self._survive, votes=votes)
+        if lacks == self._lacking[job] or self._seen.seats[job].over is not None:
             return
-        self._lacking[job] = spare < self._survive
-        if self._lacking[job]:
-            self._say(
-                f"{job}: LACKS NODES: it survives the end of {spare}, and is to survive {self._survive}; "
-                f"start {self._survive - spare} more"
-            )
-        else:
-            self._say(f"{job}: there are nodes enough: it survives the end of {spare}")
+        self._lacking[job] = lacks
+        self._say(f"{job}: {lacks or f'there are nodes enough: it survives the end of {self._survive}'}")
 
     def _tell_of_replicas(self, seat: JobSeat) -> None:
         """Say how the part that this node runs with others is protected, whenever that changes."""
@@ -190,10 +185,14 @@ class SeatKeeper:
         seen = self._seen.seats.get(job)
         return seen is not None and seen.over is not None and seen.over.state == "failed"
 
+    @property
+    def _beat_seconds(self) -> float:
+        return self._context.limits().session_seconds / BEATS_PER_SESSION
+
     def beat(self) -> None:
         """Give a sign of life for every seat that is held, now and then. Its answer extends the lease."""
         now = self._clock.monotonic()
-        if now - self._beaten < self._context.limits().session_seconds / BEATS_PER_SESSION:
+        if now - self._beaten < self._beat_seconds:
             return
         self._beaten = now
         for job, seat in self._seats.items():
@@ -294,6 +293,7 @@ class SeatKeeper:
         return PulseRecord(
             node=self._registration.name, instance=self._registration.instance, term=now.term,
             phase=now.phase, epoch=now.committed_epoch, commit=now.commit, ended=ended,
+            beat_ms=round(self._beat_seconds * 1_000),
         )  # fmt: skip
 
 

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING
 
 from holdfast.cluster.node_records import Lag
 from holdfast.errors import SessionLost, first_line
-from holdfast.graph.guarantees import Guarantee
 from holdfast.nodes.follow_plan import Told, news
 from holdfast.nodes.follower import Follower
 from holdfast.nodes.job_on_node import JobOnNode
 from holdfast.nodes.registration import NodeContext
-from holdfast.nodes.warm_up import warm_up
 from holdfast.runtime.driver import Prepared
 from holdfast.runtime.epoch.program import Program, compile_graph
 from holdfast.runtime.settings import check_settings
 from holdfast.runtime.spark_session import default_parallelism, open_session, revived, run_in_background
+from holdfast.runtime.warm_up import warm_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,8 +48,7 @@ class Standby:
         self._job, self._owner, self._clock = job, context.owner, context.clock
         self._graph, self._settings = job.job.graph(), check_settings(job.checkpoint, job.options)
         self._say = context.saying(job)
-        hot = job.standby(context.registration.standby) == "hot"
-        self._hot = hot and self._settings.guarantee is not Guarantee.AT_MOST_ONCE
+        self._hot = job.standby(context.registration.standby) == "hot"
         self._stopping, self._ready = threading.Event(), threading.Event()
         self._spark: SparkSession | None = None
         self._program: Program | None = None

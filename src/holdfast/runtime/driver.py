@@ -37,6 +37,7 @@ from holdfast.errors import (
     RestoreError,
     RetryableError,
     SeatLost,
+    StopUnfinished,
     StorageError,
     WorkingStateLost,
 )
@@ -48,9 +49,6 @@ from holdfast.runtime.control.request_server import Control
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.control.verbs import Controls
 from holdfast.runtime.epoch.program import Program, compile_graph
-from holdfast.runtime.epoch.publisher import left_behind
-from holdfast.runtime.epoch.schemas_in_force import operator_schemas, refuse_unsaved
-from holdfast.runtime.epoch.unfired_timers import refuse_unfired
 from holdfast.runtime.epoch_loop import Ending, EpochLoop
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.parts.damaged_epochs import EpochDamaged, EpochsAsked
@@ -68,8 +66,9 @@ from holdfast.runtime.savepoints.run_savepoints import (
     stored_view,
 )
 from holdfast.runtime.settings import RunSettings
-from holdfast.runtime.spark_session import default_parallelism, revived
-from holdfast.runtime.upstream import gone_back, refuse_saved
+from holdfast.runtime.spark_session import default_parallelism, refuse_if_lost, revived
+from holdfast.runtime.stored_fit import refuse_misfit
+from holdfast.runtime.upstream import gone_back
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
@@ -148,7 +147,8 @@ class Driver:
         self._program = self._program or compile_graph(self._graph, self._spark, self._stored_columns)
         known = self._prepared.view
         if known is None:
-            known = self._refuse_misfit(self._program)
+            layouts = {uid: form.layout for uid, form in self._program.forms.items()}
+            known = refuse_misfit(self._graph, layouts, self._storage, self.settings)
         self._checkpoint = open_run(self._storage, self._graph.name, self.settings, self._run, self._clock)
         # After the claim the chain is read again, because the leader before us may commit until then: from
         # here on, and not from the beginning.
@@ -186,15 +186,22 @@ class Driver:
             self._checkpoint, retention=Retention(self._checkpoint.chain, by_member=True)
         )
         wanted = shards if founding else self._shards or shards or self._cores()
+        asked = None if founding else self._shards
         joined = join(
             self._storage, replicas, self.settings.seat, self._process, fingerprint(self._graph),
-            wanted, self._clock, founding=founding, newest=newest,
+            wanted, self._clock, founding=founding, asked_shards=asked, newest=newest,
+            runs=self.wishes.member_runs,
         )  # fmt: skip
         self._replica = Replica(joined, self._storage, self._clock, self.monitor, self.wishes.stopping.is_set)
         self._term, self._run, self._shards = Term(joined.set.term), joined.set.run, joined.set.parallelism
         self.monitor.say(
             f"REPLICA: member {self.settings.seat} of {replicas.members} in the set of term {self._term}"
         )
+        if asked not in (None, joined.set.parallelism):
+            self.monitor.say(
+                f"PARALLELISM {asked} IS NOT USED: other members of the set run with "
+                f"{joined.set.parallelism} shards; change that for all with `holdfast rescale`"
+            )
 
     def _run_term(self, controls: Controls) -> None:
         """The run, from the claimed term to its end."""
@@ -256,20 +263,6 @@ class Driver:
         """The columns of the copy of a lookup's table in use, if there is one."""
         copy = stored_view(Chain(self._storage), self._graph.name, self.settings).tables.get(lookup)
         return copy.columns if copy is not None else None
-
-    def _refuse_misfit(self, program: Program) -> CheckpointView:
-        """Refuse code that what is stored does not fit, while a leader that it does fit can still go on.
-        Gives the view that was looked at, if the run can read on from it."""
-        chain = Chain(self._storage)
-        stored = stored_view(chain, self._graph.name, self.settings)
-        operator_schemas(program, stored.operators, self.settings.allow_dropped_state)
-        refuse_unfired(program.graph, stored, self.settings.allow_dropped_state)
-        for refusal in left_behind(stored, program.sinks, self._storage.url):
-            raise RestoreError(refusal)
-        refuse_unsaved(stored, self.settings)
-        refuse_saved(program.graph, stored, self.settings)
-        # Damage that was worked around is found again, and told, by the run.
-        return EMPTY if chain.worked_around else stored
 
     def _write_ending(self, ending: str, last: CheckpointView) -> None:
         """Before a stop is answered, so that who waited for it finds the job stopped."""
@@ -405,7 +398,7 @@ class Driver:
 
     def _recover(self, failure: BaseException) -> None:
         """Wait as the restart strategy says, and see to it that there is a Spark session. Raises if not, and
-        when told to stop meanwhile.
+        when told to stop: something is not committed or not shown then, which is not in good order.
         """
         # A leader that was replaced fails in many ways: its sinks may show what its successor did. Trying
         # again would take the lead back.
@@ -415,16 +408,18 @@ class Driver:
         self.wishes.permit.want()
         # Not the one after the last commit: several may wait for theirs, and sinks fail on no epoch's jobs.
         epoch = self._led.running if self._led is not None else NO_EPOCH
-        self._restarts.after(failure, epoch, self.wishes.stopping)
+        try:
+            self._restarts.after(failure, epoch, self.wishes.stopping)
+        except StopUnfinished:
+            # A node that was not told to end goes on with other jobs, and needs Spark for them.
+            refuse_if_lost(self._spark)
+            raise
         self.wishes.permit.refuse_if_revoked()
         self.monitor.update(restarts=self._restarts.count, error=None)
         session = revived(self._spark, self._graph.name, self._own_session)
         if session is not self._spark:
             self.monitor.say("the Spark session had ended; a new one was started")
             self._spark, self._program = session, None
-        if self.wishes.stopping.is_set():
-            # Told to stop while something is not committed or not shown: that is not in good order.
-            raise failure
 
     def _cores(self) -> int:
         return min(default_parallelism(self._spark), self.settings.key_groups)

@@ -41,6 +41,7 @@ from holdfast.runtime.epoch.source_health import SourceHealth
 from holdfast.runtime.epoch.uncoordinated import Ledger, SavingPasses, saved_operators
 from holdfast.runtime.epoch.unfired_timers import refuse_unfired
 from holdfast.runtime.epoch.watermarks import milliseconds
+from holdfast.runtime.joining import Joining
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.parts.edges import Edges
 from holdfast.runtime.parts.outlets import Outlets, refuse_unread
@@ -136,6 +137,8 @@ class EpochLoop:
             each for each in in_force.records if settings.saves_state or each.uid in program.uncoordinated
         ]
         self._committer = Committer(context, self._publishing, view, tuple(kept), self._outlets, shards)
+        self._joining = Joining(context, shards)
+        self._committer.on_epoch = self._joining.ran
         self._low_water = LowWater(operator_of(program.graph), view.last_epoch)
         self._begins_upstream = begins(view, settings)
 
@@ -148,7 +151,7 @@ class EpochLoop:
         """Lead until something ends it. Raises what failed; nothing uncommitted is left behind then."""
         view, monitor = self._committer.view, self._context.monitor
         monitor.update(
-            phase="running",
+            phase=self._joining.phase,
             epoch=view.last_epoch,
             committed_epoch=view.last_epoch,
             commit=view.number,
@@ -196,7 +199,7 @@ class EpochLoop:
             room = self._edges.room(self._committer.view.channels, self._planner.epoch)
             if not room:
                 self._commit_pending()
-                wishes.stopping.wait(POLL_SECONDS)
+                self._wait_for_work()
                 continue
             parent, open_times = self._committer.view.number, self._open_times()
             limit = max(1, int(self._admission.limit * room))
@@ -258,8 +261,13 @@ class EpochLoop:
         self._save_keys()
         if self._committer.settled:
             wishes.permit.satisfied()
-        wishes.stopping.wait(POLL_SECONDS)
+        self._wait_for_work()
         return None
+
+    def _wait_for_work(self) -> None:
+        if self._committer.settled:
+            self._joining.waits()
+        self._context.wishes.stopping.wait(POLL_SECONDS)
 
     def _refuse_abandoned(self) -> None:
         """Refuse to wait for what a part that has ended would have to compute again, where this one is to

@@ -5,16 +5,16 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, SessionLost, StopUnfinished
 from holdfast.graph.guarantees import check_guarantee
 from holdfast.graph.parts import is_in_parts
 from holdfast.graph.streams import Declaration
-from holdfast.graph.survive import check_survival
+from holdfast.graph.survive import check_survival, nodes_for
 from holdfast.graph.validate import check, check_sources
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import NOTHING, Prepared
@@ -45,7 +45,7 @@ class Job(Declaration):
         handle = self.start(
             checkpoint, spark=spark, on_progress=on_progress, on_message=on_message, **options
         )
-        with stopping_on_signals(handle):
+        with stopping_on_signals(handle.stop, lambda: handle.told_to_stop):
             handle.wait()
 
     def start(
@@ -66,8 +66,8 @@ class Job(Declaration):
             check(graph)
             check_survival(graph, survive, str(checkpoint))
             raise DefinitionError(
-                f"one process does not survive its own end; run the job on {survive + 1} nodes or more: "
-                "holdfast node APP --survive ... on each machine"
+                f"one process does not survive its own end; run the job on {nodes_for(graph, survive)} "
+                "nodes or more: holdfast node APP --survive ... on each machine"
             )
         if is_in_parts(graph):
             return start_parts(graph, str(checkpoint), spark, on_progress, say, options)
@@ -99,14 +99,30 @@ def _to_standard_error(text: str) -> None:
 
 
 @contextmanager
-def stopping_on_signals(handle: JobHandle | PartsHandle) -> Iterator[None]:
-    """SIGTERM and SIGINT end the run cleanly, when this is the main thread."""
+def stopping_on_signals(stop: Callable[[], None], is_told: Callable[[], bool]) -> Iterator[None]:
+    """SIGTERM and SIGINT call `stop`, which ends the run cleanly, when this is the main thread. `is_told`:
+    whether the run was asked to end, by a signal or otherwise.
+
+    StopUnfinished: it was, and Spark is gone: a signal to all processes of a group, or of a service, ends
+    Spark's as well. Asked after the signals are handled as before, so that none is lost in between.
+    """
+    try:
+        with _handled(stop):
+            yield
+    except SessionLost as lost:
+        if is_told():
+            raise StopUnfinished(str(lost).partition(";")[0]) from lost
+        raise
+
+
+@contextmanager
+def _handled(stop: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
-        signal.signal(number, lambda *_: handle.stop())
+        signal.signal(number, lambda *_: stop())
     try:
         yield
     finally:

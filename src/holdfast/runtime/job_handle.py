@@ -116,6 +116,11 @@ class JobHandle:
     def running(self) -> bool:
         return self._thread.is_alive()
 
+    @property
+    def told_to_stop(self) -> bool:
+        """Whether the run was asked to end, at once or after what the sources have at hand."""
+        return self._wishes.stopping.is_set() or self._wishes.draining.is_set()
+
     def _run(self) -> None:
         try:
             self._driver.run(self)

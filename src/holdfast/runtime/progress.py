@@ -19,6 +19,8 @@ class Progress:
 
     job: str
     phase: str = "starting"
+    """What the run is doing: then restoring, joining (a member of a set of replicas that is not warm yet),
+    running, restarting after a failure, stopped or failed."""
     term: int = 0
     epoch: int = 0
     committed_epoch: int = 0
@@ -27,7 +29,7 @@ class Progress:
     rows_per_second: float = 0.0
     lag_rows: int | None = None
     waiting_files: int | None = None
-    """Files that wait at the sources; None: no source tells."""
+    """Files that wait at the sources; None: no source tells, or one has not looked yet."""
     waiting_bytes: int | None = None
     state_bytes: int = 0
     epoch_seconds: float = 0.0

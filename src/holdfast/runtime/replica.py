@@ -183,14 +183,20 @@ def join(
     clock: Clock,
     *,
     founding: bool = False,
+    asked_shards: int | None = None,
     newest: CheckpointView = EMPTY,
+    runs: Callable[[MemberRecord], bool] = lambda member: True,
 ) -> Joined:
     """Be a member of the set that leads, or found it. `shards`: for a new set. `founding`: a set with
-    another number of shards gives way to this one. `newest`: a commit, which the set is to follow."""
+    another number of shards gives way to this one. `asked_shards`: so does one with another number than this,
+    if no member of it `runs`. `newest`: a commit, which the set is to follow."""
     host, pid, now_ms = socket.gethostname(), os.getpid(), clock.now_ms()
     wanted = TermRecord(
         term=0, run=process, host=host, pid=pid, claimed_ms=now_ms, members=protection.k + 1,
         vote=protection.vote, parallelism=shards, fingerprint=fingerprint,
     )  # fmt: skip
     member = MemberRecord(term=0, seat=seat, process=process, host=host, pid=pid, joined_ms=now_ms)
-    return join_set(storage, wanted, member, other_shards=not founding, newest=newest)
+    return join_set(
+        storage, wanted, member, other_shards=not founding, asked_shards=asked_shards, newest=newest,
+        runs=runs,
+    )  # fmt: skip

@@ -28,6 +28,7 @@ from holdfast.errors import (
     RestoreError,
     RetryableError,
     SeatLost,
+    StopUnfinished,
     UserCodeError,
 )
 from holdfast.ids import NO_EPOCH
@@ -77,8 +78,9 @@ class Restarts:
             self.count = max(self.count, times_retried(self._storage))
 
     def after(self, failure: BaseException, epoch: int, stopping: threading.Event) -> None:
-        """Wait until it is time to try again. Raises when the run ends instead; returns early when told to
-        stop. `epoch`: the one that was being run; NO_EPOCH, which never becomes poison: none is to blame.
+        """Wait until it is time to try again. Raises when the run ends instead: also when it is told to stop,
+        before or meanwhile. `epoch`: the one that was being run; NO_EPOCH, which never becomes poison: none
+        is to blame.
         """
         if not isinstance(failure, Exception) or isinstance(failure, FencedOut | SeatLost):
             raise failure
@@ -91,6 +93,10 @@ class Restarts:
         elif is_outside(failure):
             epoch = NO_EPOCH
         record, known = self._record(failure, epoch), self._known()
+        if stopping.is_set():
+            told = replace(record, decision="stopped", reason="the run was told to stop", retried=self.count)
+            self._write(told)
+            raise _unfinished(failure) from failure
         self.count = max(self.count, *(past.retried for past in known), 0)
         failed = [Failure(past.at_ms, past.epoch, past.cause) for past in [*counted(known), record]]
         decision = decide(self._context.settings.restart, failed, self._chance())
@@ -102,7 +108,8 @@ class Restarts:
             seconds = decision.delay_ms / 1_000
             where = f" in epoch {epoch}" if epoch else ""
             self._say(f"FAILURE{where}: {self._news(record)}; trying again in {seconds:.1f} s")
-            stopping.wait(seconds)
+            if stopping.wait(seconds):
+                raise _unfinished(failure) from failure
 
     def _news(self, record: FailureRecord) -> str:
         """What is new of a failure: its text, unless that was told not long ago."""
@@ -163,6 +170,14 @@ class Restarts:
             message=message[:MESSAGE_CHARS_MAX],
             decision="",
         )
+
+
+def _unfinished(failure: Exception) -> Exception:
+    """What ends a run that was told to stop and has failed: what the user has to see to, or the failure as
+    what kept the stop from being finished."""
+    if isinstance(failure, RetryableError) or is_outside(failure):
+        return StopUnfinished(_told(failure))
+    return failure
 
 
 def is_outside(failure: Exception) -> bool:

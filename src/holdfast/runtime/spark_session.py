@@ -107,6 +107,12 @@ def revived(spark: SparkSession, name: str, own: bool) -> SparkSession:
     raise SessionLost("the Spark session ended and cannot be had again in this process; start the job again")
 
 
+def refuse_if_lost(spark: SparkSession) -> None:
+    """SessionLost: the Spark session has ended."""
+    if not _works(spark):
+        raise SessionLost("the Spark session ended; start the job again")
+
+
 def _works(spark: SparkSession) -> bool:
     try:
         return bool(spark.sql("select 1").collect())

@@ -147,7 +147,8 @@ def test_a_commit_that_is_not_retained_is_refused(tmp_path: Path, to: int, told:
     prune(made.storage, 4, CLOCK)
     said = refused(made, to)
     assert told in said
-    assert "choose one from 4 to 9 (`holdfast checkpoints list`" in said
+    assert "choose one from 4 to 9, the newest are 9 (epoch " in said
+    assert f"`holdfast rewind --list --checkpoint {made.url}`" in said
     assert ("is given up" in said) == (to == 3)
 
 

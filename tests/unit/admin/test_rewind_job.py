@@ -18,6 +18,7 @@ from holdfast.cli.main import app
 from holdfast.errors import RestoreError, RetryableError
 from holdfast.storage.urls import open_storage
 from holdfast.testing.clocks import ManualClock
+from tests.unit.cli.shell import call, refusal, text
 from tests.unit.runtime.parts.channel_kit import CHANNEL, lead, leave, plan_of
 from tests.unit.runtime.parts.test_job_savepoint import TwoParts
 
@@ -68,14 +69,17 @@ def test_what_was_sent_is_read_again_after_it(job: TwoParts) -> None:
 
 
 def test_a_barrier_that_did_not_end_or_is_not_retained_is_refused(job: TwoParts) -> None:
-    with pytest.raises(
-        RestoreError, match=r"barrier 2 of .* cannot be gone back to: it has not ended; .*: 1"
-    ):
+    for wanted in (2, 999, 0, -1):
+        told = rf"there is no barrier {wanted} in .*; choose one of 1, the newest are 1 \(\d{{4}}-.* UTC\)"
+        with pytest.raises(RestoreError, match=told):
+            outlook_of_job(job.root, wanted)
+    begin_barrier(open_storage(job.root), "test", 0, 60_000)
+    with pytest.raises(RestoreError, match=r"barrier 2 of .* cannot be gone back to: it has not ended"):
         outlook_of_job(job.root, 2)
     for _ in range(4):
         job.producer.commit([b"x"])
     with pytest.raises(
-        RestoreError, match=r"it was complete, and not every part retains its commit; .*: none"
+        RestoreError, match=r"not every part retains its commit; there is none to go back to: .*--barrier"
     ):
         rewind_job(job.root, 1, ManualClock())
 
@@ -97,3 +101,17 @@ def test_the_command_goes_back_with_the_whole_job(job: TwoParts, monkeypatch: py
     assert told["barrier"] == 1
     assert {name: part["to_epoch"] for name, part in told["parts"].items()} == {"main": 2, "scoring": 1}
     assert views(job) == [(2, 2), (1, [2, 0])]
+
+
+def test_what_can_be_gone_back_to_is_listed(job: TwoParts) -> None:
+    (one,) = call("rewind", "--list", "--checkpoint", job.root)
+    assert (one["number"], {*one["commits"]}) == (1, {"main", "scoring"})
+    commits = f"main {one['commits']['main']}, scoring {one['commits']['scoring']}"
+    assert commits in text("rewind", "--list", "--checkpoint", job.root)
+    found = call("rewind", "--list", "--checkpoint", job.producer.storage.url)
+    numbers = [each["number"] for each in found]
+    assert numbers == sorted(numbers, reverse=True)
+    assert numbers[-1] == 1
+    assert found[0]["epoch"] == 3
+    told = refusal("rewind", "--checkpoint", job.root, code=2)
+    assert "--to N, or see what there is with --list" in told

@@ -7,10 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 from msgspec.structs import replace
 
+from holdfast.checkpoint.chain.channels import answering
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.layout import keep_layout
 from holdfast.checkpoint.chain.terms import claim, record_ending
+from holdfast.checkpoint.chain.view import news
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import (
     ChannelState,
@@ -21,6 +23,7 @@ from holdfast.checkpoint.store.records import (
     SentFile,
 )
 from holdfast.clock import SystemClock
+from holdfast.ids import CommitNumber
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.task_output import pack_rows
@@ -76,6 +79,21 @@ class Parts:
             clock_ms=epoch, parallelism=1, fingerprint="f", positions={CHANNEL: position},
         )  # fmt: skip
         _commit(self.scoring, record)
+
+    def ask(self, epoch: int) -> None:
+        """Commit of `scoring` that it has found an epoch of the channel damaged."""
+        view = Chain(self.scoring).load()
+        _commit(
+            self.scoring,
+            news(view, term=1, run="run-scoring", published_through={}, asks={CHANNEL: epoch}),
+        )
+
+    def answer(self, epoch: int, commit: int) -> None:
+        """Go back with `main` before this epoch, for which that commit of `scoring` has asked."""
+        chain = Chain(self.main)
+        view = chain.load()
+        lost = answering(view.channels, CHANNEL, commit, (epoch,))
+        chain.rewind(view.head, CommitNumber(epoch - 1), term=1, run="run-main", channels=lost)
 
     def limit(self, limit_bytes: int, limit_epochs: int) -> None:
         """Start with another limit of the channel."""

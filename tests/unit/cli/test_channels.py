@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from holdfast.admin import brief_term
 from holdfast.admin import remove_channel as module
-from holdfast.checkpoint.chain.checkpoint import job_url, place_of_part
+from holdfast.checkpoint.chain.checkpoint import job_url, open_checkpoint, place_of_part
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.layout import keep_layout
 from holdfast.checkpoint.chain.terms import newest_ending
@@ -18,6 +18,9 @@ from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import LayoutRecord
 from holdfast.cli import options
 from holdfast.cli.main import app
+from holdfast.clock import SystemClock
+from holdfast.storage.local_directory import LocalStorage
+from tests.unit.cli.parts_kit import APP as PARTS_APP
 from tests.unit.cli.parts_kit import CHANNEL, Parts
 from tests.unit.cli.shell import call, refusal, text
 
@@ -49,9 +52,41 @@ def test_list_tells_what_is_held_and_what_was_not_read(parts: Parts) -> None:
     former, other = call("channels", "list", "--checkpoint", parts.main.url)
     assert former == {
         "channel": CHANNEL, "reader": "scoring", "through": 4, "released": 0, "rows": 40, "unread": 25,
+        "lost": None,
     }  # fmt: skip
     assert (other["channel"], other["rows"], other["unread"]) == (OTHER, 10, 10)
     assert "no channel leaves fraud.scoring" in text("channels", "list", "--checkpoint", parts.scoring.url)
+
+
+def test_before_the_first_commit_there_is_nothing_to_list(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path / "ck/parts/main")
+    open_checkpoint(storage, "fraud.main", 4, SystemClock(), identity="main")
+    told = text("channels", "list", "--checkpoint", storage.url)
+    assert told.strip() == (
+        "fraud.main has committed nothing yet, so that its channels hold nothing; look again later"
+    )
+
+
+def test_epochs_that_are_lost_are_told_with_who_asked_for_them_and_since_when(tmp_path: Path) -> None:
+    parts = Parts(tmp_path / "ck")
+    parts.ask(3)
+    commit = Chain(parts.scoring).load().number
+    (held,) = call("channels", "list", "--checkpoint", parts.main.url)
+    asked = {"epochs": [3], "commit": commit, "asked_ms": 1, "answered": False}
+    assert held["lost"] == asked
+    (found,) = call("status", "--checkpoint", parts.root.url)
+    assert found["channels"][0]["lost"] == asked
+    told = " ".join(text("status", "--checkpoint", parts.root.url).replace("│", " ").split())
+    for words in ("LOST:", "epoch 3", f"commit {commit}", "of scoring"):
+        assert words in told
+    parts.answer(3, commit)
+    (held,) = call("channels", "list", "--checkpoint", parts.main.url)
+    assert held["lost"] == {**asked, "answered": True}
+    told = " ".join(text("channels", "list", "--checkpoint", parts.main.url).replace("│", " ").split())
+    assert "being computed again" in told
+    parts.send(3)
+    (held,) = call("channels", "list", "--checkpoint", parts.main.url)
+    assert held["lost"] is None
 
 
 def test_a_removed_channel_is_gone_and_the_others_stay_as_they_were(parts: Parts) -> None:
@@ -149,6 +184,31 @@ def test_a_channel_that_the_job_still_has_is_left_alone(parts: Parts) -> None:
     told = refusal(*removing(parts, "--yes"), code=4)
     assert "job 'fraud' still has channel 'clicks-in', to part 'scoring'" in told
     assert CHANNEL in Chain(parts.main).load().channels
+
+
+OTHER_APP = PARTS_APP.replace(CHANNEL, OTHER)
+
+
+@pytest.mark.parametrize(
+    ("text_of_job", "told"),
+    [
+        (PARTS_APP, "still has channel 'clicks-in', to part 'scoring', which reads its rows; take it out"),
+        (OTHER_APP.replace("fraud", "another"), "belongs to job 'fraud', not to 'another'"),
+    ],
+)
+def test_what_the_job_declares_decides_before_it_was_started_so(
+    parts: Parts, tmp_path: Path, text_of_job: str, told: str
+) -> None:
+    """A start that would leave rows behind is refused, and changes nothing: it has not been started so."""
+    keep_layout(parts.root, parts.layout, allow_dropped_state=False)
+    file = tmp_path / "app.py"
+    assert "--app FILE" in refusal(*removing(parts, "--yes"), code=4)
+    file.write_text(text_of_job)
+    assert told in refusal(*removing(parts, "--yes", "--app", str(file)), code=4)
+    assert CHANNEL in Chain(parts.main).load().channels
+    file.write_text(OTHER_APP)
+    assert "25 rows that were not read: given up" in text(*removing(parts, "--yes", "--app", str(file)))
+    assert CHANNEL not in Chain(parts.main).load().channels
 
 
 def test_nothing_is_removed_beside_a_running_part(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def check(tmp_path: Path, text: str, *more: str) -> Result:
 
 def said(result: Result) -> tuple[dict[tuple[str, str], str], dict[str, Any]]:
     *findings, verdict = map(json.loads, result.stdout.splitlines())
-    return {(each["part"], each["name"]): each["what"] for each in findings}, verdict
+    return {(each["kind"], each["name"]): each["what"] for each in findings}, verdict
 
 
 def everything_under(directory: Path) -> dict[str, tuple[bytes, float]]:
@@ -217,7 +217,7 @@ def test_another_aggregate_under_a_stored_name_is_told_where_it_is_known(
     def knowing(storage: Any) -> Any:
         found = origin(storage)
         graph = first_job(26, MemorySink()).graph()
-        layouts = upgrade_check._layouts(graph, lambda: pytest.fail("Spark was started"))
+        layouts = upgrade_check.state_layouts(graph, lambda: pytest.fail("Spark was started"))
         declared = {node.uid: upgrade_check.declaration(node, layouts[node.uid]) for node in graph.operators}
         in_force, _ = upgrade_check.examine(declared, found.view.operators, False)
         return dataclasses.replace(found, view=dataclasses.replace(found.view, operators=in_force.records))
@@ -234,7 +234,7 @@ def test_a_schema_is_stored_with_all_that_came_before(checkpoint: Path) -> None:
     storage = open_storage(str(checkpoint))
     view = Chain(storage).load()
     graph = evolved.job(26, evolved.Second(), first_job, first_job).graph()
-    layouts = upgrade_check._layouts(graph, lambda: pytest.fail("Spark was started"))
+    layouts = upgrade_check.state_layouts(graph, lambda: pytest.fail("Spark was started"))
     declared = {node.uid: upgrade_check.declaration(node, layouts[node.uid]) for node in graph.operators}
     in_force, problems = upgrade_check.examine(declared, view.operators, True)
     assert not problems

@@ -222,6 +222,7 @@ def test_status_without_a_leader_is_what_storage_knows(place: Place) -> None:
     assert "nobody answered within 0.3 s; the last was term 1, node-a, process 4711" in out
     for text in ("3 (committed, by commit 3)", "the [disk] is full", "restart after 1.5 s", "30"):
         assert text in out
+    assert "no process answers, and the last sign of life is" in out
     assert place.requests() == []
 
 
@@ -338,13 +339,26 @@ def test_a_newer_leaders_unknown_facts_are_left_out() -> None:
 def test_where_to_see_the_nodes_that_would_take_a_job_is_told() -> None:
     found = {
         "job": "orders", "key_groups": 4, "now_ms": 10, "failures": [], "ended": None, "replicas": None,
-        "leader": {"term": 1, "host": "h", "pid": 2, "claimed_ms": 0}, "progress": None,
+        "leader": {"term": 1, "host": "h", "pid": 2, "claimed_ms": 0}, "progress": {"job": "orders"},
         "cluster": {"cluster": "shop", "zookeeper": "h:2181"}, "checkpoint": {"commit": 0},
     }  # fmt: skip
     told = dict(status_command.lines(found))["survives now"]
     assert told.endswith("`holdfast status --cluster shop --zookeeper h:2181`")
     told = dict(status_command.lines({**found, "cluster": None}))["survives now"]
     assert told.endswith("another goes on from the checkpoint, once it is started")
+
+
+def test_a_job_that_does_not_answer_survives_nothing_now() -> None:
+    found = {
+        "job": "orders", "key_groups": 4, "now_ms": 9_000, "failures": [], "ended": None, "replicas": None,
+        "leader": {"term": 1, "host": "h", "pid": 2, "claimed_ms": 0}, "progress": None, "heard_ms": 4_000,
+        "cluster": {"cluster": "shop", "zookeeper": "h:2181"}, "checkpoint": {"commit": 0},
+    }  # fmt: skip
+    told = dict(status_command.lines(found))["survives now"]
+    assert told.startswith("no process answers, and the last sign of life is 5.0 s old; one that is started")
+    assert told.endswith("`holdfast status --cluster shop --zookeeper h:2181`")
+    told = dict(status_command.lines({**found, "cluster": None}))["survives now"]
+    assert told.endswith("one that is started goes on from the checkpoint")
 
 
 def test_an_asker_who_gives_up_is_told_how_to_follow(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

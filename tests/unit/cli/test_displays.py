@@ -79,7 +79,10 @@ def test_plain_lines_come_with_each_phase_and_not_with_each_epoch() -> None:
         display.progress(at(3))
         display.progress(at(3, "stopped"))
     lines = out.getvalue().splitlines()
-    assert [line.split(",")[0] for line in lines] == ["holdfast: j: running", "holdfast: j: stopped"]
+    assert [line.split(",")[0] for line in lines] == [
+        "1970-01-01 00:00:00Z holdfast: j: running",
+        "1970-01-01 00:00:00Z holdfast: j: stopped",
+    ]
 
 
 def test_no_part_swallows_what_another_tells() -> None:
@@ -92,8 +95,8 @@ def test_no_part_swallows_what_another_tells() -> None:
                     display.progress(Progress(job=part, phase="running", epoch=epoch))
     told = [(thing["job"], thing["epoch"]) for thing in shown(out.getvalue())]
     assert told == [("fraud.main", 1), ("fraud.scoring", 1), ("fraud.main", 2), ("fraud.scoring", 2)]
-    assert [line.split(":")[1] for line in lines.getvalue().splitlines()] == [
-        " fraud.main", " fraud.scoring", " fraud.main", " fraud.scoring",
+    assert [line.split(": ")[1] for line in lines.getvalue().splitlines()] == [
+        "fraud.main", "fraud.scoring", "fraud.main", "fraud.scoring",
     ]  # fmt: skip
 
 
@@ -148,10 +151,10 @@ def test_a_line_tells_what_a_person_asks_for() -> None:
 
 def test_lag_is_told_in_rows_and_in_files_as_far_as_it_is_known() -> None:
     told = [lag(Progress(job="j", **known)) for known in (
-        {}, {"lag_rows": 0}, {"waiting_files": 3, "waiting_bytes": 1_200_000},
+        {}, {"epochs_run": 1}, {"lag_rows": 0}, {"waiting_files": 3, "waiting_bytes": 1_200_000},
         {"lag_rows": 5, "waiting_files": 0, "waiting_bytes": 0},
     )]  # fmt: skip
-    assert told == ["unknown", "0 rows", "3 files, 1.2 MB", "5 rows and 0 files, 0 bytes"]
+    assert told == ["not known yet", "unknown", "0 rows", "3 files, 1.2 MB", "5 rows and 0 files, 0 bytes"]
 
 
 def test_sizes_and_ages_have_fitting_units() -> None:

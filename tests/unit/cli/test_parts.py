@@ -93,7 +93,7 @@ def test_status_tells_every_part_and_what_waits_between_them(parts: Parts) -> No
     assert channel == {
         "channel": CHANNEL, "from": "main", "to": "scoring", "epochs": 2, "rows": 15,
         "bytes": sum(sizes[3:]), "kept_bytes": sum(sizes[:3]), "full": False,
-        "sent_through": 3, "read_through": 1, "released": 0,
+        "sent_through": 3, "read_through": 1, "released": 0, "lost": None,
     }  # fmt: skip
 
 
@@ -332,16 +332,13 @@ def test_the_savepoint_of_a_job_in_parts_is_not_taken_for_its_checkpoint(
         ["skip", "--yes"],
         ["channels", "list"],
         ["channels", "remove", CHANNEL, "--yes"],
-        ["check", "APP"],
     ],
 )
 def test_a_command_for_one_checkpoint_names_the_parts_and_touches_nothing(
     parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "app.py").write_text(APP)
-    meant = {"APP": "app.py", "ROOT": parts.root.url}
-    given = [meant.get(each, each) for each in command]
+    given = [parts.root.url if each == "ROOT" else each for each in command]
     given += [] if "ROOT" in command else ["--checkpoint", parts.root.url]
     before = sorted(path for path in tmp_path.rglob("*") if path.name != "__pycache__")
     done = CliRunner().invoke(app, given)
@@ -359,7 +356,8 @@ def test_check_compares_a_part_with_its_own_checkpoint(parts: Parts, tmp_path: P
     assert done.exit_code == 0, done.output + done.stderr
     *found, verdict = map(json.loads, done.stdout.splitlines())
     assert verdict["job"] == "fraud.main"
-    assert ("source", "clicks", "kept") in [(each["part"], each["name"], each["what"]) for each in found]
+    assert ("source", "clicks", "kept") in [(each["kind"], each["name"], each["what"]) for each in found]
+    assert {each["part"] for each in found} == {"main"}
 
 
 def test_check_compares_a_part_with_its_share_of_a_savepoint(parts: Parts, tmp_path: Path) -> None:
@@ -387,7 +385,7 @@ def test_check_tells_of_rows_in_a_channel_that_the_job_has_no_more(parts: Parts,
     file = tmp_path / "app.py"
     file.write_text(APP.replace("clicks-in", "clicks-over"))
     line = CliRunner().invoke(app, ["check", str(file), "--checkpoint", parts.main.url]).stderr
-    assert f"`holdfast channels remove {CHANNEL} --checkpoint {parts.main.url}`" in line
+    assert f"`holdfast channels remove {CHANNEL} --app FILE --checkpoint {parts.main.url}`" in line
 
 
 def test_check_of_a_job_in_parts_that_was_never_run(tmp_path: Path) -> None:
@@ -395,6 +393,61 @@ def test_check_of_a_job_in_parts_that_was_never_run(tmp_path: Path) -> None:
     file.write_text(APP)
     told = text("check", str(file), "--checkpoint", str(tmp_path / "new"))
     assert "`run` would begin one" in told
+    *found, _ = call("check", str(file), "--checkpoint", str(tmp_path / "new"))
+    assert {each["part"] for each in found} == {"main", "scoring"}
+    wrong = APP.replace("hf.MemorySink()", "hf.ConsoleSink()")
+    file.write_text(wrong)
+    told = refusal("check", str(file), "--checkpoint", str(tmp_path / "new"), code=4)
+    assert "error: part 'scoring': " in told
+    assert "sink 'out'" in told
+    file.write_text(APP)
+    told = CliRunner().invoke(
+        app, ["check", str(file), "--checkpoint", str(tmp_path / "new"), "--guarantee", "at-most-once"]
+    )
+    assert "a job in parts cannot run at-most-once" in told.stderr
+
+
+def test_check_compares_every_part_of_a_job_with_its_checkpoint(parts: Parts, tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    more = 'clicks.into(job.part("third"), uid="to-third").sink(hf.MemorySink(), uid="third-out")\n'
+    file.write_text(APP + more)
+    before = sorted(path for path in (tmp_path / "ck").rglob("*"))
+    *found, verdict = call("check", str(file), "--checkpoint", parts.root.url)
+    rows = {(each["part"], each["kind"], each["name"]): each["what"] for each in found}
+    assert rows["main", "source", "clicks"] == rows["scoring", "source", CHANNEL] == "kept"
+    assert rows["third", "source", "to-third"] == rows["third", "sink", "third-out"] == "added"
+    assert verdict["epochs"] == {"main": 3, "scoring": 1, "third": 0}
+    assert verdict["can_continue"]
+    told = text("check", str(file), "--checkpoint", parts.root.url)
+    assert "scoring" in told
+    assert "`run` can go on from here" in told
+    assert sorted(path for path in (tmp_path / "ck").rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("clicks-in", "clicks-over"), "part 'main': channel 'clicks-in' holds"),
+        (('"scoring"', '"judging"'), "leads from 'main' to 'judging' now"),
+        (('"fraud"', '"shop"'), "belongs to job 'fraud', not to 'shop'"),
+    ],
+    ids=["channel", "part", "job"],
+)
+def test_check_tells_what_the_parts_of_a_job_cannot_become(
+    parts: Parts, tmp_path: Path, change: tuple[str, str], told: str
+) -> None:
+    file = tmp_path / "app.py"
+    file.write_text(APP.replace(*change))
+    done = CliRunner().invoke(app, ["check", str(file), "--checkpoint", parts.root.url])
+    assert done.exit_code == 4, done.output
+    assert told in done.stderr
+
+
+def test_check_of_a_job_that_had_no_parts_says_that_it_needs_another_place(tmp_path: Path) -> None:
+    open_checkpoint(LocalStorage(tmp_path / "ck"), "fraud", 4, SystemClock(), identity="i")
+    (tmp_path / "app.py").write_text(APP)
+    told = refusal("check", str(tmp_path / "app.py"), "--checkpoint", str(tmp_path / "ck"), code=4)
+    assert "holds the checkpoint of job 'fraud' without parts" in told
 
 
 def test_parts_come_after_those_that_they_read_from() -> None:

@@ -107,11 +107,28 @@ def test_what_is_survived_is_counted_by_the_members_that_answer(pair: Set) -> No
     assert told["phase"] == "running", "the other one tells"
 
 
+def test_a_member_that_is_joining_is_there_and_does_not_count(pair: Set) -> None:
+    """It is not warm yet: were the other gone, the output would wait for its first epoch."""
+    pair.join(1)
+    pair.join(2, phase="joining")
+    found = pair.told()["replicas"]
+    assert (found["running"], found["joining"], found["survives"]) == (1, 1, 0)
+    told = pair.lines()
+    assert told["replica 2"].startswith("joining: ")
+    assert told["survives now"] == "1 of 2 members run, 1 is joining: no more end of a member goes unnoticed"
+
+
 def test_a_seat_that_no_process_has_taken_is_empty(pair: Set) -> None:
     pair.join(2, phase="restoring")
     told = pair.lines()
     assert told["replica 1"] == "EMPTY: no process has taken this seat yet"
-    assert told["survives now"] == "0 of 2 members run: nothing is committed until 1 runs"
+    assert told["survives now"] == "0 of 2 members run, 1 is joining: nothing is committed until 1 runs"
+
+
+def test_a_set_that_does_not_answer_tells_when_it_was_last_heard_of(pair: Set) -> None:
+    pair.join(1, lives=False)
+    told = pair.lines()["survives now"]
+    assert told.startswith("0 of 2 members run: nothing is committed until 1 runs; the last sign of life is ")
 
 
 def test_votes_that_are_there_and_those_that_are_wanted_are_told(tmp_path: Path, living: ExitStack) -> None:
@@ -145,3 +162,10 @@ def test_when_all_members_have_left_nothing_waits_for_them(pair: Set) -> None:
     assert "survives now" not in told
     assert "its members have left" in refusal("stop", "--checkpoint", pair.storage.url, code=75)
     assert "have left" in text("status", "--checkpoint", pair.storage.url)
+
+
+def test_a_member_that_knows_no_commit_says_so(pair: Set) -> None:
+    pair.join(1)
+    told = pair.lines()["replica 1"]
+    assert "has heard of no commit yet" in told
+    assert "none yet" not in told

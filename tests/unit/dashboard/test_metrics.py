@@ -52,6 +52,17 @@ def test_counters_count_what_this_process_did() -> None:
     assert watched.value("holdfast_epoch") == 42
 
 
+def test_the_commit_with_which_a_member_comes_to_run_counts() -> None:
+    watched = Watched()
+    watched.monitor.update(phase="restoring")
+    watched.monitor.update(phase="joining", commit=12)
+    watched.monitor.update(commit=13)
+    watched.monitor.update(phase="running")
+    watched.monitor.update(commit=14)
+    assert watched.value("holdfast_commits_total") == 2
+    assert watched.value("holdfast_phase", "joining") == 0
+
+
 def test_counters_never_go_back_whatever_a_recovery_does() -> None:
     watched = Watched()
     watched.monitor.update(phase="running", epoch=40, commit=12, rows=1_000, restarts=3)

@@ -34,6 +34,14 @@ def counted(protection: Any = None, uncoordinated: Any = None, replayable: bool 
     return job
 
 
+def shown(protection: Any) -> hf.Job:
+    """One whose sink every replica may show rows with."""
+    job = hf.Job("shown")
+    rows = job.source(hf.MemorySource([1]), uid="rows").into(job.part("p", protection=protection), uid="in")
+    rows.key_by("value").process(Count(), uid="count").sink(hf.MemorySink(), uid="out")
+    return job
+
+
 @pytest.mark.parametrize(
     ("protection", "nodes"),
     [
@@ -42,6 +50,9 @@ def counted(protection: Any = None, uncoordinated: Any = None, replayable: bool 
         (hf.ActiveReplicas(2), 2),
         (hf.ActiveReplicas(4, vote=True), 2),
         (hf.ActiveReplicas(1), 0),
+        # As Rollback: nodes that are left take the empty seats, and go on from the checkpoint.
+        (hf.ActiveReplicas(1), 2),
+        (hf.ActiveReplicas(2, vote=True), 3),
     ],
 )
 def test_a_job_that_has_what_it_needs_is_accepted(protection: Any, nodes: int) -> None:
@@ -51,12 +62,6 @@ def test_a_job_that_has_what_it_needs_is_accepted(protection: Any, nodes: int) -
 @pytest.mark.parametrize(
     ("job", "nodes", "said"),
     [
-        (
-            counted(hf.ActiveReplicas(1)),
-            2,
-            "part 'counting' survives the end of 1; give it hf.ActiveReplicas(2)",
-        ),
-        (counted(hf.ActiveReplicas(2, vote=True)), 2, "give it hf.ActiveReplicas(4, vote=True)"),
         (
             counted(uncoordinated=SAVED),
             1,
@@ -76,6 +81,11 @@ def test_a_checkpoint_on_the_disk_of_one_machine_does_not_survive_it(tmp_path: P
         check_survival(counted().graph(), 1, "/checkpoint-that-is-not-there")
 
 
-def test_one_process_does_not_survive_itself_whatever_it_has() -> None:
-    with pytest.raises(hf.DefinitionError, match="run the job on 2 nodes or more"):
-        counted().run(BUCKET, survive=1)
+@pytest.mark.parametrize(
+    ("protection", "nodes"),
+    [(None, 2), (hf.ActiveReplicas(2), 2), (hf.ActiveReplicas(2, vote=True), 3)],
+    ids=["rollback", "replicas", "votes"],
+)
+def test_one_process_does_not_survive_itself_whatever_it_has(protection: Any, nodes: int) -> None:
+    with pytest.raises(hf.DefinitionError, match=f"run the job on {nodes} nodes or more"):
+        shown(protection).run(BUCKET, survive=1)

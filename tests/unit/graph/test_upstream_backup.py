@@ -126,7 +126,7 @@ def test_what_holds_rows_without_bound_is_refused(make: Callable[[Stream], Strea
     assert all("; " in line for line in lines), "what to do"
 
 
-def reading(source: MemorySource, *, inside: bool) -> Declaration:
+def reading(source: Any, *, inside: bool) -> Declaration:
     """Windows over a source that is read in the part itself, or before it."""
     job = Declaration("job")
     part = job.part("b", protection=hf.UpstreamBackup())
@@ -143,6 +143,15 @@ def test_a_source_that_cannot_be_read_again_is_refused_in_the_part_itself() -> N
     check(reading(Once([], schema=columns), inside=False).graph())
     with pytest.raises(DefinitionError, match=r"source 'rows': it cannot be read again.*; read it in anoth"):
         check(reading(Once([], schema=columns), inside=True).graph())
+
+
+def test_a_source_that_lets_go_of_rows_is_refused_in_the_part_itself() -> None:
+    door = hf.ChannelSource("elsewhere", channel="rows", schema="key long, ts timestamp")
+    check(reading(door, inside=False).graph())
+    with pytest.raises(
+        DefinitionError, match=r"source 'rows': it lets go of rows.*; read it in another part"
+    ):
+        check(reading(door, inside=True).graph())
 
 
 def test_a_job_of_one_part_has_nothing_upstream() -> None:

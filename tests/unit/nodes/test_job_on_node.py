@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 import holdfast as hf
+from holdfast.checkpoint.store.records import MemberRecord
+from holdfast.cluster.node_records import NodeRecord
 from holdfast.cluster.ranking import code_differences
+from holdfast.graph.guarantees import Guarantee
 from holdfast.nodes.job_on_node import STANDING_BY, JobOnNode, jobs_on_node
 from holdfast.runtime.progress import Progress
 
@@ -80,8 +85,39 @@ def test_a_part_with_a_passive_standby_is_followed_whatever_the_node_is() -> Non
     assert [job.standby("warm") for job in parts().values()] == ["warm", "hot", "warm"]
 
 
+def test_a_node_has_nothing_to_follow_of_a_part_whose_state_is_not_saved() -> None:
+    job = hf.Job("shop")
+    recent = job.part("recent", protection=hf.UpstreamBackup())
+    rows = job.source(hf.MemorySource([], schema="word string, at timestamp"), uid="words")
+    words = rows.watermark("at", delay="1s").into(recent, uid="in").key_by("word")
+    words.window(hf.tumbling("1m"), on="at").aggregate(n=hf.count(), uid="n").sink(hf.MemorySink(), uid="out")
+    found = jobs_on_node([job], "s3://b/shop", {})
+    assert {name: each.standby("hot") for name, each in found.items()} == {
+        "shop.main": "hot",
+        "shop.recent": "warm",
+    }
+    assert found["shop.recent"].standby("cold") == "cold"
+
+
+def test_of_a_job_without_saved_state_there_is_nothing_to_follow() -> None:
+    job = JobOnNode(hf.Job("orders"), "s3://b/orders", {"guarantee": Guarantee.AT_MOST_ONCE})
+    assert [job.standby(kind) for kind in ("hot", "warm", "cold")] == ["warm", "warm", "cold"]
+
+
 def test_other_code_of_one_part_is_other_code_of_that_part_alone() -> None:
     old, new = parts(), parts(step=2)
     assert [name for name in old if old[name].code != new[name].code] == ["shop.counting"]
     differences = code_differences(new["shop.counting"].code, old["shop.counting"].code)
     assert differences == ["operator counts differs"]
+
+
+def test_a_member_runs_while_its_process_is_a_node_of_the_cluster(tmp_path: Path) -> None:
+    job = JobOnNode(hf.Job("counts"), str(tmp_path), {})
+    member = MemberRecord(term=1, seat=2, process="p", host="there", pid=7, joined_ms=500)
+    node = NodeRecord(name="b", instance="i", host="there", pid=7, since_ms=400, standby="cold", code={})
+    assert not job.member_runs(member), "no node is there"
+    job.nodes = (node,)
+    assert job.member_runs(member)
+    for other in ({"pid": 8}, {"host": "here"}, {"since_ms": 600}):
+        job.nodes = (replace(node, **other),)
+        assert not job.member_runs(member)

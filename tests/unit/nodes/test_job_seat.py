@@ -9,15 +9,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 import holdfast as hf
+from holdfast.checkpoint.store.log_records import FailoverRecord
 from holdfast.cluster.seat_lease import Contact, Give, Limits, Lost, RunEnded, Stage, Tick, Won
 from holdfast.errors import SeatLost
 from holdfast.nodes.job_on_node import JobOnNode
 from holdfast.nodes.job_seat import JobSeat
 from holdfast.nodes.registration import NodeContext
-from holdfast.nodes.run import Predecessor, Run
+from holdfast.nodes.run import Predecessor, Run, told_of
 from holdfast.runtime.control.commit_permit import Permit
 from holdfast.testing.clocks import ManualClock
 
@@ -199,3 +201,14 @@ def test_a_node_stands_by_again_when_its_replica_has_ended(replicas: tuple[JobSe
     assert not any(seat.leads_fellow for seat in replicas)
     replicas[2].stand_by()
     assert replicas[0].standby is not None
+
+
+def test_a_start_is_a_takeover_where_a_node_led_before() -> None:
+    record = FailoverRecord(
+        at_ms=0, node="a", host="here", standby="cold", term=1, before="", reason="", detect_ms=None,
+        take_over_ms=1_500, restore_ms=200, replay_ms=None, commit=0, arrivals={},
+    )  # fmt: skip
+    assert told_of(record) == "STARTED by term 1: began in 1.5 s, restored in 0.2 s"
+    after = msgspec.structs.replace(record, term=2, before="b", detect_ms=3_000)
+    told = "TAKEOVER by term 2: detected in 3.0 s, took over in 1.5 s, restored in 0.2 s"
+    assert told_of(after) == told

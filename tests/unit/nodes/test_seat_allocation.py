@@ -41,7 +41,7 @@ class FakeSeat:
         self._cluster.over[self._job] = over
 
     def set_pulse(self, pulse: PulseRecord) -> None:
-        pass
+        self._cluster.pulses[self._job] = pulse
 
     def wish(self, wish: WishRecord) -> None:
         raise AssertionError("nothing is to be given away here")
@@ -55,6 +55,7 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.holders: dict[str, HolderRecord] = {}
+        self.pulses: dict[str, PulseRecord] = {}
         self.over: dict[str, OverRecord] = {}
 
     def seat(self, job: str) -> FakeSeat:
@@ -62,7 +63,12 @@ class FakeCluster:
 
     def look(self, watch: Callable[[], None]) -> ClusterSeen:
         nodes = {HERE: node(HERE), **{each.node: node(each.node) for each in self.holders.values()}}
-        seats = {job: SeatSeen(holder=self.holders.get(job), over=self.over.get(job)) for job in SEATS}
+        seats = {
+            job: SeatSeen(
+                holder=self.holders.get(job), over=self.over.get(job), pulse=self.pulses.get(job), pulse_ms=1
+            )
+            for job in SEATS
+        }  # fmt: skip
         return ClusterSeen(nodes=nodes, seats=seats)
 
 
@@ -80,7 +86,7 @@ def holder(name: str, since_ms: int = 0, code: str = "old") -> HolderRecord:
 class Here:
     """This node."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, survive: int = 1, *, vote: bool = False) -> None:
         self.cluster, self.said = FakeCluster(), list[str]()
         registration = SimpleNamespace(
             name=HERE, instance=HERE, standby="cold", cluster=self.cluster, tell=lambda lags: None,
@@ -90,10 +96,10 @@ class Here:
             registration=cast(Any, registration), owner="o", clock=ManualClock(), say=self.said.append,
             limits=lambda: Limits(session_seconds=9.0, resign_seconds=60.0), on_progress=lambda now: None,
         )  # fmt: skip
-        self.seats = {job.name: JobSeat(job, context) for job in _jobs(root)}
+        self.seats = {job.name: JobSeat(job, context) for job in _jobs(root, vote)}
         for seat in self.seats.values():
             seat.fellows = tuple(each for each in self.seats.values() if each is not seat)
-        self.keeper = SeatKeeper(context, self.seats)
+        self.keeper = SeatKeeper(context, self.seats, survive)
 
     def turn(self) -> list[str]:
         """Look and seek, as a node does; gives the seats that it holds then."""
@@ -106,9 +112,9 @@ def _other_code(job: JobOnNode, holder: HolderRecord) -> str:
     return "" if holder.code == {"operator count": "old"} else "other code"
 
 
-def _jobs(root: Path) -> list[JobOnNode]:
+def _jobs(root: Path, vote: bool) -> list[JobOnNode]:
     job = hf.Job("shop")
-    part = job.part("main", protection=hf.ActiveReplicas(k=2))
+    part = job.part("main", protection=hf.ActiveReplicas(k=2, vote=vote))
     rows = job.source(hf.MemorySource([(1,)], schema="n long"), uid="rows", part=part)
     rows.key_by("n").process(Count(1), uid="count").sink(hf.FileSink(root, format="json"), uid="out")
     (found,) = part_jobs(job.graph(), str(root))
@@ -157,3 +163,47 @@ def test_a_member_goes_on_until_those_of_other_code_have_founded_their_set(here:
     here.cluster.holders["shop.main~2"] = holder("newer", since_ms=2, code="new")
     assert here.turn() == ["shop.main"]
     assert not any(seat.job.superseded for seat in here.seats.values())
+
+
+@pytest.mark.parametrize(
+    ("vote", "survive", "lacks"), [(False, 2, 0), (False, 3, 1), (True, 1, 0), (True, 2, 1)]
+)
+def test_nodes_that_lack_are_those_without_which_too_few_would_be_left(
+    tmp_path: Path, vote: bool, survive: int, lacks: int
+) -> None:
+    """There are three nodes. Of a set that votes two have to be left, of any other part one."""
+    here = Here(tmp_path, survive, vote=vote)
+    here.cluster.holders = {SEATS[1]: holder("there"), SEATS[2]: holder("yonder")}
+    here.keeper.look(lambda: None)
+    told = [text for text in here.said if "LACKS NODES" in text]
+    assert len(told) == (len(SEATS) if lacks else 0)
+    assert all(text.endswith(f"is to survive {survive}; start {lacks} more") for text in told)
+
+
+def test_a_node_says_what_the_part_lacks_until_enough_members_run(here: Here) -> None:
+    first = "shop.main"
+    assert here.turn() == [first]
+    assert here.cluster.pulses[first].beat_ms == 900, "others can tell when a sign of life is overdue"
+    lacks = f"{first}: LACKS NODES: it survives the end of 0, and is to survive 1; start 1 more"
+    assert lacks in here.said
+    here.cluster.holders["shop.main~2"] = holder("there")
+    for job, phase in ((first, "running"), ("shop.main~2", "joining")):
+        here.cluster.pulses[job] = PulseRecord(node="n", instance=_instance(job), phase=phase)
+    here.said.clear()
+    here.turn()
+    waits = "LACKS MEMBERS: 0 of its members may end unnoticed, instead of 1; wait until 2 run"
+    empty = "NO NODE HAS shop.main~3: start 1 more; it survives the end of"
+    assert f"{first}: {waits}" in here.said
+    assert f"{first}: 1 of 3 replicas run, 1 is joining; {empty} 0 more nodes" in here.said
+    here.cluster.pulses["shop.main~2"] = PulseRecord(node="n", instance="there", phase="running")
+    here.said.clear()
+    here.turn()
+    assert f"{first}: there are nodes enough: it survives the end of 1" in here.said
+    assert f"{first}: 2 of 3 replicas run; {empty} 1 more node" in here.said
+    here.said.clear()
+    here.turn()
+    assert here.said == []
+
+
+def _instance(job: str) -> str:
+    return HERE if job == "shop.main" else "there"

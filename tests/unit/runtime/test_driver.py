@@ -30,14 +30,18 @@ from holdfast.clock import SystemClock
 from holdfast.errors import (
     CorruptionError,
     EpochFailed,
+    EpochInterrupted,
     FencedOut,
     PoisonEpoch,
     RestoreError,
     RetryableError,
+    SessionLost,
+    StopUnfinished,
     StorageError,
     WorkingStateLost,
 )
 from holdfast.runtime import driver as module
+from holdfast.runtime import stored_fit
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.epoch_loop import Ending
@@ -53,7 +57,7 @@ from tests.unit.checkpoint.kept import delta
 
 
 class Graph:
-    name, nodes, sources, sinks = "job", (), (), ()
+    name, nodes, sources, sinks, operators, outlets = "job", (), (), (), (), ()
 
 
 class Compiled:
@@ -388,8 +392,8 @@ def test_a_job_whose_event_timers_would_never_fire_is_refused_before_it_leads(
     commit(beside, epoch(1, deltas=(open_timer,), operators=(kept,)))
     job = hf.Job("job")
     job.source(hf.MemorySource([], schema="user string"), uid="s").key_by("user").process(Timed(), uid="op")
-    monkeypatch.setattr(Compiled, "graph", job.graph())
-    monkeypatch.setattr(module, "operator_schemas", lambda *given: None)
+    monkeypatch.setattr(beside.driver, "_graph", job.graph())
+    monkeypatch.setattr(stored_fit, "examine", lambda *given: (None, []))
     with pytest.raises(RestoreError, match=r"operator 'op': .* event timers would never fire; declare"):
         beside.run()
     leader = newest_term(beside.storage)
@@ -454,3 +458,26 @@ def test_damage_that_other_records_stand_in_for_is_told_though_the_chain_is_read
     (tmp_path / "ck" / manifest.name).write_bytes(b"damaged")
     run.run()
     assert [text for text in run.said if text.startswith("DAMAGE: ") and manifest.name in text]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_stop_that_was_asked_for_is_not_followed_by_another_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    def ended_with_spark(led: Played) -> Ending:
+        run.wishes.stopping.set()
+        raise EpochInterrupted("epoch 1 of job: totals failed in Spark: the Spark session ended")
+
+    def look(spark: Any) -> None:
+        if gone:
+            raise SessionLost("the Spark session ended; start the job again")
+
+    run = Run(tmp_path, monkeypatch, [ended_with_spark])
+    monkeypatch.setattr(module, "revived", lambda *given: pytest.fail("no new session is needed to stop"))
+    monkeypatch.setattr(module, "refuse_if_lost", look)
+    with pytest.raises(SessionLost if gone else StopUnfinished):
+        run.run()
+    assert not any("trying again" in text for text in run.said)
+    ending = newest_ending(run.storage)
+    assert ending is not None
+    assert ending.ending == "failed"

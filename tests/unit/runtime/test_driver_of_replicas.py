@@ -15,6 +15,8 @@ from holdfast.checkpoint.chain.replica_sets import runs_no_more
 from holdfast.checkpoint.chain.terms import ending_of, newest_term
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
+from holdfast.checkpoint.store.envelope import seal
+from holdfast.checkpoint.store.records import MemberRecord
 from holdfast.clock import SystemClock
 from holdfast.errors import CorruptionError, DefinitionError, RetryableError, StorageError
 from holdfast.graph.protection import ActiveReplicas
@@ -151,3 +153,51 @@ def test_a_member_that_fails_says_that_it_is_gone(tmp_path: Path, monkeypatch: p
     with pytest.raises(DefinitionError):
         member.run()
     assert runs_no_more(member.storage)
+
+
+def killed(led: Played) -> Ending:
+    raise KeyboardInterrupt
+
+
+def test_a_set_that_was_killed_while_it_drained_is_not_what_the_next_start_goes_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a job without replicas: that a drain was asked for is known to those alone who ran then."""
+
+    def draining(led: Played) -> Ending:
+        assert first.driver._replica is not None
+        first.driver._replica.joined.drain(first.storage)
+        return killed(led)
+
+    first = Member(tmp_path, monkeypatch, [draining])
+    monkeypatch.setattr(module.Replica, "leave", lambda replica: None)
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    fellow = MemberRecord(term=1, seat=2, process="other", host="there", pid=1, joined_ms=0)
+    first.storage.put(names.member(1, 2, 1), seal("member", fellow))
+    for runs, term in ((True, 1), (False, 2)):
+        next_one = Member(tmp_path, monkeypatch, [killed])
+        next_one.wishes.member_runs = lambda member, runs=runs: runs
+        with pytest.raises(KeyboardInterrupt):
+            next_one.run()
+        assert next_one.terms == [term]
+
+
+def test_a_number_of_shards_counts_where_no_member_runs_and_is_not_ignored_in_silence_where_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.Replica, "leave", lambda replica: None)
+    with pytest.raises(KeyboardInterrupt):
+        Member(tmp_path, monkeypatch, [killed]).run()
+    storage = Member(tmp_path, monkeypatch, []).storage
+    fellow = MemberRecord(term=1, seat=2, process="other", host="there", pid=1, joined_ms=0)
+    storage.put(names.member(1, 2, 1), seal("member", fellow))
+    for runs, led in ((True, 1), (False, 3)):
+        member = Member(tmp_path, monkeypatch, [killed])
+        member.driver._shards = 3
+        member.wishes.member_runs = lambda member, runs=runs: runs
+        with pytest.raises(KeyboardInterrupt):
+            member.run()
+        assert member.led == [led]
+        told = [text for text in member.said if "PARALLELISM 3 IS NOT USED: other members" in text]
+        assert len(told) == runs

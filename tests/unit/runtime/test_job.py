@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from holdfast.errors import RestoreError
+from holdfast.errors import RestoreError, SessionLost, StopUnfinished
+from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.job import stopping_on_signals
 from holdfast.runtime.job_handle import JobHandle
 from holdfast.runtime.progress import Monitor
 from holdfast.testing.clocks import ManualClock
@@ -16,7 +21,8 @@ from holdfast.testing.clocks import ManualClock
 class PlayedDriver:
     """Runs until it is let go; then it ends well, or with `failure`."""
 
-    storage = wishes = settings = None
+    storage = settings = None
+    wishes: Wishes | None = None
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.failure, self.gate = failure, threading.Event()
@@ -51,3 +57,42 @@ def test_a_failure_is_told_rather_than_the_time() -> None:
     driver.gate.set()
     with pytest.raises(RestoreError):
         handle.wait(60)
+
+
+LOST = SessionLost("the Spark session ended and cannot be had again in this process; start the job again")
+
+
+@pytest.mark.parametrize("ask", [JobHandle.stop, partial(JobHandle.stop, drain=True)])
+def test_a_run_that_was_told_to_stop_and_lost_spark_is_not_to_be_started_again(
+    ask: Callable[[JobHandle], None],
+) -> None:
+    driver = PlayedDriver(LOST)
+    driver.wishes = Wishes()
+    handle = started(driver)
+
+    def play() -> None:
+        with stopping_on_signals(handle.stop, lambda: handle.told_to_stop):
+            handle.wait(60)
+
+    assert not handle.told_to_stop
+    driver.gate.set()
+    with pytest.raises(SessionLost):
+        play()
+    ask(handle)
+    told = r"told to stop, and could not finish .*: the Spark session ended and .* process; nothing is lost"
+    with pytest.raises(StopUnfinished, match=told):
+        play()
+
+
+def test_a_signal_that_comes_when_the_run_has_ended_already_counts() -> None:
+    """Handlers are put back first: what comes after that is handled as before, and ends the process."""
+    asked: list[str] = []
+
+    def play() -> None:
+        with stopping_on_signals(partial(asked.append, "stop"), lambda: bool(asked)):
+            signal.raise_signal(signal.SIGTERM)
+            raise LOST
+
+    with pytest.raises(StopUnfinished):
+        play()
+    assert asked == ["stop"]

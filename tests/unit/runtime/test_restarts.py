@@ -21,6 +21,7 @@ from holdfast.errors import (
     PoisonEpoch,
     RestoreError,
     SessionLost,
+    StopUnfinished,
     StorageError,
     UserCodeError,
 )
@@ -301,3 +302,44 @@ def test_a_function_that_fails_on_any_row_fails_in_the_same_way() -> None:
     causes = {cause_of(UserCodeError("totals", 9, f"k{n}", f"row {n}", "KeyError: 'x'")) for n in range(3)}
     assert len(causes) == 1
     assert cause_of(UserCodeError("totals", 9, "k", "row", "KeyError: 'y'")) not in causes
+
+
+class StoppedMeanwhile(Waiting):
+    def wait(self, timeout: float | None = None) -> bool:
+        super().wait(timeout)
+        self.set()
+        return True
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        EpochInterrupted("epoch 7 of job: totals failed in Spark: the Spark session ended"),
+        Py4JNetworkError("Answer from Java side is empty"),
+        StorageError("the disk is full; make room"),
+    ],
+)
+def test_after_a_stop_was_asked_for_nothing_is_tried_again(storage: Storage, failure: Exception) -> None:
+    leader = Leader(storage, FixedDelay(attempts=1))
+    leader.waiting.set()
+    with pytest.raises(StopUnfinished, match=r"told to stop.* nothing is lost: the next start") as raised:
+        leader.fail(failure)
+    assert (raised.value.exit_code, raised.value.__cause__) == (75, failure)
+    assert (leader.said, leader.waiting.waits) == ([], [])
+    assert [(each.decision, each.retried) for each in read_failures(storage)] == [("stopped", 0)]
+    assert counted(read_failures(storage)) == []
+
+
+def test_a_stop_that_comes_while_it_waits_ends_the_run(storage: Storage) -> None:
+    leader = Leader(storage, FixedDelay(attempts=1))
+    leader.waiting = StoppedMeanwhile()
+    with pytest.raises(StopUnfinished, match="executor 3 is gone"):
+        leader.fail(GONE)
+
+
+def test_what_a_user_has_to_see_to_is_told_as_it_is_also_after_a_stop(storage: Storage) -> None:
+    leader = Leader(storage, FixedDelay(attempts=9))
+    leader.waiting.set()
+    for failure in (UserCodeError("totals", 9, "k", "row", "ZeroDivisionError"), ZeroDivisionError("x")):
+        with pytest.raises(type(failure)):
+            leader.fail(failure)

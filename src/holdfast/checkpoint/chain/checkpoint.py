@@ -68,12 +68,7 @@ def open_checkpoint(
             ),
         )
     refuse_other_job(storage, record, job)
-    if record.key_groups != key_groups:
-        raise RestoreError(
-            f"the checkpoint in {storage.url} has {record.key_groups} key groups, "
-            f"the job asks for {key_groups}; "
-            f"start it with key_groups={record.key_groups}"
-        )
+    refuse_other_key_groups(storage, record, key_groups)
     if seeded_from:
         refuse_if_seeded_otherwise(storage, record, seeded_from)
     elif record.seeded_from and not has_begun(storage):
@@ -143,6 +138,16 @@ def refuse_other_job(storage: Storage, record: JobRecord, job: str) -> None:
     """RestoreError: the checkpoint is another job's, whatever else of it would fit."""
     if record.job != job:
         raise RestoreError(other_job(storage, record.job, job))
+
+
+def refuse_other_key_groups(storage: Storage, record: JobRecord, key_groups: int) -> None:
+    """RestoreError: the checkpoint has another number of key groups than is asked for."""
+    if record.key_groups != key_groups:
+        raise RestoreError(
+            f"the checkpoint in {storage.url} has {record.key_groups} key groups, "
+            f"the job asks for {key_groups}; "
+            f"start it with key_groups={record.key_groups}"
+        )
 
 
 def other_job(storage: Storage, owner: str, job: str) -> str:

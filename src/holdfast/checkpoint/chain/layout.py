@@ -6,6 +6,8 @@ other parts adds one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.checkpoint.chain.checkpoint import (
     find_job,
     layouts,
@@ -21,31 +23,38 @@ from holdfast.errors import RestoreError
 from holdfast.storage.contract import Storage
 
 
-def keep_layout(storage: Storage, layout: LayoutRecord, allow_dropped_state: bool) -> None:
-    """Write down of which parts the job consists now. RestoreError: the checkpoint is another's, has a
-    channel of the same uid between other parts, or has a part that the job has no more, and what it remembers
-    may not be dropped."""
+def keep_layout(
+    storage: Storage,
+    layout: LayoutRecord,
+    allow_dropped_state: bool,
+    refuse: Callable[[], None] = lambda: None,
+) -> None:
+    """Write down of which parts the job consists now. `refuse`: called before other parts than those so far
+    are written down; what it raises leaves everything as it is. RestoreError: the checkpoint is another's,
+    has a channel of the same uid between other parts, or has a part that the job has no more, and what it
+    remembers may not be dropped."""
     for _ in range(100):
         newest = names.highest(storage, names.LAYOUTS)
         before = read_layout(storage)
         if before == layout:
             return
         try:
-            _refuse(storage, before, layout, allow_dropped_state)
+            refuse_layout(storage, layout, allow_dropped_state)
         except RestoreError:
             if names.highest(storage, names.LAYOUTS) == newest:
                 raise
             # Another run has just begun the checkpoint, perhaps of this very job.
             continue
+        refuse()
         data = seal("layout", layout)
         if write_once(storage, names.layout(newest + 1), data) == data:
             return
     raise RestoreError(f"several jobs claim {storage.url} at once; stop all but one")
 
 
-def _refuse(
-    storage: Storage, before: LayoutRecord | None, now: LayoutRecord, allow_dropped_state: bool
-) -> None:
+def refuse_layout(storage: Storage, now: LayoutRecord, allow_dropped_state: bool) -> None:
+    """Refuse parts that a checkpoint cannot have next. RestoreError, as in `keep_layout`."""
+    before = read_layout(storage)
     if before is None:
         if (job := find_job(storage)) is not None:
             raise RestoreError(
@@ -68,5 +77,6 @@ def _refuse(
     if gone and not allow_dropped_state:
         raise RestoreError(
             f"the checkpoint in {storage.url} has part {gone[0]!r}, which the job has no more: what it "
-            "remembers would be dropped; keep the part, or allow dropped state"
+            "remembers would be dropped; keep the part, or give that up with --allow-dropped-state (rows "
+            "that wait there are not dropped with it)"
         )

@@ -2,7 +2,7 @@
 
 A set is founded by claiming a term. Its members come and go without a new one: each has a seat, and the
 newest that joined a seat is the member there. Another set takes its place when other code or another number
-of shards is to run.
+of shards is to run, and where all members of one that drained were killed.
 Always true: members are equals. They follow the same plans and come to the same results, so it does not
 matter which of them plans or commits; a process that was replaced in its seat does no harm until it notices.
 Never here: what members do (see runtime.epoch), safety (see commits).
@@ -10,7 +10,7 @@ Never here: what members do (see runtime.epoch), safety (see commits).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -75,19 +75,27 @@ def join_set(
     member: MemberRecord,
     *,
     other_shards: bool = True,
+    asked_shards: int | None = None,
     newest: CheckpointView = EMPTY,
+    runs: Callable[[MemberRecord], bool] = lambda member: True,
 ) -> Joined:
     """Be a member of the set that leads, if it is as `wanted`: of as many members that vote or not, with this
     code and, unless `other_shards` will do, as many shards. Found that set if it is not. `wanted` and
     `member` have no term yet. `newest`: a commit. A set that could write none after it, because a newer one
-    wrote it whose term was lost since, is not joined.
+    wrote it whose term was lost since, is not joined. `runs`: whether a process that is a member may run. One
+    that was left behind by all, killed say, is not joined if it was to drain, which was asked of those that
+    ran then, or if it has other shards than are asked for.
 
     A leader that is no such set is fenced by that, and so is one whose term cannot be read.
     """
     for _ in range(CLAIMS_MAX):
         claimed = names.highest(storage, names.TERMS)
         found = _readable(storage, claimed)
-        if found is None or not (_is_as(found, wanted, other_shards) and _goes_on(storage, found, newest)):
+        if (
+            found is None
+            or not (_is_as(found, wanted, other_shards) and _goes_on(storage, found, newest))
+            or (_is_to_end(storage, found, asked_shards) and not _any_runs(storage, found, member.seat, runs))
+        ):
             found = msgspec.structs.replace(wanted, term=max(claimed, newest.term) + 1)
             if not claim_record(storage, found):
                 continue
@@ -167,6 +175,18 @@ def _is_as(found: TermRecord, wanted: TermRecord, other_shards: bool) -> bool:
         and found.fingerprint == wanted.fingerprint
         and (other_shards or found.parallelism == wanted.parallelism)
     )
+
+
+def _is_to_end(storage: Storage, found: TermRecord, asked_shards: int | None) -> bool:
+    """Whether a set is not what a process that starts wants: it drains, or has other shards."""
+    drains = storage.size(names.draining(found.term)) is not None
+    return drains or asked_shards not in (None, found.parallelism)
+
+
+def _any_runs(storage: Storage, found: TermRecord, seat: int, runs: Callable[[MemberRecord], bool]) -> bool:
+    """Whether a member may run, other than the one whose seat is taken."""
+    members = members_of(storage, found.term).values()
+    return any(not each.left_ms and each.seat != seat and runs(each) for each in members)
 
 
 def _entered(storage: Storage, term: int, member: MemberRecord) -> MemberRecord:

@@ -156,6 +156,11 @@ def _refuse_unless_begun_with(storage: Storage, existing: JobRecord, savepoint: 
         )
 
 
+def refuse_unfit_savepoint(savepoint: Storage, job: str, key_groups: int, *, claim: bool) -> None:
+    """RestoreError: `job` cannot begin with this savepoint."""
+    _refuse_unfit(savepoint, read_savepoint(savepoint), job, key_groups, claim=claim)
+
+
 def _refuse_unfit(
     savepoint: Storage, record: SavepointRecord, job: str, key_groups: int, *, claim: bool
 ) -> None:

@@ -120,14 +120,14 @@ class FileReader:
 
     def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
         self._look(after or 0, now_ms)
-        chosen = self._choose(max_rows)
+        chosen, rows = self._choose(max_rows)
         if not chosen:
             return None
         names = tuple(found.name for found in chosen)
         notes, replaces = self._read.learn(names)
         self._watch(chosen)
         detail = [[found.name, found.size, found.mtime_ns] for found in chosen]
-        return Slice(after, self._read.position, detail=detail, notes=tuple(notes), replaces_notes=replaces)
+        return Slice(after, self._read.position, rows, detail, tuple(notes), replaces)
 
     def follow(self, slice: Slice) -> None:
         planned = [Found(*entry) for entry in slice.detail]
@@ -180,7 +180,9 @@ class FileReader:
     def lag(self, after: Json | None) -> int | None:
         return None
 
-    def waiting(self, after: Json | None) -> Waiting:
+    def waiting(self, after: Json | None) -> Waiting | None:
+        if self._listed_ms is None:
+            return None
         files = len(self._waiting) + len(self._news.unreadable)
         return Waiting(files, sum(found.size for found in self._waiting))
 
@@ -256,34 +258,37 @@ class FileReader:
             read.looked(known, seen, now_ms)
         return deque(sorted(listing.new, key=lambda found: (found.mtime_ns or 0, found.name)))
 
-    def _choose(self, max_rows: int | None) -> list[Found]:
-        """Take the files of the next slice from those waiting."""
+    def _choose(self, max_rows: int | None) -> tuple[list[Found], int | None]:
+        """Take the files of the next slice from those waiting. With it: how many rows they have, if a glance
+        at each tells that."""
         most = SLICE_FILES_MAX
         if self._end is not None:
             most = min(most, self._end - self._read.position)
         chosen: list[Found] = []
-        rows = 0
+        rows, exact = 0, max_rows is not None
         while self._waiting and len(chosen) < most:
             found = self._directory.refreshed(self._waiting[0])
-            if found is not None:
-                rows += 0 if max_rows is None else self._estimate(found)
-                if chosen and max_rows is not None and rows > max_rows:
+            if found is not None and max_rows is not None:
+                more, certain = self._estimate(found)
+                if chosen and rows + more > max_rows:
                     break
+                rows, exact = rows + more, exact and certain
+            if found is not None:
                 chosen.append(found)
             self._waiting.popleft()
-        return chosen
+        return chosen, rows if exact and rows else None
 
-    def _estimate(self, found: Found) -> int:
-        """About how many rows a file has, from a glance at it."""
+    def _estimate(self, found: Found) -> tuple[int, bool]:
+        """About how many rows a file has, from a glance at it, and whether it has just as many."""
         sample = self._sample(found)
         self._columns[found.name] = self._columns_in(found, sample)
         if self._source.format == "parquet":
             try:
                 # The footer is all that is looked at, so the end of the file will do for the file.
-                return int(pq.read_metadata(pa.BufferReader(sample)).num_rows)
-            except pa.ArrowInvalid:  # a footer longer than that, or no Parquet: Spark will tell
-                return found.size
-        return found.size * max(1, sample.count(b"\n")) // max(1, len(sample))
+                return int(pq.read_metadata(pa.BufferReader(sample)).num_rows), True
+            except (pa.ArrowException, OSError):  # a footer longer than that, or no Parquet: Spark will tell
+                return found.size, False
+        return found.size * max(1, sample.count(b"\n")) // max(1, len(sample)), False
 
     def _watch(self, planned: Sequence[Found]) -> None:
         self._watched |= {found.name: found for found in planned[-WATCHED_MAX:]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from holdfast.checkpoint.store.records import MemberRecord
 from holdfast.clock import SystemClock
 from holdfast.connectors.contract import Json
 from holdfast.errors import DefinitionError
@@ -32,6 +33,8 @@ class Wishes:
         """Commit what was run so far, whatever the checkpoint interval says."""
         self.parts_before_run: Callable[[], bool] = lambda: False
         """Whether a part runs, or is to be run, whose channels this one reads: then they have not ended."""
+        self.member_runs: Callable[[MemberRecord], bool] = lambda member: True
+        """Whether the process that is a member of a set of replicas may run."""
         self._parallelism: int | None = None
         self._savepoint: str | None = None
         self._settled = False

@@ -24,6 +24,8 @@ class ChannelSource:
     """
 
     replayable: Final = True
+    forgets: Final = True
+    """The sender waits for no reader, and lets go of epochs that a reader may need again."""
 
     def __init__(self, url: str | Path, *, channel: str, schema: str) -> None:
         self.url: Final = str(url)

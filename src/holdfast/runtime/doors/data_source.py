@@ -1,16 +1,17 @@
 """`format("holdfast")`: channels, to and from Spark.
 
 Reading (`spark.read`, `spark.readStream`): options `checkpoint` and `channel`; `startingEpoch`, `endingEpoch`
-(of `spark.read`), `maxEpochsPerTrigger` (of `spark.readStream`), and `failOnDataLoss=false` to go on with the
-oldest epoch that is held where those before it were let go unread.
+(of `spark.read`), `maxEpochsPerTrigger` (of `spark.readStream`), `minPartitions`, and `failOnDataLoss=false`
+to go on with the oldest epoch that is held where those before it were let go unread.
 Writing (`df.writeStream`, `df.write`): options `checkpoint`, `writer` (the channel gets this name) and
 `keepEpochs`.
 Always true: only committed epochs are read; an offset of a stream is an epoch, and names the checkpoint whose
-epoch it is; a partition is a file.
+epoch it is.
 """
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,7 +24,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.checkpoint import find_job, read_job
-from holdfast.checkpoint.store.records import Extent
+from holdfast.checkpoint.store.records import SentFile
 from holdfast.connectors.channel import KEEP_EPOCHS
 from holdfast.errors import CorruptionError, DefinitionError, InputVanished, ObjectMissing, RestoreError
 from holdfast.runtime.doors.door_reader import (
@@ -32,6 +33,7 @@ from holdfast.runtime.doors.door_reader import (
     newest_columns,
     refuse_other_columns,
 )
+from holdfast.runtime.doors.partitions import FilesPartition, packed
 from holdfast.runtime.doors.spark_writers import ChannelBatchWriter, ChannelStreamWriter, Target
 from holdfast.state.encoding.types import frame_ddl, parse_type
 from holdfast.storage.checksums import read_extent
@@ -40,7 +42,8 @@ from holdfast.tasks.task_output import ChannelRows, unpack_rows
 
 NAME = "holdfast"
 NO_COLUMNS = pa.schema([])
-_READING = ("channel", "startingepoch", "endingepoch", "maxepochspertrigger", "failondataloss")
+_NUMBERS = ("startingepoch", "endingepoch", "maxepochspertrigger", "minpartitions")
+_READING = ("channel", "failondataloss", *_NUMBERS)
 _WRITING = ("writer", "keepepochs")
 _SPARK = ("checkpointlocation", "path")
 """Options of Spark itself, which it hands on; `path` is another word for `checkpoint`."""
@@ -55,6 +58,7 @@ class ReadOptions:
     first: int | None
     last: int | None
     max_epochs: int | None
+    min_partitions: int
     fail_on_data_loss: bool
 
     def door(self, identity: str = "") -> DoorReader:
@@ -106,14 +110,6 @@ class ChannelDataSource(DataSource):
         return ChannelStreamWriter(_target(self._given, self._run), _columns(schema))
 
 
-@dataclass
-class FilePartition(InputPartition):
-    """One file of a channel."""
-
-    extent: Extent
-    epoch: int
-
-
 class _FileReader:
     """Reads files of a channel in Spark tasks."""
 
@@ -121,20 +117,20 @@ class _FileReader:
         self._asked, self._columns = asked, columns
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, FilePartition):
-            # Spark's own, where there is no file at all.
-            return
-        asked, extent = self._asked, partition.extent
+        # Where there is no file at all it is Spark's own.
+        for file in partition.files if isinstance(partition, FilesPartition) else ():
+            yield from self._rows(file).to_batches()
+
+    def _rows(self, file: SentFile) -> pa.Table:
+        asked = self._asked
         try:
-            rows = unpack_rows(read_extent(open_storage(asked.url), extent), extent.object)
+            rows = unpack_rows(read_extent(open_storage(asked.url), file.extent), file.extent.object)
         except ObjectMissing as cause:
             raise InputVanished(
-                f"epoch {partition.epoch} of channel {asked.channel!r} in {asked.url} was let go while it "
+                f"epoch {file.epoch} of channel {asked.channel!r} in {asked.url} was let go while it "
                 "was read; read again, and let the sender keep more epochs"
             ) from cause
-        yield from (
-            ChannelRows(asked.url, (), self._columns, asked.channel, REMEDY).in_columns(rows).to_batches()
-        )
+        return ChannelRows(asked.url, (), self._columns, asked.channel, REMEDY).in_columns(rows)
 
     def _files(self, door: DoorReader, channel: Channel, after: int, through: int) -> list[InputPartition]:
         """The files of epochs after `after` up to `through`. InputVanished: some were let go."""
@@ -145,7 +141,7 @@ class _FileReader:
                 "more epochs, and to go on with the oldest that is held set the option failOnDataLoss=false"
             )
         files = [file for file in channel.files if after < file.epoch <= through]
-        return [FilePartition(file.extent, file.epoch) for file in files]
+        return [*packed(files, self._asked.min_partitions)]
 
 
 class ChannelBatchReader(_FileReader, DataSourceReader):
@@ -240,14 +236,17 @@ def _columns(schema: Any) -> pa.Schema:
 
 def _read_options(given: dict[str, str]) -> ReadOptions:
     problems = _problems(given, _READING, "channel", "the uid of a hf.ChannelSink, or the name of a writer")
-    numbers = {name: _number(given, name, problems) for name in _READING[1:4]}
+    numbers = {name: _number(given, name, problems) for name in _NUMBERS}
     loss = given.get("failondataloss", "true").lower()
     if loss not in ("true", "false"):
         problems.append(f"option 'failOnDataLoss' is true or false, not {loss!r}")
     _refuse(problems)
     return ReadOptions(
         _place(given), given["channel"], numbers["startingepoch"], numbers["endingepoch"],
-        numbers["maxepochspertrigger"], loss == "true",
+        numbers["maxepochspertrigger"],
+        # How many tasks the session runs at once is not told here: Spark asks in a process of its own.
+        numbers["minpartitions"] or os.cpu_count() or 1,
+        loss == "true",
     )  # fmt: skip
 
 

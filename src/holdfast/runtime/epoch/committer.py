@@ -84,6 +84,8 @@ class Committer:
         self.keep_from: Callable[[CheckpointView], int | None] = lambda view: None
         """Asked before each commit, with the one before it: from which commit on none is given up. None: as
         many are kept as the settings say."""
+        self.on_epoch: Callable[[CheckpointView], None] = lambda view: None
+        """Told of each commit of epochs that were run here, whichever process wrote it."""
 
     def submit(self, outcomes: list[EpochOutcome], barrier: int = 0) -> None:
         """Commit these epochs as one. Waits while too many are in flight; raises what an earlier one failed
@@ -210,6 +212,7 @@ class Committer:
             if self._guarantee is not Guarantee.AT_MOST_ONCE:
                 self.publish(outcomes)
             self._tell()
+            self.on_epoch(self.view)
         if self.has_lead:
             self._retire()
         else:

@@ -17,6 +17,7 @@ from holdfast.connectors.contract import (
     PartitionedReader,
     PartitionedSource,
     SiftingReader,
+    SiftingSource,
     Slice,
     SourceReader,
 )
@@ -39,7 +40,8 @@ from holdfast.runtime.epoch.list_state import ShardLists
 from holdfast.runtime.epoch.looked_up import looked_up
 from holdfast.runtime.epoch.observed_times import NewestTimes, ObservedTimes
 from holdfast.runtime.epoch.program import Program, apply_transform, union_frames
-from holdfast.runtime.epoch.set_aside import Counts
+from holdfast.runtime.epoch.rows_read import is_transformed
+from holdfast.runtime.epoch.set_aside import Counts, counting
 from holdfast.runtime.epoch.two_inputs import connected_frame
 from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.state.encoding.types import frame_ddl
@@ -58,7 +60,7 @@ class Untold:
     """Sources of which Spark once left out what it was to observe: other ways are used from then on."""
 
     counts: set[str] = field(default_factory=set)
-    """How many rows are malformed: these are looked for in every epoch."""
+    """How many rows there are, and how many are malformed: these are looked for in every epoch."""
     times: set[str] = field(default_factory=set)
     """The newest event time: a job of its own finds it."""
 
@@ -185,9 +187,16 @@ class EpochFrames:
     def _read(self, node: SourceNode, slice: Slice) -> DataFrame:
         reader, spark = self._readers[node.uid], self._spark
         if node.on_error == "fail":
-            return reader.frame(spark, slice)
+            frame = reader.frame(spark, slice)
+            return self.counts.watch(node.uid, counting(frame)) if self._counts(node, slice) else frame
         assert isinstance(reader, SiftingReader)
         return self.counts.watch(node.uid, reader.sifted(spark, slice))
+
+    def _counts(self, node: SourceNode, slice: Slice) -> bool:
+        """Whether the rows of a source are counted as they are read: where transforms may drop some, and
+        every row is looked at anyway. Elsewhere Spark may leave rows unread, and goes on to."""
+        looks_at_all = isinstance(node.source, SiftingSource) and node.source.sifts
+        return slice.rows is None and looks_at_all and is_transformed(self._program.graph, node)
 
     def all_fit(self, uid: str) -> bool:
         """Whether it is certain that the epoch sets no row of a source aside."""

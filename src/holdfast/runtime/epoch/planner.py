@@ -265,13 +265,16 @@ class Planner:
         return [text for reader in telling for text in reader.news()]
 
     def waiting(self) -> Waiting | None:
-        """Files and bytes that wait at the sources; None: no source tells."""
-        counts = [
+        """Files and bytes that wait at the sources; None: no source tells, or one has not looked yet."""
+        told = [
             reader.waiting(self.positions[uid])
             for uid, reader in self.readers.items()
             if isinstance(reader, WaitingReader)
         ]
-        return Waiting(sum(c.files for c in counts), sum(c.bytes for c in counts)) if counts else None
+        known = [each for each in told if each is not None]
+        if not known or len(known) < len(told):
+            return None
+        return Waiting(sum(each.files for each in known), sum(each.bytes for each in known))
 
     def now_ms(self) -> int:
         """The time that a plan made now would have."""

@@ -17,6 +17,7 @@ from holdfast.errors import DefinitionError, first_line
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.column_types import (
     SOURCE_DEAD_LETTER_SCHEMA,
+    known_input,
     output_schemas,
     sink_refusals,
     state_layout,
@@ -56,7 +57,7 @@ from holdfast.graph.windows import Windowed
 from holdfast.runtime.epoch.looked_up import looked_up, table_frame
 from holdfast.state.encoding.keys import routing_expression
 from holdfast.state.encoding.layout import StateLayout
-from holdfast.state.encoding.types import frame_ddl, parse_schema, parse_type
+from holdfast.state.encoding.types import frame_ddl, parse_schema, parse_type, relaxed
 from holdfast.state.files.schema_conversion import Lineage
 
 if TYPE_CHECKING:
@@ -160,6 +161,26 @@ def compile_graph(
     if refusals:
         raise DefinitionError("\n".join(map(str, refusals)))
     return Program(graph, tuple(stages), dict(streams), sinks, forms, schemas, typing.tables, outlets)
+
+
+def state_layouts(
+    graph: Graph, open_spark: Callable[[], SparkSession], stored_columns: StoredColumns = lambda uid: None
+) -> dict[str, StateLayout]:
+    """What each operator declares of its state, with ids that mean nothing yet. `open_spark` is called only
+    if a transform lies before an operator: what columns it gives, Spark alone can tell."""
+    rows = {node.uid: known_input(node) for node in graph.operators}
+    if any(schema is None for schema in rows.values()):
+        program = compile_graph(graph, open_spark(), stored_columns)
+        return {uid: form.layout for uid, form in program.forms.items()}
+    return {
+        node.uid: state_layout(node.uid, node.function, _as_read(rows[node.uid]), node.key)
+        for node in graph.operators
+    }
+
+
+def _as_read(schema: pa.Schema | None) -> pa.Schema:
+    """Columns as a frame has them: every one may be null."""
+    return pa.schema([pa.field(field.name, relaxed(field.type)) for field in schema or ()])
 
 
 def _readers(graph: Graph) -> dict[Node, list[Node]]:

@@ -1,4 +1,5 @@
-"""How many rows an epoch reads: what its sources say, and where they do not, what the stages are given.
+"""How many rows an epoch reads: what its sources say, or what was counted as they were read; where there is
+neither, what the stages are given, after the transforms before them.
 
 Always true: the rows of a source count once, however many stages read them.
 """
@@ -10,10 +11,13 @@ from collections.abc import Collection, Iterator, Mapping
 from holdfast.checkpoint.store.records import PlannedSlice
 from holdfast.graph.job_graph import (
     BroadcastConnectNode,
+    Graph,
+    LookupNode,
     Node,
     OutputNode,
     SourceNode,
     StreamNode,
+    TransformNode,
     parents_of,
 )
 
@@ -30,6 +34,11 @@ class RowsRead:
     def total(self) -> int:
         return sum(self._rows.values())
 
+    def counted(self, rows: Mapping[str, int]) -> None:
+        """So many rows of these sources were read, before any transform."""
+        self._rows.update({uid: count for uid, count in rows.items() if uid in self._uncounted})
+        self._uncounted.difference_update(rows)
+
     def ran(self, node: StreamNode, given: int) -> None:
         """The stage of a stream was given so many rows, after the transforms before it."""
         sources = set(_sources(node, self._staged))
@@ -40,6 +49,16 @@ class RowsRead:
         self._rows.update(dict.fromkeys(new, 0))
         self._rows[new[0]] = max(0, given - counted)
         self._uncounted.difference_update(new)
+
+
+def is_transformed(graph: Graph, source: SourceNode) -> bool:
+    """Whether the rows of a source go through something that may drop some, or make more of them."""
+    dropping = [node for node in graph.nodes if isinstance(node, TransformNode | LookupNode)]
+    return any(_reads(node, source) for node in dropping)
+
+
+def _reads(node: Node, source: SourceNode) -> bool:
+    return node is source or any(_reads(parent, source) for parent in parents_of(node))
 
 
 def _sources(node: StreamNode, staged: Collection[Node]) -> Iterator[str]:

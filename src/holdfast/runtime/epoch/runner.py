@@ -156,6 +156,7 @@ class EpochRunner:
                     late_is_read = LATE_ROWS in stage.outputs
                     take_state(outcome, stage.node.uid, result, start.lines, bundle, late_is_read)
                 self._take_outputs(outcome, stage, result, frames, bundle)
+            read.counted(frames.counts.rows_read())
             read.ran(stage.node, sum(result.rows for result in results))
             frames.observed.ran(gave_results=bool(results))
         reached(Step.RESULTS_CHOSEN)

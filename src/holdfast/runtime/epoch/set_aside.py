@@ -1,7 +1,7 @@
 """Rows that sources set aside in an epoch, and which row it was where a source fails on one.
 
-Whether there are any is counted in passing, by the job that reads the rows anyway: they are looked for only
-where there are some, or where that job may not have counted all.
+Whether there are any, and how many were read, is counted in passing, by the job that reads the rows anyway:
+they are looked for only where there are some, or where that job may not have counted all.
 Always true: rows are set aside by the job that is committed with them, so they are the same after a crash.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import shlex
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from holdfast.tasks.task_output import load_payload
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 3.0
 """For what a job counted that gave results: it is there within milliseconds."""
 ROW_CHARS_MAX = 200
 
@@ -43,9 +43,10 @@ class Counts:
         self._uncounted = uncounted
         self._sifted: dict[str, Sifted] = {}
         self._ran: set[str] = set()
+        self._known: dict[str, tuple[int, int]] = {}
 
     def watch(self, uid: str, sifted: Sifted) -> DataFrame:
-        """The rows that fit; the first job over them counts."""
+        """The rows that fit; the first job over all of them counts."""
         self._sifted[uid] = sifted
         return sifted.rows
 
@@ -56,19 +57,51 @@ class Counts:
 
     def all_fit(self, uid: str) -> bool:
         """Whether it is certain that no row was malformed."""
-        if uid not in self._ran or uid in self._uncounted:
-            return False
-        told: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
-        observed = self._sifted[uid].observed
-        threading.Thread(target=lambda: told.put(observed()), daemon=True).start()
-        try:
-            rows, malformed = told.get(timeout=WAIT_SECONDS)
-        except queue.Empty:
-            # No job reads the rows: a transform makes its own. Waiting in every epoch would tell no more.
-            self._uncounted.add(uid)
-            return False
-        # Spark also counts nothing where it proves that nothing comes of the rows, and leaves them unread.
+        rows, malformed = self._told(uid)
         return rows > 0 and malformed == 0
+
+    def rows_read(self) -> dict[str, int]:
+        """Source -> its rows that fit, of those that were counted; before any transform of the job."""
+        told = {uid: self._told(uid) for uid in self._ran}
+        return {uid: rows - malformed for uid, (rows, malformed) in told.items() if rows}
+
+    def _told(self, uid: str) -> tuple[int, int]:
+        """How many rows were read, and how many of them are malformed. No rows: it is not known. Spark also
+        counts none where it proves that nothing comes of them, and leaves them unread."""
+        if uid not in self._ran or uid in self._uncounted:
+            return 0, 0
+        if uid not in self._known:
+            told: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+            observed = self._sifted[uid].observed
+            threading.Thread(target=lambda: told.put(_observed(observed)), daemon=True).start()
+            try:
+                known = told.get(timeout=WAIT_SECONDS)
+            except queue.Empty:
+                known = None
+            if known is None:
+                # No job reads the rows: a transform makes its own. Waiting in every epoch would tell no more.
+                self._uncounted.add(uid)
+            self._known[uid] = known or (0, 0)
+        return self._known[uid]
+
+
+def counting(frame: DataFrame) -> Sifted:
+    """The rows of a source that sets none aside; the job that reads them counts them."""
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
+
+    seen = Observation()
+    return Sifted(frame.observe(seen, count(lit(1)).alias("rows")), lambda: (seen.get["rows"], 0))
+
+
+def _observed(told: Callable[[], tuple[int, int]]) -> tuple[int, int] | None:
+    """What Spark tells of an observation. None: that it left it out."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return told()
+    except (Py4JError, KeyError):
+        return None
 
 
 def rows_aside(results: Sequence[TaskResult], storage_url: str) -> RowsAside | None:

@@ -106,6 +106,7 @@ class OpenChannel:
         self._history = History(open_storage(url))
         self._newest = NewestCommit(self._history, SystemClock(), LIST_SECONDS)
         self._view = EMPTY
+        self._looked = False
 
     def exhausted(self, after: Json | None) -> bool:
         channel = self._look()
@@ -133,8 +134,9 @@ class OpenChannel:
         # As of now: a drain reads so many rows, and what was committed just before is among them.
         return sum(file.rows for file in unread_files(self._look(), Position.of(after)))
 
-    def waiting(self, after: Json | None) -> Waiting:
-        """What is not planned yet, as far as was seen when `next` last looked."""
+    def waiting(self, after: Json | None) -> Waiting | None:
+        if not self._looked:
+            return None
         unread = unread_files(self._known(), Position.of(after))
         return Waiting(len(unread), sum(file.extent.length for file in unread))
 
@@ -152,6 +154,7 @@ class OpenChannel:
         except CorruptionError as damage:
             # The part before goes back, and what it has sent stays what it was.
             raise RetryableError(f"channel {self._channel!r} cannot be read now: {damage}") from damage
+        self._looked = True
         return self._known()
 
     def _has_more(self, at: Position, channel: Channel) -> bool:
@@ -206,9 +209,14 @@ class ChannelReader(OpenChannel):
         """Whether nothing behind a barrier is to be read yet."""
         self.asked: tuple[int, int] | None = None
         """The epoch that was asked for last, and the commit of this part that did."""
+        self.seeded = False
+        """Whether this part began with a savepoint."""
 
     def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
         at, channel = Position.of(after), self._look()
+        if self.seeded and not self._view.number:
+            # The part before begins with the same savepoint, and has not yet.
+            return None
         self._refuse_if_gone(at, channel)
         self._refuse_if_ahead(at, channel)
         self._refuse_if_other(at, channel)

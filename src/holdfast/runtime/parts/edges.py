@@ -46,6 +46,7 @@ class Edges:
         self._inlets = {uid: each for uid, each in readers.items() if isinstance(each, ChannelReader)}
         for uid, inlet in self._inlets.items():
             inlet.asked = view.asked.get(uid)
+            inlet.seeded = bool(context.checkpoint.job.seeded_from)
 
     def barrier(self, positions: Mapping[str, Json], epoch: int, committer: Committer) -> int:
         """The barrier that the next commit, after `epoch`, is to carry; 0: none."""

@@ -202,11 +202,11 @@ def refuse_unread(
         if channel.kept and not allow_dropped_state:
             raise RestoreError(
                 f"channel {uid!r} holds {rows} rows that other jobs may read, and the job no longer has it: "
-                "they would be dropped; keep its sink, or allow dropped state"
+                "they would be dropped; keep its sink, or give them up with --allow-dropped-state"
             )
         if not channel.kept:
             raise RestoreError(
                 f"channel {uid!r} holds {rows} rows that its part may still read, and the job no longer has "
                 "it; start the former job until they are read, or give them up with "
-                f"`holdfast channels remove {uid} --checkpoint {url}`"
+                f"`holdfast channels remove {uid} --app FILE --checkpoint {url}`"
             )

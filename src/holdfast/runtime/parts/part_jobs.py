@@ -5,13 +5,14 @@ Always true: every part has its checkpoint below `parts/` of the job's, and what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.chain.checkpoint import place_of_part, read_layout
+from holdfast.checkpoint.chain.checkpoint import find_job, place_of_part, read_layout
+from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.layout import keep_layout
 from holdfast.checkpoint.store.records import LayoutRecord
 from holdfast.errors import DefinitionError, RestoreError
@@ -22,11 +23,14 @@ from holdfast.graph.protection import ActiveReplicas
 from holdfast.graph.validate import check, check_sources
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import NOTHING, Prepared
+from holdfast.runtime.epoch.program import state_layouts
 from holdfast.runtime.job_handle import JobHandle, launch
 from holdfast.runtime.parts.channel_source import PartChannel
 from holdfast.runtime.parts.removed_parts import refuse_left_rows
 from holdfast.runtime.progress import Listener, Message
+from holdfast.runtime.savepoints.run_savepoints import stored_view
 from holdfast.runtime.settings import RunOptions, RunSettings, check_settings
+from holdfast.runtime.stored_fit import refuse_misfit
 from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
@@ -72,14 +76,30 @@ class PartJob:
         prepared: Prepared = NOTHING,
     ) -> JobHandle:
         """Run the part in a thread. Assumes a job that was checked."""
+        settings = self._settings(checkpoint, options)
+        check_sources(self._graph)
+        return launch(self._graph, settings, wishes, spark, on_progress, on_message, prepared)
+
+    def refuse_misfit(self, options: RunOptions, open_spark: Callable[[], SparkSession]) -> None:
+        """RestoreError: what is stored of the part does not fit what the job declares now. Writes nothing."""
+        settings, storage = self._settings(self.checkpoint, options), open_storage(self.checkpoint)
+        if settings.from_savepoint is None and find_job(storage) is None:
+            return
+
+        def stored_columns(lookup: str) -> str | None:
+            copy = stored_view(Chain(storage), self.name, settings).tables.get(lookup)
+            return copy.columns if copy is not None else None
+
+        layouts = state_layouts(self._graph, open_spark, stored_columns)
+        refuse_misfit(self._graph, layouts, storage, settings)
+
+    def _settings(self, checkpoint: str | Path, options: RunOptions) -> RunSettings:
         settings = replace(
             check_settings(checkpoint, options), root=self._root, protection=self.protection, seat=self.seat
         )
-        if settings.from_savepoint is not None:
-            own = place_of_part(settings.from_savepoint, self.part)
-            settings = replace(settings, from_savepoint=own)
-        check_sources(self._graph)
-        return launch(self._graph, settings, wishes, spark, on_progress, on_message, prepared)
+        if settings.from_savepoint is None:
+            return settings
+        return replace(settings, from_savepoint=place_of_part(settings.from_savepoint, self.part))
 
 
 def part_jobs(graph: Graph, checkpoint: str) -> list[PartJob]:
@@ -107,15 +127,24 @@ def checked_parts(graph: Graph, checkpoint: str, options: RunOptions) -> list[Pa
     return part_jobs(graph, checkpoint)
 
 
-def enter_checkpoint(graph: Graph, settings: RunSettings) -> None:
-    """See that the checkpoint is this job's and knows its parts. RestoreError: it is not, or it has a part
-    that the job has no more, or rows of one."""
-    layout = layout_of(graph)
+def enter_checkpoint(
+    graph: Graph, checkpoint: str, options: RunOptions, open_spark: Callable[[], SparkSession]
+) -> None:
+    """See that the checkpoint is this job's and knows its parts. RestoreError: it is not, it has a part that
+    the job has no more, or rows of one, or the job has other parts than it and what is stored of one does not
+    fit: then nothing was written. `open_spark`: called where that cannot be told without Spark."""
+    layout, settings = layout_of(graph), check_settings(checkpoint, options)
     if settings.from_savepoint is not None:
-        _refuse_other_parts(settings.from_savepoint, layout)
-    keep_layout(open_storage(settings.checkpoint), layout, settings.allow_dropped_state)
-    # After that: what removes a channel goes by the newest layout.
-    refuse_left_rows(settings.checkpoint, layout.parts)
+        refuse_other_parts(settings.from_savepoint, layout)
+    refuse_left = partial(refuse_left_rows, checkpoint, layout.parts)
+
+    def refuse() -> None:
+        refuse_left()
+        for part in part_jobs(graph, checkpoint):
+            part.refuse_misfit(options, open_spark)
+
+    keep_layout(open_storage(checkpoint), layout, settings.allow_dropped_state, refuse)
+    refuse_left()
 
 
 def layout_of(graph: Graph) -> LayoutRecord:
@@ -129,7 +158,7 @@ def layout_of(graph: Graph) -> LayoutRecord:
     )
 
 
-def _refuse_other_parts(url: str, wanted: LayoutRecord) -> None:
+def refuse_other_parts(url: str, wanted: LayoutRecord) -> None:
     """A job begins with all parts of a savepoint, or with none."""
     found = read_layout(open_storage(url))
     if found is None:

@@ -22,14 +22,14 @@ from holdfast.runtime.job_handle import JobHandle
 from holdfast.runtime.parts.job_savepoint import JobSavepoint, refuse_savepoint, take_job_savepoint
 from holdfast.runtime.parts.part_jobs import checked_parts, enter_checkpoint
 from holdfast.runtime.progress import Listener, Message, Progress
-from holdfast.runtime.settings import RunOptions, check_settings
+from holdfast.runtime.settings import RunOptions
 from holdfast.runtime.spark_session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOK_SECONDS = 0.05
-_PHASES = ("failed", "restarting", "starting", "restoring", "running", "stopped")
+_PHASES = ("failed", "restarting", "starting", "restoring", "joining", "running", "stopped")
 """The first of these that some part is in is that of the job."""
 
 
@@ -46,7 +46,7 @@ def start_parts(
     for job in jobs:
         if isinstance(job.protection, ActiveReplicas):
             _alone(job.part, job.protection, on_message)
-    enter_checkpoint(graph, check_settings(checkpoint, options))
+    enter_checkpoint(graph, checkpoint, options, lambda: spark or open_session(graph.name))
     prepared = Prepared(spark=spark or open_session(graph.name))
     handles: dict[str, JobHandle] = {}
     before = parts_before(graph)
@@ -54,6 +54,7 @@ def start_parts(
         for job in jobs:
             say, wishes = _named(job.part, on_message), Wishes()
             wishes.parts_before_run = partial(_any_runs, [handles[name] for name in before[job.part]])
+            wishes.member_runs = lambda member: False
             handles[job.part] = job.start_as(
                 wishes, job.checkpoint, spark, on_progress, say, options, prepared
             )
@@ -94,7 +95,9 @@ class PartsHandle:
         self._leaving: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._before = parts_before(graph)
-        self._draining = threading.Event()
+        self._draining, self._told = threading.Event(), threading.Event()
+        self._first_failed: JobHandle | None = None
+        """The part that has failed before the others were told to stop because of it."""
         self._minder = threading.Thread(target=self._mind, name="holdfast-parts", daemon=True)
         self._minder.start()
 
@@ -129,12 +132,19 @@ class PartsHandle:
             raise DefinitionError("a job in parts is drained or leaves a savepoint; ask for one of them")
         if savepoint is not None:
             refuse_savepoint(self._root, str(savepoint))
+        self._told.set()
+        if savepoint is not None:
             self._leaving = threading.Thread(target=self._leave, args=(str(savepoint),), daemon=True)
             self._leaving.start()
         elif drain:
             self._draining.set()
         else:
             self._stop_all()
+
+    @property
+    def told_to_stop(self) -> bool:
+        """Whether the run was asked to end: all of it, or the part that has failed."""
+        return self._told.is_set()
 
     def _stop_all(self) -> None:
         for handle in self.parts.values():
@@ -172,7 +182,8 @@ class PartsHandle:
             raise TimeoutError(
                 f"job {self._name!r} still runs after {timeout:g} s; wait again, or end it with stop()"
             )
-        for handle in self.parts.values():
+        # What the others failed with, which were told to stop because of it, is not why the run has ended.
+        for handle in filter(None, (self._first_failed, *self.parts.values())):
             handle.wait(0)
         if self._leaving is not None:
             self._leaving.join()
@@ -192,5 +203,13 @@ class PartsHandle:
                 if self._draining.is_set() and handle.running and over:
                     handle.stop(drain=True)
                 if handle.status().phase == "failed" and not handle.running:
-                    self._stop_all()
+                    self._end_with(handle)
             threading.Event().wait(LOOK_SECONDS)
+
+    def _end_with(self, failed: JobHandle) -> None:
+        """End all parts because one has failed."""
+        if self._first_failed is None:
+            self._first_failed = failed
+            if failed.told_to_stop:
+                self._told.set()
+        self._stop_all()

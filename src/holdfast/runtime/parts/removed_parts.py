@@ -42,7 +42,7 @@ def refuse_left_rows(root: str, parts: Collection[str]) -> None:
                 raise RestoreError(
                     f"the job no longer has part {part!r}, and its channel {uid!r} holds {rows} rows that "
                     f"part {reader!r} has not read; start the former job until they are read, or give them "
-                    f"up with `holdfast channels remove {uid} --checkpoint {storage.url}`"
+                    f"up with `holdfast channels remove {uid} --app FILE --checkpoint {storage.url}`"
                 )
 
 

@@ -48,7 +48,7 @@ def test_a_part_goes_only_where_its_state_may_be_dropped() -> None:
     storage = MemoryStorage()
     keep(storage)
     with pytest.raises(
-        RestoreError, match=r"has part 'scoring', which the job has no more: .*; keep the part, or allow"
+        RestoreError, match=r"has part 'scoring', which the job has no .*, or give that up with --allow-dropp"
     ):
         keep(storage, layout_of("main"))
     assert read_layout(storage) == LAYOUT

@@ -36,11 +36,16 @@ def joined(
     *,
     other_shards: bool = True,
     newest: CheckpointView = EMPTY,
+    asked_shards: int | None = None,
+    running: tuple[str, ...] | None = None,
     **wanted: Any,
 ) -> Joined:
     member = MemberRecord(term=0, seat=seat, process=process, host="h", pid=1, joined_ms=0)
     asked = replace(WANTED, run=process, **wanted)
-    return join_set(storage, asked, member, other_shards=other_shards, newest=newest)
+    return join_set(
+        storage, asked, member, other_shards=other_shards, newest=newest, asked_shards=asked_shards,
+        runs=lambda member: running is None or member.process in running,
+    )  # fmt: skip
 
 
 def test_the_first_founds_the_set_and_the_others_join_it_under_its_term_and_run() -> None:
@@ -261,3 +266,46 @@ def test_a_leader_that_is_no_set_is_over_when_it_said_so() -> None:
     )
     record_ending(storage, ended)
     assert runs_no_more(storage)
+
+
+@pytest.mark.parametrize("running", [None, ("b",)])
+def test_a_set_that_drains_is_joined_as_long_as_another_member_may_run(
+    running: tuple[str, ...] | None,
+) -> None:
+    storage = MemoryStorage()
+    joined(storage, "a", 1).drain(storage)
+    joined(storage, "b", 2)
+    again = joined(storage, "c", 1, running=running)
+    assert again.set.term == 1
+    assert again.is_draining(storage)
+
+
+def test_a_set_that_was_killed_while_it_drained_gives_way_to_one_that_goes_on() -> None:
+    storage = MemoryStorage()
+    joined(storage, "b", 2)
+    joined(storage, "a", 1).drain(storage)
+    founded = joined(storage, "c", 1, running=())
+    assert (founded.set.term, founded.set.run, founded.is_draining(storage)) == (2, "c", False)
+    assert joined(storage, "d", 2, running=("c",)).set.term == 2
+
+
+def test_the_process_whose_seat_is_taken_does_not_count_as_one_that_drains() -> None:
+    storage = MemoryStorage()
+    joined(storage, "a", 1).drain(storage)
+    assert joined(storage, "c", 1).set.term == 2
+    left = joined(storage, "d", 2)
+    left.drain(storage)
+    left.leave(storage, now_ms=5)
+    assert joined(storage, "e", 1).set.term == 3
+
+
+def test_a_set_that_was_killed_gives_way_to_one_with_as_many_shards_as_are_asked_for() -> None:
+    storage = MemoryStorage()
+    joined(storage, "a", 1)
+    joined(storage, "b", 2)
+    assert joined(storage, "c", 1, running=("b",), asked_shards=8, parallelism=8).set.parallelism == 4
+    assert joined(storage, "d", 1, running=(), asked_shards=4).set.term == 1
+    assert joined(storage, "e", 1, running=(), parallelism=8).set.term == 1, "no number was asked for"
+    founded = joined(storage, "f", 1, running=(), asked_shards=8, parallelism=8)
+    assert (founded.set.term, founded.set.parallelism) == (2, 8)
+    assert joined(storage, "g", 2, running=("f",), asked_shards=8, parallelism=8).set.term == 2

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.connectors.contract import Slice
+from holdfast.connectors.contract import Slice, Waiting
 from holdfast.connectors.files.planned_files import ReadNames
 from holdfast.connectors.files.source import FileReader, FileSource
 
@@ -64,11 +64,12 @@ def test_files_that_wait_here_and_are_planned_by_another_do_not_wait_any_more(tm
         put(tmp_path, f"{number}.json", number)
     first = theirs.next(None, 1, 0)
     assert first is not None
-    assert ours.waiting(None).files == 0
+    assert ours.waiting(None) is None
     ours.exhausted(None)
-    assert ours.waiting(None).files == 3
+    assert ours.waiting(None) == Waiting(3, 27)
     ours.follow(first)
-    assert ours.waiting(first.end).files == 3 - len(names_of(first))
+    left = 3 - len(names_of(first))
+    assert ours.waiting(first.end) == Waiting(left, 9 * left)
 
 
 def test_notes_that_take_the_place_of_all_earlier_ones_do_so_here_too() -> None:

@@ -139,6 +139,7 @@ def test_rows_appended_to_a_file_that_was_read_are_said_once(tmp_path: Path) -> 
 def test_what_waits_is_counted_as_of_a_look_that_is_never_old(tmp_path: Path) -> None:
     put(tmp_path, "a.json", 1), put(tmp_path, "b.json", 2)
     reader = source(tmp_path).reader([])
+    assert reader.waiting(None) is None, "it has not looked yet"
     first = planned(reader, max_rows=1)
     assert reader.waiting(first.end) == Waiting(1, 9)
     put(tmp_path, "c.json", 3)
@@ -220,7 +221,14 @@ def test_parquet_files_are_counted_by_their_footer(tmp_path: Path) -> None:
     for name in "abc":
         pq.write_table(pa.table({"n": range(100)}), tmp_path / f"{name}.parquet")
     reader = source(tmp_path, format="parquet").reader([])
-    assert len(planned(reader, max_rows=200).notes) == 2
+    first = planned(reader, max_rows=200)
+    assert (len(first.notes), first.rows) == (2, 200)
+    (tmp_path / "d.parquet").write_bytes(b"no Parquet")
+    assert planned(reader, first.end, max_rows=200).rows == 100
+    assert planned(reader, 3, max_rows=200).rows is None, "Spark will tell"
+    assert planned(source(tmp_path, format="parquet").reader([])).rows is None
+    put(tmp_path / "..", "a.json", text='{"n": 1}\n' * 3)
+    assert planned(source(tmp_path.parent).reader([]), max_rows=9).rows is None, "an estimate"
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,19 @@ def test_a_read_has_all_epochs_that_are_held_or_those_that_are_asked_for(sender:
     assert read(sender, startingEpoch="2", failOnDataLoss="false") == [2, 12, 3, 13, 4, 14]
 
 
+def test_small_files_share_a_partition_in_their_order(sender: Producer) -> None:
+    for n in range(3):
+        commit(sender, n, 10 + n)
+    planned = {
+        least: source(sender, minPartitions=least).reader(COLUMNS).partitions() for least in ("1", "3", "99")
+    }
+    assert {least: len(found) for least, found in planned.items()} == {"1": 1, "3": 3, "99": 6}
+    reader = source(sender).reader(COLUMNS)
+    assert all(values(reader, found) == [0, 10, 1, 11, 2, 12] for found in planned.values())
+    with pytest.raises(DefinitionError, match="option 'minpartitions' is a number from 1 on"):
+        source(sender, minPartitions="0").reader(COLUMNS)
+
+
 def test_rows_come_in_the_columns_that_are_asked_for(sender: Producer) -> None:
     sender.commit([pack_rows(pa.table({"n": pa.array([1], pa.int32())}))], rows=1)
     sender.commit([pack_rows(pa.table({"n": pa.array([2], pa.int32()), "who": ["x"]}))], rows=1)

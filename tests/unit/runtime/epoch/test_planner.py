@@ -15,6 +15,8 @@ from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store.records import PlannedSlice
 from holdfast.connectors.contract import Slice as Given
+from holdfast.connectors.contract import Waiting
+from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import MemoryReader, MemorySource
 from holdfast.errors import FencedOut, InputVanished
@@ -37,6 +39,19 @@ def test_a_source_that_fills_every_epoch_does_not_keep_the_other_waiting(tmp_pat
     plans = [planner.next(10, 0) for _ in range(4)]
     read = [uid for found in plans if found is not None for uid in found.slices]
     assert read == ["a", "b", "a", "b"]
+
+
+def test_what_waits_is_not_known_before_a_source_has_looked(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        (tmp_path / "in" / name).write_text("{}\n")
+    files = {UID: FileSource(tmp_path / "in", format="json", schema="n long")}
+    planner_of(tmp_path / "ck", files).next(1, 0)
+    again = planner_of(tmp_path / "ck", files, term=2, run="s")
+    assert again.next(1, 0) is not None
+    assert again.waiting() is None, "a recorded plan was followed: no source was asked"
+    again.next(1, 0)
+    assert again.waiting() == Waiting(0, 0)
 
 
 def test_a_plan_says_which_operators_combine_their_rows_and_a_recorded_one_is_followed_in_that(

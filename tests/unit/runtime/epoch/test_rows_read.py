@@ -7,7 +7,7 @@ from typing import Any
 import holdfast as hf
 from holdfast.checkpoint.store.records import PlannedSlice
 from holdfast.graph.job_graph import Node, OperatorNode
-from holdfast.runtime.epoch.rows_read import RowsRead
+from holdfast.runtime.epoch.rows_read import RowsRead, is_transformed
 
 
 class Limits(hf.BroadcastFunction):
@@ -69,6 +69,25 @@ def test_sources_that_say_how_many_and_others_are_added_up() -> None:
     read.ran(stages["both"], 9)
     read.ran(stages["alone"], 4)
     assert read.total == 7 + 2 + 4
+
+
+def test_rows_count_as_they_were_read_whatever_transforms_leave_of_them() -> None:
+    job, (one, two, three) = sources("one", "two", "three")
+    kept = one.transform(lambda rows: rows).union(two, three)
+    kept.key_by("id").aggregate(uid="sums", n=hf.count())
+    (stage,) = job.graph().operators
+    read = RowsRead(slices(one=None, two=None, three=2), [stage])
+    read.counted({"one": 10, "three": 99})
+    read.ran(stage, 15)
+    assert read.total == 10 + 2 + 3, "what a source says counts; what is not told follows from the stage"
+
+
+def test_only_rows_of_which_some_may_be_dropped_have_to_be_counted() -> None:
+    job, (one, two, three) = sources("one", "two", "three")
+    one.transform(lambda rows: rows).union(two).key_by("id").aggregate(uid="sums", n=hf.count())
+    three.lookup(lambda spark: spark.table("ids"), on="id", uid="ids").sink(hf.MemorySink(), uid="out")
+    graph = job.graph()
+    assert [is_transformed(graph, node) for node in graph.sources] == [True, False, True]
 
 
 def test_a_source_that_is_staged_counts_there() -> None:

@@ -307,15 +307,16 @@ class Consumer(End):
         assert isinstance(plans.write(plan), PlanWritten)
         self.planned.append(part)
 
-    def commit(self) -> None:
-        """Commit what is planned; also if that is nothing."""
+    def commit(self, needs_from: int = 0) -> None:
+        """Commit what is planned; also if that is nothing. `needs_from`: of state that is in no file, the
+        first epoch whose rows it is made of."""
         first, last = self.view.last_epoch + 1, self.view.last_epoch + len(self.planned)
         position = {} if self.position is None else {CHANNEL: self.position}
         self.commit_record(
             CommitRecord(
                 term=1, run="run-1", first_epoch=first, last_epoch=last,
                 attempts={str(epoch): 1 for epoch in range(first, last + 1)}, clock_ms=last, parallelism=1,
-                fingerprint="f", positions=position, published_through={},
+                fingerprint="f", positions=position, published_through={}, needs_from=needs_from,
             )
         )  # fmt: skip
         self.planned = []

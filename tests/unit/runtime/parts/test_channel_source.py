@@ -14,7 +14,7 @@ from holdfast.checkpoint.chain.history import DamagedChain
 from holdfast.checkpoint.chain.plans import Plans, PlanWritten
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Extent
-from holdfast.connectors.contract import Slice
+from holdfast.connectors.contract import Slice, Waiting
 from holdfast.errors import InputVanished, RestoreError, RetryableError
 from holdfast.ids import CommitNumber
 from holdfast.runtime.parts.channel_source import ChannelReader, PartChannel, Position
@@ -209,11 +209,36 @@ def test_what_waits_is_counted_as_of_now(both: Both) -> None:
     """A drain goes by it: what the part before has committed just now belongs to it."""
     producer, consumer = both
     producer.commit([b"aa", b"b"], [b"ccc"])
+    assert consumer.reader.waiting(None) is None, "it has not looked yet"
     assert consumer.reader.lag(None) == 6
     assert consumer.reader.lag([0, 1]) == 4
     assert consumer.reader.lag([2, 0]) == 0
-    waiting = consumer.reader.waiting([0, 1])
-    assert (waiting.files, waiting.bytes) == (2, 4)
+    assert consumer.reader.waiting([0, 1]) == Waiting(2, 4)
+
+
+def test_rows_of_which_open_windows_are_made_are_kept_until_these_close(both: Both) -> None:
+    """A part whose state is in no file goes back before them at every start."""
+    producer, consumer = both
+
+    def passes(needs_from: int) -> None:
+        producer.commit([b"a"])
+        consumer.take()
+        consumer.commit(needs_from)
+        producer.look()
+
+    for _ in range(10):
+        passes(needs_from=2)
+    assert producer.channel.released <= 1
+    assert consumer.view.retained_from <= 1, "more than it keeps otherwise"
+    again = consumer.new_reader().next(consumer.chain.view_at(1).positions[CHANNEL], None, 0)
+    assert again is not None
+    assert (again.start, again.rows) == ([1, 0], 9)
+    for epoch in range(11, 16):
+        passes(needs_from=epoch + 1)
+    producer.say()
+    assert producer.channel.released > 1
+    with pytest.raises(InputVanished, match="has let go of epochs up to"):
+        consumer.new_reader().next([1, 0], None, 0)
 
 
 def test_rows_that_were_let_go_are_missed(both: Both) -> None:
@@ -245,6 +270,16 @@ def test_a_reader_whose_part_before_has_no_checkpoint_is_ahead(both: Both) -> No
     _, consumer = both
     with pytest.raises(RestoreError, match="has come to epoch 0"):
         consumer.reader.next([1, 0], None, 0)
+
+
+def test_a_part_that_began_with_a_savepoint_waits_until_the_one_before_has(both: Both) -> None:
+    producer, consumer = both
+    consumer.reader.seeded = True
+    assert consumer.reader.next([2, 0], None, 0) is None
+    assert not consumer.reader.exhausted([2, 0])
+    producer.commit([b"a"])
+    with pytest.raises(RestoreError, match="has come to epoch 1"):
+        consumer.reader.next([2, 0], None, 0)
 
 
 def test_a_channel_of_a_part_that_never_ran_has_nothing(tmp_path: Path) -> None:

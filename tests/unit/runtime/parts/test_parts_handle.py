@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.connectors.memory import MemorySink, MemorySource
-from holdfast.errors import DefinitionError, RestoreError
+from holdfast.errors import DefinitionError, RestoreError, SessionLost, StopUnfinished
 from holdfast.graph.job_graph import Graph
 from holdfast.graph.streams import Declaration
 from holdfast.runtime.parts.parts_handle import PartsHandle
@@ -36,6 +36,7 @@ class Played:
         self._progress = Progress(job=name, **{"phase": "running", **progress})
         self._running, self._failure = True, None
         self.parallelism = self.looks = 0
+        self.told_to_stop = False
 
     @property
     def running(self) -> bool:
@@ -117,6 +118,7 @@ def test_the_status_is_what_came_in_and_what_was_done_in_all_parts() -> None:
         (("running", "running"), "running"),
         (("stopped", "running"), "running"),
         (("running", "restoring"), "restoring"),
+        (("running", "joining"), "joining"),
         (("restarting", "starting"), "restarting"),
         (("stopped", "failed"), "failed"),
         (("stopped", "stopped"), "stopped"),
@@ -189,3 +191,36 @@ def test_what_cannot_be_asked_of_a_job_in_parts_is_refused() -> None:
         run.handle.savepoint("/sp", format="canonical")
     assert run.log == []
     run.let_go()
+
+
+def test_the_run_has_ended_with_what_failed_first_and_not_with_what_followed_from_it() -> None:
+    run = Run("main", "scoring", stubborn=("main",))
+    run.parts["scoring"].end(SessionLost("Spark is gone"))
+    until(lambda: "stop main" in run.log)
+    run.parts["main"].end(StopUnfinished("Spark is gone"))
+    with pytest.raises(SessionLost):
+        run.handle.wait(PATIENCE_SECONDS)
+    assert not run.handle.told_to_stop, "the process may start again: the stop was not asked for"
+
+
+@pytest.mark.parametrize("ask", [{}, {"drain": True}])
+def test_a_stop_that_was_asked_for_is_known_when_a_part_fails(ask: dict[str, Any]) -> None:
+    run = Run("main", "scoring", stubborn=("main", "scoring"))
+    run.handle.stop(**ask)
+    run.parts["scoring"].end(SessionLost("Spark is gone"))
+    run.parts["main"].end(SessionLost("Spark is gone"))
+    with pytest.raises(SessionLost):
+        run.handle.wait(PATIENCE_SECONDS)
+    assert run.handle.told_to_stop
+
+
+def test_a_stop_that_was_asked_of_the_part_that_failed_is_known() -> None:
+    """`holdfast stop` asks each part through its own storage."""
+    run = Run("main", "scoring", stubborn=("main",))
+    run.parts["scoring"].told_to_stop = True
+    run.parts["scoring"].end(SessionLost("Spark is gone"))
+    until(lambda: "stop main" in run.log)
+    run.parts["main"].end()
+    with pytest.raises(SessionLost):
+        run.handle.wait(PATIENCE_SECONDS)
+    assert run.handle.told_to_stop

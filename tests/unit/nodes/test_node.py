@@ -1,0 +1,54 @@
+"""What a node makes of the end of a run when it was told to end itself. ZooKeeper and the run are played."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import holdfast as hf
+from holdfast.cluster.zookeeper import ZooKeeperSettings
+from holdfast.errors import HoldfastError, SessionLost, StopUnfinished
+from holdfast.nodes.node import Node
+from holdfast.nodes.registration import NodeSettings
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    job = hf.Job("counts")
+    job.source(hf.MemorySource([], schema="n long"), uid="in").sink(hf.MemorySink(), uid="out")
+    reached = ZooKeeperSettings(hosts="127.0.0.1:1", session_seconds=10.0)
+    settings = NodeSettings(cluster="c", zookeeper=reached)
+    one = Node([job], str(tmp_path), settings, {}, lambda text: None, lambda progress: None)
+    one._keeper = cast(Any, SimpleNamespace(cool=lambda job: None, feed=lambda seat, event: None))
+    return one
+
+
+def end(node: Node, failure: HoldfastError) -> None:
+    (job,) = node.jobs.values()
+    seat: Any = SimpleNamespace(job=job, forget_run=lambda: None, stand_by=lambda: None)
+    run: Any = SimpleNamespace(failure=failure, asked_to_end=True)
+    node._ended(seat, run)
+
+
+def test_a_node_that_was_told_to_end_says_that_it_could_not_finish(node: Node) -> None:
+    node.leave()
+    end(node, StopUnfinished("the Spark session ended"))
+    assert node.told_to_leave
+    assert isinstance(node._failure, StopUnfinished)
+
+
+def test_a_seat_that_was_handed_over_unfinished_is_left_to_the_others(node: Node) -> None:
+    end(node, StopUnfinished("storage is away"))
+    assert node._failure is None
+    assert not node._leaving.is_set()
+
+
+def test_a_node_that_can_do_no_more_was_not_told_to_end(node: Node) -> None:
+    """Its process starts again."""
+    end(node, SessionLost("Spark is gone"))
+    assert isinstance(node._failure, SessionLost)
+    assert node._leaving.is_set()
+    assert not node.told_to_leave
