@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from holdfast.admin.upgrade_check import Finding, Rehearsal, rehearse, rehearse_part
+from holdfast.admin.upgrade_check import DEFAULT_START, Finding, Rehearsal, Start, rehearse, rehearse_part
 from holdfast.checkpoint.chain.checkpoint import find_job, read_layout
 from holdfast.checkpoint.chain.layout import refuse_layout
 from holdfast.checkpoint.savepoints.stored_savepoint import find_savepoint
@@ -32,31 +32,22 @@ def rehearse_job(
     graph: Graph,
     storage: Storage,
     open_spark: Callable[[], SparkSession],
-    *,
-    allow_dropped_state: bool = False,
-    guarantee: str = "exactly-once",
-    parallelism: int | None = None,
+    start: Start = DEFAULT_START,
 ) -> Rehearsal:
     """Compare a job, in parts or not, with what is in `storage`: see `rehearse`. Where that is the place of a
     whole job in parts, or there is nothing yet, all parts are compared."""
     check(graph)
     if not _is_of_all_parts(graph, storage):
-        return rehearse(
-            graph, storage, open_spark, allow_dropped_state=allow_dropped_state, guarantee=guarantee,
-            parallelism=parallelism,
-        )  # fmt: skip
+        return rehearse(graph, storage, open_spark, start)
     layout, before = layout_of(graph), read_layout(storage)
-    problems = list(_refused(graph, storage, layout, allow_dropped_state, guarantee))
+    problems = list(_refused(graph, storage, layout, start))
     if find_job(storage) is not None or (before is not None and before.job != graph.name):
         # It is another's: nothing there is of these parts.
         return Rehearsal(storage.url, graph.name, None, findings=(), problems=tuple(problems))
     found = {
-        part.part: rehearse_part(
-            part.graph(), part.part, open_storage(part.checkpoint), open_spark,
-            allow_dropped_state=allow_dropped_state, guarantee=guarantee, parallelism=parallelism,
-        )
+        part.part: rehearse_part(part.graph(), part.part, open_storage(part.checkpoint), open_spark, start)
         for part in part_jobs(graph, storage.url)
-    }  # fmt: skip
+    }
     gone = [name for name in before.parts if name not in layout.parts] if before is not None else []
     dropped = [Finding("part", name, "dropped", part=name) for name in gone]
     return Rehearsal(
@@ -78,13 +69,11 @@ def _is_of_all_parts(graph: Graph, storage: Storage) -> bool:
     return owner is None or owner.job == graph.name
 
 
-def _refused(
-    graph: Graph, storage: Storage, layout: LayoutRecord, allow_dropped_state: bool, guarantee: str
-) -> Iterator[str]:
+def _refused(graph: Graph, storage: Storage, layout: LayoutRecord, start: Start) -> Iterator[str]:
     """Why the parts cannot be run together so, whatever each of them says."""
-    if guarantee == Guarantee.AT_MOST_ONCE:
+    if start.guarantee == Guarantee.AT_MOST_ONCE:
         try:
-            checked_parts(graph, storage.url, {"guarantee": guarantee})
+            checked_parts(graph, storage.url, {"guarantee": start.guarantee})
         except DefinitionError as refusal:
             yield str(refusal)
     try:
@@ -92,7 +81,7 @@ def _refused(
         if any(find_savepoint(open_storage(part.checkpoint)) is not None for part in parts):
             refuse_other_parts(storage.url, layout)
         else:
-            refuse_layout(storage, layout, allow_dropped_state)
+            refuse_layout(storage, layout, start.allow_dropped_state)
             refuse_left_rows(storage.url, layout.parts)
     except RestoreError as refusal:
         yield str(refusal)

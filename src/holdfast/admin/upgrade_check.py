@@ -66,6 +66,18 @@ class Rehearsal:
 
 
 @dataclass(frozen=True)
+class Start:
+    """How the job is going to be started: what `run` is told."""
+
+    allow_dropped_state: bool = False
+    guarantee: str = "exactly-once"
+    parallelism: int | None = None
+
+
+DEFAULT_START = Start()
+
+
+@dataclass(frozen=True)
 class _Origin:
     view: CheckpointView
     job: str
@@ -81,10 +93,7 @@ def rehearse(
     graph: Graph,
     storage: Storage,
     open_spark: Callable[[], SparkSession],
-    *,
-    allow_dropped_state: bool = False,
-    guarantee: str = "exactly-once",
-    parallelism: int | None = None,
+    start: Start = DEFAULT_START,
 ) -> Rehearsal:
     """Compare a job with the checkpoint or savepoint in `storage`. `open_spark` is called only if a transform
     lies before an operator: what columns it gives, Spark alone can tell.
@@ -95,24 +104,14 @@ def rehearse(
     check(graph)
     refuse_parts(storage)
     graph, part = _part_of(graph, _origin(storage), storage)
-    return rehearse_part(
-        graph, part, storage, open_spark, allow_dropped_state=allow_dropped_state, guarantee=guarantee,
-        parallelism=parallelism,
-    )  # fmt: skip
+    return rehearse_part(graph, part, storage, open_spark, start)
 
 
 def rehearse_part(
-    graph: Graph,
-    part: str,
-    storage: Storage,
-    open_spark: Callable[[], SparkSession],
-    *,
-    allow_dropped_state: bool,
-    guarantee: str,
-    parallelism: int | None,
+    graph: Graph, part: str, storage: Storage, open_spark: Callable[[], SparkSession], start: Start
 ) -> Rehearsal:
     """Compare a part of a checked job (empty: the job, which has none) with its own checkpoint."""
-    found = _compared(graph, storage, open_spark, allow_dropped_state, guarantee, parallelism)
+    found = _compared(graph, storage, open_spark, start)
     if not part:
         return found
     return replace(
@@ -123,12 +122,7 @@ def rehearse_part(
 
 
 def _compared(
-    graph: Graph,
-    storage: Storage,
-    open_spark: Callable[[], SparkSession],
-    allow_dropped_state: bool,
-    guarantee: str,
-    parallelism: int | None,
+    graph: Graph, storage: Storage, open_spark: Callable[[], SparkSession], start: Start
 ) -> Rehearsal:
     origin = _origin(storage)
     view = origin.view
@@ -138,13 +132,13 @@ def _compared(
         return Rehearsal(storage.url, graph.name, view.last_epoch, findings=(), problems=(refusal,))
     layouts = state_layouts(graph, open_spark)
     declared = {node.uid: declaration(node, layouts[node.uid]) for node in graph.operators}
-    in_force, problems = examine(declared, view.operators, allow_dropped_state)
+    in_force, problems = examine(declared, view.operators, start.allow_dropped_state)
     findings = [Finding("state", f"{uid}.{each.state}", str(each.what), each.detail)
                 for uid, changes in in_force.changes.items() for each in changes]  # fmt: skip
     stored = {schema.uid for schema in view.operators}
     operators = [Finding("operator", uid, _of(uid in stored, uid in declared)) for uid in in_force.changes]
-    problems += unfired_timers(graph, view, allow_dropped_state)
-    settings, more = _settings(graph, origin, guarantee, parallelism)
+    problems += unfired_timers(graph, view, start.allow_dropped_state)
+    settings, more = _settings(graph, origin, start)
     return Rehearsal(
         place=storage.url,
         job=graph.name,
@@ -154,7 +148,7 @@ def _compared(
             *more,
             *problems,
             *left_behind(view, [node.uid for node in graph.sinks], storage.url),
-            *_unread(graph, view, storage, allow_dropped_state),
+            *_unread(graph, view, storage, start.allow_dropped_state),
         ),
         is_new=origin.is_new,
     )
@@ -237,23 +231,23 @@ def _sinks(graph: Graph, view: CheckpointView) -> Iterator[Finding]:
             yield Finding("sink", uid, "kept", f"holds epochs {channel.released + 1} to {channel.through}")
 
 
-def _settings(
-    graph: Graph, origin: _Origin, guarantee: str, parallelism: int | None
-) -> tuple[list[Finding], list[str]]:
+def _settings(graph: Graph, origin: _Origin, start: Start) -> tuple[list[Finding], list[str]]:
     view, problems = origin.view, []
     try:
-        check_guarantee(graph, Guarantee(guarantee))
+        check_guarantee(graph, Guarantee(start.guarantee))
     except ValueError:
-        raise DefinitionError(f"guarantee={guarantee!r} is not known; see `holdfast guarantees`") from None
+        raise DefinitionError(
+            f"guarantee={start.guarantee!r} is not known; see `holdfast guarantees`"
+        ) from None
     except DefinitionError as refused:
         problems.append(str(refused))
     if origin.is_new:
-        return [Finding("job", "guarantee", guarantee)], problems
+        return [Finding("job", "guarantee", start.guarantee)], problems
     code = fingerprint(graph)
-    shards = parallelism or view.parallelism
+    shards = start.parallelism or view.parallelism
     scale = f"{view.parallelism} to {shards} shards" if shards != view.parallelism else f"{shards} shards"
     found = [
-        Finding("job", "guarantee", guarantee),
+        Finding("job", "guarantee", start.guarantee),
         Finding("job", "parallelism", "kept" if shards == view.parallelism else "changed", scale),
         Finding("job", "code", "kept" if code == view.fingerprint else "changed", f"fingerprint {code[:12]}"),
     ]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.admin.job_check import rehearse_job
+from holdfast.admin.upgrade_check import Start
 from holdfast.cli.format import answer, new_table, print_rows
 from holdfast.cli.load_job import load_job
 from holdfast.cli.options import (
@@ -49,9 +50,7 @@ def check(
             graph,
             open_storage(checkpoint),
             lambda: open_session(graph.name),
-            allow_dropped_state=allow_dropped_state,
-            guarantee=guarantee,
-            parallelism=parallelism,
+            Start(allow_dropped_state, guarantee, parallelism),
         )
         since = f"from epoch {found.epoch} of" if found.epoch is not None else "from"
         in_parts = any(finding.part for finding in found.findings)

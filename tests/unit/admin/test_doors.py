@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.admin.parts import channels_plainly
 from holdfast.admin.remove_channel import remove_channel
-from holdfast.admin.upgrade_check import Rehearsal, rehearse
+from holdfast.admin.upgrade_check import Rehearsal, Start, rehearse
 from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.store.records import ChannelState, LayoutRecord
@@ -37,10 +37,8 @@ def rehearsed(sender: Producer, uid: str | None, allow_dropped_state: bool = Fal
     def no_spark() -> None:
         raise AssertionError("Spark was started")
 
-    return rehearse(
-        job.graph(), sender.storage, no_spark,  # type: ignore[arg-type]
-        allow_dropped_state=allow_dropped_state, guarantee="exactly-once", parallelism=None,
-    )  # fmt: skip
+    start = Start(allow_dropped_state=allow_dropped_state)
+    return rehearse(job.graph(), sender.storage, no_spark, start)  # type: ignore[arg-type]
 
 
 def told(found: Rehearsal, uid: str) -> list[tuple[str, str]]:
