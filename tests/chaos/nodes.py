@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -159,6 +160,13 @@ class NodeProcess:
     def resume_all(self) -> None:
         for process in nemesis.members(self.pid):
             nemesis.resume(process.pid)
+
+    def give_way(self, niceness: int) -> None:
+        """What it gets of the machine beside other nodes: 0 as much as they, 19 what they leave. Nothing
+        happens where that may not be chosen."""
+        for process in nemesis.members(self.pid) if os.geteuid() == 0 else ():
+            with suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PGRP, os.getpgid(process.pid), niceness)
 
     def close(self) -> None:
         nemesis.end_session(self.pid)

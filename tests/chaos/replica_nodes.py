@@ -63,7 +63,16 @@ class ReplicasCluster(PartsCluster):
     def wait_members(self, count: int) -> dict[int, NodeProcess]:
         """Wait until so many members run."""
         self.wait(lambda: len(self.members()) >= count, f"{count} members that run")
+        self.favour_members()
         return self.members()
+
+    def favour_members(self) -> None:
+        """Give the members that run all they want, and nodes that start what they leave: the nodes share one
+        machine here, and elsewhere the start of one takes nothing from another."""
+        members = self.members().values()
+        for node in self.nodes:
+            if node.running:
+                node.give_way(0 if node in members else 19)
 
     def wait_replaced(self, victim: NodeProcess) -> NodeProcess:
         """Wait until the set is whole without this node; gives the one that came."""
@@ -106,8 +115,9 @@ def members_of(cluster: PartsCluster, part: str = PART) -> dict[int, NodeProcess
     return found
 
 
-def largest_after(shown: Sequence[float], moments: Sequence[float], span: float) -> list[float]:
-    """The largest gap that touches each of these stretches of time."""
+def largest_after(shown: Sequence[float], moments: Sequence[float], span: float = 0.0) -> list[float]:
+    """The largest gap that touches each of these stretches of time; without a span, the one that each of
+    these moments is in."""
     gaps = list(pairwise(shown))
     return [
         max((after - before for before, after in gaps if after >= at and before <= at + span), default=0.0)
