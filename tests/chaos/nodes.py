@@ -162,7 +162,7 @@ class NodeProcess:
             nemesis.resume(process.pid)
 
     def give_way(self, niceness: int) -> None:
-        """What it gets of the machine beside other nodes: 0 as much as they, 19 what they leave. Nothing
+        """What it gets of the machine beside other nodes: 0 as much as they, 19 the least. Nothing
         happens where that may not be chosen."""
         for process in nemesis.members(self.pid) if os.geteuid() == 0 else ():
             with suppress(ProcessLookupError):

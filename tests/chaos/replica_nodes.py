@@ -72,7 +72,7 @@ class ReplicasCluster(PartsCluster):
         members = self.members().values()
         for node in self.nodes:
             if node.running:
-                node.give_way(0 if node in members else 19)
+                node.give_way(0 if node in members else 10)
 
     def wait_replaced(self, victim: NodeProcess) -> NodeProcess:
         """Wait until the set is whole without this node; gives the one that came."""
