@@ -85,6 +85,7 @@ PUBLIC = [
     "RunOptions",
     "Savepoint",
     "SavingPool",
+    "Secret",
     "SelectiveSink",
     "SessionLost",
     "ShardContext",
