@@ -100,6 +100,7 @@ PUBLIC = [
     "StateStorage",
     "StopUnfinished",
     "Timers",
+    "Unavailable",
     "Uncoordinated",
     "UpstreamBackup",
     "UserCodeError",
