@@ -58,6 +58,7 @@ PUBLIC = [
     "InputVanished",
     "Job",
     "JobHandle",
+    "KafkaSource",
     "KeyState",
     "KeyedFunction",
     "ListState",

@@ -17,6 +17,7 @@ from holdfast.connectors.contract import (
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.kafka.source import KafkaSource
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 from holdfast.errors import (
     CorruptionError,
@@ -106,6 +107,7 @@ __all__ = [
     "InputVanished",
     "Job",
     "JobHandle",
+    "KafkaSource",
     "KeyState",
     "KeyedFunction",
     "ListState",

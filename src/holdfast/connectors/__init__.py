@@ -14,6 +14,7 @@ from holdfast.connectors.contract import (
     Mark,
     PartitionedReader,
     PartitionedSource,
+    PlacedReader,
     Publisher,
     RememberingPublisher,
     SelectiveSink,
@@ -33,6 +34,7 @@ from holdfast.connectors.contract import (
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.kafka.source import KafkaSource
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 
 __all__ = [
@@ -46,12 +48,14 @@ __all__ = [
     "FileSource",
     "ForgettingSource",
     "GeneratorSource",
+    "KafkaSource",
     "MalformedRow",
     "Mark",
     "MemorySink",
     "MemorySource",
     "PartitionedReader",
     "PartitionedSource",
+    "PlacedReader",
     "Publisher",
     "RememberingPublisher",
     "SelectiveSink",
