@@ -86,6 +86,7 @@ PUBLIC = [
     "RunOptions",
     "Savepoint",
     "SavingPool",
+    "Secret",
     "SelectiveSink",
     "SessionLost",
     "ShardContext",

@@ -62,6 +62,7 @@ from holdfast.runtime.restart_strategy import ExponentialDelay, FailureRate, Fix
 from holdfast.runtime.savepoints.savepoint import Savepoint
 from holdfast.runtime.settings import RunOptions
 from holdfast.runtime.spark_session import register_data_sources
+from holdfast.secret import Secret
 from holdfast.state.cells.declarations import (
     AggregatingState,
     BroadcastState,
@@ -135,6 +136,7 @@ __all__ = [
     "RunOptions",
     "Savepoint",
     "SavingPool",
+    "Secret",
     "SelectiveSink",
     "SessionLost",
     "ShardContext",
