@@ -1,4 +1,4 @@
-"""A table of a real Postgres as a source: no row is missed, and none is read twice, whatever its server does."""
+"""A table of a real Postgres as a source: no row is missed and none read twice, whatever its server does."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ ROWS = 12
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Server]:
-    with PostgresDirectory(guests=["guest"], max_prepared_transactions="4") as directory:
-        with directory.running() as server:
-            yield server
+    directory = PostgresDirectory(guests=["guest"], max_prepared_transactions="4")
+    with directory, directory.running() as server:
+        yield server
 
 
 @pytest.fixture
@@ -40,7 +40,8 @@ def db(postgres: Server) -> Iterator[psycopg.Connection[Any]]:
 def new_table(db: psycopg.Connection[Any]) -> str:
     name = f"events_{uuid.uuid4().hex[:8]}"
     db.execute(
-        f"CREATE TABLE {name} (id bigserial PRIMARY KEY, txid xid8 NOT NULL DEFAULT pg_current_xact_id(), n int)"
+        f"CREATE TABLE {name} (id bigserial PRIMARY KEY, txid xid8 NOT NULL DEFAULT pg_current_xact_id(), "
+        "n int)"
     )
     db.execute(f"CREATE INDEX ON {name} (txid, id)")
     return name
@@ -114,8 +115,8 @@ def test_a_prepared_transaction_holds_rows_up_and_is_named(
 def test_rows_that_a_crash_of_the_server_could_take_back_are_not_planned(
     postgres: Server, db: psycopg.Connection[Any], table: str
 ) -> None:
-    """With synchronous_commit = off rows are seen before they are on disk; after a crash their numbers are given
-    to others, which would be missed."""
+    """With synchronous_commit = off rows are seen before they are on disk; after a crash their numbers are
+    given to others, which would be missed."""
     reader = TableSource(table, dsn=postgres.url, by="txid", schema="n int").reader([])
     wal_writer = db.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'").fetchone()
     assert wal_writer is not None
@@ -185,7 +186,7 @@ def test_rows_taken_away_after_they_were_planned_are_noticed(
     slice = reader.next(None, None, 0)
     assert slice is not None
     db.execute(f"DELETE FROM {table} WHERE n = 2")
-    with pytest.raises(hf.InputVanished, match="had 3 rows where .* and has 2 now"):
+    with pytest.raises(hf.InputVanished, match=r"had 3 rows where .* and has 2 now"):
         list(reader.tasks(slice).all_rows())
 
 
@@ -209,7 +210,9 @@ def test_with_a_lag_a_late_row_is_missed_and_that_is_said(
     job.source(source, uid="in").sink(hf.MemorySink(), uid="out")
     told = statements(job.graph(), Guarantee.EXACTLY_ONCE)
     assert [each.guarantee for each in told] == [Guarantee.AT_MOST_ONCE] * 2
-    assert all("committed more than 30s after a row with a higher id was seen" in each.reason for each in told)
+    assert all(
+        "committed more than 30s after a row with a higher id was seen" in each.reason for each in told
+    )
     assert check_guarantee(job.graph(), "exactly-once"), "accepted by saying lag="
 
 
@@ -228,16 +231,20 @@ def test_columns_are_inferred_once_and_checked_at_every_start(
 
 
 def test_every_value_comes_as_it_is(postgres: Server, db: psycopg.Connection[Any], table: str) -> None:
-    db.execute(
-        f"ALTER TABLE {table} ADD COLUMN t text, ADD COLUMN b bytea, ADD COLUMN d numeric(10,2), ADD COLUMN f "
-        "float8, ADD COLUMN at timestamptz, ADD COLUMN day date, ADD COLUMN ok bool, ADD COLUMN j jsonb"
-    )
-    db.execute(
-        f"INSERT INTO {table} (n, t, b, d, f, at, day, ok, j) VALUES "
-        "(1, e'a\n\"b\",\\\\.\n\\\\.', '\\x00ff', 1.50, 'NaN', '2024-02-29 12:00:00.000001+02', '2024-02-29', true, "
-        """'{"a": [1]}'), (2, '', '\\x', -99999999.99, '-Infinity', '0001-01-01', '9999-12-31', false, 'null'),"""
-        "(3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
-    )
+    columns = (
+        "t text", "b bytea", "d numeric(10,2)", "f float8", "at timestamptz", "day date", "ok bool",
+        "j jsonb",
+    )  # fmt: skip
+    db.execute(f"ALTER TABLE {table} {', '.join(f'ADD COLUMN {column}' for column in columns)}")
+    moment = "2024-02-29 12:00:00.000001+02"
+    for row in (
+        ['a\n"b",\\.\n\\.', b"\x00\xff", "1.50", "NaN", moment, "2024-02-29", True, '{"a": [1]}'],
+        ["", b"", "-99999999.99", "-Infinity", "0001-01-01", "9999-12-31", False, "null"],
+        [None] * 8,
+    ):
+        db.execute(
+            f"INSERT INTO {table} (t, b, d, f, at, day, ok, j) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)", row
+        )
     source = TableSource(
         table,
         dsn=postgres.url,

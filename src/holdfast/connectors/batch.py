@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 class BatchSource:
     """`read(spark, after, through)` gives the rows whose growing value is above `after` (None: from the
-    beginning) and up to `through`, with it. `through(after, max_rows)` says where the next piece ends: a value
-    above `after` that JSON can hold, or None where nothing is new. It runs on the driver, has no Spark and
-    must be quick; it keeps to `max_rows` (None: no limit) as well as it can.
+    beginning) and up to `through`, with it. `through(after, max_rows)` says where the next piece ends: a
+    value above `after` that JSON can hold, or None where nothing is new. It runs on the driver, has no Spark
+    and must be quick; it keeps to `max_rows` (None: no limit) as well as it can.
 
         hf.BatchSource(
             through=lambda after, max_rows: newest_day(after),

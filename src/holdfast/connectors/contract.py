@@ -122,8 +122,8 @@ class ForgettingSource(Protocol):
 
 @runtime_checkable
 class MissingSource(Protocol):
-    """A source that may never read some rows, where the user has accepted that: said by `holdfast guarantees`,
-    and not refused."""
+    """A source that may never read some rows, where the user has accepted that: `holdfast guarantees`
+    says it, and it is not refused."""
 
     @property
     def misses(self) -> str | None:

@@ -121,9 +121,7 @@ def refusal(wanted: WantedColumn, column: PgColumn | None, table: str) -> str | 
     allowed = [_ARROW[name] for name in _READ_AS.get(column.type, ())]
     if column.type != "bytea":
         allowed.append(pa.string())
-    numeric = column.type == "numeric" and (
-        pa.types.is_decimal(wanted.type) or wanted.type == pa.float64()
-    )
+    numeric = column.type == "numeric" and (pa.types.is_decimal(wanted.type) or wanted.type == pa.float64())
     if numeric or wanted.type in allowed:
         return None
     better = "decimal(p,s), double or string" if column.type == "numeric" else _names(allowed)

@@ -38,9 +38,11 @@ _LOOK = """
 """
 _HOLDER = """
     SELECT * FROM (
-        SELECT backend_xid::text::numeric AS number, 'process ' || pid || ' of user ' || coalesce(usename, '?')
+        SELECT backend_xid::text::numeric AS number,
+               'process ' || pid || ' of user ' || coalesce(usename, '?')
                || ' (application ' || quote_literal(coalesce(application_name, ''))
-               || coalesce(', ' || state, '') || ')', xact_start, 'pg_terminate_backend(' || pid || ')' AS stop
+               || coalesce(', ' || state, '') || ')',
+               xact_start, 'pg_terminate_backend(' || pid || ')' AS stop
         FROM pg_stat_activity WHERE backend_xid IS NOT NULL
         UNION ALL
         SELECT transaction::text::numeric, 'a prepared transaction ' || quote_literal(gid) || ' of user '
@@ -81,7 +83,9 @@ def holder(connection: psycopg.Connection[Any], number: int) -> str:
     if row is None:
         return f"rows wait for transaction {number}, which is still open"
     _, who, since, stop = row
-    return f"rows wait for transaction {number}, open since {since:%Y-%m-%d %H:%M:%S} UTC: {who}; end it: {stop}"
+    return (
+        f"rows wait for transaction {number}, open since {since:%Y-%m-%d %H:%M:%S} UTC: {who}; end it: {stop}"
+    )
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,9 @@ class OrderedTable:
         return None if row is None else list(row)
 
     def any(self, connection: psycopg.Connection[Any], where: str) -> bool:
-        row = connection.execute(f"SELECT EXISTS (SELECT FROM {quoted_name(self.table)} WHERE {where})").fetchone()
+        row = connection.execute(
+            f"SELECT EXISTS (SELECT FROM {quoted_name(self.table)} WHERE {where})"
+        ).fetchone()
         return row is not None and bool(row[0])
 
     def count(self, connection: psycopg.Connection[Any], where: str) -> int:

@@ -1,7 +1,8 @@
 """Inside a Spark task: one range of a table becomes Arrow batches.
 
 The server writes the rows as CSV and Arrow's own parser reads them: no row is ever a Python object.
-Always true: what was planned is read, row for row, or the task fails; a value that its type cannot hold fails.
+Always true: what was planned is read, row for row, or the task fails; so it does at a value that its type
+cannot hold.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class TableRead:
         with self.server.told(place), connection, Silence(connection, self.server.timeout_seconds) as silence:
             if (identity := look(connection).server) != self.identity:
                 raise InputVanished(
-                    f"table {self.table.table} was planned at server {self.identity}, and this is {identity}; "
-                    "connect to the one that was planned by"
+                    f"table {self.table.table} was planned at server {self.identity}, and this is "
+                    f"{identity}; connect to the one that was planned by"
                 )
             silence.heard()
             rows = 0
@@ -140,7 +141,10 @@ def _parsed(stream: pa.PythonFile, columns: Sequence[tuple[str, pa.DataType]]) -
             return
         raise
     for batch in reader:
-        arrays = [_unhexed(array) if kind == pa.binary() else array for array, (_, kind) in zip(batch, columns)]
+        arrays = [
+            _unhexed(array) if kind == pa.binary() else array
+            for array, (_, kind) in zip(batch, columns, strict=True)
+        ]
         yield pa.RecordBatch.from_arrays(arrays, names)
 
 
@@ -163,7 +167,7 @@ def changed(
 ) -> str:
     """What to say where rows were taken away, or came where none could come any more."""
     return (
-        f"table {table.table} had {planned} rows where {table.between(after, end)} when they were planned, and "
-        f"has {found} now; rows that are read must stay until their epoch is committed: put them back, or give "
-        "the epoch up with `holdfast skip`"
+        f"table {table.table} had {planned} rows where {table.between(after, end)} when they were planned, "
+        f"and has {found} now; rows that are read must stay until their epoch is committed: put them back, "
+        "or give the epoch up with `holdfast skip`"
     )

@@ -108,7 +108,9 @@ class PostgresServer:
     def error(self, cause: Exception, what: str) -> HoldfastError:
         text = self._hidden(one_line(cause))
         if is_outage(cause):
-            return Unavailable(f"Postgres at {self.place} is not to be had, {what}: {text}; see to the server")
+            return Unavailable(
+                f"Postgres at {self.place} is not to be had, {what}: {text}; see to the server"
+            )
         return DefinitionError(
             f"Postgres at {self.place} refuses, {what}: {text}; correct the table, the rights or the job"
         )
@@ -117,8 +119,8 @@ class PostgresServer:
         text = self._hidden(one_line(cause))
         if _NEVER.search(text):
             return DefinitionError(
-                f"Postgres lets nobody in with dsn={self.dsn!r}: {text}; correct the dsn, the password or the "
-                "rights of the user"
+                f"Postgres lets nobody in with dsn={self.dsn!r}: {text}; correct the dsn, the password or "
+                "the rights of the user"
             )
         return Unavailable(f"Postgres at {self.place} cannot be reached: {text}; see to the server")
 

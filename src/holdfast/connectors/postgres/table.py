@@ -108,8 +108,8 @@ def _unsafe(facts: TableFacts, table: str, name: str, lag: bool) -> str | None:
     add = f"{quoted_column(name)} SET DEFAULT pg_current_xact_id()"
     if column.type != "xid8":
         return (
-            f"column {name!r} of table {table} is {column.declared}: a row may appear below one that was read "
-            "before it, and would be missed; read by a column of type xid8 whose default is "
+            f"column {name!r} of table {table} is {column.declared}: a row may appear below one that was "
+            "read before it, and would be missed; read by a column of type xid8 whose default is "
             "pg_current_xact_id(), or give lag=... and accept that"
         )
     if "pg_current_xact_id()" not in (column.default or "") and not facts.set_by_trigger:

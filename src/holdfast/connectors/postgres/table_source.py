@@ -20,7 +20,13 @@ from holdfast.connectors.postgres.columns import inferred_schema, parse_flat_sch
 from holdfast.connectors.postgres.cuts import Look, OrderedTable, Values, holder, look
 from holdfast.connectors.postgres.range_reading import Range, TableRead, changed
 from holdfast.connectors.postgres.server import PostgresServer, Silence
-from holdfast.connectors.postgres.table import TableFacts, look_at, quoted_column, quoted_name, refuse_unreadable
+from holdfast.connectors.postgres.table import (
+    TableFacts,
+    look_at,
+    quoted_column,
+    quoted_name,
+    refuse_unreadable,
+)
 from holdfast.errors import DefinitionError, InputVanished, RestoreError, Unavailable
 from holdfast.secret import Secret
 
@@ -37,7 +43,8 @@ class TableSource:
 
     `by`: a column of type `xid8`, not null, with the default `pg_current_xact_id()` and an index. All rows of
     a transaction are then in one epoch, and `max_rows` is kept about; with a second column
-    (`by=("txid", "id")`, unique together, one index on both) large transactions are cut and it is kept exactly.
+    (`by=("txid", "id")`, unique together, one index on both) large transactions are cut, and it is kept
+    exactly.
     `schema`: the columns to read; None: all of them, as the table has them when the job first runs. A table
     that has other columns at a later start is refused then.
     `lag`: read by a column of another type (a number, a time), and take a row for read once one as high was
@@ -63,7 +70,9 @@ class TableSource:
         self.table: Final = table
         self.by: Final = (by,) if isinstance(by, str) else tuple(by)
         if not 1 <= len(self.by) <= 2:
-            raise DefinitionError(f"TableSource reads by one column or by two, not by {self.by!r}; correct by=")
+            raise DefinitionError(
+                f"TableSource reads by one column or by two, not by {self.by!r}; correct by="
+            )
         self.declared: Final = schema
         self.lag: Final = lag
         self._lag_ms = None if lag is None else duration_ms(lag)
@@ -83,8 +92,8 @@ class TableSource:
         if self.lag is None:
             return None
         return (
-            f"rows that are committed more than {self.lag} after a row with a higher {self.by[0]} was seen are "
-            "never read"
+            f"rows that are committed more than {self.lag} after a row with a higher {self.by[0]} was seen "
+            "are never read"
         )
 
     def check(self) -> None:
@@ -121,7 +130,6 @@ class TableReader:
         self._end: Values | None = None
         self._nothing = False
         """Told to end before there was a row."""
-        self._planned: set[tuple[str, ...]] = set()
         self._health = ""
         self._news: list[str] = []
 
@@ -140,7 +148,6 @@ class TableReader:
         rows = [through for _, through in cuts]
         counts = [count - before for count, before in zip(rows, [0, *rows], strict=False)]
         detail = [[values, count] for (values, _), count in zip(cuts, counts, strict=True)]
-        self._planned.add(tuple(cuts[-1][0]))
         end = {"by": cuts[-1][0], "server": now.server}
         return Slice(after, end, rows[-1], detail, (self._source.schema,), replaces_notes=True)
 
@@ -167,11 +174,9 @@ class TableReader:
         end = tuple(slice.end["by"])
         with self._open() as (connection, table, now):
             self._refuse_other_server(now, slice.end)
-            if end not in self._planned:
-                found = table.count(connection, table.between(after, end))
-                if found != slice.rows:
-                    raise InputVanished(changed(table, after, end, slice.rows or 0, found))
-        self._planned.discard(end)
+            found = table.count(connection, table.between(after, end))
+            if found != slice.rows:
+                raise InputVanished(changed(table, after, end, slice.rows or 0, found))
         read = self.tasks(slice)
         numbers = spark.range(0, len(read.ranges), 1, len(read.ranges))
         return numbers.mapInArrow(read, self._source.schema)
@@ -263,7 +268,9 @@ class TableReader:
         if self._source.lag is not None:
             return ""
         column = quoted_column(table.by[0])
-        waiting = table.any(connection, f"{table.between(start, None)} AND {column} > '{now.open_from}'::xid8")
+        waiting = table.any(
+            connection, f"{table.between(start, None)} AND {column} > '{now.open_from}'::xid8"
+        )
         return holder(connection, now.open_from) if waiting else ""
 
     def _refuse_other_server(self, now: Look, position: Json | None) -> None:
@@ -273,9 +280,9 @@ class TableReader:
         if now.server not in (then, self._source.accept):
             raise RestoreError(
                 f"table {table} was read at server {then} (system identifier/timeline), and {now.server} "
-                "answers now: another server, a restored backup or a failover; where it has every row that the "
-                f"former one had committed, say TableSource(..., accept={now.server!r}); otherwise begin anew, "
-                "or connect to the former one"
+                "answers now: another server, a restored backup or a failover; where it has every row that "
+                f"the former one had committed, say TableSource(..., accept={now.server!r}); otherwise begin "
+                "anew, or connect to the former one"
             )
         if self._source.lag is None and int(position["by"][0]) >= now.next_number:
             raise RestoreError(
@@ -283,4 +290,3 @@ class TableReader:
                 f"come to {now.next_number} only: it has gone back, as a restored backup does; rows would be "
                 "missed without a trace: begin anew, or connect to the server that has them"
             )
-
