@@ -76,6 +76,7 @@ PUBLIC = [
     "Progress",
     "Publisher",
     "RedisStateStorage",
+    "RedisStreamSource",
     "ReducingState",
     "RememberingPublisher",
     "RestoreError",

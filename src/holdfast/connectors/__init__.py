@@ -34,6 +34,7 @@ from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+from holdfast.connectors.redis.stream_source import RedisStreamSource
 
 __all__ = [
     "CRASH",
@@ -53,6 +54,7 @@ __all__ = [
     "PartitionedReader",
     "PartitionedSource",
     "Publisher",
+    "RedisStreamSource",
     "RememberingPublisher",
     "SelectiveSink",
     "Sifted",
