@@ -34,6 +34,7 @@ from holdfast.errors import (
     SessionLost,
     SinkFailed,
     StopUnfinished,
+    Unavailable,
     UserCodeError,
 )
 from holdfast.graph.aggregates import collect, count, first, last, max, mean, min, sum
@@ -60,6 +61,7 @@ from holdfast.runtime.restart_strategy import ExponentialDelay, FailureRate, Fix
 from holdfast.runtime.savepoints.savepoint import Savepoint
 from holdfast.runtime.settings import RunOptions
 from holdfast.runtime.spark_session import register_data_sources
+from holdfast.secret import Secret
 from holdfast.state.cells.declarations import (
     AggregatingState,
     BroadcastState,
@@ -133,6 +135,7 @@ __all__ = [
     "RunOptions",
     "Savepoint",
     "SavingPool",
+    "Secret",
     "SelectiveSink",
     "SessionLost",
     "ShardContext",
@@ -147,6 +150,7 @@ __all__ = [
     "StateStorage",
     "StopUnfinished",
     "Timers",
+    "Unavailable",
     "Uncoordinated",
     "UpstreamBackup",
     "UserCodeError",
