@@ -77,6 +77,7 @@ PUBLIC = [
     "Progress",
     "Publisher",
     "RedisStateStorage",
+    "RedisStreamSource",
     "ReducingState",
     "RememberingPublisher",
     "RestoreError",

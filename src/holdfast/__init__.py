@@ -20,6 +20,7 @@ from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 from holdfast.connectors.postgres.table_source import TableSource
+from holdfast.connectors.redis.stream_source import RedisStreamSource
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,
@@ -127,6 +128,7 @@ __all__ = [
     "Progress",
     "Publisher",
     "RedisStateStorage",
+    "RedisStreamSource",
     "ReducingState",
     "RememberingPublisher",
     "RestoreError",

@@ -39,7 +39,7 @@ class Secret:
     @classmethod
     def env(cls, name: str) -> Secret:
         """The value of an environment variable."""
-        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+        if not _VARIABLE.fullmatch(name):
             # What was given may be the password itself, so it is not shown.
             raise DefinitionError(
                 "Secret.env(...) was given what is no name of an environment variable; give the name of the "

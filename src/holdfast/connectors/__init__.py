@@ -37,6 +37,7 @@ from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 from holdfast.connectors.postgres.table_source import TableSource
+from holdfast.connectors.redis.stream_source import RedisStreamSource
 
 __all__ = [
     "CRASH",
@@ -58,6 +59,7 @@ __all__ = [
     "PartitionedReader",
     "PartitionedSource",
     "Publisher",
+    "RedisStreamSource",
     "RememberingPublisher",
     "SelectiveSink",
     "Sifted",
