@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.cli.load_job import load_job
 from holdfast.testing import conformance
 from tests.contract.test_sources import NEED_SPARK
 from tests.services.servers import Server, postgres_server
@@ -59,6 +60,23 @@ def test_a_job_counts_every_row_of_writers_that_commit_late_and_out_of_order(
     handle.wait()
     found = sorted(n for _, n in sink.rows())
     assert found == list(range(WRITERS * TRANSACTIONS))
+
+
+def test_the_example(
+    spark: SparkSession, postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POSTGRES_DSN", postgres.url)
+    path = Path(__file__).parents[2] / "examples" / "postgres_orders.py"
+    statements = path.read_text().split('"""')[1].partition("CREATE")[2].rpartition(";")[0]
+    with psycopg.connect(postgres.url, autocommit=True) as db:
+        db.execute(f"CREATE{statements}")
+        db.execute("INSERT INTO orders (\"user\", amount) VALUES ('anna', 5), ('ben', 1), ('anna', 7)")
+    load_job(path).run(tmp_path / "ck", spark=spark, until="exhausted", working_dir=tmp_path / "working")
+    lines = [line for file in (tmp_path / "out" / "postgres-orders").glob("*.json") for line in file.open()]
+    assert sorted(lines) == [
+        '{"user":"anna","orders":2,"amount":12}\n', '{"user":"ben","orders":1,"amount":1}\n',
+    ]  # fmt: skip
 
 
 def _write_late(url: str, table: str, writer: int) -> None:
