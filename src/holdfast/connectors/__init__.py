@@ -3,6 +3,7 @@
 To write one of your own, keep `Source` or `Sink` (docs/how-to/write-a-source-or-sink.md).
 """
 
+from holdfast.connectors.batch import BatchSource
 from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
@@ -12,6 +13,7 @@ from holdfast.connectors.contract import (
     ForgettingSource,
     MalformedRow,
     Mark,
+    MissingSource,
     PartitionedReader,
     PartitionedSource,
     PlacedReader,
@@ -36,9 +38,12 @@ from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.kafka.source import KafkaSource
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+from holdfast.connectors.postgres.table_source import TableSource
+from holdfast.connectors.redis.stream_source import RedisStreamSource
 
 __all__ = [
     "CRASH",
+    "BatchSource",
     "ChannelSink",
     "CheckedSource",
     "ConsoleSink",
@@ -53,10 +58,12 @@ __all__ = [
     "Mark",
     "MemorySink",
     "MemorySource",
+    "MissingSource",
     "PartitionedReader",
     "PartitionedSource",
     "PlacedReader",
     "Publisher",
+    "RedisStreamSource",
     "RememberingPublisher",
     "SelectiveSink",
     "Sifted",
@@ -67,6 +74,7 @@ __all__ = [
     "Source",
     "SourceReader",
     "StagedPart",
+    "TableSource",
     "TellingReader",
     "VerifyingReader",
     "Waiting",
