@@ -140,7 +140,7 @@ class ValueRows:
 
         schema = StructType([*self._fields(), StructField(BAD, StringType())])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
-        whole = from_json(col("value").cast("string"), schema, options)
+        whole = from_json(col(RAW_VALUE).cast("string"), schema, options)
         parsed = frame.withColumnRenamed("value", RAW_VALUE).withColumn("__hf_whole", whole)
         misfit = col("__hf_whole").isNull() | self._misfit(col("__hf_whole"))
         return (
