@@ -6,6 +6,7 @@ To write one of your own, keep `Source` or `Sink` (docs/how-to/write-a-source-or
 from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
+    CheckedSink,
     CheckedSource,
     DriftingReader,
     EndingReader,
@@ -38,6 +39,7 @@ from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 __all__ = [
     "CRASH",
     "ChannelSink",
+    "CheckedSink",
     "CheckedSource",
     "ConsoleSink",
     "DriftingReader",
