@@ -17,18 +17,19 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.services.servers import free_port, program
 
 VERSION = "4.1.1"
-START_SECONDS = 180.0
+START_SECONDS = 280.0
 USER, PASSWORD = "bob", "the-pass-of-bob-7319"
 """Who may come in by the listener with SASL."""
 QUIET = {"log_level": 2}
@@ -78,7 +79,9 @@ class KafkaBroker:
         self._jars = fetched(f"kafka-{VERSION}", _POM)
         self.admin = AdminClient({"bootstrap.servers": self.servers, **QUIET})
         (directory / "server.properties").write_text(self._properties())
-        self._java("-Xmx128m", "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c").wait(120)
+        self._java("-Xmx128m", "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c").wait(
+            START_SECONDS
+        )
 
     @property
     def servers(self) -> str:
@@ -111,6 +114,9 @@ class KafkaBroker:
     def make(self, topic: str, partitions: int = 1, **config: str) -> None:
         made = NewTopic(topic, partitions, 1, config={key.replace("_", "."): config[key] for key in config})
         self.admin.create_topics([made])[topic].result()
+        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
+        while not all(_is_known(each) for each in self.admin.list_offsets(wanted).values()):
+            time.sleep(0.05)
 
     def delete(self, topic: str) -> None:
         """Delete a topic, and wait until it is gone."""
@@ -162,7 +168,8 @@ class KafkaBroker:
         java = f"{os.environ['JAVA_HOME']}/bin/java" if os.environ.get("JAVA_HOME") else "java"
         with (self.directory / "log").open("ab") as log:
             return subprocess.Popen(
-                [java, "-cp", f"{self._jars}/*", *arguments, str(self.directory / "server.properties")],
+                # It ends with this process, however that ends.
+                ["setpriv", "--pdeathsig", "KILL", java, "-cp", f"{self._jars}/*", *arguments, str(self.directory / "server.properties")],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory, start_new_session=True,
             )  # fmt: skip
 
@@ -200,6 +207,14 @@ class KafkaBroker:
             "group.initial.rebalance.delay.ms": "0",
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def _is_known(offset: Future[Any]) -> bool:
+    """Whether a partition has a leader by now."""
+    try:
+        return bool(offset.result().offset >= 0)
+    except KafkaException:
+        return False
 
 
 @cache

@@ -8,6 +8,7 @@ Never here: a guess about what is missing. Offsets that are gone are InputVanish
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -53,45 +54,50 @@ class RangesReader:
                         yield batch_of(each, messages, self.decode)
 
 
-class _Held:
-    """The consumer of this worker process, kept for the next task: connecting takes longer than reading."""
+class _Held(threading.local):
+    """The consumer of this thread, kept for the next task of this worker: connecting takes longer than
+    reading."""
 
     settings: dict[str, Any] | None = None
     consumer: Any = None
     troubles: Troubles | None = None
 
-    @classmethod
-    def for_(cls, connection: Connection) -> tuple[Any, Troubles]:
+    def for_(self, connection: Connection) -> tuple[Any, Troubles]:
         settings = connection.settings(
             group_id="holdfast-unused", enable_auto_commit=False, enable_partition_eof=True,
             enable_auto_offset_store=False, auto_offset_reset="error", isolation_level="read_committed",
             check_crcs=True, fetch_wait_max_ms=20, queued_min_messages=20_000,
         )  # fmt: skip
-        if cls.consumer is None or cls.settings != settings:
-            cls.let_go()
-            cls.troubles = Troubles(connection)
-            cls.consumer = confluent().Consumer({**settings, "error_cb": cls.troubles})
-            cls.settings = settings
-        assert cls.troubles is not None
-        cls.troubles.clear()
-        return cls.consumer, cls.troubles
+        if self.consumer is None or self.settings != settings:
+            self.let_go()
+            self.troubles = Troubles(connection)
+            self.consumer = confluent().Consumer({**settings, "error_cb": self.troubles})
+            self.settings = settings
+        assert self.troubles is not None
+        self.troubles.clear()
+        return self.consumer, self.troubles
 
-    @classmethod
-    def let_go(cls) -> None:
-        if cls.consumer is not None:
-            cls.consumer.close()
-        cls.consumer = cls.settings = None
+    def let_go(self) -> None:
+        if self.consumer is not None:
+            self.consumer.close()
+        self.consumer = self.settings = None
+
+
+_held = _Held()
 
 
 class RangeConsumer:
     """The messages of one range, in lists."""
 
-    def __init__(self, connection: Connection, range: Range) -> None:
-        self._connection, self._range = connection, range
+    def __init__(
+        self, connection: Connection, range: Range, stalled_seconds: float = STALLED_SECONDS
+    ) -> None:
+        """`stalled_seconds`: how long nothing may come before the cluster counts as not there."""
+        self._connection, self._range, self._stalled = connection, range, stalled_seconds
 
     def __iter__(self) -> Iterator[list[Any]]:
         kafka, wanted = confluent(), self._range
-        consumer, troubles = _Held.for_(self._connection)
+        consumer, troubles = _held.for_(self._connection)
         try:
             consumer.assign(
                 [
@@ -104,12 +110,12 @@ class RangeConsumer:
             consumer.unassign()
         except BaseException:
             # What it has fetched, and how it is placed, is not known: the next task begins anew.
-            _Held.let_go()
+            _held.let_go()
             raise
 
     def _lists(self, consumer: Any, troubles: Troubles) -> Iterator[list[Any]]:
         wanted, at, rows = self._range, self._range.first, FIRST_ROWS
-        give_up = time.monotonic() + STALLED_SECONDS
+        give_up = time.monotonic() + self._stalled
         while at < wanted.end:
             got = consumer.consume(min(rows, wanted.end - at), 1.0)
             messages, over = self._sorted_out(got)
@@ -117,7 +123,7 @@ class RangeConsumer:
                 at = messages[-1].offset() + 1
                 size = sum(map(len, messages)) // len(messages) + 1
                 rows = max(1, min(BATCH_ROWS_MAX, BATCH_BYTES // size))
-                give_up = time.monotonic() + STALLED_SECONDS
+                give_up = time.monotonic() + self._stalled
                 yield messages
             if over:
                 return
