@@ -99,6 +99,7 @@ PUBLIC = [
     "StateStorage",
     "StopUnfinished",
     "Timers",
+    "Unavailable",
     "Uncoordinated",
     "UpstreamBackup",
     "UserCodeError",

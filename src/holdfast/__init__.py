@@ -33,6 +33,7 @@ from holdfast.errors import (
     SessionLost,
     SinkFailed,
     StopUnfinished,
+    Unavailable,
     UserCodeError,
 )
 from holdfast.graph.aggregates import collect, count, first, last, max, mean, min, sum
@@ -145,6 +146,7 @@ __all__ = [
     "StateStorage",
     "StopUnfinished",
     "Timers",
+    "Unavailable",
     "Uncoordinated",
     "UpstreamBackup",
     "UserCodeError",

@@ -9,6 +9,7 @@
     │   ├─ EpochFailed          the epoch's Spark job failed
     │   │   └─ EpochInterrupted     a worker, an executor or storage was lost meanwhile
     │   ├─ SinkFailed           a sink did not show a committed epoch
+    │   ├─ Unavailable          the server of a source or a sink is not there now: it is waited for
     │   ├─ StopUnfinished       told to stop, the run could not finish its epoch: nothing is lost
     │   └─ SessionLost          Spark itself is gone: start the process again
     ├─ FencedOut            stop now               (a newer leader exists)
@@ -77,6 +78,11 @@ class EpochInterrupted(EpochFailed):
 
 class SinkFailed(RetryableError):
     """A sink raised an error of its own. The epoch is committed, and the sink is given it again."""
+
+
+class Unavailable(RetryableError):
+    """The server of a source or a sink is not there now. A connector raises it, with what it could not reach
+    and why: the engine waits for the server and shows the wait, and the job goes on as far as it can."""
 
 
 class SessionLost(RetryableError):
