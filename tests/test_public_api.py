@@ -90,6 +90,7 @@ PUBLIC = [
     "ShardContext",
     "Sink",
     "SinkFailed",
+    "SinkWentBack",
     "Slice",
     "Source",
     "SourceReader",
