@@ -40,7 +40,7 @@ from holdfast.checkpoint.store.records import (
 )
 from holdfast.errors import CorruptionError
 
-LanesThrough = dict[str, dict[int, tuple[int, int]]]
+LanesThrough = dict[str, dict[str, tuple[int, int]]]
 """Sink uid -> lane -> the newest epoch with rows that the lane has shown, and how many rows."""
 
 

@@ -71,7 +71,7 @@ class LaneQuestion:
 
 def marks_in(view: CheckpointView, uid: str) -> dict[int, LaneMark]:
     """Lane -> the mark that its newest rows left, as a commit has it."""
-    return {lane: LaneMark(*mark) for lane, mark in view.lanes_through.get(uid, {}).items()}
+    return {int(lane): LaneMark(*mark) for lane, mark in view.lanes_through.get(uid, {}).items()}
 
 
 def ends_of(files: Iterable[StagedFile]) -> dict[int, LaneMark]:

@@ -86,10 +86,10 @@ class LanePublishing:
         self.standing = replace(self.standing, again=())
 
     @property
-    def lanes_through(self) -> dict[int, tuple[int, int]]:
+    def lanes_through(self) -> dict[str, tuple[int, int]]:
         """What commits say of the lanes."""
         shown = self._lanes.shown or {}
-        return {lane: (mark.epoch, mark.rows) for lane, mark in shown.items() if mark.rows}
+        return {str(lane): (mark.epoch, mark.rows) for lane, mark in shown.items() if mark.rows}
 
     def published_through(self) -> int:
         return self._lanes.published_through() if self._remembers else 0
