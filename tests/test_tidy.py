@@ -47,7 +47,7 @@ VENDOR_DOORS = {
     "prometheus_client": ("dashboard/",),
     "psycopg": ("storage/key_saves/postgres.py",),
     "pyspark": ("admin/", "nodes/", "runtime/", "inspect/", "tasks/", "connectors/"),
-    "redis": ("storage/key_saves/redis.py",),
+    "redis": ("connectors/redis/connection.py", "storage/key_saves/redis.py"),
     "rich": ("cli/", "connectors/console.py"),
     "rocksdict": ("state/local/rocksdb_store.py",),
     "starlette": ("dashboard/",),

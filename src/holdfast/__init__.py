@@ -18,6 +18,7 @@ from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+from holdfast.connectors.redis.stream_source import RedisStreamSource
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,
@@ -61,6 +62,7 @@ from holdfast.runtime.restart_strategy import ExponentialDelay, FailureRate, Fix
 from holdfast.runtime.savepoints.savepoint import Savepoint
 from holdfast.runtime.settings import RunOptions
 from holdfast.runtime.spark_session import register_data_sources
+from holdfast.secret import Secret
 from holdfast.state.cells.declarations import (
     AggregatingState,
     BroadcastState,
@@ -124,6 +126,7 @@ __all__ = [
     "Progress",
     "Publisher",
     "RedisStateStorage",
+    "RedisStreamSource",
     "ReducingState",
     "RememberingPublisher",
     "RestoreError",
@@ -133,6 +136,7 @@ __all__ = [
     "RunOptions",
     "Savepoint",
     "SavingPool",
+    "Secret",
     "SelectiveSink",
     "SessionLost",
     "ShardContext",

@@ -9,7 +9,7 @@ Never here: Spark. Where large epochs are written is passed in (`elsewhere`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.connectors.contract import StagedPart
@@ -22,7 +22,14 @@ from holdfast.connectors.lanes import (
     Result,
     lane_of,
 )
-from holdfast.errors import DefinitionError, RestoreError, SinkFailed, Unavailable, first_line
+from holdfast.errors import (
+    DefinitionError,
+    HoldfastError,
+    RestoreError,
+    SinkFailed,
+    Unavailable,
+    first_line,
+)
 
 DONE = frozenset({Outcome.WRITTEN, Outcome.ALREADY})
 AGAIN = frozenset({Outcome.BUSY, Outcome.FENCED, Outcome.UNAVAILABLE})
@@ -48,17 +55,9 @@ class LaneConnection:
     def write(self, rows: LaneRows) -> Result:
         """What became of the rows; a sink that cannot be reached is a result, too. Raises what the rows
         could not be loaded for, and what the sink's own code does wrong."""
-        try:
-            lanes = self._opened()
-        except Unavailable as away:
-            return Result(Outcome.UNAVAILABLE, reason=first_line(away))
-        except (DefinitionError, RestoreError):
-            raise
-        except Exception as away:
-            return Result(Outcome.UNAVAILABLE, reason=f"{type(away).__name__}: {first_line(away)}")
         result = None
         try:
-            result = lanes.write(rows)
+            result = self._opened().write(rows)
         except Unavailable as away:
             result = Result(Outcome.UNAVAILABLE, reason=first_line(away))
         finally:
@@ -67,15 +66,31 @@ class LaneConnection:
         return result
 
     def marks(self) -> Mapping[int, LaneMark]:
-        return self._opened().marks()
+        with self._closed_if_it_fails():
+            return self._opened().marks()
 
     def begin(self, through: int) -> None:
-        self._opened().begin(through)
+        with self._closed_if_it_fails():
+            self._opened().begin(through)
 
     def _opened(self) -> OpenLanes:
+        """Unavailable: it cannot be opened, whatever the client says to that."""
         if self._open is None:
-            self._open = self._writer.open(self._term)
+            try:
+                self._open = self._writer.open(self._term)
+            except HoldfastError:
+                raise
+            except Exception as cause:
+                raise Unavailable(f"{type(cause).__name__}: {first_line(cause)}") from cause
         return self._open
+
+    @contextlib.contextmanager
+    def _closed_if_it_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close it, if it is open. What a broken connection says to that is of no use."""

@@ -24,6 +24,7 @@ from holdfast.errors import (
     SinkFailed,
     first_line,
 )
+from holdfast.graph.job_graph import SinkNode
 from holdfast.runtime.epoch.lane_sinks import LanePublishing, lane_writer_of
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.steps import Step, reached
@@ -65,19 +66,13 @@ class Publishing:
         try:
             self._refuse_removed(view)
             for node in program.graph.sinks:
-                name = f"{program.graph.name} ({checkpoint.job.identity})"
-                writer = lane_writer_of(node, name)
-                if writer is not None:
-                    lanes = LanePublishing(context, node, writer, view)
-                    self._publishers[node.uid], self._lanes[node.uid] = lanes, lanes
-                    mark, self.through[node.uid] = lanes.standing.newest, lanes.standing.through
-                else:
-                    publisher = node.sink.publisher(name, node.uid)
-                    self._publishers[node.uid] = publisher
-                    mark = self._asked(node.uid, publisher, view)
-                    begins = max(view.last_epoch, view.whole_after)
-                    recorded = view.published_through.get(node.uid, begins)
-                    self.through[node.uid] = max(recorded, mark.epoch)
+                mark = self._opened(node, context, view)
+                begins = max(view.last_epoch, view.whole_after)
+                recorded = view.published_through.get(node.uid, begins)
+                self.through[node.uid] = max(recorded, mark.epoch)
+                if node.uid in self._lanes:
+                    # Of an epoch that it shows by half, the rest is still to be shown.
+                    self.through[node.uid] = self._lanes[node.uid].standing.through
                 if node.sink.exactly_once:
                     # Others are shown epochs before these are committed, and are given them again.
                     self.shown[node.uid] = mark
@@ -85,6 +80,17 @@ class Publishing:
             # The run tries again, and opens all of them again.
             self.close()
             raise
+
+    def _opened(self, node: SinkNode, context: LeaderContext, view: CheckpointView) -> Mark:
+        """Open a sink, and ask it what it shows."""
+        name = f"{context.program.graph.name} ({context.checkpoint.job.identity})"
+        writer = lane_writer_of(node, name)
+        if writer is not None:
+            lanes = LanePublishing(context, node, writer, view)
+            self._publishers[node.uid] = self._lanes[node.uid] = lanes
+            return lanes.standing.newest
+        self._publishers[node.uid] = node.sink.publisher(name, node.uid)
+        return self._asked(node.uid, self._publishers[node.uid], view)
 
     def begin(self) -> None:
         """Bind the sinks to this job. Called before anything is planned, when the run can no longer be
