@@ -50,6 +50,7 @@ from holdfast.connectors.redis.stream_source import RedisStreamSource
 
 __all__ = [
     "CRASH",
+    "LANES",
     "ChannelSink",
     "CheckedSource",
     "ConsoleSink",
@@ -59,7 +60,6 @@ __all__ = [
     "FileSource",
     "ForgettingSource",
     "GeneratorSource",
-    "LANES",
     "LaneMark",
     "LanePublisher",
     "LaneRows",
