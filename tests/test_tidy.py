@@ -45,7 +45,7 @@ VENDOR_DOORS = {
     "lmdb": ("state/local/lmdb_store.py",),
     "obstore": ("storage/object_store.py",),
     "prometheus_client": ("dashboard/",),
-    "psycopg": ("storage/key_saves/postgres.py",),
+    "psycopg": ("connectors/postgres/", "storage/key_saves/postgres.py"),
     "pyspark": ("admin/", "nodes/", "runtime/", "inspect/", "tasks/", "connectors/"),
     "redis": ("connectors/redis/connection.py", "storage/key_saves/redis.py"),
     "rich": ("cli/", "connectors/console.py"),

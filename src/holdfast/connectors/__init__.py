@@ -3,6 +3,7 @@
 To write one of your own, keep `Source` or `Sink` (docs/how-to/write-a-source-or-sink.md).
 """
 
+from holdfast.connectors.batch import BatchSource
 from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
@@ -12,6 +13,7 @@ from holdfast.connectors.contract import (
     ForgettingSource,
     MalformedRow,
     Mark,
+    MissingSource,
     PartitionedReader,
     PartitionedSource,
     Publisher,
@@ -46,11 +48,13 @@ from holdfast.connectors.lanes import (
     continues,
 )
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+from holdfast.connectors.postgres.table_source import TableSource
 from holdfast.connectors.redis.stream_source import RedisStreamSource
 
 __all__ = [
     "CRASH",
     "LANES",
+    "BatchSource",
     "ChannelSink",
     "CheckedSource",
     "ConsoleSink",
@@ -69,6 +73,7 @@ __all__ = [
     "Mark",
     "MemorySink",
     "MemorySource",
+    "MissingSource",
     "OpenLanes",
     "Outcome",
     "PartitionedReader",
@@ -86,6 +91,7 @@ __all__ = [
     "Source",
     "SourceReader",
     "StagedPart",
+    "TableSource",
     "TellingReader",
     "VerifyingReader",
     "Waiting",

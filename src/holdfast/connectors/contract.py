@@ -121,6 +121,16 @@ class ForgettingSource(Protocol):
 
 
 @runtime_checkable
+class MissingSource(Protocol):
+    """A source that may never read some rows, where the user has accepted that: `holdfast guarantees`
+    says it, and it is not refused."""
+
+    @property
+    def misses(self) -> str | None:
+        """Which rows, in words that end a sentence; None: it misses none."""
+
+
+@runtime_checkable
 class VerifyingReader(Protocol):
     """A reader of input that may be changed while it is being read."""
 
