@@ -104,6 +104,25 @@ def test_floats_are_told_apart_to_the_last_bit() -> None:
     ]
 
 
+@pytest.mark.parametrize("nested", ["array<{}>", "struct<a:{}>", "map<string,{}>", "array<struct<a:array<{}>>>"])
+@pytest.mark.parametrize("time", ["timestamp", "timestamp_ntz"])
+def test_times_that_python_has_no_word_for_are_rows_like_others(nested: str, time: str) -> None:
+    """A day that never comes, 9999-12-31, is after that year by the clock of Greenwich."""
+    type = parse_type(nested.format(time))
+    plain = parse_type(nested.format("long"))
+    never, later = 253_402_300_800_000_000, 253_402_300_800_000_001
+    wrapped = {
+        "array<{}>": lambda at: [at],
+        "struct<a:{}>": lambda at: {"a": at},
+        "map<string,{}>": lambda at: [("x", at)],
+        "array<struct<a:array<{}>>>": lambda at: [{"a": [at]}],
+    }[nested]
+    rows = [pa.array([wrapped(at) for at in times], plain).view(type) for times in ((never, later), (later, never))]
+    one, other = (in_one_order(pa.table({"c": each}), replicated=True) for each in rows)
+    assert stored(one) == stored(other)
+    assert stored(without_hidden_bytes(one)) == stored(one)
+
+
 def test_rows_of_a_part_without_replicas_stay_as_they_came() -> None:
     table = pa.table({"c": [3, 1, 2]})
     assert in_one_order(table, replicated=False) is table
@@ -154,6 +173,9 @@ HIDDEN = {
     "boolean": [
         pa.Array.from_buffers(pa.bool_(), 3, [pa.py_buffer(bytes([0b101])), pa.py_buffer(bytes([bits]))], 1)
         for bits in (0b011, 0b001)
+    ],
+    "boolean without nulls": [
+        pa.Array.from_buffers(pa.bool_(), 3, [None, pa.py_buffer(bytes([bits]))]) for bits in (0b011, 0b1011)
     ],
     "struct": [pa.StructArray.from_arrays([_hiding(pa.int64(), bytes([n] * 8))], ["x"]) for n in (1, 2)],
     "array": [
