@@ -5,10 +5,12 @@
     │   └─ MachineError         fix this machine, or run elsewhere (missing extra, no Java, no disk)
     ├─ RetryableError       wait, try again
     │   ├─ StorageError         storage refused or cannot be reached: nothing was written
+    │   │   └─ StorageRefused       it is there, and refuses: credentials, rights, no such bucket
     │   ├─ UnknownOutcome       a write may or may not have happened: read it back
     │   ├─ EpochFailed          the epoch's Spark job failed
     │   │   └─ EpochInterrupted     a worker, an executor or storage was lost meanwhile
     │   ├─ SinkFailed           a sink did not show a committed epoch
+    │   ├─ Unavailable          the server of a source or a sink is not there now: it is waited for
     │   ├─ StopUnfinished       told to stop, the run could not finish its epoch: nothing is lost
     │   └─ SessionLost          Spark itself is gone: start the process again
     ├─ FencedOut            stop now               (a newer leader exists)
@@ -57,6 +59,11 @@ class StorageError(RetryableError):
     """Storage refused or could not be reached. Nothing was written."""
 
 
+class StorageRefused(StorageError):
+    """Storage is there and refuses: wrong credentials, missing rights, no such bucket. It does so until a
+    person sees to it."""
+
+
 class WorkingStateLost(RetryableError):
     """State that is in no file is not where it was: it has to be computed again from its input."""
 
@@ -77,6 +84,11 @@ class EpochInterrupted(EpochFailed):
 
 class SinkFailed(RetryableError):
     """A sink raised an error of its own. The epoch is committed, and the sink is given it again."""
+
+
+class Unavailable(RetryableError):
+    """The server of a source or a sink is not there now. A connector raises it, with what it could not reach
+    and why: the engine waits for the server and shows the wait, and the job goes on as far as it can."""
 
 
 class SessionLost(RetryableError):

@@ -74,7 +74,8 @@ class SourceReader(Protocol):
     def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
         """Plan the slice that follows `after` (None: the beginning), or None if nothing new is there now.
 
-        Called once per epoch and while waiting for input, so it must be cheap and starts no Spark job. Called
+        Called once per epoch and while waiting for input, so it must be cheap and starts no Spark job. Raises
+        Unavailable if the server is not there now: it is asked again, after a wait that grows. Called
         again with an older `after` when planned epochs were thrown away: it then plans from there again, not
         necessarily the same slices. `max_rows` is kept exactly where the source can, approximately where it
         says so.
@@ -90,7 +91,7 @@ class SourceReader(Protocol):
 
         May be called several times for one slice, in any order of slices. Checks on the driver, before any
         Spark job runs, that the input is still what was planned. Raises InputVanished if not, naming source
-        and range. Changes nothing of what `next` plans.
+        and range, and Unavailable if the server is not there now. Changes nothing of what `next` plans.
         """
 
     def lag(self, after: Json | None) -> int | None:
@@ -109,6 +110,15 @@ class CheckedSource(Protocol):
 
 
 @runtime_checkable
+class CheckedSink(Protocol):
+    """A sink that knows before Spark starts that nothing can be shown there."""
+
+    def check(self) -> None:
+        """Called when a run is started, before Spark is. Raises DefinitionError: the run does not start.
+        Writes nothing."""
+
+
+@runtime_checkable
 class ForgettingSource(Protocol):
     """A source that may let go of rows by itself, whether they are still needed or not. Rows that a part has
     committed are not read again, unless its state is kept in its input alone (`hf.UpstreamBackup`): there
@@ -117,6 +127,16 @@ class ForgettingSource(Protocol):
     @property
     def forgets(self) -> bool:
         """Whether it does."""
+
+
+@runtime_checkable
+class MissingSource(Protocol):
+    """A source that may never read some rows, where the user has accepted that: `holdfast guarantees`
+    says it, and it is not refused."""
+
+    @property
+    def misses(self) -> str | None:
+        """Which rows, in words that end a sentence; None: it misses none."""
 
 
 @runtime_checkable
@@ -253,6 +273,39 @@ class TellingReader(Protocol):
         """What to say now; each thing is given once. Called after every `next`."""
 
 
+@runtime_checkable
+class AcknowledgingReader(Protocol):
+    """A reader that wants to know how far the job has committed, to tell monitors of its system."""
+
+    def committed(self, position: Json) -> None:
+        """Called between two epochs, by the thread that calls `next`, after a commit that moved the position;
+        with that of the newest commit, so that some in between may be left out, and once more at the end of a
+        run in good order. Recovery never depends on it: what it raises is said, and changes nothing. It must
+        not wait for long, because no epoch is planned meanwhile."""
+
+
+@runtime_checkable
+class TrimmingReader(Protocol):
+    """A reader of a system that may let go of what is not read again, where its source was told to."""
+
+    def released(self, position: Json) -> None:
+        """Nothing that is retained needs what comes at or before `position`: no commit that the job could go
+        back to, and no plan, reads it again. Savepoints stand alone, and are not counted: a job that starts
+        from one needs the input since then.
+
+        Called as `committed` is, only ever with a later position, by a leader that is the only one as far as
+        it knows. What it raises is said, and changes nothing. Do nothing unless the user has asked for it."""
+
+
+@runtime_checkable
+class MonitoredReader(Protocol):
+    """A reader that knows how its source fares."""
+
+    def health(self) -> str:
+        """A short text for a person: stalled, reconnecting, held up by whom; empty if all is well. Called
+        after every `next` and while waiting for input; asks nobody."""
+
+
 @dataclass(frozen=True, slots=True)
 class StagedPart:
     """One committed piece of an epoch's output. `load` reads (and verifies) it from storage, each time it is
@@ -316,7 +369,8 @@ class Publisher(Protocol):
 
         Called in order of epochs and only after the commit. Called again for the same epoch after a crash, or
         by two publishers at once: it must then change nothing. Not called for an epoch that was thrown away;
-        may be called with no parts, or with parts of no rows.
+        may be called with no parts, or with parts of no rows. Raises Unavailable if the server is not there
+        now, whether or not the epoch got there: it is called again, after a wait that grows.
         """
 
     def close(self) -> None:
