@@ -36,6 +36,8 @@ from holdfast.connectors.contract import (
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.lakes.delta import DeltaSink
+from holdfast.connectors.lakes.iceberg import IcebergSink
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 from holdfast.connectors.postgres.table_source import TableSource
 from holdfast.connectors.redis.stream_source import RedisStreamSource
@@ -47,12 +49,14 @@ __all__ = [
     "CheckedSink",
     "CheckedSource",
     "ConsoleSink",
+    "DeltaSink",
     "DriftingReader",
     "EndingReader",
     "FileSink",
     "FileSource",
     "ForgettingSource",
     "GeneratorSource",
+    "IcebergSink",
     "MalformedRow",
     "Mark",
     "MemorySink",
