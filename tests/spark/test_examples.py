@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
-from pyiceberg.utils.config import Config
 from pyspark.sql import SparkSession
 
 import holdfast as hf
@@ -148,13 +147,11 @@ def test_lake_orders(place: Path, spark: SparkSession, monkeypatch: pytest.Monke
         "uri": str(place / "catalog.db"),
         "warehouse": f"file://{place}/warehouse",
     }
-    for name, value in catalog.items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__DEFAULT__{name.upper().replace('-', '_')}", value)
-    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    monkeypatch.setattr(hf.IcebergSink, "_open", lambda sink: load_catalog(sink.catalog, **catalog))
     run("lake_orders.py", spark, max_rows_per_epoch=1_000)
     orders = DeltaTable(place / "out" / "orders").to_pyarrow_table()
     assert orders.num_rows == 3_000
-    totals = load_catalog("default").load_table("shop.totals").scan().to_pandas()
+    totals = load_catalog("default", **catalog).load_table("shop.totals").scan().to_pandas()
     newest = totals.sort_values("orders").groupby("user").last()
     assert newest["total"].sum() == sum(orders["amount"].to_pylist())
 

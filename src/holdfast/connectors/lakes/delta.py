@@ -23,7 +23,7 @@ from holdfast.connectors.contract import Mark
 from holdfast.connectors.lakes.columns import as_table_has_them, check_against, check_partition_columns
 from holdfast.connectors.lakes.epochs import EpochPublisher
 from holdfast.connectors.parquet_rows import check_parquet_columns, listed, parquet_bytes
-from holdfast.errors import DefinitionError, MachineError, RetryableError, first_line
+from holdfast.errors import DefinitionError, MachineError, ObjectMissing, RetryableError, first_line
 from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
@@ -123,15 +123,22 @@ class _DeltaLook:
     table: DeltaTable
 
     @property
-    def mark(self) -> Mark | None:
-        epoch = self.table.transaction_version(self.lake.application)
-        if epoch is None:
-            return None
-        for commit in self.table.history(COMMITS_LOOKED_AT):
-            application, of, input = commit.get(_INFORMATION) or ("", 0, "")
-            if (application, of) == (self.lake.application, epoch):
-                return Mark(epoch, input)
-        return Mark(epoch)
+    def epoch(self) -> int | None:
+        return self.table.transaction_version(self.lake.application)
+
+    def input(self) -> str:
+        # The library reads the log too (`history`), but lets no other thread run meanwhile.
+        storage, newest = open_storage(self.lake.path), self.table.version()
+        for version in range(newest, max(-1, newest - COMMITS_LOOKED_AT), -1):
+            try:
+                entries = storage.get(f"_delta_log/{version:020d}.json").splitlines()
+            except ObjectMissing:
+                break
+            for commit in (json.loads(entry).get("commitInfo", {}) for entry in entries):
+                application, epoch, input = commit.get(_INFORMATION) or ("", 0, "")
+                if (application, epoch) == (self.lake.application, self.epoch):
+                    return str(input)
+        return ""
 
     def commit(self, rows: pa.Table | None, mark: Mark) -> None:
         columns = _columns_of(self.table)

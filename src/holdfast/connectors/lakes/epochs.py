@@ -28,8 +28,11 @@ class Look(Protocol):
     """A table as it was at one moment."""
 
     @property
-    def mark(self) -> Mark | None:
+    def epoch(self) -> int | None:
         """The newest epoch that it shows of one sink of one job; None: none was ever marked there."""
+
+    def input(self) -> str:
+        """What that epoch was made of; empty: not known any more. May take a while."""
 
     def commit(self, rows: pa.Table | None, mark: Mark) -> None:
         """Append the rows and set the mark, if the table is still the one that was looked at, in one step.
@@ -59,16 +62,17 @@ class EpochPublisher:
 
     def mark(self) -> Mark | None:
         look = self._lake.look()
-        mark = None if look is None else look.mark
-        self._known = max(self._known, mark.epoch if mark else 0)
-        return mark
+        epoch = None if look is None else look.epoch
+        if look is None or epoch is None:
+            return None
+        self._known = max(self._known, epoch)
+        return Mark(epoch, look.input())
 
     def begin(self, through: int) -> None:
         def step(look: Look | None) -> None:
-            mark = None if look is None else look.mark
             if look is None:
                 self._lake.create(Mark(through))
-            elif mark is None or mark.epoch < through:
+            elif look.epoch is None or look.epoch < through:
                 look.commit(None, Mark(through))
 
         self._looking(step, f"begin with epoch {through + 1}")
@@ -85,9 +89,10 @@ class EpochPublisher:
         rows, ours = readable(pa.concat_tables(tables)), Mark(epoch, parts[0].input)
 
         def step(look: Look | None) -> None:
-            if look is None or look.mark is None or look.mark.epoch < self._known:
-                raise self._went_back(look.mark if look else None)
-            if not self._is_shown(look.mark, ours):
+            epoch = None if look is None else look.epoch
+            if look is None or epoch is None or epoch < self._known:
+                raise self._went_back(epoch)
+            if not self._is_shown(look, epoch, ours):
                 look.commit(rows, ours)
 
         self._looking(step, f"show epoch {epoch}")
@@ -116,24 +121,24 @@ class EpochPublisher:
             "tried again"
         ) from failure
 
-    def _is_shown(self, mark: Mark, ours: Mark) -> bool:
+    def _is_shown(self, look: Look, shown: int, ours: Mark) -> bool:
         """Whether the epoch was shown before. RetryableError: another publisher is past it, and whether that
         one has the same rows is found by asking again."""
-        if mark.epoch > max(ours.epoch, self._known):
+        if shown > max(ours.epoch, self._known):
             raise RetryableError(
-                f"sink {self._uid!r}: another run has shown epoch {mark.epoch} in {self._lake.name} while "
+                f"sink {self._uid!r}: another run has shown epoch {shown} in {self._lake.name} while "
                 f"this one was about to show epoch {ours.epoch}; it is asked again what it shows"
             )
-        if mark.epoch == ours.epoch and "" not in (mark.input, ours.input) and mark.input != ours.input:
+        if shown == ours.epoch and ours.input and look.input() not in ("", ours.input):
             raise RestoreError(
                 f"sink {self._uid!r}: {self._lake.name} shows epoch {ours.epoch} made of other rows than "
                 "this checkpoint has: another copy of the checkpoint writes there; stop one of the two, and "
                 "give it a table of its own"
             )
-        return mark.epoch >= ours.epoch
+        return shown >= ours.epoch
 
-    def _went_back(self, mark: Mark | None) -> RestoreError:
-        found = f"shows epochs up to {mark.epoch}" if mark else "has no trace of this job"
+    def _went_back(self, epoch: int | None) -> RestoreError:
+        found = "has no trace of this job" if epoch is None else f"shows epochs up to {epoch}"
         return RestoreError(
             f"sink {self._uid!r}: {self._lake.name} {found}, and it had shown epochs up to {self._known}: it "
             "was restored from an older copy, or made again; restore a newer copy of the table, or give the "

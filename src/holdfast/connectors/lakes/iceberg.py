@@ -140,7 +140,15 @@ class _IcebergLook:
     table: Table
 
     @property
-    def mark(self) -> Mark | None:
+    def epoch(self) -> int | None:
+        mark = self._mark()
+        return None if mark is None else mark.epoch
+
+    def input(self) -> str:
+        mark = self._mark()
+        return "" if mark is None else mark.input
+
+    def _mark(self) -> Mark | None:
         text = self.table.properties.get(self.lake.property)
         return None if text is None else Mark(**json.loads(text))
 
