@@ -95,6 +95,7 @@ PUBLIC = [
     "ShardContext",
     "Sink",
     "SinkFailed",
+    "SinkWentBack",
     "Slice",
     "Source",
     "SourceReader",
