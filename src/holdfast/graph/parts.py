@@ -215,7 +215,7 @@ def _no_part(given: object, graph: Graph) -> tuple[str, str]:
 
 def _meant(given: object, graph: Graph) -> str | None:
     """The part whose name, or nearly so, was given instead of it."""
-    names = [part.name for part in graph.parts if isinstance(part.name, str)]
+    names = [str(part.name) for part in graph.parts]
     return next(iter(get_close_matches(given, names, n=1)), None) if isinstance(given, str) else None
 
 
