@@ -93,6 +93,7 @@ PUBLIC = [
     "ShardContext",
     "Sink",
     "SinkFailed",
+    "SinkWentBack",
     "Slice",
     "Source",
     "SourceReader",

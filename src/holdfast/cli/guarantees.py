@@ -38,13 +38,13 @@ def _print(graph: Graph, asked: str, *, as_json: bool) -> None:
         raise DefinitionError(f"guarantee={asked!r} is not known; use one of {', '.join(choices)}")
     found = statements(graph, Guarantee(asked))
     homes = homes_of(graph) if is_in_parts(graph) else {}
-    headings = (*(("part",) if homes else ()), "kind", "uid", "connector", "gives", "because")
+    headings = ("kind", "uid", "connector", "gives", "atomic", "shared", "because")
     print_rows(
         found,
         as_json=as_json,
         plain=partial(_plain, homes),
         cells=lambda statement: _plain(homes, statement).values(),
-        table=new_table(f"{graph.name}, asked for {asked}", *headings),
+        table=new_table(f"{graph.name}, asked for {asked}", *(["part"] if homes else []), *headings),
     )
     if not as_json:
         OutputConsole().print(verdict(found, Guarantee(asked)), highlight=False)
@@ -68,6 +68,8 @@ def _plain(homes: Mapping[Node, str], statement: Statement) -> dict[str, str]:
         "uid": statement.node.uid,
         "connector": statement.connector,
         "gives": _words(statement.guarantee),
+        "atomic": statement.atomic,
+        "shared": statement.shared,
         "because": statement.reason,
     }
 
