@@ -166,10 +166,11 @@ class KafkaBroker:
 
     def _java(self, *arguments: str) -> subprocess.Popen[bytes]:
         java = f"{os.environ['JAVA_HOME']}/bin/java" if os.environ.get("JAVA_HOME") else "java"
+        # It ends with this process, however that ends.
+        command = ["setpriv", "--pdeathsig", "KILL", java, "-cp", f"{self._jars}/*", *arguments]
         with (self.directory / "log").open("ab") as log:
             return subprocess.Popen(
-                # It ends with this process, however that ends.
-                ["setpriv", "--pdeathsig", "KILL", java, "-cp", f"{self._jars}/*", *arguments, str(self.directory / "server.properties")],
+                [*command, str(self.directory / "server.properties")],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory, start_new_session=True,
             )  # fmt: skip
 
