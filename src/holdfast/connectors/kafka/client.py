@@ -73,6 +73,7 @@ def confluent() -> Any:
     """The library, or the error that says how to install it."""
     try:
         import confluent_kafka
+        import confluent_kafka.admin
     except ImportError as cause:
         raise MachineError(
             "Kafka needs the package confluent-kafka; install it: pip install 'holdfast[kafka]'"
@@ -196,10 +197,8 @@ class Cluster:
 
     def make_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         """Make a topic, unless it is there, and wait until the cluster knows it."""
-        from confluent_kafka.admin import NewTopic
-
         kafka = confluent()
-        made = NewTopic(name, partitions, config=dict(config))
+        made = kafka.admin.NewTopic(name, partitions, config=dict(config))
         asked = self._ask(lambda admin: admin.create_topics([made], request_timeout=REQUEST_SECONDS))
         self._answer(asked[name], f"making topic {name!r}", kafka.KafkaError.TOPIC_ALREADY_EXISTS)
         for _ in range(int(REQUEST_SECONDS / POLL_SECONDS)):
