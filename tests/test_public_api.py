@@ -101,6 +101,7 @@ PUBLIC = [
     "Timers",
     "Unavailable",
     "Uncoordinated",
+    "Unpublished",
     "UpstreamBackup",
     "UserCodeError",
     "ValueState",

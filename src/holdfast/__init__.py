@@ -34,6 +34,7 @@ from holdfast.errors import (
     SinkFailed,
     StopUnfinished,
     Unavailable,
+    Unpublished,
     UserCodeError,
 )
 from holdfast.graph.aggregates import collect, count, first, last, max, mean, min, sum
@@ -148,6 +149,7 @@ __all__ = [
     "Timers",
     "Unavailable",
     "Uncoordinated",
+    "Unpublished",
     "UpstreamBackup",
     "UserCodeError",
     "ValueState",

@@ -33,6 +33,7 @@ from holdfast.cli.run import (
     Parallelism,
     Restart,
     Retain,
+    StopWithin,
     Survive,
     Until,
     WorkingDir,
@@ -98,6 +99,7 @@ def node(
     checkpoint_interval: CheckpointInterval = None,
     epoch_interval: EpochInterval = None,
     barrier_interval: BarrierInterval = None,
+    stop_within: StopWithin = "20s",
     survive: Survive = 0,
     max_rows_per_epoch: MaxRowsPerEpoch = None,
     parallelism: Parallelism = None,
@@ -129,7 +131,8 @@ def node(
         )  # fmt: skip
         options = RunOptions(
             guarantee=guarantee, until=until, checkpoint_interval=checkpoint_interval,
-            epoch_interval=epoch_interval, barrier_interval=barrier_interval, survive=survive,
+            epoch_interval=epoch_interval, barrier_interval=barrier_interval,
+            stop_within=stop_within, survive=survive,
             max_rows_per_epoch=max_rows_per_epoch, parallelism=parallelism_of(parallelism),
             key_groups=key_groups, backend=backend, restart=restart_of(restart), claim=claim, retain=retain,
             from_savepoint=from_savepoint, allow_dropped_state=allow_dropped_state, working_dir=working_dir,

@@ -55,7 +55,8 @@ from holdfast.tasks.operators.dispatch import keeps_times
 
 
 class Ending(Enum):
-    """Why leading ended in good order: everything that was run is committed and published."""
+    """Why leading ended in good order: everything that was run is committed. It is published, too, unless the
+    loop says what is `unpublished`, or goes on with other shards."""
 
     STOPPED = "stopped"
     EXHAUSTED = "exhausted"
@@ -109,6 +110,8 @@ class EpochLoop:
         self._health = SourceHealth(context.program.graph.sources, context.monitor, context.clock.now_ms())
         self.running: int = NO_EPOCH
         """The epoch whose jobs run now, or whose failure ended this."""
+        self.unpublished: dict[str, int] = {}
+        """After the end: sink -> how many committed epochs it has not shown."""
 
     def _prepare(self, in_force: InForce, view: CheckpointView) -> None:
         """Make what runs, saves and commits."""
@@ -166,14 +169,19 @@ class EpochLoop:
                 self._committer.begin_upstream()
             ending = self._loop()
             self._save_keys(everything=True)
-            self._committer.record_published(self._has_read_all(ending))
-            clean = True
+            if ending is Ending.RESCALING and self._context.settings.saves_state:
+                # What waits for sinks waits in storage, and is given to them again at once.
+                self._committer.check(allowed=0)
+            else:
+                self._committer.record_published(self._has_read_all(ending), self._context.look_around)
+                clean = True
         finally:
             self._snapshotter.close()
             try:
                 self._committer.close(wait=clean)
             finally:
                 self._publishing.close()
+        self.unpublished = self._committer.unpublished
         monitor.update(published_through=self._publishing.through)
         return ending
 
@@ -197,6 +205,7 @@ class EpochLoop:
             if wishes.draining.is_set():
                 self._planner.end_here(wishes.ends)
             room = self._edges.room(self._committer.view.channels, self._planner.epoch)
+            room = min(room, self._committer.room)
             if not room:
                 self._commit_pending()
                 self._wait_for_work()
