@@ -1,9 +1,9 @@
 """Servers of sources and sinks that are not there now: how long each is waited for, and what is shown of it.
 
-Always true: a wait is said when it begins and when it is over, and shown in between, with since when, why, and
-when the server is tried again. Waits grow up to a limit, each by a part that chance decides, so that jobs that
+Always true: a wait is said when it begins and when it is over, and shown meanwhile: since when, why, and when
+the server is tried again. Waits grow up to a limit, and chance adds to each or takes away, so that jobs that
 lost one server do not all come back together. Nobody who waits here outlasts a stop.
-Never here: what is given up meanwhile (nothing is: see sink_queues, planner).
+Never here: what goes on meanwhile (see sink_queues, planner).
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Outages:
             )
         if before is None:
             self._context.monitor.say(
-                f"WAITING for the server of {self._kind} {uid!r}: {self._known[uid].reason}; it is tried again "
-                "until it is there"
+                f"WAITING for the server of {self._kind} {uid!r}: {self._known[uid].reason}; it is tried "
+                "again until it is there"
             )
         self.on_change()
 

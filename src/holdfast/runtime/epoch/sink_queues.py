@@ -112,8 +112,8 @@ class SinkQueues:
         return True
 
     def await_end(self, look: Callable[[], None]) -> None:
-        """Wait until all sinks have shown all, now that the run has nothing more to do. Raises what one failed
-        with."""
+        """Wait until all sinks have shown all, now that the run has nothing more to do. Raises what one
+        failed with."""
         self._at_end = True
         self.await_shown(None, look)
         self.check()
@@ -138,8 +138,8 @@ class SinkQueues:
             if not queue.thread.end(left, partial(self._publishing.close_late, uid)):
                 self._publishing.leave(uid)
                 self._context.monitor.say(
-                    f"sink {uid!r} does not come back from showing epoch {self._publishing.through[uid] + 1}, "
-                    "and was left to itself; what it shows late it recognises, if it is exactly once"
+                    f"sink {uid!r} does not come back from epoch {self._publishing.through[uid] + 1} and was "
+                    "left to itself: should it show the epoch late, it is as if another process did"
                 )
 
     def tell(self) -> None:

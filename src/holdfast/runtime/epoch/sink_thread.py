@@ -1,8 +1,8 @@
 """A thread of a sink's own: it does what it is given, in order, and can be left to itself.
 
-Always true: the thread is started with the first piece of work, and whoever ends it waits no longer than it is
-told to. One that does not come back is left behind: it keeps no process alive, does nothing more, and lets go
-of what it holds when it comes back after all.
+Always true: the thread is started with the first piece of work, and whoever ends it waits no longer than they
+are told to. One that does not come back is left behind: it keeps no process alive, does nothing more, and
+lets go of what it holds should it come back after all.
 Never here: what is shown, and in which order (see sink_queues).
 """
 
