@@ -63,6 +63,11 @@ class Outages:
         outage = self._known.get(uid)
         return outage.told if outage is not None else None
 
+    def known(self) -> dict[str, dict[str, Any]]:
+        """Uid -> what progress shows, of all servers that are waited for."""
+        with self._lock:
+            return {uid: outage.told for uid, outage in self._known.items()}
+
     def is_due(self, uid: str) -> bool:
         """Whether to try now: there is no outage, or its wait is over."""
         outage = self._known.get(uid)
