@@ -151,10 +151,9 @@ class Metrics(Collector):
 
     def _away(self, kind: str, told: dict[str, dict[str, Any]]) -> Metric:
         """Since when the servers of sources or sinks are waited for."""
-        seconds = {
-            uid: (self._clock.now_ms() - one["unavailable"]["since_ms"]) / 1_000 if one["unavailable"] else 0
-            for uid, one in told.items()
-        }
+        now_ms = self._clock.now_ms()
+        away = {uid: one["unavailable"] for uid, one in told.items() if one.get("unavailable")}
+        seconds = {uid: (now_ms - away[uid]["since_ms"]) / 1_000 if uid in away else 0 for uid in told}
         text = f"Seconds since the server of the {kind} was last there; 0: it is."
         return self._by_label(f"holdfast_{kind}_unavailable_seconds", text, kind, seconds)
 
