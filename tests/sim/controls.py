@@ -245,6 +245,12 @@ class FloorUnknown(World):
     def _check_used_up(self, name: str) -> None: ...
 
 
+class BacklogUnknown(World):
+    """Does not insist on how much may wait for the sink, so that only what it is shown is judged."""
+
+    def check_backlog(self, committed: int) -> None: ...
+
+
 class EpochsOnce(World):
     """Knows nothing of commit numbers: content as long as no epoch is committed twice."""
 
@@ -262,6 +268,8 @@ class EpochsOnce(World):
         return Put.CREATED
 
     def check_whole(self) -> None: ...
+
+    def check_backlog(self, committed: int) -> None: ...
 
     def show(self, epoch: int, given: Shown, input: str) -> None:
         self.mark = Mark(max(epoch, self.mark.epoch))
@@ -336,7 +344,10 @@ CONTROLS: dict[str, Control] = {
         "and more is planned", Parts(committer=_HeedlessOfSinks), season="outages"
     ),
     "epochs-shown-out-of-turn": Control(
-        "was given epoch", instead=((SinkQueues, "_show", _out_of_turn),), season="outages"
+        "was given epoch",
+        instead=((SinkQueues, "_show", _out_of_turn),),
+        world=BacklogUnknown,
+        season="outages",
     ),
     "released-before-the-sink-has-it": Control(
         "", instead=((view_module, "unpublished", _given_up),), season="outages"
