@@ -1,5 +1,6 @@
 """Fault-tolerant, highly available stateful stream processing for PySpark."""
 
+from holdfast.connectors.batch import BatchSource
 from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
@@ -18,6 +19,8 @@ from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+from holdfast.connectors.postgres.table_source import TableSource
+from holdfast.connectors.redis.stream_source import RedisStreamSource
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,
@@ -61,6 +64,7 @@ from holdfast.runtime.restart_strategy import ExponentialDelay, FailureRate, Fix
 from holdfast.runtime.savepoints.savepoint import Savepoint
 from holdfast.runtime.settings import RunOptions
 from holdfast.runtime.spark_session import register_data_sources
+from holdfast.secret import Secret
 from holdfast.state.cells.declarations import (
     AggregatingState,
     BroadcastState,
@@ -82,6 +86,7 @@ __all__ = [
     "AggregatingState",
     "BatchContext",
     "BatchFunction",
+    "BatchSource",
     "BroadcastContext",
     "BroadcastFunction",
     "BroadcastState",
@@ -124,6 +129,7 @@ __all__ = [
     "Progress",
     "Publisher",
     "RedisStateStorage",
+    "RedisStreamSource",
     "ReducingState",
     "RememberingPublisher",
     "RestoreError",
@@ -133,6 +139,7 @@ __all__ = [
     "RunOptions",
     "Savepoint",
     "SavingPool",
+    "Secret",
     "SelectiveSink",
     "SessionLost",
     "ShardContext",
@@ -146,6 +153,7 @@ __all__ = [
     "StateReader",
     "StateStorage",
     "StopUnfinished",
+    "TableSource",
     "Timers",
     "Unavailable",
     "Uncoordinated",

@@ -51,6 +51,8 @@ def verdict(found: list[Statement], asked: Guarantee) -> str:
     if not short:
         return f"end to end: {asked}"
     parts = ", ".join(f"{statement.node.uid} ({_words(statement.guarantee)})" for statement in short)
+    if all(statement.accepted for statement in short):
+        return f"end to end: not {asked}, as was accepted, because of {parts}"
     return f"`run` would refuse {asked}, because of {parts}"
 
 

@@ -3,15 +3,18 @@
 To write one of your own, keep `Source` or `Sink` (docs/how-to/write-a-source-or-sink.md).
 """
 
+from holdfast.connectors.batch import BatchSource
 from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
+    CheckedSink,
     CheckedSource,
     DriftingReader,
     EndingReader,
     ForgettingSource,
     MalformedRow,
     Mark,
+    MissingSource,
     PartitionedReader,
     PartitionedSource,
     Publisher,
@@ -34,10 +37,14 @@ from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+from holdfast.connectors.postgres.table_source import TableSource
+from holdfast.connectors.redis.stream_source import RedisStreamSource
 
 __all__ = [
     "CRASH",
+    "BatchSource",
     "ChannelSink",
+    "CheckedSink",
     "CheckedSource",
     "ConsoleSink",
     "DriftingReader",
@@ -50,9 +57,11 @@ __all__ = [
     "Mark",
     "MemorySink",
     "MemorySource",
+    "MissingSource",
     "PartitionedReader",
     "PartitionedSource",
     "Publisher",
+    "RedisStreamSource",
     "RememberingPublisher",
     "SelectiveSink",
     "Sifted",
@@ -63,6 +72,7 @@ __all__ = [
     "Source",
     "SourceReader",
     "StagedPart",
+    "TableSource",
     "TellingReader",
     "VerifyingReader",
     "Waiting",

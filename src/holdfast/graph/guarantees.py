@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from holdfast.connectors.contract import MissingSource
 from holdfast.errors import DefinitionError
 from holdfast.graph.job_graph import (
     DoorNode,
@@ -42,14 +43,17 @@ class Statement:
     connector: str
     guarantee: Guarantee
     reason: str
+    accepted: bool = False
+    """That it gives less than was asked for, the user has said where it is declared (`lag=`)."""
 
 
 def statements(graph: Graph, asked: Guarantee) -> list[Statement]:
     """One statement for each source, then for each sink. Assumes a checked graph."""
-    return [
+    found = [
         *(_of_source(node, asked) for node in graph.sources),
         *(_of_sink(node, asked) for node in graph.nodes if isinstance(node, SinkNode | DoorNode)),
     ]
+    return [_without_what_is_missed(statement, asked) for statement in found]
 
 
 def check_guarantee(graph: Graph, asked: str) -> list[Statement]:
@@ -59,7 +63,11 @@ def check_guarantee(graph: Graph, asked: str) -> list[Statement]:
         raise DefinitionError(f"guarantee={asked!r} is not known; use one of {', '.join(choices)}")
     wanted = Guarantee(asked)
     found = statements(graph, wanted)
-    short = [_mistake(statement, wanted) for statement in found if statement.guarantee is not wanted]
+    short = [
+        _mistake(statement, wanted)
+        for statement in found
+        if statement.guarantee is not wanted and not statement.accepted
+    ]
     if short:
         raise DefinitionError("\n".join(map(str, short)))
     return found
@@ -73,6 +81,22 @@ def _of_source(node: SourceNode, asked: Guarantee) -> Statement:
         return Statement(node, name, asked, "it can replay every planned slice")
     reason = "it cannot replay, so rows read by an epoch that was not committed are lost"
     return Statement(node, name, Guarantee.AT_MOST_ONCE, reason)
+
+
+def _without_what_is_missed(statement: Statement, asked: Guarantee) -> Statement:
+    """A source that may miss rows leaves at most once of exactly once, and nothing of at least once."""
+    if statement.guarantee is not asked or asked is Guarantee.AT_MOST_ONCE:
+        return statement
+    missed = {
+        source.uid: source.source.misses
+        for source in _sources_of(statement.node)
+        if isinstance(source.source, MissingSource) and source.source.misses
+    }
+    if not missed:
+        return statement
+    left = Guarantee.AT_MOST_ONCE if asked is Guarantee.EXACTLY_ONCE else Guarantee.NONE
+    why = "; ".join(f"of source {uid!r} {what}" for uid, what in missed.items())
+    return replace(statement, guarantee=left, reason=f"{statement.reason}; but {why}", accepted=True)
 
 
 def _of_sink(node: SinkNode | DoorNode, asked: Guarantee) -> Statement:
