@@ -124,10 +124,6 @@ class Flaky(MemorySource):
                 source.reach()
                 return super().next(after, max_rows, now_ms)
 
-            def exhausted(self, after: Any) -> bool:
-                source.reach()
-                return super().exhausted(after)
-
         made = super().reader(notes)
         made.__class__ = Reader
         return made

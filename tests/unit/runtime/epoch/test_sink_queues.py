@@ -235,6 +235,18 @@ def test_with_at_least_once_nothing_is_committed_that_a_repeating_sink_has_not_s
     assert deduping.epochs == []
 
 
+def test_with_at_least_once_nothing_is_committed_when_a_run_ends_before_a_repeating_sink_has_it(
+    leading: Any,
+) -> None:
+    dead = Server(dedupes=False)
+    job = leading(Guarantee.AT_LEAST_ONCE, dead=dead)
+    dead.away.set()
+    job.work.submit([outcome(1)])
+    wait_until(lambda: dead.tries > 1, "the sink is waited for")
+    job.work.close(wait=False)
+    assert (Chain(job.context.checkpoint.storage).load().last_epoch, dead.epochs) == (0, [])
+
+
 def test_with_at_least_once_nothing_is_committed_after_a_repeating_sink_has_failed(leading: Any) -> None:
     """Also where it failed on what it was given before, at the start."""
     bad = Shown(dedupes=False)
