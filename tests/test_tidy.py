@@ -41,10 +41,12 @@ BANNED_CALLS = {
 
 # One door per vendor: paths below src/holdfast that may import it.
 VENDOR_DOORS = {
+    "deltalake": ("connectors/lakes/delta.py",),
     "kazoo": ("cluster/zookeeper.py",),
     "lmdb": ("state/local/lmdb_store.py",),
     "obstore": ("storage/object_store.py",),
     "prometheus_client": ("dashboard/",),
+    "pyiceberg": ("connectors/lakes/iceberg.py",),
     "psycopg": ("connectors/postgres/", "storage/key_saves/postgres.py"),
     "pyspark": ("admin/", "nodes/", "runtime/", "inspect/", "tasks/", "connectors/"),
     "redis": ("connectors/redis/connection.py", "storage/key_saves/redis.py"),

@@ -18,6 +18,8 @@ from holdfast.connectors.contract import (
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.lakes.delta import DeltaSink
+from holdfast.connectors.lakes.iceberg import IcebergSink
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 from holdfast.connectors.postgres.table_source import TableSource
 from holdfast.connectors.redis.stream_source import RedisStreamSource
@@ -35,6 +37,7 @@ from holdfast.errors import (
     RetryableError,
     SessionLost,
     SinkFailed,
+    SinkWentBack,
     StopUnfinished,
     Unavailable,
     Unpublished,
@@ -97,6 +100,7 @@ __all__ = [
     "Context",
     "CorruptionError",
     "DefinitionError",
+    "DeltaSink",
     "EpochFailed",
     "EpochInterrupted",
     "ExponentialDelay",
@@ -108,6 +112,7 @@ __all__ = [
     "FixedDelay",
     "GeneratorSource",
     "HoldfastError",
+    "IcebergSink",
     "InputVanished",
     "Job",
     "JobHandle",
@@ -145,6 +150,7 @@ __all__ = [
     "ShardContext",
     "Sink",
     "SinkFailed",
+    "SinkWentBack",
     "Slice",
     "Source",
     "SourceReader",

@@ -36,33 +36,58 @@ from holdfast.connectors.contract import (
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.lakes.delta import DeltaSink
+from holdfast.connectors.lakes.iceberg import IcebergSink
+from holdfast.connectors.lane_publisher import LanePublisher
+from holdfast.connectors.lanes import (
+    LANES,
+    LaneMark,
+    LaneRows,
+    LaneSink,
+    LaneWriter,
+    OpenLanes,
+    Outcome,
+    Result,
+    continues,
+)
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 from holdfast.connectors.postgres.table_source import TableSource
 from holdfast.connectors.redis.stream_source import RedisStreamSource
 
 __all__ = [
     "CRASH",
+    "LANES",
     "BatchSource",
     "ChannelSink",
     "CheckedSink",
     "CheckedSource",
     "ConsoleSink",
+    "DeltaSink",
     "DriftingReader",
     "EndingReader",
     "FileSink",
     "FileSource",
     "ForgettingSource",
     "GeneratorSource",
+    "IcebergSink",
+    "LaneMark",
+    "LanePublisher",
+    "LaneRows",
+    "LaneSink",
+    "LaneWriter",
     "MalformedRow",
     "Mark",
     "MemorySink",
     "MemorySource",
     "MissingSource",
+    "OpenLanes",
+    "Outcome",
     "PartitionedReader",
     "PartitionedSource",
     "Publisher",
     "RedisStreamSource",
     "RememberingPublisher",
+    "Result",
     "SelectiveSink",
     "Sifted",
     "SiftingReader",
@@ -77,6 +102,7 @@ __all__ = [
     "VerifyingReader",
     "Waiting",
     "WaitingReader",
+    "continues",
 ]
 
 

@@ -14,7 +14,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.chain.view import CheckpointView, LanesThrough
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.connectors.contract import Mark, Publisher, RememberingPublisher, StagedPart
 from holdfast.errors import (
@@ -26,6 +26,7 @@ from holdfast.errors import (
     first_line,
 )
 from holdfast.graph.job_graph import SinkNode
+from holdfast.runtime.epoch.lane_sinks import LanePublishing, lane_writer_of
 from holdfast.runtime.epoch.outages import Outages
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.steps import Step, reached
@@ -59,6 +60,7 @@ class Publishing:
         self._streams = program.sinks
         self._publishers: dict[str, Publisher] = {}
         self._left: set[str] = set()
+        self._lanes: dict[str, LanePublishing] = {}
         self._dedupes = {node.uid: node.sink.exactly_once for node in program.graph.sinks}
         self._lock = threading.Lock()
         self.shown: dict[str, Mark] = {}
@@ -73,6 +75,9 @@ class Publishing:
                 begins = max(view.last_epoch, view.whole_after)
                 recorded = view.published_through.get(node.uid, begins)
                 self.through[node.uid] = max(recorded, mark.epoch)
+                if node.uid in self._lanes:
+                    # Of an epoch that it shows by half, the rest is still to be shown.
+                    self.through[node.uid] = self._lanes[node.uid].standing.through
                 if node.sink.exactly_once:
                     # Others are shown epochs before these are committed, and are given them again.
                     self.shown[node.uid] = mark
@@ -83,8 +88,13 @@ class Publishing:
 
     def _opened(self, node: SinkNode, context: LeaderContext, view: CheckpointView) -> Mark:
         """Open a sink, if it is not open yet, and ask it what it shows."""
+        name = f"{context.program.graph.name} ({context.checkpoint.job.identity})"
+        writer = lane_writer_of(node, name)
+        if writer is not None:
+            lanes = LanePublishing(context, node, writer, view)
+            self._publishers[node.uid] = self._lanes[node.uid] = lanes
+            return lanes.standing.newest
         if node.uid not in self._publishers:
-            name = f"{context.program.graph.name} ({context.checkpoint.job.identity})"
             self._publishers[node.uid] = node.sink.publisher(name, node.uid)
         return self._asked(node.uid, self._publishers[node.uid], view)
 
@@ -94,6 +104,9 @@ class Publishing:
         for uid, publisher in self._publishers.items():
             if isinstance(publisher, RememberingPublisher):
                 self.outages.awaited(uid, partial(publisher.begin, self.through[uid]))
+        for uid, lanes in self._lanes.items():
+            with _named(uid, lanes.standing.through, self._storage_url):
+                self.outages.awaited(uid, partial(lanes.begin, self._parts))
 
     def _tell(self) -> None:
         """Show which servers are waited for, before there is anything to show in them."""
@@ -183,9 +196,8 @@ class Publishing:
             if is_over():
                 return
             files = sorted(by_epoch.get(epoch, ()), key=lambda file: file.part)
-            parts = [StagedPart(file.part, file.rows, self._loader(file), file.input) for file in files]
             with _named(uid, epoch, self._storage_url):
-                self._show(publisher, epoch, parts)
+                self._show(publisher, epoch, self._parts(files))
             self.outages.answered(uid)
             with self._lock:
                 # Of a set of replicas another member may be further by now.
@@ -231,8 +243,19 @@ class Publishing:
                 if uid not in self._left:
                     closing.callback(publisher.close)
 
-    def _loader(self, file: StagedFile) -> Callable[[], object]:
-        return partial(load_extent, self._storage_url, file.extent)
+    @property
+    def lanes_through(self) -> LanesThrough:
+        """What the lanes of each lane sink have shown. Read after `through`, it says no less than that."""
+        return {uid: lanes.lanes_through for uid, lanes in self._lanes.items()}
+
+    def _parts(self, files: Iterable[StagedFile]) -> list[StagedPart]:
+        url = self._storage_url
+        return [
+            StagedPart(
+                file.part, file.rows, partial(load_extent, url, file.extent), file.input, file.extent.length
+            )
+            for file in files
+        ]
 
 
 def sink_told(
