@@ -100,8 +100,10 @@ def test_every_member_shows_what_is_committed(tmp_path: Path) -> None:
     sinks = [Shown(), Shown()]
     members = [Member(tmp_path, seat, sinks[seat - 1]) for seat in (1, 2)]
     for number in (1, 2):
-        for member in members:
+        for member, sink in zip(members, sinks, strict=True):
             member.commit(number)
+            # Before it hears that the other one has, in what is the same sink.
+            wait_until(lambda sink=sink, number=number: number in sink.epochs, "it has shown it")  # type: ignore[misc]
     for member in members:
         member.work.close(wait=True)
     assert [sink.epochs for sink in sinks] == [[1, 2], [1, 2]]
