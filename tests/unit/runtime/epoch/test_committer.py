@@ -64,6 +64,9 @@ class Shown:
             raise StorageError(f"the sink refused epoch {epoch}; try again")
         self.epochs.append(epoch)
 
+    def shows(self, epoch: int) -> bool:
+        return epoch in self.epochs
+
     def close(self) -> None:
         self.closed = True
         if -1 in self.failing:

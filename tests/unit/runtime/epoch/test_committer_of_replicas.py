@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace as with_
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_every_member_shows_what_is_committed(tmp_path: Path) -> None:
         for member, sink in zip(members, sinks, strict=True):
             member.commit(number)
             # Before it hears that the other one has, in what is the same sink.
-            wait_until(lambda sink=sink, number=number: number in sink.epochs, "it has shown it")  # type: ignore[misc]
+            wait_until(partial(sink.shows, number), "it has shown it")
     for member in members:
         member.work.close(wait=True)
     assert [sink.epochs for sink in sinks] == [[1, 2], [1, 2]]
