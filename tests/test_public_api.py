@@ -55,6 +55,7 @@ PUBLIC = [
     "FileSource",
     "FileStateStorage",
     "FixedDelay",
+    "ForeachEpochSink",
     "GeneratorSource",
     "HoldfastError",
     "IcebergSink",
