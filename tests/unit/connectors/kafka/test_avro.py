@@ -47,7 +47,8 @@ def test_a_record_is_a_struct() -> None:
     ddl, arrow = record_type(SCHEMA)
     assert ddl == (
         "struct<`n`:bigint,`who`:string,`tags`:array<string>,`scores`:map<string,int>,"
-        "`in`:struct<`x`:double>,`raw`:binary,`kind`:string,`at`:timestamp,`day`:date,`price`:decimal(9,2),`id`:string>"
+        "`in`:struct<`x`:double>,"
+        "`raw`:binary,`kind`:string,`at`:timestamp,`day`:date,`price`:decimal(9,2),`id`:string>"
     )
     assert arrow.num_fields == 11
 
