@@ -98,6 +98,13 @@ class OpenFileLanes:
         cut_of(self._storage, self._lanes.job, self._lanes.uid, self._lanes.cut)
         done, stem = mark, f"{self._lanes.uid}-{rows.epoch:012d}-{rows.lane:02d}"
         for first, table in _chunks(rows, start, self._lanes.max_file_rows):
+            # Loading may have taken any time: what others have shown meanwhile, and a reader may have taken
+            # away, does not come again.
+            now = self._newest(self._names(f"{rows.lane:02d}/")).get(rows.lane)
+            if now is None or now > LaneMark(rows.epoch, first):
+                return Result(
+                    Outcome.ALREADY if now and now >= rows.end else Outcome.BUSY, now, "others write"
+                )
             for directory, part in _by_directory(table, self._lanes.partition_by):
                 data = encode(self._lanes.format, [part])
                 # EXISTS: the rows of this name are there.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +24,7 @@ from holdfast.connectors.lakes.epochs import EpochPublisher
 from holdfast.connectors.parquet_rows import check_parquet_columns, listed, parquet_bytes
 from holdfast.connectors.partitions import check_partition_columns, partitions
 from holdfast.errors import DefinitionError, MachineError, ObjectMissing, RetryableError, first_line
+from holdfast.storage import draft_names
 from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class _DeltaLook:
 
         storage, added = open_storage(self.lake.path), []
         for values, part in partitions(rows, partitioned):
-            name, data = f"{uuid.uuid4().hex}.parquet", parquet_bytes([part])
+            name, data = f"{draft_names.new_name()}.parquet", parquet_bytes([part])
             storage.put(name, data)
             statistics = json.dumps({"numRecords": part.num_rows})
             added.append(AddAction(name, len(data), values, SystemClock().now_ms(), True, statistics))
