@@ -44,6 +44,7 @@ VENDOR_DOORS = {
     "kazoo": ("cluster/zookeeper.py",),
     "lmdb": ("state/local/lmdb_store.py",),
     "obstore": ("storage/object_store.py",),
+    "pika": ("connectors/rabbitmq/connection.py",),
     "prometheus_client": ("dashboard/",),
     "psycopg": ("storage/key_saves/postgres.py",),
     "pyspark": ("admin/", "nodes/", "runtime/", "inspect/", "tasks/", "connectors/"),

@@ -18,7 +18,10 @@ from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+from holdfast.connectors.rabbitmq.sink import RabbitSink
+from holdfast.connectors.rabbitmq.source import RabbitSource
 from holdfast.connectors.redis.stream_source import RedisStreamSource
+from holdfast.connectors.sockets import SocketSink, SocketSource
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,
@@ -124,6 +127,8 @@ __all__ = [
     "PostgresStateStorage",
     "Progress",
     "Publisher",
+    "RabbitSink",
+    "RabbitSource",
     "RedisStateStorage",
     "RedisStreamSource",
     "ReducingState",
@@ -142,6 +147,8 @@ __all__ = [
     "Sink",
     "SinkFailed",
     "Slice",
+    "SocketSink",
+    "SocketSource",
     "Source",
     "SourceReader",
     "StagedPart",

@@ -7,15 +7,20 @@ from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
     CheckedSource,
+    ClosingReader,
     DriftingReader,
+    DurableLog,
     EndingReader,
     ForgettingSource,
+    LogBatch,
+    LoggedSource,
     MalformedRow,
     Mark,
     PartitionedReader,
     PartitionedSource,
     Publisher,
     RememberingPublisher,
+    RepeatingSource,
     SelectiveSink,
     Sifted,
     SiftingReader,
@@ -34,19 +39,26 @@ from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+from holdfast.connectors.rabbitmq.sink import RabbitSink
+from holdfast.connectors.rabbitmq.source import RabbitSource
 from holdfast.connectors.redis.stream_source import RedisStreamSource
+from holdfast.connectors.sockets import SocketSink, SocketSource
 
 __all__ = [
     "CRASH",
     "ChannelSink",
     "CheckedSource",
+    "ClosingReader",
     "ConsoleSink",
     "DriftingReader",
+    "DurableLog",
     "EndingReader",
     "FileSink",
     "FileSource",
     "ForgettingSource",
     "GeneratorSource",
+    "LogBatch",
+    "LoggedSource",
     "MalformedRow",
     "Mark",
     "MemorySink",
@@ -54,14 +66,19 @@ __all__ = [
     "PartitionedReader",
     "PartitionedSource",
     "Publisher",
+    "RabbitSink",
+    "RabbitSource",
     "RedisStreamSource",
     "RememberingPublisher",
+    "RepeatingSource",
     "SelectiveSink",
     "Sifted",
     "SiftingReader",
     "SiftingSource",
     "Sink",
     "Slice",
+    "SocketSink",
+    "SocketSource",
     "Source",
     "SourceReader",
     "StagedPart",

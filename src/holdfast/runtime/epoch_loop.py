@@ -169,6 +169,7 @@ class EpochLoop:
             self._committer.record_published(self._has_read_all(ending))
             clean = True
         finally:
+            self._planner.let_go()
             self._snapshotter.close()
             try:
                 self._committer.close(wait=clean)
