@@ -46,7 +46,7 @@ VENDOR_DOORS = {
     "obstore": ("storage/object_store.py",),
     "pika": ("connectors/rabbitmq/connection.py",),
     "prometheus_client": ("dashboard/",),
-    "psycopg": ("storage/key_saves/postgres.py",),
+    "psycopg": ("connectors/postgres/", "storage/key_saves/postgres.py"),
     "pyspark": ("admin/", "nodes/", "runtime/", "inspect/", "tasks/", "connectors/"),
     "redis": ("connectors/redis/connection.py", "storage/key_saves/redis.py"),
     "rich": ("cli/", "connectors/console.py"),

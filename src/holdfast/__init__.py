@@ -1,5 +1,6 @@
 """Fault-tolerant, highly available stateful stream processing for PySpark."""
 
+from holdfast.connectors.batch import BatchSource
 from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
@@ -18,6 +19,7 @@ from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+from holdfast.connectors.postgres.table_source import TableSource
 from holdfast.connectors.rabbitmq.sink import RabbitSink
 from holdfast.connectors.rabbitmq.source import RabbitSource
 from holdfast.connectors.redis.stream_source import RedisStreamSource
@@ -36,6 +38,7 @@ from holdfast.errors import (
     RetryableError,
     SessionLost,
     SinkFailed,
+    SinkWentBack,
     StopUnfinished,
     Unavailable,
     UserCodeError,
@@ -86,6 +89,7 @@ __all__ = [
     "AggregatingState",
     "BatchContext",
     "BatchFunction",
+    "BatchSource",
     "BroadcastContext",
     "BroadcastFunction",
     "BroadcastState",
@@ -146,6 +150,7 @@ __all__ = [
     "ShardContext",
     "Sink",
     "SinkFailed",
+    "SinkWentBack",
     "Slice",
     "SocketSink",
     "SocketSource",
@@ -156,6 +161,7 @@ __all__ = [
     "StateReader",
     "StateStorage",
     "StopUnfinished",
+    "TableSource",
     "Timers",
     "Unavailable",
     "Uncoordinated",

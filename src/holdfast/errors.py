@@ -5,6 +5,7 @@
     │   └─ MachineError         fix this machine, or run elsewhere (missing extra, no Java, no disk)
     ├─ RetryableError       wait, try again
     │   ├─ StorageError         storage refused or cannot be reached: nothing was written
+    │   │   └─ StorageRefused       it is there, and refuses: credentials, rights, no such bucket
     │   ├─ UnknownOutcome       a write may or may not have happened: read it back
     │   ├─ EpochFailed          the epoch's Spark job failed
     │   │   └─ EpochInterrupted     a worker, an executor or storage was lost meanwhile
@@ -19,6 +20,7 @@
     ├─ RestoreError         choose another point   (incompatible state, checkpoint missing)
     │   ├─ ObjectMissing        a named object is not in storage
     │   ├─ InputVanished        planned input can no longer be read
+    │   ├─ SinkWentBack         a sink has lost rows that it had shown, and they are no longer staged
     │   └─ MalformedInput       planned input has a row that does not fit its schema
     └─ CorruptionError      call a human           (checksum mismatch; never retried over)
 
@@ -56,6 +58,11 @@ class RetryableError(HoldfastError):
 
 class StorageError(RetryableError):
     """Storage refused or could not be reached. Nothing was written."""
+
+
+class StorageRefused(StorageError):
+    """Storage is there and refuses: wrong credentials, missing rights, no such bucket. It does so until a
+    person sees to it."""
 
 
 class WorkingStateLost(RetryableError):
@@ -177,6 +184,11 @@ class ObjectMissing(RestoreError):
 
 class InputVanished(RestoreError):
     """Planned input was changed or deleted, so the same plan no longer reads the same rows."""
+
+
+class SinkWentBack(RestoreError):
+    """A sink shows less than it has shown: it came back from an older copy, or another machine took its place
+    that lags behind. What is still staged is published again; this is raised where that is not enough."""
 
 
 class MalformedInput(RestoreError):

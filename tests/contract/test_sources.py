@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from holdfast.connectors.batch import BatchSource
 from holdfast.connectors.contract import Source
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
@@ -57,11 +58,28 @@ def channel_source(directory: Path) -> Source:
     return ChannelSource(directory, channel=CHANNEL, schema="n long")
 
 
+def batch_source(directory: Path) -> Source:
+    """A table of which Spark reads any piece, and whose user knows its end."""
+
+    def through(after: int | None, max_rows: int | None) -> int | None:
+        first = after or 0
+        end = ROWS if max_rows is None else min(ROWS, first + max_rows)
+        return end if end > first else None
+
+    return BatchSource(
+        through=through,
+        read=lambda spark, after, end: spark.range(after or 0, end).withColumnRenamed("id", "n"),
+        schema="n long",
+        unchanging=True,
+    )
+
+
 HOW: dict[Callable[[Path], Source], dict[str, Any]] = {
     memory_source: {},
     generator_source: {},
     file_source: {"max_rows": "approximate", "rows_in": lambda slice: 2 * len(slice.detail)},
     channel_source: {"max_rows": "approximate"},
+    batch_source: {"rows_in": lambda slice: slice.end - (slice.start or 0)},
 }
 """The sources, and how each is to be asked."""
 

@@ -1,4 +1,4 @@
-"""A server of lines that is told which of them are safe, and sends the others again on the next connection."""
+"""A server of lines that is told which are safe, and sends the others again on the next connection."""
 
 from __future__ import annotations
 

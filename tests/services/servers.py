@@ -11,10 +11,11 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 START_SECONDS = 240.0
 USER = "nobody"
@@ -80,23 +81,63 @@ def redis_server() -> Iterator[Server]:
 @contextmanager
 def postgres_server() -> Iterator[Server]:
     """A Postgres with one database, which trusts everyone on this machine."""
-    place = "/usr/lib/postgresql/*/bin"
-    initdb, postgres = program("initdb", "postgresql", place), program("postgres", "postgresql", place)
-    port = free_port()
-    # It refuses to run as root.
-    as_user = ["setpriv", f"--reuid={USER}", "--clear-groups"] if os.getuid() == 0 else []
-    with tempfile.TemporaryDirectory(prefix="holdfast-postgres-") as directory:
-        if as_user:
-            shutil.chown(directory, USER)
-        data = f"{directory}/data"
-        subprocess.run(
-            [*as_user, initdb, "-D", data, "-A", "trust", "-U", "holdfast", "--no-sync"],
-            check=True, capture_output=True, cwd=directory,
-        )  # fmt: skip
-        command = [*as_user, postgres, "-D", data, "-p", str(port), "-k", directory, "-h", "127.0.0.1"]
-        log = Path(directory) / "log"
+    with PostgresDirectory() as directory, directory.running() as server:
+        yield server
+
+
+class PostgresDirectory:
+    """The files of a Postgres, whose server can be started, stopped, killed and put back in time. A context.
+
+    `guests` are users who need a password, `settings` are those of the server.
+    """
+
+    def __init__(self, guests: Sequence[str] = (), **settings: str) -> None:
+        place = "/usr/lib/postgresql/*/bin"
+        self._initdb = program("initdb", "postgresql", place)
+        self._postgres = program("postgres", "postgresql", place)
+        self._guests, self._settings = guests, settings
+        # It refuses to run as root.
+        self._as_user = ["setpriv", f"--reuid={USER}", "--clear-groups"] if os.getuid() == 0 else []
+        self.port = free_port()
+        self.url = f"postgresql://holdfast@127.0.0.1:{self.port}/postgres"
+
+    def __enter__(self) -> Self:
+        self._made = tempfile.TemporaryDirectory(prefix="holdfast-postgres-")
+        self.path = Path(self._made.name)
+        if self._as_user:
+            shutil.chown(self.path, USER)
+        self._by_user(self._initdb, "-D", f"{self.path}/data", "-A", "trust", "-U", "holdfast", "--no-sync")
+        asked = "".join(f"host all {guest} 127.0.0.1/32 scram-sha-256\n" for guest in self._guests)
+        rules = self.path / "data" / "pg_hba.conf"
+        rules.write_text(asked + rules.read_text())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._made.cleanup()
+
+    @contextmanager
+    def running(self) -> Iterator[Server]:
+        """Ends it without waiting for its clients."""
+        given = [f"-c{name}={value}" for name, value in self._settings.items()]
+        command = [
+            *self._as_user, self._postgres, "-D", f"{self.path}/data", "-p", str(self.port),
+            "-k", str(self.path), "-h", "127.0.0.1", *given,
+        ]  # fmt: skip
+        log = self.path / "log"
         with _running(command, log, lambda: "ready to accept" in log.read_text()) as process:
-            yield Server(f"postgresql://holdfast@127.0.0.1:{port}/postgres", process)
+            yield Server(self.url, process)
+
+    def save_copy(self) -> None:
+        """Keep its files as they are; it must not run."""
+        self._by_user("cp", "-a", f"{self.path}/data", f"{self.path}/copy")
+
+    def go_back(self) -> None:
+        """Be as it was when the copy was made; it must not run."""
+        shutil.rmtree(self.path / "data")
+        self._by_user("mv", f"{self.path}/copy", f"{self.path}/data")
+
+    def _by_user(self, *command: str) -> None:
+        subprocess.run([*self._as_user, *command], check=True, capture_output=True, cwd=self.path)
 
 
 @contextmanager

@@ -39,7 +39,16 @@ def _print(graph: Graph, asked: str, *, as_json: bool) -> None:
         as_json=as_json,
         plain=_plain,
         cells=lambda statement: _plain(statement).values(),
-        table=new_table(f"{graph.name}, asked for {asked}", "part", "uid", "connector", "gives", "because"),
+        table=new_table(
+            f"{graph.name}, asked for {asked}",
+            "part",
+            "uid",
+            "connector",
+            "gives",
+            "atomic",
+            "shared",
+            "because",
+        ),
     )
     if not as_json:
         OutputConsole().print(verdict(found, Guarantee(asked)), highlight=False)
@@ -51,6 +60,8 @@ def verdict(found: list[Statement], asked: Guarantee) -> str:
     if not short:
         return f"end to end: {asked}"
     parts = ", ".join(f"{statement.node.uid} ({_words(statement.guarantee)})" for statement in short)
+    if all(statement.accepted for statement in short):
+        return f"end to end: not {asked}, as was accepted, because of {parts}"
     return f"`run` would refuse {asked}, because of {parts}"
 
 
@@ -60,6 +71,8 @@ def _plain(statement: Statement) -> dict[str, str]:
         "uid": statement.node.uid,
         "connector": statement.connector,
         "gives": _words(statement.guarantee),
+        "atomic": statement.atomic,
+        "shared": statement.shared,
         "because": statement.reason,
     }
 

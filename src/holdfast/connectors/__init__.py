@@ -3,9 +3,11 @@
 To write one of your own, keep `Source` or `Sink` (docs/how-to/write-a-source-or-sink.md).
 """
 
+from holdfast.connectors.batch import BatchSource
 from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
+    CheckedSink,
     CheckedSource,
     ClosingReader,
     DriftingReader,
@@ -16,6 +18,7 @@ from holdfast.connectors.contract import (
     LoggedSource,
     MalformedRow,
     Mark,
+    MissingSource,
     PartitionedReader,
     PartitionedSource,
     Publisher,
@@ -38,7 +41,20 @@ from holdfast.connectors.contract import (
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.lane_publisher import LanePublisher
+from holdfast.connectors.lanes import (
+    LANES,
+    LaneMark,
+    LaneRows,
+    LaneSink,
+    LaneWriter,
+    OpenLanes,
+    Outcome,
+    Result,
+    continues,
+)
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+from holdfast.connectors.postgres.table_source import TableSource
 from holdfast.connectors.rabbitmq.sink import RabbitSink
 from holdfast.connectors.rabbitmq.source import RabbitSource
 from holdfast.connectors.redis.stream_source import RedisStreamSource
@@ -46,7 +62,10 @@ from holdfast.connectors.sockets import SocketSink, SocketSource
 
 __all__ = [
     "CRASH",
+    "LANES",
+    "BatchSource",
     "ChannelSink",
+    "CheckedSink",
     "CheckedSource",
     "ClosingReader",
     "ConsoleSink",
@@ -57,12 +76,20 @@ __all__ = [
     "FileSource",
     "ForgettingSource",
     "GeneratorSource",
+    "LaneMark",
+    "LanePublisher",
+    "LaneRows",
+    "LaneSink",
+    "LaneWriter",
     "LogBatch",
     "LoggedSource",
     "MalformedRow",
     "Mark",
     "MemorySink",
     "MemorySource",
+    "MissingSource",
+    "OpenLanes",
+    "Outcome",
     "PartitionedReader",
     "PartitionedSource",
     "Publisher",
@@ -71,6 +98,7 @@ __all__ = [
     "RedisStreamSource",
     "RememberingPublisher",
     "RepeatingSource",
+    "Result",
     "SelectiveSink",
     "Sifted",
     "SiftingReader",
@@ -82,10 +110,12 @@ __all__ = [
     "Source",
     "SourceReader",
     "StagedPart",
+    "TableSource",
     "TellingReader",
     "VerifyingReader",
     "Waiting",
     "WaitingReader",
+    "continues",
 ]
 
 

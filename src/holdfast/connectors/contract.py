@@ -110,6 +110,15 @@ class CheckedSource(Protocol):
 
 
 @runtime_checkable
+class CheckedSink(Protocol):
+    """A sink that knows before Spark starts that nothing can be shown there."""
+
+    def check(self) -> None:
+        """Called when a run is started, before Spark is. Raises DefinitionError: the run does not start.
+        Writes nothing."""
+
+
+@runtime_checkable
 class ForgettingSource(Protocol):
     """A source that may let go of rows by itself, whether they are still needed or not. Rows that a part has
     committed are not read again, unless its state is kept in its input alone (`hf.UpstreamBackup`): there
@@ -118,6 +127,16 @@ class ForgettingSource(Protocol):
     @property
     def forgets(self) -> bool:
         """Whether it does."""
+
+
+@runtime_checkable
+class MissingSource(Protocol):
+    """A source that may never read some rows, where the user has accepted that: `holdfast guarantees`
+    says it, and it is not refused."""
+
+    @property
+    def misses(self) -> str | None:
+        """Which rows, in words that end a sentence; None: it misses none."""
 
 
 @runtime_checkable
@@ -353,12 +372,14 @@ class MonitoredReader(Protocol):
 @dataclass(frozen=True, slots=True)
 class StagedPart:
     """One committed piece of an epoch's output. `load` reads (and verifies) it from storage, each time it is
-    called. `input` names the slices that the epoch read: the same for all its parts; empty if not known."""
+    called. `input` names the slices that the epoch read: the same for all its parts; empty if not known.
+    `bytes` is how large it is in storage, compressed; 0 if not known."""
 
     part: int
     rows: int
     load: Callable[[], pa.Table]
     input: str = ""
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ class SocketSource:
     connection, the driver or the server ended are lost: at most once.
     """
 
+    replayable: Final = True
     sifts: Final = True
     told_apart_by: Final = None
 
@@ -74,7 +75,9 @@ class SocketSource:
         timeout_seconds: float = 10.0,
     ) -> None:
         self.schema: Final = schema
-        self.replayable: Final = acknowledged
+        self.misses: Final = (
+            None if acknowledged else "lines that were under way when the connection ended are lost"
+        )
         self.repeats: Final = (
             "lines that were logged and not yet acknowledged when the connection ended are sent again"
             if acknowledged

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from holdfast.connectors.contract import RepeatingSource
+from holdfast.connectors.contract import MissingSource, RepeatingSource
+from holdfast.connectors.lanes import LaneSink
 from holdfast.errors import DefinitionError
 from holdfast.graph.job_graph import (
     DoorNode,
@@ -46,14 +47,22 @@ class Statement:
     connector: str
     guarantee: Guarantee
     reason: str
+    atomic: str = ""
+    """Of a sink: what a reader sees whole or not at all. Empty: nothing is promised."""
+    shared: str = ""
+    """Of a sink: whether several processes may write it at once, `yes` or `no`. Empty: it does not matter,
+    or is not said."""
+    accepted: bool = False
+    """That it gives less than was asked for, the user has said where it is declared (`lag=`)."""
 
 
 def statements(graph: Graph, asked: Guarantee) -> list[Statement]:
     """One statement for each source, then for each sink. Assumes a checked graph."""
-    return [
+    found = [
         *(_of_source(node, asked, graph) for node in graph.sources),
         *(_of_sink(node, asked, graph) for node in graph.nodes if isinstance(node, SinkNode | DoorNode)),
     ]
+    return [_without_what_is_missed(statement, asked) for statement in found]
 
 
 def check_guarantee(graph: Graph, asked: str) -> list[Statement]:
@@ -63,7 +72,11 @@ def check_guarantee(graph: Graph, asked: str) -> list[Statement]:
         raise DefinitionError(f"guarantee={asked!r} is not known; use one of {', '.join(choices)}")
     wanted = Guarantee(asked)
     found = statements(graph, wanted)
-    short = [_mistake(statement, wanted) for statement in found if statement.guarantee is not wanted]
+    short = [
+        _mistake(statement, wanted)
+        for statement in found
+        if statement.guarantee is not wanted and not statement.accepted
+    ]
     if short:
         raise DefinitionError("\n".join(map(str, short)))
     return found
@@ -80,6 +93,22 @@ def _of_source(node: SourceNode, asked: Guarantee, graph: Graph) -> Statement:
         return Statement(node, name, asked, f"it can replay every planned slice{told}")
     reason = "it cannot replay, so rows read by an epoch that was not committed are lost"
     return Statement(node, name, Guarantee.AT_MOST_ONCE, reason)
+
+
+def _without_what_is_missed(statement: Statement, asked: Guarantee) -> Statement:
+    """A source that may miss rows leaves at most once of exactly once, and nothing of at least once."""
+    if statement.guarantee is not asked or asked is Guarantee.AT_MOST_ONCE:
+        return statement
+    missed = {
+        source.uid: source.source.misses
+        for source in _sources_of(statement.node)
+        if isinstance(source.source, MissingSource) and source.source.misses
+    }
+    if not missed:
+        return statement
+    left = Guarantee.AT_MOST_ONCE if asked is Guarantee.EXACTLY_ONCE else Guarantee.NONE
+    why = "; ".join(f"of source {uid!r} {what}" for uid, what in missed.items())
+    return replace(statement, guarantee=left, reason=f"{statement.reason}; but {why}", accepted=True)
 
 
 def _may_repeat(node: SourceNode) -> str:
@@ -123,11 +152,27 @@ def _of_sink(node: SinkNode | DoorNode, asked: Guarantee, graph: Graph) -> State
         reason = f"its rows come from {repeating}, which may be given a row more than once"
         statement = replace(statement, guarantee=Guarantee.AT_LEAST_ONCE, reason=reason)
     operators = [each for each in _ancestors_of(node) if isinstance(each, OperatorNode)]
+    statement = replace(statement, atomic=_atomic(node), shared=_shared(node))
     losing = [each.uid for each in operators if each.uncoordinated is not None]
     if not losing:
         return statement
     aside = f"the state of {losing} is saved key by key: of a lost machine it lacks what came after each save"
     return replace(statement, reason=f"{statement.reason}; {aside}")
+
+
+def _atomic(node: SinkNode | DoorNode) -> str:
+    if isinstance(node, DoorNode):
+        return "epoch"
+    if isinstance(node.sink, LaneSink):
+        return node.sink.atomic
+    return "epoch" if node.sink.exactly_once else ""
+
+
+def _shared(node: SinkNode | DoorNode) -> str:
+    """Sinks that recognise an epoch are shared by their contract, unless they say that they are not."""
+    if isinstance(node, SinkNode) and isinstance(node.sink, LaneSink):
+        return "yes" if node.sink.shared else "no"
+    return "yes" if isinstance(node, SinkNode) and node.sink.exactly_once else ""
 
 
 def _of_rows(node: SinkNode, asked: Guarantee) -> Statement:

@@ -1,0 +1,180 @@
+"""A Postgres server as a plain value: how a connection to it is made, and what its errors mean.
+
+Always true: no password is in a value, an error or a log; every error is told by what is to be done about it:
+the server is not there now (Unavailable), or what was asked can never be (DefinitionError). A connection
+that hears nothing for too long is broken off, so nobody waits for a dead server without end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import DefinitionError, HoldfastError, MachineError, Unavailable, one_line
+from holdfast.secret import Secret, refuse_password_in
+
+if TYPE_CHECKING:
+    import psycopg
+
+APPLICATION_CHARS_MAX = 63
+"""Postgres cuts longer names of applications off."""
+
+_SESSION = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO",
+    "IntervalStyle": "iso_8601",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "client_encoding": "UTF8",
+    "default_transaction_isolation": "read\\ committed",
+}
+"""Values as text are read back elsewhere: they must not depend on how a server or a role is set up."""
+
+_NEVER = re.compile(
+    r"password authentication failed|no password supplied|does not exist|no pg_hba\.conf entry"
+    r"|not permitted to log in|permission denied|invalid (?:connection option|dsn|port|URI)|missing \"=\""
+    r"|invalid sslmode|unsupported authentication|requires? (?:SSL|SCRAM)"
+)
+"""What a refused connection says where another try cannot help. There is no SQLSTATE in it to go by."""
+
+_OUTAGES = ("08", "53", "57P", "58", "40", "55P03", "57014", "25006", "XX")
+"""Beginnings of SQLSTATEs of servers that are not to be had, or in trouble, now: connections, resources (a
+full disk), operators who intervene, the machine, conflicts that pass, locks, read-only standbys."""
+
+
+@dataclass(frozen=True)
+class PostgresServer:
+    """`dsn` as libpq takes it, without a password. `timeout_seconds`: how long a connection may take, and how
+    long a server may be silent while its answer is waited for."""
+
+    dsn: str
+    password: Secret | None = None
+    timeout_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        refuse_password_in(self.dsn, "dsn")
+        if self.password is not None and not isinstance(self.password, Secret):
+            raise DefinitionError(
+                "password=... is not a reference; give password=hf.Secret.env('NAME') or hf.Secret.file(path)"
+            )
+
+    def connect(self, application: str, **settings: str) -> psycopg.Connection[Any]:
+        """A new connection, in autocommit mode. `settings` are for the session (`lock_timeout`)."""
+        driver = psycopg_driver()
+        options = " ".join(f"-c {name}={value}" for name, value in (_SESSION | settings).items())
+        secret = {} if self.password is None else {"password": self.password.resolve()}
+        try:
+            connection: psycopg.Connection[Any] = driver.connect(
+                self.dsn,
+                autocommit=True,
+                prepare_threshold=None,
+                application_name=application[:APPLICATION_CHARS_MAX],
+                connect_timeout=max(2, int(self.timeout_seconds)),
+                keepalives_idle=max(1, int(self.timeout_seconds)),
+                keepalives_interval=2,
+                keepalives_count=3,
+                tcp_user_timeout=int(self.timeout_seconds * 1_000),
+                options=options,
+                **secret,
+            )
+        except driver.Error as cause:
+            raise self._refused(cause) from None
+        return connection
+
+    @property
+    def place(self) -> str:
+        """Where it is, for a person."""
+        driver = psycopg_driver()
+        try:
+            found = driver.conninfo.conninfo_to_dict(self.dsn)
+        except driver.Error:
+            return "the server"
+        return f"{found.get('host', 'localhost')}:{found.get('port', 5432)}/{found.get('dbname', '')}"
+
+    @contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """Errors of the client library within become errors that say what could not be done."""
+        try:
+            yield
+        except psycopg_driver().Error as cause:
+            raise self.error(cause, what) from None
+
+    def error(self, cause: Exception, what: str) -> HoldfastError:
+        text = self._hidden(one_line(cause))
+        if is_outage(cause):
+            return Unavailable(
+                f"Postgres at {self.place} is not to be had, {what}: {text}; see to the server"
+            )
+        return DefinitionError(
+            f"Postgres at {self.place} refuses, {what}: {text}; correct the table, the rights or the job"
+        )
+
+    def _refused(self, cause: Exception) -> HoldfastError:
+        text = self._hidden(one_line(cause))
+        if _NEVER.search(text):
+            return DefinitionError(
+                f"Postgres lets nobody in with dsn={self.dsn!r}: {text}; correct the dsn, the password or "
+                "the rights of the user"
+            )
+        return Unavailable(f"Postgres at {self.place} cannot be reached: {text}; see to the server")
+
+    def _hidden(self, text: str) -> str:
+        return text if self.password is None else self.password.hide_in(text)
+
+
+def is_outage(cause: Exception) -> bool:
+    """Whether an error of the client library says that the server is not to be had now."""
+    state = getattr(cause, "sqlstate", None)
+    if state is None:
+        return isinstance(cause, psycopg_driver().OperationalError | psycopg_driver().InterfaceError)
+    return str(state).startswith(_OUTAGES)
+
+
+class Silence:
+    """Breaks a connection off if nothing is heard for so long: `heard()` begins the wait again.
+
+    The client library waits for an answer without end, and a server behind a cut cable gives none.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any], seconds: float) -> None:
+        self._fileno, self._seconds = connection.fileno, seconds
+        self._heard, self._ended = threading.Event(), False
+
+    def __enter__(self) -> Silence:
+        threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def heard(self) -> None:
+        self._heard.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended = True
+        self._heard.set()
+
+    def _watch(self) -> None:
+        while self._heard.wait(self._seconds):
+            if self._ended:
+                return
+            self._heard.clear()
+        try:
+            # A copy of the descriptor: the library keeps its own, and reads from it that all is over.
+            with socket.socket(fileno=os.dup(self._fileno())) as cable:
+                cable.shutdown(socket.SHUT_RDWR)
+        except (OSError, psycopg_driver().Error):
+            return  # closed meanwhile
+
+
+def psycopg_driver() -> Any:
+    try:
+        import psycopg
+    except ImportError as cause:
+        raise MachineError(
+            "Postgres needs the package psycopg; install it: pip install 'holdfast[postgres]'"
+        ) from cause
+    return psycopg
