@@ -16,6 +16,7 @@ import msgspec
 from holdfast.checkpoint.store.records import FORMAT, Record
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.storage.checksums import checksum
+from holdfast.storage.typed_json import from_json
 
 R = TypeVar("R", bound=Record)
 
@@ -40,7 +41,7 @@ def unseal(kind: str, type: type[R], data: bytes, name: str) -> R:
     CorruptionError: truncated, flipped or another kind. RestoreError: written by a newer Holdfast.
     """
     try:
-        return msgspec.json.decode(unseal_bytes(kind, data, name), type=type)
+        return from_json(unseal_bytes(kind, data, name), type)
     except msgspec.DecodeError as cause:
         raise CorruptionError(f"{name} does not read as a {kind} record ({cause}); {_REMEDY}") from cause
 
