@@ -78,6 +78,7 @@ PUBLIC = [
     "Publisher",
     "RabbitSink",
     "RabbitSource",
+    "RedisSink",
     "RedisStateStorage",
     "RedisStreamSource",
     "ReducingState",

@@ -22,6 +22,7 @@ from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 from holdfast.connectors.postgres.table_source import TableSource
 from holdfast.connectors.rabbitmq.sink import RabbitSink
 from holdfast.connectors.rabbitmq.source import RabbitSource
+from holdfast.connectors.redis.sink import RedisSink
 from holdfast.connectors.redis.stream_source import RedisStreamSource
 from holdfast.connectors.sockets import SocketSink, SocketSource
 from holdfast.errors import (
@@ -133,6 +134,7 @@ __all__ = [
     "Publisher",
     "RabbitSink",
     "RabbitSource",
+    "RedisSink",
     "RedisStateStorage",
     "RedisStreamSource",
     "ReducingState",
