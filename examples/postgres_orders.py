@@ -1,9 +1,9 @@
 """What each user has ordered so far, from a table in Postgres, exactly once.
 
-    CREATE TABLE orders (id bigserial PRIMARY KEY, txid xid8 NOT NULL DEFAULT pg_current_xact_id(),
-                         "user" text, amount bigint);
-    CREATE INDEX ON orders (txid, id);
-    holdfast run examples/postgres_orders.py --checkpoint ck/postgres-orders
+CREATE TABLE orders (id bigserial PRIMARY KEY, txid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+                     "user" text, amount bigint);
+CREATE INDEX ON orders (txid, id);
+holdfast run examples/postgres_orders.py --checkpoint ck/postgres-orders
 """
 
 import os

@@ -41,6 +41,8 @@ from holdfast.connectors.contract import (
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.lakes.delta import DeltaSink
+from holdfast.connectors.lakes.iceberg import IcebergSink
 from holdfast.connectors.lane_publisher import LanePublisher
 from holdfast.connectors.lanes import (
     LANES,
@@ -70,6 +72,7 @@ __all__ = [
     "CheckedSource",
     "ClosingReader",
     "ConsoleSink",
+    "DeltaSink",
     "DriftingReader",
     "DurableLog",
     "EndingReader",
@@ -77,6 +80,7 @@ __all__ = [
     "FileSource",
     "ForgettingSource",
     "GeneratorSource",
+    "IcebergSink",
     "LaneMark",
     "LanePublisher",
     "LaneRows",
