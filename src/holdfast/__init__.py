@@ -17,6 +17,7 @@ from holdfast.connectors.contract import (
 )
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
+from holdfast.connectors.foreach import ForeachEpochSink
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.lakes.delta import DeltaSink
 from holdfast.connectors.lakes.iceberg import IcebergSink
@@ -44,6 +45,7 @@ from holdfast.errors import (
     SinkWentBack,
     StopUnfinished,
     Unavailable,
+    Unpublished,
     UserCodeError,
 )
 from holdfast.graph.aggregates import collect, count, first, last, max, mean, min, sum
@@ -113,6 +115,7 @@ __all__ = [
     "FileSource",
     "FileStateStorage",
     "FixedDelay",
+    "ForeachEpochSink",
     "GeneratorSource",
     "HoldfastError",
     "IcebergSink",
@@ -171,6 +174,7 @@ __all__ = [
     "Timers",
     "Unavailable",
     "Uncoordinated",
+    "Unpublished",
     "UpstreamBackup",
     "UserCodeError",
     "ValueState",
