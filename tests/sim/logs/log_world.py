@@ -97,7 +97,8 @@ class LogWorld:
         self.seen: dict[str, int] = {"overtaken": 0, "trimmed": 0}
 
     def _new_log(self) -> ReceivedLog:
-        return self._log(LogStorage(self), SOURCE, f"w{self.chance.getrandbits(40):x}")  # type: ignore[arg-type]
+        storage: Any = LogStorage(self)
+        return self._log(storage, SOURCE, f"w{self.chance.getrandbits(40):x}")
 
     def run(self, steps: int = 40) -> None:
         for _ in range(steps):
