@@ -23,7 +23,11 @@ from holdfast.connectors.lakes.delta import DeltaSink
 from holdfast.connectors.lakes.iceberg import IcebergSink
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 from holdfast.connectors.postgres.table_source import TableSource
+from holdfast.connectors.rabbitmq.sink import RabbitSink
+from holdfast.connectors.rabbitmq.source import RabbitSource
+from holdfast.connectors.redis.sink import RedisSink
 from holdfast.connectors.redis.stream_source import RedisStreamSource
+from holdfast.connectors.sockets import SocketSink, SocketSource
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,
@@ -41,6 +45,7 @@ from holdfast.errors import (
     SinkWentBack,
     StopUnfinished,
     Unavailable,
+    Unpublished,
     UserCodeError,
 )
 from holdfast.graph.aggregates import collect, count, first, last, max, mean, min, sum
@@ -134,6 +139,9 @@ __all__ = [
     "PostgresStateStorage",
     "Progress",
     "Publisher",
+    "RabbitSink",
+    "RabbitSource",
+    "RedisSink",
     "RedisStateStorage",
     "RedisStreamSource",
     "ReducingState",
@@ -153,6 +161,8 @@ __all__ = [
     "SinkFailed",
     "SinkWentBack",
     "Slice",
+    "SocketSink",
+    "SocketSource",
     "Source",
     "SourceReader",
     "StagedPart",
@@ -164,6 +174,7 @@ __all__ = [
     "Timers",
     "Unavailable",
     "Uncoordinated",
+    "Unpublished",
     "UpstreamBackup",
     "UserCodeError",
     "ValueState",

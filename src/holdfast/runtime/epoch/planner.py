@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,9 +11,12 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.plans import PlanTaken, may_follow, place_of, same_range
 from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.log.received import ReceivedLog
 from holdfast.checkpoint.store.records import DrainEndRecord, Json, PlannedSlice, PlanRecord, TableCopy
 from holdfast.connectors.contract import (
+    ClosingReader,
     FollowingReader,
+    LoggedSource,
     PartitionedReader,
     PartitionedSource,
     Slice,
@@ -21,13 +25,16 @@ from holdfast.connectors.contract import (
     Waiting,
     WaitingReader,
 )
-from holdfast.errors import CorruptionError, DefinitionError, FencedOut, RestoreError
+from holdfast.errors import CorruptionError, DefinitionError, FencedOut, RestoreError, Unavailable
+from holdfast.graph.job_graph import SourceNode
 from holdfast.ids import NO_EPOCH, EpochId, PlanAttempt
 from holdfast.runtime.epoch.drain_ends import Ends, RowsLeft, left_after
 from holdfast.runtime.epoch.epoch_frames import slice_of
 from holdfast.runtime.epoch.lookups import Tables
+from holdfast.runtime.epoch.outages import Outages
 from holdfast.runtime.epoch.plan_clock import PlanClock
 from holdfast.runtime.epoch.recorded_plans import PlanShape, Recorded
+from holdfast.runtime.epoch.source_health import show_outages
 from holdfast.runtime.epoch.watermarks import Watermarks, is_due, to_close
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.parts.channel_source import ChannelReader
@@ -66,9 +73,26 @@ class Planner:
         for found in recorded:
             for uid, part in found.plan.slices.items():
                 notes[uid] = [*([] if part.replaces_notes else notes[uid]), *part.notes]
+        self.outages = Outages(context, "source")
+        self.outages.on_change = partial(show_outages, context.monitor, self.outages)
         self.readers: Mapping[str, SourceReader] = {
-            node.uid: node.source.reader(notes[node.uid]) for node in sources
+            node.uid: self.outages.awaited(node.uid, partial(self._opened, node, notes[node.uid]))
+            for node in sources
         }
+
+    def _opened(self, node: SourceNode, notes: list[Json]) -> SourceReader:
+        """A reader of a source; one that cannot be read again by itself is given its log."""
+        if not isinstance(node.source, LoggedSource):
+            return node.source.reader(notes)
+        writer = f"{self._context.term}-{uuid.uuid4().hex[:12]}"
+        log = ReceivedLog(self._context.checkpoint.storage, node.uid, writer)
+        return node.source.logged_reader(notes, log)
+
+    def let_go(self) -> None:
+        """Of what the readers hold: leading is over."""
+        for reader in self.readers.values():
+            if isinstance(reader, ClosingReader):
+                reader.close()
 
     def next(
         self,
@@ -233,7 +257,7 @@ class Planner:
         shared = replica.joined.drain_end(replica.storage) if replica is not None else None
         if shared is not None:
             fixed.update(shared.ends)
-        ends = Ends(self.readers, self.positions, now_ms, fixed, self._counted(shared))
+        ends = Ends(self.readers, self.positions, now_ms, fixed, self._counted(shared), self.outages.awaited)
         if replica is not None and shared is None:
             end = DrainEndRecord(
                 term=self._context.term, seat=replica.seat, epoch=self.epoch,
@@ -281,11 +305,25 @@ class Planner:
         return self._time.now_ms()
 
     def exhausted(self) -> bool:
-        """Whether no source will ever have more. Asked after `next` gave None."""
-        return all(reader.exhausted(self.positions[uid]) for uid, reader in self.readers.items())
+        """Whether no source will ever have more. Asked after `next` gave None. Of one whose server is waited
+        for it is not known."""
+        try:
+            return not self.waits and all(
+                reader.exhausted(self.positions[uid]) for uid, reader in self.readers.items()
+            )
+        except Unavailable:
+            return False
+
+    @property
+    def waits(self) -> bool:
+        """Whether the server of a source is waited for: it may have more."""
+        return any(self.outages.told(uid) is not None for uid in self.readers)
 
     def lag(self) -> int | None:
-        lags = [reader.lag(self.positions[uid]) for uid, reader in self.readers.items()]
+        try:
+            lags = [reader.lag(self.positions[uid]) for uid, reader in self.readers.items()]
+        except Unavailable:
+            return None
         return None if any(lag is None for lag in lags) else sum(lag for lag in lags if lag is not None)
 
     def _slices(self, max_rows: int, parent: int) -> dict[str, PlannedSlice]:
@@ -302,7 +340,9 @@ class Planner:
                 continue
             most = left if self._ends is None else self._ends.rows(uid, left, self.epoch)
             part = self._slice(uid, most, now_ms, parent) if most > 0 else None
-            waiting[uid] = _with_rows(self.readers[uid], uid in self._partitioned, part)
+            known = self.outages.told(uid) is None
+            # Of a server that is waited for it is not known: event time waits, too.
+            waiting[uid] = _with_rows(self.readers[uid], uid in self._partitioned, part) if known else None
             if part is not None:
                 slices[uid] = PlannedSlice(
                     start=part.start,
@@ -324,9 +364,17 @@ class Planner:
         return slices
 
     def _slice(self, uid: str, max_rows: int, now_ms: int, parent: int) -> Slice | None:
-        """AdoptedOther: what a source no longer has, the leader before us has read, and committed since."""
+        """None: nothing is new, or the server is waited for. AdoptedOther: what a source no longer has, the
+        leader before us has read, and committed since."""
+        if not self.outages.is_due(uid):
+            return None
         try:
-            return self.readers[uid].next(self.positions[uid], max_rows, now_ms)
+            part = self.readers[uid].next(self.positions[uid], max_rows, now_ms)
+            self.outages.answered(uid)
+            return part
+        except Unavailable as failure:
+            self.outages.failed(uid, failure)
+            return None
         except RestoreError as refusal:
             newest = max(self._context.checkpoint.chain.numbers(), default=0)
             if newest > parent:
