@@ -166,7 +166,7 @@ def test_no_commit_below_the_retained_ones_is_offered() -> None:
 def test_a_commit_in_the_place_of_one_that_was_lost_is_not_taken_for_that(
     manifest_every: int, since: int
 ) -> None:
-    """What reads a chain again and again has read the lost one; `since`: commits that it has not looked at."""
+    """What reads a chain again and again has read the lost one; `since`: commits it has not seen."""
     storage = MemoryStorage()
     before = grow(Chain(storage), EMPTY, 3)
     history = History(storage)
