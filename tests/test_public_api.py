@@ -62,6 +62,7 @@ PUBLIC = [
     "InputVanished",
     "Job",
     "JobHandle",
+    "KafkaSource",
     "KeyState",
     "KeyedFunction",
     "ListState",

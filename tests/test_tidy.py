@@ -41,6 +41,8 @@ BANNED_CALLS = {
 
 # One door per vendor: paths below src/holdfast that may import it.
 VENDOR_DOORS = {
+    "confluent_kafka": ("connectors/kafka/",),
+    "fastavro": ("connectors/kafka/avro.py",),
     "deltalake": ("connectors/lakes/delta.py",),
     "kazoo": ("cluster/zookeeper.py",),
     "lmdb": ("state/local/lmdb_store.py",),

@@ -220,10 +220,15 @@ class MalformedInput(RestoreError):
         self.name = name
 
     def __str__(self) -> str:
+        give_up = (
+            f"the file up with `holdfast skip --file {self.name}"
+            if self.name
+            else (f"the epoch up with `holdfast skip --epoch {self.epoch}")
+        )
         return (
             f"source {self.uid!r} cannot read a row of epoch {self.epoch}: {self.where}: {self.reason}; the "
             f"row is {self.row}; correct the schema, set such rows aside with on_error='dead-letter', or "
-            f"give the file up with `holdfast skip --file {self.name} --checkpoint ...`"
+            f"give {give_up} --checkpoint ...`"
         )
 
 

@@ -13,14 +13,17 @@ import pyarrow as pa
 import pytest
 
 from holdfast.connectors.batch import BatchSource
-from holdfast.connectors.contract import Source
+from holdfast.connectors.contract import Slice, Source
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.kafka.positions import ranges_of
+from holdfast.connectors.kafka.source import KafkaSource
 from holdfast.connectors.memory import MemorySource
 from holdfast.runtime.doors.channel_source import ChannelSource
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.task_output import pack_rows
 from holdfast.testing import conformance
+from tests.services.kafka_broker import shared_broker
 from tests.unit.runtime.parts.channel_kit import CHANNEL, Producer, door
 
 ROWS = 12
@@ -58,6 +61,21 @@ def channel_source(directory: Path) -> Source:
     return ChannelSource(directory, channel=CHANNEL, schema="n long")
 
 
+def kafka_source(directory: Path) -> Source:
+    """Three partitions of four rows."""
+    broker, topic = shared_broker(), f"contract-{directory.stat().st_ino}-{directory.name}"
+    if not any(directory.iterdir()):
+        broker.make(topic, partitions=3)
+        for partition in range(3):
+            broker.send(topic, [b"%d" % n for n in range(ROWS // 3)], partition)
+        (directory / "sent").touch()
+    return KafkaSource(broker.servers, topic)
+
+
+def kafka_rows(slice: Slice) -> int:
+    return sum(each.size for each in ranges_of(slice.detail))
+
+
 def batch_source(directory: Path) -> Source:
     """A table of which Spark reads any piece, and whose user knows its end."""
 
@@ -79,6 +97,7 @@ HOW: dict[Callable[[Path], Source], dict[str, Any]] = {
     generator_source: {},
     file_source: {"max_rows": "approximate", "rows_in": lambda slice: 2 * len(slice.detail)},
     channel_source: {"max_rows": "approximate"},
+    kafka_source: {"rows_in": kafka_rows},
     batch_source: {"rows_in": lambda slice: slice.end - (slice.start or 0)},
 }
 """The sources, and how each is to be asked."""

@@ -26,7 +26,8 @@ from holdfast.storage.local_directory import LocalStorage
 from holdfast.storage.urls import open_storage
 from holdfast.testing import conformance
 from holdfast.testing.conformance.source_frames import FRAMES
-from tests.contract.test_sources import HOW, NEED_SPARK, channel_source, file_source
+from tests.contract.test_sources import HOW, NEED_SPARK, channel_source, file_source, kafka_source
+from tests.services.kafka_broker import shared_broker
 from tests.unit.runtime.parts.channel_kit import Producer, door
 from tests.unit.testing.conformance.broken_sources import BROKEN, ROWS, HonestSource
 
@@ -60,8 +61,12 @@ def test_a_source_keeps_what_is_promised_about_its_rows(
         how["vanish"] = (tmp_path / "3.json").unlink
     if make is channel_source:
         how["vanish"] = lambda: let_go(tmp_path)
-    report = conformance.check_source(lambda: make(tmp_path), spark=spark, only=NEED_SPARK, **how)
-    not_asked = {file_source: set(), channel_source: {"verify"}}
+    if make is kafka_source:
+        topic = make(tmp_path).topics[0]  # type: ignore[attr-defined]
+        how["vanish"] = lambda: shared_broker().forget(topic, partition=1, before=2)
+    asked = {*NEED_SPARK, "partitions"} if make is kafka_source else NEED_SPARK
+    report = conformance.check_source(lambda: make(tmp_path), spark=spark, only=asked, **how)
+    not_asked = {file_source: set(), channel_source: {"verify"}, kafka_source: set()}
     assert NEED_SPARK - set(report.kept) == not_asked.get(make, {"verify", "vanished-input"})
 
 

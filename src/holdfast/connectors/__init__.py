@@ -21,6 +21,7 @@ from holdfast.connectors.contract import (
     MissingSource,
     PartitionedReader,
     PartitionedSource,
+    PlacedReader,
     Publisher,
     RememberingPublisher,
     RepeatingSource,
@@ -42,6 +43,7 @@ from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.foreach import ForeachEpochSink
 from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.kafka.source import KafkaSource
 from holdfast.connectors.lakes.delta import DeltaSink
 from holdfast.connectors.lakes.iceberg import IcebergSink
 from holdfast.connectors.lane_publisher import LanePublisher
@@ -83,6 +85,7 @@ __all__ = [
     "ForgettingSource",
     "GeneratorSource",
     "IcebergSink",
+    "KafkaSource",
     "LaneMark",
     "LanePublisher",
     "LaneRows",
@@ -99,6 +102,7 @@ __all__ = [
     "Outcome",
     "PartitionedReader",
     "PartitionedSource",
+    "PlacedReader",
     "Publisher",
     "RabbitSink",
     "RabbitSource",

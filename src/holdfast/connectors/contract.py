@@ -275,7 +275,8 @@ MALFORMED = "holdfast: a row does not fit the schema of its source"
 @dataclass(frozen=True, slots=True)
 class MalformedRow:
     """A row that cannot be parsed, or does not fit the schema. `file`: its path, for a person; `name`: as the
-    plan names it; `line` counts from 1 (None: the row is not a line of its own)."""
+    plan names it (empty: it cannot be given up by itself); `line` counts from 1 (None: the row is not a line
+    of its own). Where rows lie in no files, these are what a PlacedReader says."""
 
     file: str
     name: str
@@ -308,6 +309,15 @@ class SiftingReader(Protocol):
 
     def first_malformed(self, spark: SparkSession, slice: Slice) -> MalformedRow | None:
         """One malformed row of a slice, by Spark jobs of its own. Called when a job over `frame` failed."""
+
+
+@runtime_checkable
+class PlacedReader(Protocol):
+    """A SiftingReader whose rows lie in no files."""
+
+    @property
+    def place_words(self) -> tuple[str, str]:
+        """What `file` and `line` of its malformed rows are, as a person calls them: partition and offset."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,8 @@
-"""Why a row of a JSON or CSV file does not fit its schema. Runs in Spark tasks, over such rows only.
-
-Spark only says that a row does not fit. Which value it was is told by comparing what the row says with the
-columns that Spark left empty; where that tells nothing, the reason is the schema.
-"""
+"""Why a row of a JSON or CSV file does not fit its schema. Runs in Spark tasks, over such rows only."""
 
 from __future__ import annotations
 
 import csv
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +11,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from holdfast.connectors.files.sampling import records
+from holdfast.connectors.misfits import json_misfit, missing_value, schema_misfit, value_misfit
 
-VALUE_CHARS_MAX = 80
-_WORDS = {"bigint": "long", "smallint": "short", "tinyint": "byte"}
 LETTERS = pa.schema(
     [("file", pa.string()), ("line", pa.int64()), ("row", pa.string()), ("reason", pa.string())]
 )
@@ -39,25 +32,10 @@ class RowForm:
         file, in order. None: the row could be parsed, and lacks values."""
         if columns is None:
             missing = [name for name in self.never_null if name in empty]
-            return f"column {missing[0]!r} is declared not null and has no value"
+            return missing_value(missing[0])
         if self.format == "json":
-            return self._json(row, empty)
-        return self._csv(row, empty, columns) if self.format == "csv" else self._misfit()
-
-    def _json(self, row: str, empty: Sequence[str]) -> str:
-        try:
-            value = json.loads(row)
-        except json.JSONDecodeError as error:
-            return f"it is no JSON: {error.msg} at character {error.pos + 1}"
-        except (ValueError, RecursionError) as error:
-            return f"it cannot be read as JSON: {error}"
-        for each in value if isinstance(value, list) else [value]:
-            if not isinstance(each, dict):
-                return "it is JSON, but no object"
-            for name in empty:
-                if each.get(name) is not None:
-                    return self._value(name, json.dumps(each[name], ensure_ascii=False))
-        return self._misfit()
+            return json_misfit(row, empty, self.types)
+        return self._csv(row, empty, columns) if self.format == "csv" else schema_misfit(self.types)
 
     def _csv(self, row: str, empty: Sequence[str], columns: Sequence[str]) -> str:
         try:
@@ -69,17 +47,8 @@ class RowForm:
         for name, value in zip(columns, fields, strict=True):
             declared = next((own for own in empty if own.casefold() == name.casefold()), None)
             if declared is not None and value:
-                return self._value(declared, repr(value))
-        return self._misfit()
-
-    def _value(self, name: str, shown: str) -> str:
-        if len(shown) > VALUE_CHARS_MAX:
-            shown = f"{shown[:VALUE_CHARS_MAX]}..."
-        return f"column {name!r} is declared {_declared(self.types[name])}, found {shown}"
-
-    def _misfit(self) -> str:
-        declared = ", ".join(f"{name} {_declared(type)}" for name, type in self.types.items())
-        return f"a value does not fit the schema '{declared}'"
+                return value_misfit(declared, repr(value), self.types)
+        return schema_misfit(self.types)
 
 
 def with_reasons(form: RowForm, prefix: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -92,11 +61,6 @@ def with_reasons(form: RowForm, prefix: str, batches: Iterator[pa.RecordBatch]) 
         files = pa.array([f"{prefix}{unquote(row['file'])}" for row in rows], pa.string())
         columns = [files, batch.column("line"), batch.column("row"), pa.array(reasons, pa.string())]
         yield pa.RecordBatch.from_arrays(columns, schema=LETTERS)
-
-
-def _declared(type: str) -> str:
-    """A type of Spark's in the words of schemas; a field of that name stays as it is."""
-    return re.sub(r"(?<![^<:,])(bigint|smallint|tinyint)(?![^>,])", lambda found: _WORDS[found[0]], type)
 
 
 def _fields(count: int) -> str:

@@ -148,7 +148,9 @@ class EpochRunner:
                 told = self._malformed(plan, failure) or self._damaged(plan, failure) or failure
                 raise told from failure.__cause__
             frames.counts.ran(results)
-            if isinstance(stage.node, OutputNode) and (aside := rows_aside(results, self._storage_url)):
+            if isinstance(stage.node, OutputNode) and (
+                aside := rows_aside(results, self._storage_url, self.readers[stage.node.parent.uid])
+            ):
                 outcome.set_aside[stage.node.parent.uid] = aside
             if isinstance(stage.node, UnkeyedNode):
                 kept_in = bundle if self.saves_state else None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.connectors.contract import Sifted, SiftingReader, Slice, SourceReader
+from holdfast.connectors.contract import PlacedReader, Sifted, SiftingReader, Slice, SourceReader
 from holdfast.errors import MalformedInput
 from holdfast.tasks.messages import TaskResult
 from holdfast.tasks.task_output import load_payload
@@ -104,16 +104,15 @@ def _observed(told: Callable[[], tuple[int, int]]) -> tuple[int, int] | None:
         return None
 
 
-def rows_aside(results: Sequence[TaskResult], storage_url: str) -> RowsAside | None:
-    """What the chosen results of a job set aside; None: nothing."""
+def rows_aside(results: Sequence[TaskResult], storage_url: str, reader: SourceReader) -> RowsAside | None:
+    """What the chosen results of a job set aside of what a reader read; None: nothing."""
     given = [result for result in results if result.rows]
     if not given:
         return None
     letters = load_payload(storage_url, given[-1].outputs[0].payload)
     row = letters.slice(letters.num_rows - 1).to_pylist()[0]
-    return RowsAside(
-        sum(result.rows for result in given), f"{_where(row['file'], row['line'])}: {row['reason']}"
-    )
+    where = _where(reader, row["file"], row["line"])
+    return RowsAside(sum(result.rows for result in given), f"{where}: {row['reason']}")
 
 
 def malformed_input(
@@ -133,10 +132,12 @@ def malformed_input(
             continue
         if found is not None:
             row = f"{found.row[:ROW_CHARS_MAX]!r}{'...' if len(found.row) > ROW_CHARS_MAX else ''}"
-            where = _where(found.file, found.line)
-            return MalformedInput(uid, epoch, where, found.reason, row, shlex.quote(found.name))
+            where = _where(reader, found.file, found.line)
+            name = shlex.quote(found.name) if found.name else ""
+            return MalformedInput(uid, epoch, where, found.reason, row, name)
     return None
 
 
-def _where(file: str, line: int | None) -> str:
-    return f"file {file!r}" if line is None else f"file {file!r}, line {line}"
+def _where(reader: SourceReader, file: str, line: int | None) -> str:
+    one, other = reader.place_words if isinstance(reader, PlacedReader) else ("file", "line")
+    return f"{one} {file!r}" if line is None else f"{one} {file!r}, {other} {line}"

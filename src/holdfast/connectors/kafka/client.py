@@ -1,0 +1,279 @@
+"""The door to confluent-kafka: how a cluster is reached, and what the driver asks it.
+
+Secrets in the options stay references until a client is made. What the library says is told in our errors:
+Unavailable where the cluster is not there now, Refused where it does not want us.
+Never here: rows (see reading), or what a position means (see source).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.connectors.kafka.positions import Partition, Place
+from holdfast.errors import DefinitionError, MachineError, Unavailable
+from holdfast.secret import Secret
+
+REQUEST_SECONDS = 10.0
+POLL_SECONDS = 0.05
+OWN_OPTIONS = {
+    "auto.offset.reset", "bootstrap.servers", "enable.auto.commit", "enable.auto.offset.store",
+    "enable.idempotence", "enable.partition.eof", "group.id", "isolation.level", "transactional.id",
+}  # fmt: skip
+"""What Holdfast itself has to say."""
+SECRET_OPTIONS = {
+    "sasl.password", "sasl.oauthbearer.client.secret", "ssl.key.password", "ssl.key.pem",
+    "ssl.keystore.password",
+}  # fmt: skip
+
+
+class Refused(DefinitionError):
+    """The cluster is there and does not let us in."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How a cluster is reached. `options` are those of librdkafka; plain data, sent to tasks."""
+
+    servers: str
+    options: Mapping[str, str | int | float | bool | Secret] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.servers.strip():
+            raise DefinitionError('Kafka has no servers; give them as "host:9092,other:9092"')
+        for name, value in self.options.items():
+            if name in OWN_OPTIONS:
+                raise DefinitionError(f"options={{{name!r}: ...}} is set by Holdfast itself; leave it out")
+            if name in SECRET_OPTIONS and not isinstance(value, Secret):
+                raise DefinitionError(
+                    f"options={{{name!r}: ...}} is a secret written down in the job; "
+                    'give hf.Secret.env("NAME") or hf.Secret.file("/path") instead'
+                )
+
+    def settings(self, **own: Any) -> dict[str, Any]:
+        """What a client is made with, secrets resolved: for its constructor only. Log lines of the library
+        go nowhere: what matters in them comes as errors, too."""
+        given = {
+            name: value.resolve() if isinstance(value, Secret) else value
+            for name, value in self.options.items()
+        }
+        mine = {name.replace("_", "."): value for name, value in own.items()}
+        return {"log_level": 2, **given, "bootstrap.servers": self.servers, **mine}
+
+    def without_secrets(self, text: str) -> str:
+        for value in self.options.values():
+            text = value.hide_in(text) if isinstance(value, Secret) else text
+        return text
+
+
+def confluent() -> Any:
+    """The library, or the error that says how to install it."""
+    try:
+        import confluent_kafka
+        import confluent_kafka.admin
+    except ImportError as cause:
+        raise MachineError(
+            "Kafka needs the package confluent-kafka; install it: pip install 'holdfast[kafka]'"
+        ) from cause
+    return confluent_kafka
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it is now."""
+
+    id: str
+    partitions: int
+
+
+class Troubles:
+    """What a client meets on its way, by the callbacks of its library: requests themselves only time out."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._refused = self._newest = ""
+
+    def __call__(self, error: Any) -> None:
+        kafka = confluent()
+        refusals = (
+            kafka.KafkaError._AUTHENTICATION, kafka.KafkaError.SASL_AUTHENTICATION_FAILED,
+            kafka.KafkaError._SSL,
+        )  # fmt: skip
+        with self._lock:
+            if error.code() in refusals:
+                self._refused = error.str()
+            elif error.code() != kafka.KafkaError._ALL_BROKERS_DOWN:
+                self._newest = error.str()
+
+    def clear(self) -> None:
+        with self._lock:
+            self._refused = self._newest = ""
+
+    def raise_refusal(self) -> None:
+        if self._refused:
+            said = self._connection.without_secrets(self._refused)
+            raise Refused(
+                f"Kafka at {self._connection.servers} refuses us ({said}); check security.protocol, the "
+                "mechanism, the user and the password in options"
+            )
+
+    def said(self, text: str) -> str:
+        """What the library says, for people."""
+        return self._connection.without_secrets(text)
+
+    def unavailable(self, what: str, error: object = "") -> Unavailable:
+        why = self._connection.without_secrets(self._newest or str(error) or "no answer")
+        return Unavailable(f"Kafka at {self._connection.servers} is not there for {what}: {why}")
+
+
+class Cluster:
+    """A cluster as the driver asks it. Every call takes at most `REQUEST_SECONDS`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.troubles = Troubles(connection)
+        self._client: Any = None
+
+    def topic_names(self) -> list[str]:
+        """All topics that are not Kafka's own."""
+        kafka = confluent()
+        self.troubles.clear()
+        try:
+            found = self._admin().list_topics(timeout=REQUEST_SECONDS).topics
+        except kafka.KafkaException as error:
+            self._poll()
+            self.troubles.raise_refusal()
+            raise self.troubles.unavailable("the list of its topics", error) from error
+        return sorted(name for name in found if not name.startswith("__"))
+
+    def topics(self, names: Collection[str]) -> dict[str, Topic]:
+        """The topics of these names that there are."""
+        kafka = confluent()
+        if not names:
+            return {}
+        missing = kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
+        found = {}
+        asked = self._ask(
+            lambda admin: admin.describe_topics(
+                kafka.TopicCollection(list(names)), request_timeout=REQUEST_SECONDS
+            )
+        )
+        for name, future in asked.items():
+            told = self._answer(future, f"topic {name!r}", missing)
+            if told is not None:
+                found[name] = Topic(str(told.topic_id), len(told.partitions))
+        return found
+
+    def bounds(
+        self, partitions: Iterable[Partition], *, stable: bool = True
+    ) -> tuple[dict[Partition, Place], dict[Partition, Place]]:
+        """The first offsets that are still there, and the last stable ones: what comes at or after these may
+        belong to transactions that are not over. `stable` False: the last of all."""
+        wanted = list(partitions)
+        first = self._asked(wanted, _spec("earliest"), stable)
+        last = self._asked(wanted, _spec("latest"), stable)
+        return self._places(first), self._places(last)
+
+    def at_time(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, Place]:
+        """The first offsets whose rows are not older; partitions without such rows are left out."""
+        found = self._places(self._asked(list(partitions), _spec("for_timestamp", time_ms), True))
+        return {partition: place for partition, place in found.items() if place.offset >= 0}
+
+    def commit(self, group: str, places: Mapping[Partition, Place]) -> None:
+        """Tell monitors how far a group is."""
+        from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+        offsets = [TopicPartition(*partition, place.offset) for partition, place in places.items()]
+        request = [ConsumerGroupTopicPartitions(group, offsets)]
+        asked = self._ask(
+            lambda admin: admin.alter_consumer_group_offsets(request, request_timeout=REQUEST_SECONDS)
+        )
+        for future in asked.values():
+            self._answer(future, f"the offsets of group {group!r}")
+
+    def make_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Make a topic, unless it is there, and wait until the cluster knows it."""
+        kafka = confluent()
+        made = kafka.admin.NewTopic(name, partitions, config=dict(config))
+        asked = self._ask(lambda admin: admin.create_topics([made], request_timeout=REQUEST_SECONDS))
+        self._answer(asked[name], f"making topic {name!r}", kafka.KafkaError.TOPIC_ALREADY_EXISTS)
+        for _ in range(int(REQUEST_SECONDS / POLL_SECONDS)):
+            try:
+                if name in self.topics([name]):
+                    self.bounds(Partition(name, number) for number in range(partitions))
+                    return
+            except Unavailable:  # a partition has no leader yet
+                pass
+            self._poll(POLL_SECONDS)
+        raise self.troubles.unavailable(f"topic {name!r}, which was just made")
+
+    def _asked(self, partitions: list[Partition], spec: Any, stable: bool) -> dict[Any, Future[Any]]:
+        from confluent_kafka import IsolationLevel, TopicPartition
+
+        wanted = {TopicPartition(*partition): spec for partition in partitions}
+        level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+        if not wanted:
+            return {}
+        return self._ask(
+            lambda admin: admin.list_offsets(wanted, isolation_level=level, request_timeout=REQUEST_SECONDS)
+        )
+
+    def _places(self, asked: Mapping[Any, Future[Any]]) -> dict[Partition, Place]:
+        found = {}
+        for of, future in asked.items():
+            partition = Partition(of.topic, of.partition)
+            told = self._answer(future, f"the offsets of {partition}")
+            epoch = told.leader_epoch
+            found[partition] = Place(told.offset, -1 if epoch is None else epoch)
+        return found
+
+    def _admin(self) -> Any:
+        if self._client is None:
+            confluent()
+            from confluent_kafka import admin
+
+            settings: dict[str, Any] = {**self._connection.settings(), "error_cb": self.troubles}
+            self._client = admin.AdminClient(settings)
+        return self._client
+
+    def _ask(self, request: Callable[[Any], dict[Any, Future[Any]]]) -> dict[Any, Future[Any]]:
+        self.troubles.clear()
+        return request(self._admin())
+
+    def _answer(self, future: Future[Any], what: str, *missing: int) -> Any:
+        """What a request gave; None: an error that the caller knows the meaning of."""
+        kafka = confluent()
+        while not future.done():
+            self._poll(POLL_SECONDS)
+            self.troubles.raise_refusal()
+        try:
+            return future.result()
+        except kafka.KafkaException as error:
+            code = error.args[0].code()
+            if code in missing:
+                return None
+            denied = (
+                kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED, kafka.KafkaError.GROUP_AUTHORIZATION_FAILED,
+                kafka.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+            )  # fmt: skip
+            if code in denied:
+                raise Refused(
+                    f"Kafka at {self._connection.servers} does not let this user at {what}; grant it, or use "
+                    "another user"
+                ) from error
+            raise self.troubles.unavailable(what, error.args[0].str()) from error
+
+    def _poll(self, seconds: float = 0.0) -> None:
+        self._admin().poll(seconds)
+
+
+def _spec(name: str, *arguments: Any) -> Any:
+    """Which offset to ask for."""
+    from confluent_kafka import admin
+
+    kinds: Any = vars(admin)["OffsetSpec"]
+    return getattr(kinds, name)(*arguments)
