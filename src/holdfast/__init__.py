@@ -19,6 +19,7 @@ from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.connectors.postgres.table_source import TableSource
 from holdfast.connectors.redis.stream_source import RedisStreamSource
 from holdfast.errors import (
@@ -35,6 +36,7 @@ from holdfast.errors import (
     RetryableError,
     SessionLost,
     SinkFailed,
+    SinkWentBack,
     StopUnfinished,
     Unavailable,
     UserCodeError,
@@ -124,6 +126,7 @@ __all__ = [
     "PartsHandle",
     "PassiveStandby",
     "PoisonEpoch",
+    "PostgresSink",
     "PostgresStateStorage",
     "Progress",
     "Publisher",
@@ -144,6 +147,7 @@ __all__ = [
     "ShardContext",
     "Sink",
     "SinkFailed",
+    "SinkWentBack",
     "Slice",
     "Source",
     "SourceReader",

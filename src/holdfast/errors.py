@@ -19,6 +19,7 @@
     ├─ RestoreError         choose another point   (incompatible state, checkpoint missing)
     │   ├─ ObjectMissing        a named object is not in storage
     │   ├─ InputVanished        planned input can no longer be read
+    │   ├─ SinkWentBack         a sink has lost rows that it had shown, and they are no longer staged
     │   └─ MalformedInput       planned input has a row that does not fit its schema
     └─ CorruptionError      call a human           (checksum mismatch; never retried over)
 
@@ -177,6 +178,11 @@ class ObjectMissing(RestoreError):
 
 class InputVanished(RestoreError):
     """Planned input was changed or deleted, so the same plan no longer reads the same rows."""
+
+
+class SinkWentBack(RestoreError):
+    """A sink shows less than it has shown: it came back from an older copy, or another machine took its place
+    that lags behind. What is still staged is published again; this is raised where that is not enough."""
 
 
 class MalformedInput(RestoreError):

@@ -39,7 +39,7 @@ def _print(graph: Graph, asked: str, *, as_json: bool) -> None:
         as_json=as_json,
         plain=_plain,
         cells=lambda statement: _plain(statement).values(),
-        table=new_table(f"{graph.name}, asked for {asked}", "part", "uid", "connector", "gives", "because"),
+        table=new_table(f"{graph.name}, asked for {asked}", "part", "uid", "connector", "gives", "atomic", "shared", "because"),
     )
     if not as_json:
         OutputConsole().print(verdict(found, Guarantee(asked)), highlight=False)
@@ -62,6 +62,8 @@ def _plain(statement: Statement) -> dict[str, str]:
         "uid": statement.node.uid,
         "connector": statement.connector,
         "gives": _words(statement.guarantee),
+        "atomic": statement.atomic,
+        "shared": statement.shared,
         "because": statement.reason,
     }
 

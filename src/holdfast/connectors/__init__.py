@@ -35,7 +35,20 @@ from holdfast.connectors.contract import (
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.lane_publisher import LanePublisher
+from holdfast.connectors.lanes import (
+    LANES,
+    LaneMark,
+    LaneRows,
+    LaneSink,
+    LaneWriter,
+    OpenLanes,
+    Outcome,
+    Result,
+    continues,
+)
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.connectors.postgres.table_source import TableSource
 from holdfast.connectors.redis.stream_source import RedisStreamSource
 
@@ -51,16 +64,26 @@ __all__ = [
     "FileSource",
     "ForgettingSource",
     "GeneratorSource",
+    "LANES",
+    "LaneMark",
+    "LanePublisher",
+    "LaneRows",
+    "LaneSink",
+    "LaneWriter",
     "MalformedRow",
     "Mark",
     "MemorySink",
     "MemorySource",
     "MissingSource",
+    "OpenLanes",
+    "Outcome",
     "PartitionedReader",
     "PartitionedSource",
+    "PostgresSink",
     "Publisher",
     "RedisStreamSource",
     "RememberingPublisher",
+    "Result",
     "SelectiveSink",
     "Sifted",
     "SiftingReader",
@@ -75,6 +98,7 @@ __all__ = [
     "VerifyingReader",
     "Waiting",
     "WaitingReader",
+    "continues",
 ]
 
 

@@ -300,12 +300,14 @@ class MonitoredReader(Protocol):
 @dataclass(frozen=True, slots=True)
 class StagedPart:
     """One committed piece of an epoch's output. `load` reads (and verifies) it from storage, each time it is
-    called. `input` names the slices that the epoch read: the same for all its parts; empty if not known."""
+    called. `input` names the slices that the epoch read: the same for all its parts; empty if not known.
+    `bytes` is how large it is in storage, compressed; 0 if not known."""
 
     part: int
     rows: int
     load: Callable[[], pa.Table]
     input: str = ""
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

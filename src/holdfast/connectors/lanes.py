@@ -145,7 +145,8 @@ def continues(mark: LaneMark | None, rows: LaneRows) -> int | Outcome:
 
 
 class OpenLanes(Protocol):
-    """The lanes of one sink, open in one process: a connection. Used by one thread."""
+    """The lanes of one sink, open in one process: a connection. Used by one thread at a time, on
+    the driver not always by the same."""
 
     def begin(self, through: int) -> None:
         """Make the mark `LaneMark(through)` for every lane (0 to LANES - 1) that has none; leave those that

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from holdfast.connectors.contract import MissingSource
+from holdfast.connectors.lanes import LaneSink
 from holdfast.errors import DefinitionError
 from holdfast.graph.job_graph import (
     DoorNode,
@@ -45,6 +46,11 @@ class Statement:
     reason: str
     accepted: bool = False
     """That it gives less than was asked for, the user has said where it is declared (`lag=`)."""
+    atomic: str = ""
+    """Of a sink: what a reader sees whole or not at all. Empty: nothing is promised."""
+    shared: str = ""
+    """Of a sink: whether several processes may write it at once, `yes` or `no`. Empty: it does not matter,
+    or is not said."""
 
 
 def statements(graph: Graph, asked: Guarantee) -> list[Statement]:
@@ -103,11 +109,27 @@ def _of_sink(node: SinkNode | DoorNode, asked: Guarantee) -> Statement:
     """A sink's guarantee is about rows. What uncoordinated state may lose behind them is said beside it."""
     statement = _of_channel(node, asked) if isinstance(node, DoorNode) else _of_rows(node, asked)
     operators = [each for each in _ancestors_of(node) if isinstance(each, OperatorNode)]
+    statement = replace(statement, atomic=_atomic(node), shared=_shared(node))
     losing = [each.uid for each in operators if each.uncoordinated is not None]
     if not losing:
         return statement
     aside = f"the state of {losing} is saved key by key: of a lost machine it lacks what came after each save"
     return replace(statement, reason=f"{statement.reason}; {aside}")
+
+
+def _atomic(node: SinkNode | DoorNode) -> str:
+    if isinstance(node, DoorNode):
+        return "epoch"
+    if isinstance(node.sink, LaneSink):
+        return node.sink.atomic
+    return "epoch" if node.sink.exactly_once else ""
+
+
+def _shared(node: SinkNode | DoorNode) -> str:
+    """Sinks that recognise an epoch are shared by their contract, unless they say that they are not."""
+    if isinstance(node, SinkNode) and isinstance(node.sink, LaneSink):
+        return "yes" if node.sink.shared else "no"
+    return "yes" if isinstance(node, SinkNode) and node.sink.exactly_once else ""
 
 
 def _of_rows(node: SinkNode, asked: Guarantee) -> Statement:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from holdfast.connectors.lanes import LaneSink
 from holdfast.graph.job_graph import (
     BroadcastConnectNode,
     BroadcastNode,
@@ -31,6 +32,11 @@ def replica_mistakes(node: Node, protection: Protection) -> Iterator[tuple[str, 
         yield (
             "replicas save keys at different times, so that they would come to other results",
             f"leave out hf.Uncoordinated, or {_ELSEWHERE}",
+        )
+    if isinstance(node, SinkNode) and isinstance(node.sink, LaneSink) and not node.sink.shared:
+        yield (
+            "every replica shows every epoch, and the writers of this sink would throw each other out",
+            "send its rows into(part) of another protection, and sink them there",
         )
     if isinstance(node, SinkNode) and not node.sink.exactly_once:
         yield (

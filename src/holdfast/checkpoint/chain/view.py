@@ -40,6 +40,9 @@ from holdfast.checkpoint.store.records import (
 )
 from holdfast.errors import CorruptionError
 
+LanesThrough = dict[str, dict[str, tuple[int, int]]]
+"""Sink uid -> lane -> the newest epoch with rows that the lane has shown, and how many rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -58,6 +61,7 @@ class Head:
     staged: SharedList[StagedFile] = field(default_factory=SharedList)
     settled: Settled = field(default_factory=Settled)
     asked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    lanes_through: LanesThrough = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +91,7 @@ class CheckpointView:
     """How far the output for sinks is settled: up to there it is not staged again."""
     published_through: dict[str, int] = field(default_factory=dict)
     rows_through: dict[str, int] = field(default_factory=dict)
+    lanes_through: LanesThrough = field(default_factory=dict)
     operators: tuple[OperatorSchema, ...] = ()
     parallelism: int = 0
     clock_ms: int = 0
@@ -132,6 +137,7 @@ class CheckpointView:
             self.staged,
             self.settled,
             self.asked,
+            self.lanes_through,
         )
 
     def live_deltas(self, operator: str) -> list[DeltaFile]:
@@ -184,6 +190,7 @@ def fold(view: CheckpointView, record: CommitRecord, checksum: str) -> Checkpoin
         settled=view.settled.after(record),
         published_through=published,
         rows_through=_published(view.rows_through, record.rows_through),
+        lanes_through=_fold_lanes(view.lanes_through, record.lanes_through, published),
         operators=in_force,
         parallelism=record.parallelism,
         clock_ms=record.clock_ms,
@@ -212,6 +219,7 @@ def news(
     run: str,
     published_through: dict[str, int],
     rows_through: dict[str, int] | None = None,
+    lanes_through: LanesThrough | None = None,
     uncoordinated: tuple[UncoordinatedShard, ...] = (),
     channels: dict[str, ChannelState] | None = None,
     ended: bool = False,
@@ -231,6 +239,7 @@ def news(
         positions=view.positions,
         published_through=published_through,
         rows_through=view.rows_through if rows_through is None else rows_through,
+        lanes_through=view.lanes_through if lanes_through is None else lanes_through,
         own_keys=uncoordinated,
         channels=channels,
         ended=ended,
@@ -258,6 +267,7 @@ def rewound(head: Head, to: CheckpointView, damaged: Collection[StagedFile] = ()
         retained_from=head.retained_from,
         published_through=published,
         rows_through=_published(to.rows_through, head.rows_through),
+        lanes_through=_fold_lanes(to.lanes_through, head.lanes_through, published),
         staged=unpublished(kept(settled, head.staged, to.staged), published),
         settled=settled,
         channels=head.channels,
@@ -290,6 +300,7 @@ def to_manifest(view: CheckpointView) -> Manifest:
         lost_output=dict(view.settled.lost),
         published_through=view.published_through,
         rows_through=view.rows_through,
+        lanes_through=view.lanes_through,
         retained_from=view.retained_from,
         lists=tuple(file for files in view.lists.values() for file in files),
         own_keys=tuple(shard for shards in view.uncoordinated.values() for shard in shards),
@@ -326,6 +337,7 @@ def from_manifest(manifest: Manifest, name: str) -> CheckpointView:
         settled=Settled(manifest.staged_through or usual, manifest.lost_output),
         published_through=manifest.published_through,
         rows_through=manifest.rows_through,
+        lanes_through=manifest.lanes_through,
         operators=manifest.operators,
         parallelism=manifest.parallelism,
         clock_ms=manifest.clock_ms,
@@ -378,6 +390,17 @@ def _published(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
     if not now:
         return before
     return {sink: max(epoch, before.get(sink, 0)) for sink, epoch in now.items()}
+
+
+def _fold_lanes(before: LanesThrough, now: LanesThrough, sinks: Collection[str]) -> LanesThrough:
+    """The lanes of these sinks; what a lane has shown never shrinks."""
+    found: LanesThrough = {}
+    for sink in (sink for sink in {**before, **now} if sink in sinks):
+        known, told = before.get(sink, {}), now.get(sink, {})
+        found[sink] = {
+            lane: max(known.get(lane, (0, 0)), told.get(lane, (0, 0))) for lane in {**known, **told}
+        }
+    return found
 
 
 def fold_asked(asked: dict[str, tuple[int, int]], record: CommitRecord) -> dict[str, tuple[int, int]]:

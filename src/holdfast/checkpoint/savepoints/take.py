@@ -196,6 +196,7 @@ def savepoint_manifest(view: CheckpointView) -> Manifest:
         asked={},
         published_through={},
         rows_through={},
+        lanes_through={},
         retained_from=1,
         sent=(),
         # What is in channels is output, too: a reader that has not read it is told that it is gone.

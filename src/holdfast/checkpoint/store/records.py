@@ -412,6 +412,9 @@ class CommitRecord(Record, frozen=True, kw_only=True):
     rows_through: dict[str, int] = {}
     """Sink uid -> the newest epoch with rows that it had shown by then: a sink that remembers less is not
     where it wrote before, or has gone back."""
+    lanes_through: dict[str, dict[str, tuple[int, int]]] = {}
+    """Sink uid -> lane (as text) -> the newest epoch with rows that the lane had shown by then, and how many
+    rows: of sinks that are written from tasks, and lanes that have had rows."""
     operators: tuple[OperatorSchema, ...] | None = None
     """Only in the first commit of a run: the state schemas in force from here on.
 
@@ -491,6 +494,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     staged: tuple[StagedFile, ...]
     published_through: dict[str, int]
     rows_through: dict[str, int] = {}
+    lanes_through: dict[str, dict[str, tuple[int, int]]] = {}
     retained_from: int
     lists: tuple[ListFile, ...] = ()
     own_keys: tuple[UncoordinatedShard, ...] = ()

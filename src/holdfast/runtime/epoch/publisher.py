@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import partial
 
-from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.chain.view import CheckpointView, LanesThrough
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.connectors.contract import Mark, Publisher, RememberingPublisher, StagedPart
 from holdfast.errors import (
@@ -24,6 +24,8 @@ from holdfast.errors import (
     SinkFailed,
     first_line,
 )
+from holdfast.graph.job_graph import SinkNode
+from holdfast.runtime.epoch.lane_sinks import LanePublishing, lane_writer_of
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.steps import Step, reached
 from holdfast.tasks.task_output import load_extent
@@ -53,6 +55,7 @@ class Publishing:
         """Whether other processes show the same epochs in the same sinks at the same time."""
         self._streams = program.sinks
         self._publishers: dict[str, Publisher] = {}
+        self._lanes: dict[str, LanePublishing] = {}
         self._dedupes = {node.uid: node.sink.exactly_once for node in program.graph.sinks}
         self._lock = threading.Lock()
         self.shown: dict[str, Mark] = {}
@@ -63,13 +66,13 @@ class Publishing:
         try:
             self._refuse_removed(view)
             for node in program.graph.sinks:
-                name = f"{program.graph.name} ({checkpoint.job.identity})"
-                publisher = node.sink.publisher(name, node.uid)
-                self._publishers[node.uid] = publisher
-                mark = self._asked(node.uid, publisher, view)
+                mark = self._opened(node, context, view)
                 begins = max(view.last_epoch, view.whole_after)
                 recorded = view.published_through.get(node.uid, begins)
                 self.through[node.uid] = max(recorded, mark.epoch)
+                if node.uid in self._lanes:
+                    # Of an epoch that it shows by half, the rest is still to be shown.
+                    self.through[node.uid] = self._lanes[node.uid].standing.through
                 if node.sink.exactly_once:
                     # Others are shown epochs before these are committed, and are given them again.
                     self.shown[node.uid] = mark
@@ -78,12 +81,26 @@ class Publishing:
             self.close()
             raise
 
+    def _opened(self, node: SinkNode, context: LeaderContext, view: CheckpointView) -> Mark:
+        """Open a sink, and ask it what it shows."""
+        name = f"{context.program.graph.name} ({context.checkpoint.job.identity})"
+        writer = lane_writer_of(node, name)
+        if writer is not None:
+            lanes = LanePublishing(context, node, writer, view)
+            self._publishers[node.uid] = self._lanes[node.uid] = lanes
+            return lanes.standing.newest
+        self._publishers[node.uid] = node.sink.publisher(name, node.uid)
+        return self._asked(node.uid, self._publishers[node.uid], view)
+
     def begin(self) -> None:
         """Bind the sinks to this job. Called before anything is planned, when the run can no longer be
         refused: a refused one leaves no trace in a sink that it was not to write to."""
         for uid, publisher in self._publishers.items():
             if isinstance(publisher, RememberingPublisher):
                 publisher.begin(self.through[uid])
+        for uid, lanes in self._lanes.items():
+            with _named(uid, lanes.standing.through, self._storage_url):
+                lanes.begin(self._parts)
 
     def _asked(self, uid: str, publisher: Publisher, view: CheckpointView) -> Mark:
         if not isinstance(publisher, RememberingPublisher):
@@ -161,9 +178,8 @@ class Publishing:
             until = max(last, (beyond or {}).get(uid, 0))
             for epoch in range(max(first, self.through[uid] + 1), until + 1):
                 files = sorted(by_sink.get((uid, epoch), ()), key=lambda file: file.part)
-                parts = [StagedPart(file.part, file.rows, self._loader(file), file.input) for file in files]
                 with _named(uid, epoch, self._storage_url):
-                    self._show(publisher, epoch, parts)
+                    self._show(publisher, epoch, self._parts(files))
                 with self._lock:
                     # Of a set of replicas another member may be further by now.
                     self.through = {**self.through, uid: max(epoch, self.through[uid])}
@@ -199,8 +215,19 @@ class Publishing:
             for publisher in self._publishers.values():
                 closing.callback(publisher.close)
 
-    def _loader(self, file: StagedFile) -> Callable[[], object]:
-        return partial(load_extent, self._storage_url, file.extent)
+    @property
+    def lanes_through(self) -> LanesThrough:
+        """What the lanes of each lane sink have shown. Read after `through`, it says no less than that."""
+        return {uid: lanes.lanes_through for uid, lanes in self._lanes.items()}
+
+    def _parts(self, files: Iterable[StagedFile]) -> list[StagedPart]:
+        url = self._storage_url
+        return [
+            StagedPart(
+                file.part, file.rows, partial(load_extent, url, file.extent), file.input, file.extent.length
+            )
+            for file in files
+        ]
 
 
 @contextlib.contextmanager

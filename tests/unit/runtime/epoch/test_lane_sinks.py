@@ -1,0 +1,209 @@
+"""Lane sinks among the sinks of a run: an SQLite file, asked, begun and published to, with no Spark."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.checkpoint.chain.commits import Committed
+from holdfast.checkpoint.chain.view import CheckpointView, news
+from holdfast.checkpoint.store.records import CommitRecord, Extent, StagedFile
+from holdfast.connectors.lanes import LANES, LaneMark
+from holdfast.errors import RestoreError, SinkFailed, Unavailable
+from holdfast.runtime.epoch.publisher import Publishing, Recipients
+from holdfast.runtime.leader_context import LeaderContext
+from holdfast.storage.checksums import checksum
+from holdfast.storage.local_directory import LocalStorage
+from holdfast.tasks.task_output import pack_rows
+from holdfast.testing import sqlite_lanes
+from holdfast.testing.sqlite_lanes import SqliteLaneSink
+from tests.unit.runtime.leader_kit import leader_of
+
+JOB = "job (id)"
+
+
+class World:
+    """A checkpoint on disk with rows for one sink, and that sink."""
+
+    def __init__(self, root: Path, chunk_rows: int | None = None) -> None:
+        self.storage = LocalStorage(root / "ck")
+        self.sink = SqliteLaneSink(str(root / "out.db"), chunk_rows)
+        self.said: list[str] = []
+        self.view = CheckpointView()
+        self.context: LeaderContext = self.leader()
+
+    def leader(self, sink: Any = None) -> LeaderContext:
+        sinks = {"out": (sink or self.sink, "s")}
+        return leader_of(self.storage, sinks=sinks, say=self.said.append)
+
+    def commit(self, *parts: tuple[int, list[int]], publishing: Publishing | None = None) -> None:
+        """Commit an epoch with these parts: number and rows."""
+        epoch = self.view.last_epoch + 1
+        staged = tuple(self._staged(epoch, part, rows) for part, rows in parts)
+        self._append(
+            CommitRecord(
+                term=1, run="r", first_epoch=epoch, last_epoch=epoch, attempts={str(epoch): 1}, clock_ms=1,
+                parallelism=1, fingerprint="f", positions={}, staged=staged,
+                published_through=publishing.through if publishing else {"out": 0},
+                lanes_through=publishing.lanes_through if publishing else {},
+            )
+        )  # fmt: skip
+
+    def tell(self, publishing: Publishing) -> None:
+        """Commit what is published."""
+        told = {"published_through": publishing.through, "lanes_through": publishing.lanes_through}
+        self._append(news(self.view, term=1, run="r", rows_through=publishing.rows_through, **told))
+
+    def _append(self, record: CommitRecord) -> None:
+        done = self.context.checkpoint.chain.commit(self.view, record)
+        assert isinstance(done, Committed)
+        self.view = done.view
+
+    def _staged(self, epoch: int, part: int, rows: list[int]) -> StagedFile:
+        data, name = pack_rows(pa.table({"n": rows})), f"data/{epoch}-{part}"
+        self.storage.put(name, data)
+        extent = Extent(object=name, offset=0, length=len(data), checksum=checksum(data))
+        return StagedFile(
+            stream="s",
+            epoch=epoch,
+            part=part,
+            extent=extent,
+            rows=len(rows),
+            sinks=("out",),
+            input=f"i{epoch}",
+        )
+
+    def start(self, sink: Any = None) -> Publishing:
+        """A run that begins, and publishes what waits."""
+        publishing = Publishing(self.leader(sink), self.view)
+        publishing.begin()
+        first = publishing.through["out"] + 1
+        publishing.publish(first, self.view.last_epoch, self.view.staged, Recipients.ALL)
+        return publishing
+
+    def shown(self) -> list[int]:
+        return [row["n"] for row in self.sink.rows("out")]
+
+    def marks(self) -> dict[int, LaneMark]:
+        with closing(self.sink.lane_writer(JOB, "out").open(1)) as lanes:
+            return dict(lanes.marks())
+
+    def alter(self, statement: str) -> None:
+        with closing(sqlite3.connect(self.sink.path)) as file, file:
+            file.execute(statement)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_committed_rows_are_shown_once_and_the_commits_know_of_which_lanes(world: World) -> None:
+    world.commit((0, [1, 2]), (1, [3]), (16, [4]))
+    publishing = world.start()
+    assert world.shown() == [1, 2, 4, 3]
+    assert publishing.through == {"out": 1}
+    assert publishing.lanes_through == {"out": {"0": (1, 3), "1": (1, 1)}}
+    world.tell(publishing)
+    world.commit((1, [5]), publishing=publishing)
+    world.start()
+    assert world.shown() == [1, 2, 4, 3, 5]
+    assert world.view.lanes_through == {"out": {"0": (1, 3), "1": (1, 1)}}
+
+
+def test_a_run_that_begins_makes_all_marks_before_the_first_epoch(world: World) -> None:
+    world.commit()
+    world.start()
+    assert set(world.marks().values()) == {LaneMark(0)}
+    assert len(world.marks()) == LANES
+
+
+def test_an_epoch_of_which_half_is_shown_is_finished_from_the_same_rows(tmp_path: Path) -> None:
+    world = World(tmp_path, chunk_rows=1)
+    world.commit((0, [1, 2, 3]), (1, [4]))
+    with closing(world.sink.lane_writer(JOB, "out").open(1)) as lanes:
+        lanes.begin(0)
+    world.alter("update marks set epoch = 1, rows = 2, input = 'i1' where lane = 0")
+    publishing = Publishing(world.leader(), world.view)
+    assert publishing.through == {"out": 0}
+    assert publishing.shown["out"].epoch == 1, "the plan of an epoch that is shown by half is followed"
+    world.start()
+    assert world.shown() == [3, 4], "the two rows that the mark says are shown are not written"
+
+
+def test_rows_that_a_sink_has_lost_are_shown_again_before_anything_else(world: World) -> None:
+    world.commit((0, [1]), (1, [2]))
+    first = world.start()
+    world.commit((0, [3]), publishing=first)
+    second = world.start()
+    world.tell(second)
+    world.alter("delete from shown where epoch = 2")
+    world.alter("update marks set epoch = 1, rows = 1, input = 'i1' where lane = 0")
+    publishing = Publishing(world.leader(), world.view)
+    assert publishing.through == {"out": 2}
+    publishing.begin()
+    assert world.shown() == [1, 3, 2]
+    assert [text for text in world.said if text.startswith("SINK WENT BACK")]
+
+
+def test_a_sink_that_lost_everything_is_filled_again_where_all_is_staged(world: World) -> None:
+    world.commit((0, [1]))
+    first = world.start()
+    world.commit((0, [3]), publishing=first)
+    world.tell(world.start())
+    world.alter("delete from shown")
+    world.alter("delete from marks")
+    world.start()
+    assert world.shown() == [1, 3]
+
+
+def test_a_sink_that_goes_back_while_the_run_publishes_ends_it_and_the_next_start_mends_it(
+    world: World,
+) -> None:
+    world.commit((0, [1]))
+    publishing = world.start()
+    world.tell(publishing)
+    world.alter("delete from shown")
+    world.alter("update marks set epoch = 0, rows = 0 where lane = 0")
+    world.commit((0, [2]), publishing=publishing)
+    with pytest.raises(SinkFailed, match="went back: in lane 0"):
+        publishing.publish(2, 2, world.view.staged, Recipients.ALL)
+    assert world.shown() == [], "nothing was written after what is missing"
+    world.start()
+    assert world.shown() == [1, 2]
+
+
+def test_a_refused_start_leaves_no_mark(world: World) -> None:
+    world.commit((0, [1]))
+    publishing = Publishing(world.leader(), world.view)
+    publishing.close()
+    assert world.marks() == {}
+
+
+def test_an_epoch_that_this_checkpoint_lacks_is_refused(world: World) -> None:
+    world.commit((0, [1]))
+    world.start()
+    world.alter("update marks set epoch = 9, rows = 1 where lane = 5")
+    with pytest.raises(RestoreError, match="epochs up to 9 in lane 5"):
+        world.start()
+
+
+def test_a_sink_that_is_busy_for_good_is_unavailable_and_nothing_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_lanes, "BUSY_SECONDS", 0.01)
+    world.commit((0, [1]))
+    publishing = Publishing(world.leader(), world.view)
+    publishing.begin()
+    with closing(sqlite3.connect(world.sink.path, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        with pytest.raises(Unavailable, match="sink 'out' did not take epoch 1 in lane 0: busy"):
+            publishing.publish(1, 1, world.view.staged, Recipients.ALL)
+        other.execute("rollback")
+    publishing.publish(1, 1, world.view.staged, Recipients.ALL)
+    assert world.shown() == [1]
