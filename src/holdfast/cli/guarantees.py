@@ -39,7 +39,16 @@ def _print(graph: Graph, asked: str, *, as_json: bool) -> None:
         as_json=as_json,
         plain=_plain,
         cells=lambda statement: _plain(statement).values(),
-        table=new_table(f"{graph.name}, asked for {asked}", "part", "uid", "connector", "gives", "atomic", "shared", "because"),
+        table=new_table(
+            f"{graph.name}, asked for {asked}",
+            "part",
+            "uid",
+            "connector",
+            "gives",
+            "atomic",
+            "shared",
+            "because",
+        ),
     )
     if not as_json:
         OutputConsole().print(verdict(found, Guarantee(asked)), highlight=False)

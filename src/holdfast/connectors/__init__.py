@@ -54,6 +54,7 @@ from holdfast.connectors.redis.stream_source import RedisStreamSource
 
 __all__ = [
     "CRASH",
+    "LANES",
     "BatchSource",
     "ChannelSink",
     "CheckedSource",
@@ -64,7 +65,6 @@ __all__ = [
     "FileSource",
     "ForgettingSource",
     "GeneratorSource",
-    "LANES",
     "LaneMark",
     "LanePublisher",
     "LaneRows",

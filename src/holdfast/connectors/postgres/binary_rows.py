@@ -41,8 +41,8 @@ _WIRE: dict[str, tuple[pa.DataType, tuple[pa.DataType, ...]]] = {
 
 
 def takes(kind: str, given: pa.DataType) -> bool:
-    """Whether a column of a Postgres type holds every value of an Arrow type, but for extremes that the server
-    refuses."""
+    """Whether a column of a Postgres type holds every value of an Arrow type, but for extremes that the
+    server refuses."""
     if pa.types.is_timestamp(given):
         return kind == ("timestamp" if given.tz is None else "timestamptz")
     if pa.types.is_decimal(given):
@@ -96,16 +96,20 @@ def _column(values: pa.ChunkedArray, kind: str) -> _Column:
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
     valid = np.asarray(array.is_valid())
     if kind == "numeric":
-        array = pa.array([None if each is None else _numeric(each) for each in array.to_pylist()], pa.large_binary())
+        array = pa.array(
+            [None if each is None else _numeric(each) for each in array.to_pylist()], pa.large_binary()
+        )
         return _variable(array, valid)
     if kind in _WIRE and _WIRE[kind][0] == pa.large_binary():
         if kind == "jsonb":
-            array = pc.binary_join_element_wise(b"\x01", array.cast(pa.large_binary()), b"")
+            array = pc.binary_join_element_wise(
+                pa.scalar(b"\x01", pa.large_binary()), _bytes_of(array), pa.scalar(b"", pa.large_binary())
+            )
         return _variable(_bytes_of(array), valid)
     return _fixed(_numbers(array, kind), valid)
 
 
-def _numbers(array: pa.Array, kind: str) -> np.ndarray[Any, Any]:
+def _numbers(array: pa.Array, kind: str) -> Any:
     """Big-endian, as the server counts."""
     if kind in ("timestamp", "timestamptz"):
         given = pc.fill_null(array.cast(pa.timestamp("us", array.type.tz)).view(pa.int64()), 0).to_numpy()
@@ -133,7 +137,11 @@ def _fixed(numbers: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> _Colum
 
 
 def _bytes_of(array: pa.Array) -> pa.Array:
-    return array.cast(pa.binary()).cast(pa.large_binary()) if array.type == pa.string() else array.cast(pa.large_binary())
+    return (
+        array.cast(pa.binary()).cast(pa.large_binary())
+        if array.type == pa.string()
+        else array.cast(pa.large_binary())
+    )
 
 
 def _variable(array: pa.Array, valid: np.ndarray[Any, Any]) -> _Column:

@@ -1,11 +1,11 @@
 """Lanes in Postgres: one transaction locks a lane's mark, writes its rows and moves the mark.
 
-A transaction says in its `application_name` which lane it writes, and under which term. Whoever waits for the
-lane in vain looks there: a transaction of a lower term, or one that has waited for its own client for long, is
-ended. Without that, a client that was stopped in the middle of a COPY would hold its lane for ever: no time-out
-of the server counts there.
-Always true: rows and mark are committed together, durably, under READ COMMITTED: a mark that was waited for is
-read as its last writer left it.
+A transaction says in its `application_name` which lane it writes, and under which term. Whoever waits for
+the lane in vain looks there: a transaction of a lower term, or one that has waited for its own client for
+long, is ended. Without that, a client that was stopped in the middle of a COPY would hold its lane for ever:
+no time-out of the server counts there.
+Always true: rows and mark are committed together, durably, under READ COMMITTED: a mark that was waited for
+is read as its last writer left it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ from holdfast.connectors.postgres.target import (
     fitting_columns,
     merge_statements,
 )
-from holdfast.errors import HoldfastError, Unavailable, one_line
+from holdfast.errors import DefinitionError, Unavailable, one_line
 
 if TYPE_CHECKING:
     import psycopg
@@ -124,72 +125,59 @@ class OpenPostgresLanes:
                 except psycopg_driver().errors.LockNotAvailable:
                     self._end_stale("%", self._term)
         raise Unavailable(
-            f"a lane of sink {writer.uid!r} is being written by another process, and its mark cannot be known; "
-            "it is asked again"
+            f"a lane of sink {writer.uid!r} is being written by another process, and its mark cannot be "
+            "known; it is asked again"
         )
 
     def write(self, rows: LaneRows) -> Result:
-        table = pa.concat_tables(list(rows.load()))
         why = ""
-        for _ in range(TRIES_MAX):
-            try:
-                with self._listening() as silence:
-                    return self._write(rows, table, silence)
-            except HoldfastError as failure:
-                return Result(Outcome.REFUSED, reason=one_line(failure))
-            except psycopg_driver().Error as cause:
-                result = self._failed(rows, cause)
-                if result is not None:
-                    return result
-                why = one_line(cause)
+        try:
+            prepared = self._prepared(pa.concat_tables(list(rows.load())))
+            for _ in range(TRIES_MAX):
+                try:
+                    with self._listening() as silence:
+                        return self._write(rows, prepared, silence)
+                except psycopg_driver().Error as cause:
+                    result = self._failed(rows, cause)
+                    if result is not None:
+                        return result
+                    why = one_line(cause)
+        except (DefinitionError, Unavailable) as failure:
+            outcome = Outcome.REFUSED if isinstance(failure, DefinitionError) else Outcome.UNAVAILABLE
+            return Result(outcome, reason=one_line(failure))
         return Result(Outcome.BUSY, reason=f"lane {rows.lane} is held by another writer: {why}")
 
     def close(self) -> None:
         self._connection.close()
 
-    def _write(self, rows: LaneRows, table: pa.Table, silence: Silence) -> Result:
+    def _prepared(self, table: pa.Table) -> _Prepared:
+        """All that can be done before the lane is locked."""
         writer = self._writer
-        kinds = self._fitting(table.schema)
-        before, copy, after = (
-            append_statements(writer.table, table.column_names)
-            if writer.merge is None
-            else merge_statements(writer.table, table.column_names, writer.merge)
-        )
-        if writer.merge is not None:
-            numbers = pa.array(range(table.num_rows), pa.int64())
-            table, kinds = table.append_column(ROW_NUMBER, numbers), [*kinds, "int8"]
-        chunks = list(binary_chunks(table, kinds))
+        if self._kinds is None or self._kinds[0] != table.schema:
+            with writer.server.told(f"looking at table {writer.table}"), self._listening():
+                kinds = fitting_columns(self._connection, writer.table, table.schema, writer.merge)
+            self._kinds = table.schema, kinds
+        return _Prepared(writer, table, self._kinds[1])
 
-        def put(start: int, end: int) -> None:
-            whole = start == 0 and end == table.num_rows
-            pieces = chunks if whole else list(binary_chunks(table.slice(start, end - start), kinds))
-            for statement in before:
-                self._connection.execute(statement)
-            with self._connection.cursor() as cursor, cursor.copy(copy) as sent:
-                for piece in (HEADER, *pieces, TRAILER):
-                    sent.write(piece)
-                    silence.heard()
-                silence.heard(WRITING_PATIENCE)
-            for statement in after:
-                self._connection.execute(statement)
-                silence.heard(WRITING_PATIENCE)
-
-        with self._connection.transaction():
+    def _write(self, rows: LaneRows, prepared: _Prepared, silence: Silence) -> Result:
+        writer, connection = self._writer, self._connection
+        with connection.transaction():
             mark = self._locked_mark(rows)
             silence.heard()
             start = continues(mark, rows)
             if isinstance(start, Outcome):
                 return Result(start, mark, reason=f"its mark is {mark}")
-            rejects = None if writer.rejects is None else Rejects(writer.rejects)
+            put = partial(prepared.put, connection, silence)
+            rejected, reason = 0, ""
             try:
-                with self._connection.transaction():
-                    put(0, table.num_rows)
-                rejected, reason = 0, ""
+                with connection.transaction():
+                    put(0, rows.rows)
             except psycopg_driver().Error as cause:
                 if not is_refusal(cause):
                     raise
-                rejected, reason = written_apart(self._connection, put, table, rows, writer, rejects)
-            self._connection.execute(
+                rejects = None if writer.rejects is None else Rejects(writer.rejects)
+                rejected, reason = written_apart(connection, put, prepared.table, rows, writer, rejects)
+            connection.execute(
                 f"UPDATE {self._marks} SET epoch = %s, rows = %s, input = %s, written = now() "
                 "WHERE job = %s AND uid = %s AND lane = %s",
                 [rows.epoch, rows.rows, rows.input, writer.job, writer.uid, rows.lane],
@@ -205,7 +193,8 @@ class OpenPostgresLanes:
         # What is checked at the commit could not be told by rows.
         self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         found = self._connection.execute(
-            f"SELECT epoch, rows, input FROM {self._marks} WHERE job = %s AND uid = %s AND lane = %s FOR UPDATE",
+            f"SELECT epoch, rows, input FROM {self._marks} WHERE job = %s AND uid = %s AND lane = %s "
+            "FOR UPDATE",
             [writer.job, writer.uid, rows.lane],
         ).fetchone()
         return None if found is None else LaneMark(*found)
@@ -223,28 +212,56 @@ class OpenPostgresLanes:
             return None
         if isinstance(cause, errors.UndefinedTable) and self._writer.marks_table in str(cause):
             return Result(Outcome.WENT_BACK, reason="its table of marks is gone")
-        failure = self._writer.server.error(cause, f"writing table {self._writer.table}")
+        told = self._writer.server.error(cause, f"writing table {self._writer.table}")
         outcome = Outcome.UNAVAILABLE if is_outage(cause) else Outcome.REFUSED
-        return Result(outcome, reason=one_line(failure))
+        return Result(outcome, reason=one_line(told))
 
     def _end_stale(self, lane: str, term: int) -> None:
         """End transactions that hold a lane and will not give it back by themselves."""
         pattern = f"holdfast {self._writer.digest} lane {lane} term %"
         self._connection.execute(_STALE, [pattern, term, STALLED_SECONDS])
 
-    def _fitting(self, schema: pa.Schema) -> list[str]:
-        if self._kinds is None or self._kinds[0] != schema:
-            writer = self._writer
-            self._kinds = schema, fitting_columns(self._connection, writer.table, schema, writer.merge)
-        return self._kinds[1]
-
     def _listening(self) -> Silence:
         return Silence(self._connection, self._writer.server.timeout_seconds)
+
+
+class _Prepared:
+    """Rows that are encoded, and the statements that write them."""
+
+    def __init__(self, writer: PostgresLaneWriter, table: pa.Table, kinds: list[str]) -> None:
+        names, merge = table.column_names, writer.merge
+        self._before, self._copy, self._after = (
+            append_statements(writer.table, names)
+            if merge is None
+            else merge_statements(writer.table, names, merge)
+        )
+        if merge is not None:
+            numbers = pa.array(range(table.num_rows), pa.int64())
+            table, kinds = table.append_column(ROW_NUMBER, numbers), [*kinds, "int8"]
+        self.table, self._kinds = table, kinds
+        self._chunks = list(binary_chunks(table, kinds))
+
+    def put(self, connection: psycopg.Connection[Any], silence: Silence, start: int, end: int) -> None:
+        """Write some rows, inside a transaction."""
+        chunks = self._chunks
+        if end - start < self.table.num_rows:
+            chunks = list(binary_chunks(self.table.slice(start, end - start), self._kinds))
+        for statement in self._before:
+            connection.execute(statement)
+        with connection.cursor() as cursor, cursor.copy(self._copy) as sent:
+            for chunk in (HEADER, *chunks, TRAILER):
+                sent.write(chunk)
+                silence.heard()
+            silence.heard(WRITING_PATIENCE)
+        for statement in self._after:
+            connection.execute(statement)
+            silence.heard(WRITING_PATIENCE)
 
 
 def create_marks(connection: psycopg.Connection[Any], name: str) -> None:
     create_table(
         connection,
-        f"CREATE TABLE IF NOT EXISTS {name} (job text, uid text, lane int, epoch bigint NOT NULL, rows bigint "
-        "NOT NULL, input text NOT NULL, written timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (job, uid, lane))",
+        f"CREATE TABLE IF NOT EXISTS {name} (job text, uid text, lane int, epoch bigint NOT NULL, "
+        "rows bigint NOT NULL, input text NOT NULL, written timestamptz NOT NULL DEFAULT now(), "
+        "PRIMARY KEY (job, uid, lane))",
     )

@@ -1,7 +1,7 @@
 """Rows that the server refuses for what they are: found by halves, and put where refused rows go.
 
-Always true: a refused row is in the table of rejects, or nothing of its lane is written; rejects are committed
-with the mark of their lane.
+Always true: a refused row is in the table of rejects, or nothing of its lane is written; rejects are
+committed with the mark of their lane.
 """
 
 from __future__ import annotations
@@ -46,13 +46,19 @@ class Rejects:
     def create(self, connection: psycopg.Connection[Any]) -> None:
         create_table(
             connection,
-            f"CREATE TABLE IF NOT EXISTS {quoted_name(self.table)} (job text, uid text, epoch bigint, lane int, "
-            "row bigint, reason text, data text, refused timestamptz NOT NULL DEFAULT now(), "
+            f"CREATE TABLE IF NOT EXISTS {quoted_name(self.table)} (job text, uid text, epoch bigint, "
+            "lane int, row bigint, reason text, data text, refused timestamptz NOT NULL DEFAULT now(), "
             "PRIMARY KEY (job, uid, epoch, lane, row))",
         )
 
     def put(
-        self, connection: psycopg.Connection[Any], sink: _Named, rows: LaneRows, number: int, why: str, data: str
+        self,
+        connection: psycopg.Connection[Any],
+        sink: _Named,
+        rows: LaneRows,
+        number: int,
+        why: str,
+        data: str,
     ) -> None:
         connection.execute(
             f"INSERT INTO {quoted_name(self.table)} (job, uid, epoch, lane, row, reason, data) "
@@ -92,9 +98,9 @@ def written_apart(
             why = one_line(cause)
             if rejects is None:
                 raise DefinitionError(
-                    f"table {sink.table} refuses row {start} of lane {rows.lane} in epoch {rows.epoch}: {_short(cause)}; "
-                    "change what refuses it, name a table for such rows with rejects=, or set them aside with "
-                    "`holdfast sinks set-aside`"
+                    f"table {sink.table} refuses row {start} of lane {rows.lane} in epoch {rows.epoch}: "
+                    f"{_short(cause)}; change what refuses it, name a table for such rows with rejects=, or "
+                    "set them aside with `holdfast sinks set-aside`"
                 ) from None
             rejects.put(connection, sink, rows, start, why.replace("\0", ""), _as_text(table.slice(start, 1)))
             refused, first = refused + 1, first or _short(cause)

@@ -26,8 +26,8 @@ class PostgresSink:
     with a unique index, none of them null). Of rows with the same key in one write the last counts, or with
     `order_by` the one with the highest value there; a row never takes the place of one that is higher.
     `deleted` names a boolean column that is not written: true deletes the key.
-    `rejects` names a table for rows that the server refuses (a constraint, a value that it cannot hold); it is
-    made if it is not there. Without it such a row holds the sink up.
+    `rejects` names a table for rows that the server refuses (a constraint, a value that it cannot hold); it
+    is made if it is not there. Without it such a row holds the sink up.
     `marks` names the table in which the sink remembers what it shows. It is made if it is not there, and must
     be kept and restored with the table.
 
@@ -66,13 +66,15 @@ class PostgresSink:
         if self.mode not in ("append", "upsert"):
             raise DefinitionError(f"PostgresSink has no mode {self.mode!r}; use 'append' or 'upsert'")
         if self.mode == "append" and (self.key or self.order_by or self.deleted):
-            raise DefinitionError("key, order_by and deleted are for mode='upsert'; leave them out, or say so")
+            raise DefinitionError(
+                "key, order_by and deleted are for mode='upsert'; leave them out, or say so"
+            )
         if self.mode == "upsert" and not self.key:
             raise DefinitionError("PostgresSink(mode='upsert') needs key=...: the columns that name a row")
         if self.order_by is not None and self.deleted is not None:
             raise DefinitionError(
-                "PostgresSink cannot take order_by and deleted together, because a deleted row leaves nothing to "
-                "compare with; keep a column that says so in the table instead"
+                "PostgresSink cannot take order_by and deleted together, because a deleted row leaves "
+                "nothing to compare with; keep a column that says so in the table instead"
             )
 
     @property

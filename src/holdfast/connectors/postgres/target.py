@@ -31,8 +31,9 @@ _COLUMNS = """
     WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _KEYED = """
-    SELECT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid
-                   AND i.indpred IS NULL AND i.indimmediate AND i.indnkeyatts = %s
+    SELECT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = to_regclass(%s)
+                   AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indimmediate
+                   AND i.indnkeyatts = %s
                    AND (SELECT array_agg(a.attname::text ORDER BY a.attname::text)
                         FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, n)
                              JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
@@ -50,14 +51,16 @@ class Merge:
     deleted: str | None = None
 
 
-def fitting_columns(connection: psycopg.Connection[Any], table: str, schema: pa.Schema, merge: Merge | None) -> list[str]:
+def fitting_columns(
+    connection: psycopg.Connection[Any], table: str, schema: pa.Schema, merge: Merge | None
+) -> list[str]:
     """The Postgres types of the columns of `schema`, by their order. DefinitionError: the table cannot take
     them."""
     found = connection.execute(_COLUMNS, [quoted_name(table)]).fetchall()
     if not found:
         raise DefinitionError(
-            f"there is no table {table} in the database, or not for this user; create it, correct the name, or "
-            "grant USAGE on its schema"
+            f"there is no table {table} in the database, or not for this user; create it, correct the name, "
+            "or grant USAGE on its schema"
         )
     columns = {row[0]: (PgColumn(row[0], row[1], row[2], row[3]), row[4], row[5]) for row in found}
     marker = None if merge is None else merge.deleted
@@ -65,15 +68,19 @@ def fitting_columns(connection: psycopg.Connection[Any], table: str, schema: pa.
     for field in schema:
         if field.name == marker:
             if field.type != pa.bool_():
-                raise DefinitionError(f"column {marker!r} is to delete rows and is {field.type}; make it boolean")
+                raise DefinitionError(
+                    f"column {marker!r} is to delete rows and is {field.type}; make it boolean"
+                )
             kinds.append("bool")
             continue
         kinds.append(_fitting(field, columns.get(field.name), table))
-    missing = [name for name, (column, _, _) in columns.items() if column.not_null and name not in schema.names]
+    missing = [
+        name for name, (column, _, _) in columns.items() if column.not_null and name not in schema.names
+    ]
     if missing:
         raise DefinitionError(
-            f"table {table} needs a value for {', '.join(map(repr, missing))}, and the rows have no such column; "
-            "give it a default, or add it to the rows"
+            f"table {table} needs a value for {', '.join(map(repr, missing))}, and the rows have no such "
+            "column; give it a default, or add it to the rows"
         )
     if merge is not None:
         _refuse_key(connection, table, schema, merge)
@@ -83,7 +90,8 @@ def fitting_columns(connection: psycopg.Connection[Any], table: str, schema: pa.
 def _fitting(field: pa.Field, found: tuple[PgColumn, str, bool] | None, table: str) -> str:
     if found is None:
         raise DefinitionError(
-            f"table {table} has no column {field.name!r}; add it, or take it out of the rows with transform(...)"
+            f"table {table} has no column {field.name!r}; add it, or take it out of the rows with "
+            "transform(...)"
         )
     column, generated, allowed = found
     if generated:
@@ -99,13 +107,11 @@ def _fitting(field: pa.Field, found: tuple[PgColumn, str, bool] | None, table: s
     if fits and pa.types.is_decimal(field.type):
         typed = re.fullmatch(r"numeric\((\d+),(\d+)\)", column.declared)
         whole = field.type.precision - field.type.scale
-        fits = typed is None or (
-            int(typed[2]) >= field.type.scale and int(typed[1]) - int(typed[2]) >= whole
-        )
+        fits = typed is None or (int(typed[2]) >= field.type.scale and int(typed[1]) - int(typed[2]) >= whole)
     if not fits:
         raise DefinitionError(
             f"column {field.name!r} is {field.type}, which column {field.name!r} of table {table} "
-            f"({column.declared}) does not take; cast one of them, or make text of it for a column of type text"
+            f"({column.declared}) does not take; cast one of them, or make text of it for a text column"
         )
     return column.type
 
@@ -113,15 +119,17 @@ def _fitting(field: pa.Field, found: tuple[PgColumn, str, bool] | None, table: s
 def _refuse_key(connection: psycopg.Connection[Any], table: str, schema: pa.Schema, merge: Merge) -> None:
     for name in filter(None, (*merge.key, merge.order_by, merge.deleted)):
         if name not in schema.names:
-            raise DefinitionError(f"the rows have no column {name!r}; correct key, order_by or deleted of the sink")
+            raise DefinitionError(
+                f"the rows have no column {name!r}; correct key, order_by or deleted of the sink"
+            )
     (unique,) = connection.execute(
         _KEYED, [quoted_name(table), len(merge.key), sorted(merge.key)]
     ).fetchone() or (False,)
     if not unique:
         columns = ", ".join(map(quoted_column, merge.key))
         raise DefinitionError(
-            f"table {table} has no unique index on ({columns}), all of them NOT NULL, so rows cannot take the place of others; "
-            f"CREATE UNIQUE INDEX ON {quoted_name(table)} ({columns})"
+            f"table {table} has no unique index on ({columns}), all of them NOT NULL, so rows cannot take "
+            f"the place of others; CREATE UNIQUE INDEX ON {quoted_name(table)} ({columns})"
         )
 
 
@@ -161,7 +169,11 @@ def merge_statements(table: str, columns: Sequence[str], merge: Merge) -> tuple[
     ]
     if merge.deleted is not None:
         after.append(f"DELETE FROM {target} AS there USING {latest} AS latest WHERE {same} AND NOT ({kept})")
-    return before, _copy("holdfast_staged", [*columns, ROW_NUMBER]), [*after, f"DROP TABLE holdfast_staged, {latest}"]
+    return (
+        before,
+        _copy("holdfast_staged", [*columns, ROW_NUMBER]),
+        [*after, f"DROP TABLE holdfast_staged, {latest}"],
+    )
 
 
 def _copy(table: str, columns: Sequence[str]) -> str:
