@@ -107,6 +107,7 @@ PUBLIC = [
     "Timers",
     "Unavailable",
     "Uncoordinated",
+    "UpsertSink",
     "UpstreamBackup",
     "UserCodeError",
     "ValueState",

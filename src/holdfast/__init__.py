@@ -22,6 +22,7 @@ from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.connectors.postgres.table_source import TableSource
 from holdfast.connectors.redis.stream_source import RedisStreamSource
+from holdfast.connectors.upsert import UpsertSink
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,
@@ -160,6 +161,7 @@ __all__ = [
     "Timers",
     "Unavailable",
     "Uncoordinated",
+    "UpsertSink",
     "UpstreamBackup",
     "UserCodeError",
     "ValueState",

@@ -51,6 +51,7 @@ from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.connectors.postgres.table_source import TableSource
 from holdfast.connectors.redis.stream_source import RedisStreamSource
+from holdfast.connectors.upsert import UpsertSink
 
 __all__ = [
     "CRASH",
@@ -95,6 +96,7 @@ __all__ = [
     "StagedPart",
     "TableSource",
     "TellingReader",
+    "UpsertSink",
     "VerifyingReader",
     "Waiting",
     "WaitingReader",
