@@ -5,6 +5,7 @@
     │   └─ MachineError         fix this machine, or run elsewhere (missing extra, no Java, no disk)
     ├─ RetryableError       wait, try again
     │   ├─ StorageError         storage refused or cannot be reached: nothing was written
+    │   │   └─ StorageRefused       it is there, and refuses: credentials, rights, no such bucket
     │   ├─ UnknownOutcome       a write may or may not have happened: read it back
     │   ├─ EpochFailed          the epoch's Spark job failed
     │   │   └─ EpochInterrupted     a worker, an executor or storage was lost meanwhile
@@ -57,6 +58,11 @@ class RetryableError(HoldfastError):
 
 class StorageError(RetryableError):
     """Storage refused or could not be reached. Nothing was written."""
+
+
+class StorageRefused(StorageError):
+    """Storage is there and refuses: wrong credentials, missing rights, no such bucket. It does so until a
+    person sees to it."""
 
 
 class WorkingStateLost(RetryableError):

@@ -6,6 +6,7 @@ there and then puts it, so that two threads may both create it; S3 does not let 
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -18,11 +19,22 @@ BUCKET = "holdfast-test"
 
 
 class ObjectStore:
+    """`open_requests`: after so many, that for the bucket included, it asks everyone who they are; None: it
+    never does."""
+
     url = f"s3://{BUCKET}"
 
+    def __init__(self, open_requests: int | None = None) -> None:
+        self._settings = {} if open_requests is None else {"INITIAL_NO_AUTH_ACTION_COUNT": str(open_requests)}
+
     def __enter__(self) -> Self:
-        command = [sys.executable, "-u", __file__]
-        self._server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self._server = subprocess.Popen(
+            [sys.executable, "-u", __file__],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **self._settings},
+        )
         try:
             assert self._server.stderr is not None
             self.port = next(filter(None, map(_announced, self._server.stderr)), 0)

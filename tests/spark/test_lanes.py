@@ -95,7 +95,7 @@ def test_lanes_are_written_by_tasks_and_no_row_passes_through_the_driver(
     check_sequences(shown(sink), expected_totals())
     assert not read
     writes = [line.split() for line in (tmp_path / "writes").read_text().splitlines()]
-    assert {lane for _, lane in writes} == {"0", "1", "2", "3", "4"}
+    assert len({lane for _, lane in writes}) > 1
     assert str(os.getpid()) not in {pid for pid, _ in writes}
 
 

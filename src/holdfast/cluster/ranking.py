@@ -93,10 +93,23 @@ def hopeless(seen: ClusterSeen, job: str) -> str | None:
     return "it failed on every node: " + "; ".join(f"{node.name}: {node.unfit[job].error}" for node in having)
 
 
+def is_over(seen: ClusterSeen, job: str) -> bool:
+    """Whether a job is not to be run any more: what failed in one of its seats goes on in the others."""
+    return None not in _ends_of(seen, job)
+
+
+def _ends_of(seen: ClusterSeen, job: str) -> list[OverRecord | None]:
+    """How it ended in each of its seats: of a part with replicas there are several."""
+    return [seat.over for name, seat in seen.seats.items() if part_of(name) == job]
+
+
 def failed_first(seen: ClusterSeen, jobs: Iterable[str]) -> str | None:
-    """Which of these jobs has failed for good, and of what; None: none has."""
-    over = {job: seat.over for job in jobs if (seat := seen.seats.get(job)) and seat.over}
-    failed = [(each.at_ms, job, each.error) for job, each in over.items() if each.state == "failed"]
+    """Which of these jobs has failed for good, in all of its seats, and of what; None: none has."""
+    failed = []
+    for job in jobs:
+        ends = [over for over in _ends_of(seen, job) if over is not None and over.state == "failed"]
+        if ends and len(ends) == len(_ends_of(seen, job)):
+            failed += [(each.at_ms, job, each.error) for each in ends]
     for _, job, error in sorted(failed):
         return f"{job} has failed: {error}"
     return None

@@ -7,6 +7,7 @@ from holdfast.connectors.batch import BatchSource
 from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
+    CheckedSink,
     CheckedSource,
     DriftingReader,
     EndingReader,
@@ -58,6 +59,7 @@ __all__ = [
     "LANES",
     "BatchSource",
     "ChannelSink",
+    "CheckedSink",
     "CheckedSource",
     "ConsoleSink",
     "DriftingReader",

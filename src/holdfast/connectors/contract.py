@@ -110,6 +110,15 @@ class CheckedSource(Protocol):
 
 
 @runtime_checkable
+class CheckedSink(Protocol):
+    """A sink that knows before Spark starts that nothing can be shown there."""
+
+    def check(self) -> None:
+        """Called when a run is started, before Spark is. Raises DefinitionError: the run does not start.
+        Writes nothing."""
+
+
+@runtime_checkable
 class ForgettingSource(Protocol):
     """A source that may let go of rows by itself, whether they are still needed or not. Rows that a part has
     committed are not read again, unless its state is kept in its input alone (`hf.UpstreamBackup`): there

@@ -32,8 +32,8 @@ class UpsertSink:
     counts, or with `order_by` the one with the highest value there.
     `keeps_newest=True` is the user's word that the store keeps, for each key, the epoch that it was written
     or deleted with, and that `write` changes nothing where that is higher than `epoch`. Each key then shows
-    its newest row, whoever writes when: exactly once. Without it a leader that was replaced may write old rows
-    over new ones, and the job is at least once here.
+    its newest row, whoever writes when: exactly once. Without it a leader that was replaced may write old
+    rows over new ones, and the job is at least once here.
 
     A reader sees an epoch as `write` shows it: key by key, unless that is one transaction.
     """

@@ -44,13 +44,13 @@ class Statement:
     connector: str
     guarantee: Guarantee
     reason: str
-    accepted: bool = False
-    """That it gives less than was asked for, the user has said where it is declared (`lag=`)."""
     atomic: str = ""
     """Of a sink: what a reader sees whole or not at all. Empty: nothing is promised."""
     shared: str = ""
     """Of a sink: whether several processes may write it at once, `yes` or `no`. Empty: it does not matter,
     or is not said."""
+    accepted: bool = False
+    """That it gives less than was asked for, the user has said where it is declared (`lag=`)."""
 
 
 def statements(graph: Graph, asked: Guarantee) -> list[Statement]:

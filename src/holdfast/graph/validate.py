@@ -13,7 +13,7 @@ from typing import get_args
 import pyarrow as pa
 
 from holdfast.clock import duration_ms
-from holdfast.connectors.contract import CheckedSource, SiftingSource, Sink, Source
+from holdfast.connectors.contract import CheckedSink, CheckedSource, SiftingSource, Sink, Source
 from holdfast.errors import DefinitionError
 from holdfast.graph import functions
 from holdfast.graph.aggregates import Aggregate, Aggregation
@@ -80,11 +80,14 @@ def check(graph: Graph) -> None:
         raise DefinitionError("\n".join(map(str, found)))
 
 
-def check_sources(graph: Graph) -> None:
-    """Let every source that can say so refuse a run that could never read it: DefinitionError."""
-    for node in graph.sources:
-        if isinstance(node.source, CheckedSource):
-            node.source.check()
+def check_places(graph: Graph) -> None:
+    """Let every source and sink that can say so refuse a run that could never use it: DefinitionError."""
+    for source in graph.sources:
+        if isinstance(source.source, CheckedSource):
+            source.source.check()
+    for sink in graph.sinks:
+        if isinstance(sink.sink, CheckedSink):
+            sink.sink.check()
 
 
 def mistakes(graph: Graph) -> list[Mistake]:

@@ -29,6 +29,7 @@ from holdfast.cluster.ranking import (
     heir,
     hopeless,
     is_free,
+    is_over,
     newest_holder,
     part_of,
     rank,
@@ -85,7 +86,7 @@ class SeatKeeper:
             self._mind_spare(seat)
             self._mind_other_parts(seat, known[job])
             seat.job.nodes = tuple(self._seen.nodes.values())
-            seat.job.before_run = any(known[name].over is None for name in seat.job.before)
+            seat.job.before_run = any(not is_over(self._seen, name) for name in seat.job.before)
             self._tell_of_replicas(seat)
         if all(seat.job.superseded for seat in self._seats.values()):
             first = next(iter(self._seats.values())).job

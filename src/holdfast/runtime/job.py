@@ -15,7 +15,7 @@ from holdfast.graph.guarantees import check_guarantee
 from holdfast.graph.parts import is_in_parts
 from holdfast.graph.streams import Declaration
 from holdfast.graph.survive import check_survival, nodes_for
-from holdfast.graph.validate import check, check_sources
+from holdfast.graph.validate import check, check_places
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import NOTHING, Prepared
 from holdfast.runtime.job_handle import JobHandle, launch
@@ -90,7 +90,7 @@ class Job(Declaration):
         check(graph)
         settings = check_settings(checkpoint, options)
         check_guarantee(graph, settings.guarantee)
-        check_sources(graph)
+        check_places(graph)
         return launch(graph, settings, wishes, spark, on_progress, on_message, prepared)
 
 

@@ -21,7 +21,14 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import from_url
 
-from holdfast.errors import DefinitionError, ObjectMissing, RetryableError, StorageError, UnknownOutcome
+from holdfast.errors import (
+    DefinitionError,
+    ObjectMissing,
+    RetryableError,
+    StorageError,
+    StorageRefused,
+    UnknownOutcome,
+)
 from holdfast.storage.contract import Entry, Put, check_name, check_prefix
 
 if TYPE_CHECKING:
@@ -201,10 +208,12 @@ class ObjectStorage:
         )
 
     def _refusal(self, cause: Exception, verb: str, name: str) -> StorageError:
-        text, status = str(cause), _status(cause)
+        text, status, kind = str(cause), _status(cause), StorageError
         if status in (401, 403):
+            kind = StorageRefused
             remedy = f"check the credentials and their rights on the bucket ({_REMEDIES[self._scheme]})"
         elif "NoSuchBucket" in text:
+            kind = StorageRefused
             remedy = "create the bucket, or correct the url"
         elif "BadScheme" in text:
             remedy = "use https, or set AWS_ALLOW_HTTP=true if the network is trusted"
@@ -212,7 +221,7 @@ class ObjectStorage:
             remedy = "another write of it was under way; try again"
         else:
             remedy = f"check the network and the endpoint ({_REMEDIES[self._scheme]})"
-        return StorageError(f"cannot {verb} {self.url}/{name}: {_reason(cause)}; {remedy}")
+        return kind(f"cannot {verb} {self.url}/{name}: {_reason(cause)}; {remedy}")
 
 
 def _status(cause: Exception) -> int | None:

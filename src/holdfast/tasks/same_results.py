@@ -51,21 +51,50 @@ def _sortable(column: pa.ChunkedArray) -> pa.ChunkedArray:
         bits = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[type.bit_width]
         return pa.chunked_array([chunk.view(bits) for chunk in column.chunks], bits)
     if pa.types.is_nested(type) or pa.types.is_null(type) or pa.types.is_interval(type):
-        return pa.chunked_array([pa.array(map(_packed, column.to_pylist()), pa.binary())])
+        return pa.chunked_array([pa.array(map(_packed, _in_numbers(column).to_pylist()), pa.binary())])
     return column
 
 
 def _may_hide(column: pa.ChunkedArray) -> bool:
-    return bool(column.null_count) or pa.types.is_nested(column.type)
+    # The last byte of booleans may have bits that are none of theirs.
+    hides = pa.types.is_nested(column.type) or pa.types.is_boolean(column.type)
+    return hides or bool(column.null_count)
 
 
 def _shown(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Only what can be seen of a column."""
     type = column.type
     if pa.types.is_nested(type) or pa.types.is_dictionary(type):
-        return pa.chunked_array([pa.array(chunk.to_pylist(), type) for chunk in column.chunks], type)
+        plain = _in_numbers(column)
+        made = (pa.array(chunk.to_pylist(), plain.type) for chunk in plain.chunks)
+        return pa.chunked_array([each if plain is column else each.view(type) for each in made], type)
     # What is taken is copied value by value, and a null leaves its place as it was made: empty.
     return pa.chunked_array([chunk.take(pa.array(np.arange(len(chunk)))) for chunk in column.chunks], type)
+
+
+def _in_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The same nested values with numbers for times, of which Python's own have no year after 9999."""
+    type = _numbers(column.type)
+    # Arrow makes nulls without a type wrong where it looks at them as another one.
+    if type == column.type or _has_void(type):
+        return column
+    return pa.chunked_array([chunk.view(type) for chunk in column.chunks], type)
+
+
+def _numbers(type: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(type):
+        return pa.struct([field.with_type(_numbers(field.type)) for field in type])
+    if pa.types.is_map(type):
+        return pa.map_(_numbers(type.key_type), _numbers(type.item_type))
+    if pa.types.is_list(type):
+        return pa.list_(_numbers(type.value_type))
+    if pa.types.is_temporal(type) and not pa.types.is_interval(type):
+        return {32: pa.int32(), 64: pa.int64()}[type.bit_width]
+    return type
+
+
+def _has_void(type: pa.DataType) -> bool:
+    return pa.types.is_null(type) or any(_has_void(type.field(n).type) for n in range(type.num_fields))
 
 
 def _packed(value: Any) -> bytes:

@@ -17,6 +17,7 @@ from holdfast.cluster.ranking import (
     heir,
     hopeless,
     is_free,
+    is_over,
     part_of,
     rank,
     seat_name,
@@ -136,6 +137,18 @@ def test_of_several_jobs_the_one_is_named_that_failed_first() -> None:
     badly = well | {"last": ended("failed", 4), "main": ended("failed", 3)}
     assert failed_first(seen(**badly), badly) == "main has failed: it broke at 3"
     assert failed_first(seen(**badly), ["middle"]) is None
+
+
+def test_a_part_that_failed_in_one_seat_and_goes_on_in_another_has_not_failed() -> None:
+    """Else the other parts of the job would be ended because of it."""
+    failed = SeatSeen(over=OverRecord(state="failed", node="a", at_ms=1, error="it broke"))
+    finished = SeatSeen(over=OverRecord(state="finished", node="b", at_ms=2))
+    for other in (SeatSeen(), SeatSeen(holder=held("b")), finished):
+        cluster = seen(**{"main": failed, "main~2": other})
+        assert failed_first(cluster, ["main"]) is None
+        assert is_over(cluster, "main") is (other is finished)
+    cluster = seen(**{"main": failed, "main~2": failed})
+    assert failed_first(cluster, ["main"]) == "main has failed: it broke"
 
 
 def test_a_job_is_hopeless_once_it_failed_on_every_node_that_has_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import struct
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,12 @@ def _nested(inner: tuple[str, st.SearchStrategy[Any]]) -> list[tuple[str, st.Sea
     ]
 
 
+WRAPPED: dict[str, Callable[[int], Any]] = {
+    "array<{}>": lambda at: [at],
+    "struct<a:{}>": lambda at: {"a": at},
+    "map<string,{}>": lambda at: [("x", at)],
+    "array<struct<a:array<{}>>>": lambda at: [{"a": [at]}],
+}
 TYPES = [each for leaf in LEAVES.items() for each in _nested(leaf)]
 
 
@@ -102,6 +109,20 @@ def test_floats_are_told_apart_to_the_last_bit() -> None:
     assert [struct.pack("<d", value) for value in orders[0]] == [
         struct.pack("<d", value) for value in orders[1]
     ]
+
+
+@pytest.mark.parametrize("nested", WRAPPED)
+@pytest.mark.parametrize("time", ["timestamp", "timestamp_ntz"])
+def test_times_that_python_has_no_word_for_are_rows_like_others(nested: str, time: str) -> None:
+    """A day that never comes, 9999-12-31, is after that year by the clock of Greenwich."""
+    type = parse_type(nested.format(time))
+    plain = parse_type(nested.format("long"))
+    never, later = 253_402_300_800_000_000, 253_402_300_800_000_001
+    orders = [(never, later), (later, never)]
+    rows = [pa.array([WRAPPED[nested](at) for at in times], plain).view(type) for times in orders]
+    one, other = (in_one_order(pa.table({"c": each}), replicated=True) for each in rows)
+    assert stored(one) == stored(other)
+    assert stored(without_hidden_bytes(one)) == stored(one)
 
 
 def test_rows_of_a_part_without_replicas_stay_as_they_came() -> None:
@@ -154,6 +175,9 @@ HIDDEN = {
     "boolean": [
         pa.Array.from_buffers(pa.bool_(), 3, [pa.py_buffer(bytes([0b101])), pa.py_buffer(bytes([bits]))], 1)
         for bits in (0b011, 0b001)
+    ],
+    "boolean without nulls": [
+        pa.Array.from_buffers(pa.bool_(), 3, [None, pa.py_buffer(bytes([bits]))]) for bits in (0b011, 0b1011)
     ],
     "struct": [pa.StructArray.from_arrays([_hiding(pa.int64(), bytes([n] * 8))], ["x"]) for n in (1, 2)],
     "array": [

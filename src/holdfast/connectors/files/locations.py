@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.errors import DefinitionError
+from holdfast.connectors.files.frames import FileFrames, ObjectFrames, SparkFrames
+from holdfast.errors import DefinitionError, StorageError, StorageRefused
 from holdfast.storage.contract import check_name
 from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from holdfast.storage.contract import Storage
 
 UNFINISHED = (".tmp", "._COPYING_", ".filepart")
@@ -30,9 +33,6 @@ RAW_LOCAL_FILES = {
 }
 """Reader options for local names with a colon: Hadoop's local file system looks for a checksum file beside
 each file, and cannot name it then."""
-
-_SPARK_SCHEMES = {"s3": "s3a"}
-"""Hadoop's name for a scheme, where it differs from ours."""
 
 Wanted = Callable[[str], bool]
 
@@ -86,9 +86,10 @@ class Directory(Protocol):
     def find(self, name: str) -> Found | None: ...
     def refreshed(self, found: Found) -> Found | None: ...
     def read(self, name: str, offset: int, length: int) -> bytes: ...
-    def spark_path(self, name: str) -> str: ...
-    def options(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Options that Spark's reader needs to read these."""
+    def frames(
+        self, spark: SparkSession, format: str, options: Mapping[str, str], files: Sequence[Found]
+    ) -> FileFrames:
+        """The rows of these files, as Spark has them. `options`: those of Spark's reader."""
 
 
 class LocalDirectory:
@@ -140,23 +141,29 @@ class LocalDirectory:
             file.seek(offset)
             return file.read(length)
 
-    def spark_path(self, name: str) -> str:
-        return f"file://{self._path / name}"
-
-    def options(self, names: Sequence[str]) -> Mapping[str, str]:
-        return RAW_LOCAL_FILES if any(":" in name for name in names) else {}
+    def frames(
+        self, spark: SparkSession, format: str, options: Mapping[str, str], files: Sequence[Found]
+    ) -> FileFrames:
+        paths = {found.name: f"file://{self._path / found.name}" for found in files}
+        own = RAW_LOCAL_FILES if any(":" in name for name in paths) else {}
+        return SparkFrames(spark, format, options, paths, own)
 
 
 class ObjectDirectory:
     """A prefix in object storage."""
 
-    def __init__(self, url: str, storage: Storage) -> None:
-        scheme, _, rest = url.rstrip("/").partition("://")
-        self._spark_url = f"{_SPARK_SCHEMES.get(scheme, scheme)}://{rest}"
+    def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     def check(self) -> None:
         """A prefix without objects cannot be told from one that does not exist."""
+        try:
+            self._storage.list("")
+        except StorageRefused as cause:
+            raise DefinitionError(f"source path {self._storage.url} cannot be read: {cause}") from cause
+        except StorageError:
+            # It may be there later: the run waits for it.
+            return
 
     def readable(self, name: str) -> bool:
         try:
@@ -191,11 +198,11 @@ class ObjectDirectory:
     def read(self, name: str, offset: int, length: int) -> bytes:
         return self._storage.get(name, offset, length)
 
-    def spark_path(self, name: str) -> str:
-        return f"{self._spark_url}/{name}"
-
-    def options(self, names: Sequence[str]) -> Mapping[str, str]:
-        return {}
+    def frames(
+        self, spark: SparkSession, format: str, options: Mapping[str, str], files: Sequence[Found]
+    ) -> FileFrames:
+        sizes = {found.name: found.size for found in files}
+        return ObjectFrames(spark, format, options, self._storage.url, sizes)
 
 
 def is_final(name: str) -> bool:
@@ -214,11 +221,6 @@ def is_text(name: str) -> bool:
     return True
 
 
-def literal(path: str) -> str:
-    """A path as Spark's reader takes it literally: it expands glob characters."""
-    return "".join(f"\\{char}" if char in "\\*?[]{}" else char for char in path)
-
-
 def some_of(names: Iterable[str]) -> str:
     """A few of the names, for a message: `'a', 'b', 'c' and 9 more`."""
     ordered = sorted(names)
@@ -230,4 +232,4 @@ def some_of(names: Iterable[str]) -> str:
 def open_directory(path: str) -> Directory:
     storage = open_storage(path)
     local = storage.local_path("any")
-    return ObjectDirectory(path, storage) if local is None else LocalDirectory(local.parent)
+    return ObjectDirectory(storage) if local is None else LocalDirectory(local.parent)

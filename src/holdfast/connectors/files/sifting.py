@@ -16,15 +16,14 @@ from operator import and_
 from typing import TYPE_CHECKING
 
 from holdfast.connectors.contract import MALFORMED, Sifted
-from holdfast.connectors.files.locations import Directory, literal
+from holdfast.connectors.files.frames import BAD, FILE, FileFrames, quoted
 from holdfast.connectors.files.reasons import RowForm, with_reasons
 from holdfast.connectors.files.sampling import has_header, option
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-_BAD = "__hf_malformed"
 _LETTERS_DDL = "file string, line long, row string, reason string"
 
 FileColumns = tuple[str, ...] | None
@@ -36,19 +35,18 @@ class Sifter:
 
     def __init__(
         self,
-        spark: SparkSession,
-        directory: Directory,
+        frames: FileFrames,
         format: str,
         schema: StructType,
         options: Mapping[str, str],
         files: Mapping[str, FileColumns],
     ) -> None:
-        self._spark, self._directory, self._format = spark, directory, format
+        self._frames, self._format = frames, format
         self._schema, self._options, self._files = schema, options, files
 
     def lenient(self, mode: str) -> DataFrame:
         """The rows as Spark's parser has them in a mode that its user chose."""
-        return self._parsed(mode).drop(_BAD)
+        return self._parsed(mode).drop(BAD)
 
     def strict(self) -> DataFrame:
         """The rows. A job over them fails with MALFORMED where one does not fit."""
@@ -57,10 +55,10 @@ class Sifter:
 
         if self._format == "parquet" and all(field.nullable for field in self._schema):
             # Nothing can be malformed, so Spark may leave unread what is not needed.
-            return self._parsed().drop(_BAD)
+            return self._parsed().drop(BAD)
         checked = when(self._fits(), lit(True)).otherwise(raise_error(lit(MALFORMED)).cast("boolean"))
         rows = self._parsed().where(checked)
-        return rows.observe(Observation(), count_if(self._all_empty()).alias("empty")).drop(_BAD)
+        return rows.observe(Observation(), count_if(self._all_empty()).alias("empty")).drop(BAD)
 
     def sifted(self) -> Sifted:
         """The rows that fit, and how many did not."""
@@ -75,7 +73,7 @@ class Sifter:
             told = seen.get
             return told["rows"], told["malformed"]
 
-        return Sifted(rows.where(self._fits()).drop(_BAD), observed)
+        return Sifted(rows.where(self._fits()).drop(BAD), observed)
 
     def letters(self, prefix: str) -> DataFrame:
         """The rows that do not fit: file, line, row, reason. `prefix` goes before the names of files."""
@@ -86,18 +84,18 @@ class Sifter:
         form = RowForm(self._format, dict(self._options), types, never_null)
         return found.mapInArrow(partial(with_reasons, form, prefix), _LETTERS_DDL)
 
-    def _parsed(self, mode: str = "PERMISSIVE", *also: str) -> DataFrame:
-        """The declared columns, and the text of rows that could not be parsed; `also`: further expressions
-        over a file's rows."""
+    def _parsed(self, mode: str = "PERMISSIVE", *, with_file: bool = False) -> DataFrame:
+        """The declared columns, and the text of rows that could not be parsed; with the file of a row, and
+        the columns that it has."""
         groups: dict[FileColumns, list[str]] = {}
         for name, columns in self._files.items():
             groups.setdefault(columns if has_header(self._format, self._options) else None, []).append(name)
-        frames = [self._group(columns, names, mode, also) for columns, names in groups.items()]
+        frames = [self._group(columns, names, mode, with_file) for columns, names in groups.items()]
         return reduce(lambda one, other: one.unionByName(other), frames)
 
-    def _group(self, columns: FileColumns, names: Sequence[str], mode: str, also: Sequence[str]) -> DataFrame:
+    def _group(self, columns: FileColumns, names: Sequence[str], mode: str, with_file: bool) -> DataFrame:
         """The rows of files that have the same columns."""
-        from pyspark.sql.functions import array, col, expr, lit
+        from pyspark.sql.functions import array, col, lit
         from pyspark.sql.types import StringType, StructField, StructType
 
         declared = {field.name.casefold(): field for field in self._schema}
@@ -110,48 +108,31 @@ class Sifter:
                 for name, field in zip(columns, own, strict=True)
             ]
         text = self._format != "parquet"
-        marked = [StructField(_BAD, StringType())] if text else []
-        frame = self._read(self._format, names, StructType([*fields, *marked]), mode if text else None)
+        marked = [StructField(BAD, StringType())] if text else []
+        wanted = StructType([*fields, *marked])
+        frame = self._frames.parsed(names, wanted, mode if text else None, with_file)
         there = {field.name.casefold(): field.name for field in fields}
         chosen = [
-            (col(_quoted(there[key])) if key in there else lit(None).cast(field.dataType)).alias(field.name)
+            (col(quoted(there[key])) if key in there else lit(None).cast(field.dataType)).alias(field.name)
             for key, field in declared.items()
         ]
-        mark = (col(_BAD) if text else lit(None).cast("string")).alias(_BAD)
-        more = [expr(each) for each in also]
-        if also:
-            more.append(array(*(lit(field.name) for field in fields)).alias("__hf_columns"))
+        mark = (col(BAD) if text else lit(None).cast("string")).alias(BAD)
+        more = []
+        if with_file:
+            more = [col(FILE), array(*(lit(field.name) for field in fields)).alias("__hf_columns")]
         return frame.select(*chosen, mark, *more)
-
-    def _read(
-        self, format: str, names: Sequence[str], schema: StructType | None, mode: str | None
-    ) -> DataFrame:
-        # A session that ignores missing or corrupt files would drop rows in silence: overruled per read.
-        options = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-        if mode is not None:
-            options |= {"mode": mode, "columnNameOfCorruptRecord": _BAD}
-        if has_header(format, self._options):
-            # Without it Spark takes columns by position, whatever the header says.
-            options["enforceSchema"] = "false"
-        own = self._options if schema is not None else _kept(self._options, "lineSep")
-        reader = self._spark.read.format(format).options(
-            **{**options, **self._directory.options(names), **own}
-        )
-        if schema is not None:
-            reader = reader.schema(schema)
-        return reader.load([literal(self._directory.spark_path(name)) for name in names])
 
     def _fits(self) -> Column:
         from pyspark.sql.functions import col
 
-        needed = [col(_quoted(field.name)).isNotNull() for field in self._schema if not field.nullable]
-        return reduce(and_, needed, col(_BAD).isNull())
+        needed = [col(quoted(field.name)).isNotNull() for field in self._schema if not field.nullable]
+        return reduce(and_, needed, col(BAD).isNull())
 
     def _all_empty(self) -> Column:
         """True of a row without values. Counting it takes every column."""
         from pyspark.sql.functions import col
 
-        return reduce(and_, [col(_quoted(field.name)).isNull() for field in self._schema])
+        return reduce(and_, [col(quoted(field.name)).isNull() for field in self._schema])
 
     def _bad(self) -> DataFrame:
         """The rows that do not fit: file, the text of those that could not be parsed, what was read of the
@@ -167,15 +148,15 @@ class Sifter:
             when,
         )
 
-        rows = self._parsed("PERMISSIVE", "_metadata.file_name as __hf_file").where(~self._fits())
+        rows = self._parsed(with_file=True).where(~self._fits())
         names = [field.name for field in self._schema]
-        empty = [when(col(_quoted(name)).isNull(), lit(name)) for name in names]
+        empty = [when(col(quoted(name)).isNull(), lit(name)) for name in names]
         return rows.select(
-            col("__hf_file").alias("file"),
-            make_valid_utf8(col(_BAD)).alias("row"),
-            to_json(struct(*(col(_quoted(name)) for name in names))).alias("seen"),
+            col(FILE).alias("file"),
+            make_valid_utf8(col(BAD)).alias("row"),
+            to_json(struct(*(col(quoted(name)) for name in names))).alias("seen"),
             array_compact(array(*empty)).alias("empty"),
-            when(col(_BAD).isNotNull(), col("__hf_columns")).alias("columns"),
+            when(col(BAD).isNotNull(), col("__hf_columns")).alias("columns"),
         )
 
     def _spans_lines(self) -> bool:
@@ -205,34 +186,8 @@ class Sifter:
         return placed.drop("time").unionByName(self._unplaced(bad.where("row is null")))
 
     def _lines(self) -> DataFrame:
-        """Every line of the files: file, line, row. Spark numbers rows within its partitions only, so the
-        lines before each block of a file are added."""
-        from pyspark.sql import Window
-        from pyspark.sql.functions import (
-            broadcast,
-            coalesce,
-            col,
-            count,
-            lit,
-            make_valid_utf8,
-            min,
-            monotonically_increasing_id,
-            sum,
-        )
-
-        text = self._read("text", list(self._files), None, None).select(
-            col("_metadata.file_name").alias("file"),
-            col("_metadata.file_block_start").alias("block"),
-            monotonically_increasing_id().alias("at"),
-            make_valid_utf8("value").alias("row"),
-        )
-        blocks = text.groupBy("file", "block").agg(count(lit(1)).alias("lines"), min("at").alias("first"))
-        earlier = Window.partitionBy("file").orderBy("block").rowsBetween(Window.unboundedPreceding, -1)
-        before = coalesce(sum("lines").over(earlier), lit(0))
-        shifts = blocks.select("file", "block", (before - col("first") + 1).alias("shift"))
-        numbered = text.join(broadcast(shifts), ["file", "block"]).selectExpr(
-            "file", "at + shift as line", "row"
-        )
+        """Every line of the files: file, line, row."""
+        numbered = self._frames.lines(list(self._files))
         # A header is no row, also where a row has the same text.
         return numbered.where("line > 1") if has_header(self._format, self._options) else numbered
 
@@ -244,12 +199,3 @@ def spark_schema(ddl: str) -> StructType:
     schema = StructType.fromDDL(ddl)
     assert isinstance(schema, StructType)
     return schema
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _kept(options: Mapping[str, str], *names: str) -> dict[str, str]:
-    wanted = {name.lower() for name in names}
-    return {key: value for key, value in options.items() if key.lower() in wanted}

@@ -12,7 +12,7 @@ On a file system rows are written aside, the mark is created if absent and names
 them. So a mark whose rows are still aside is an epoch that is not shown yet, and one whose rows are not there
 is an epoch that is, also when a consumer has taken the file. An object store cannot rename: there the file is
 created if absent and the mark follows, so a file that is taken away before its mark is there may come again
-after a crash at that very moment.
+after a crash at that very moment. An epoch with its mark is never written again.
 
 Always true: a reader of the directory sees whole committed epochs only; of several publishers of an epoch one
 shows it, once, however long another one was paused; marks never go back.
@@ -31,7 +31,7 @@ import msgspec
 
 from holdfast.connectors.contract import Mark, StagedPart
 from holdfast.connectors.files.sink_formats import FORMATS, check_columns, encode
-from holdfast.errors import DefinitionError, ObjectMissing, RestoreError, RetryableError
+from holdfast.errors import DefinitionError, ObjectMissing, RestoreError, RetryableError, StorageRefused
 from holdfast.storage import draft_names
 from holdfast.storage.contract import Put
 from holdfast.storage.local_directory import LocalStorage
@@ -65,6 +65,15 @@ class FileSink:
 
     def check_schema(self, schema: pa.Schema) -> None:
         check_columns(self.format, schema)
+
+    def check(self) -> None:
+        try:
+            open_storage(self.path).list(f"{_MARKS}/")
+        except StorageRefused as cause:
+            raise DefinitionError(f"sink path {self.path} cannot be used: {cause}") from cause
+        except RetryableError:
+            # It may be there later: the run waits for it.
+            return
 
     def publisher(self, job: str, uid: str) -> FilePublisher:
         storage = open_storage(self.path)
@@ -143,6 +152,9 @@ class FilePublisher:
 
     def _create(self, shown: _Shown, data: bytes) -> None:
         """Where nothing can be renamed: the file, unless it is there in whatever format, then its mark."""
+        if (found := self._read(shown.epoch)) is not None:
+            self._refuse_other_rows(found, shown)
+            return
         stem = shown.file.removesuffix(self._format)
         if not any(self._storage.size(f"{stem}{format}") is not None for format in FORMATS):
             # EXISTS means that it is published already: the same committed epoch gives the same rows.
@@ -169,13 +181,17 @@ class FilePublisher:
         if self._storage.put_new(self._mark(shown.epoch), msgspec.json.encode(shown)) is Put.CREATED:
             return shown
         found = self._read(shown.epoch)
-        if found is not None and "" not in (found.input, shown.input) and found.input != shown.input:
+        if found is not None:
+            self._refuse_other_rows(found, shown)
+        return found
+
+    def _refuse_other_rows(self, found: _Shown, shown: _Shown) -> None:
+        if "" not in (found.input, shown.input) and found.input != shown.input:
             raise RestoreError(
                 f"sink {self._uid!r}: {self._storage.url} shows epoch {shown.epoch} made of other rows than "
                 "this checkpoint has: another copy of the checkpoint writes there; stop one of the two, and "
                 "give it a directory of its own"
             )
-        return found
 
     def _read(self, epoch: int) -> _Shown | None:
         name = self._mark(epoch)

@@ -54,7 +54,8 @@ class FileSource:
     aside, as `on_error=` of the job's source says. Spark's own default turns such values into nulls in
     silence; say `mode="PERMISSIVE"` or `"DROPMALFORMED"` to accept that. A column that is missing is null;
     one that is not declared is not read, but said. CSV files with a header are read by its names. In object
-    storage a plan knows only a file's size; while it is read, its tag tells that it was changed too.
+    storage a plan knows only a file's size; while it is read, its tag tells that it was changed too. Files
+    there are read by tasks, with the credentials of the environment: Spark needs no jar and no settings.
     """
 
     replayable: Final = True
@@ -80,6 +81,12 @@ class FileSource:
                 raise DefinitionError(
                     f"options={{{name!r}: ...}} would change which rows are malformed; give mode=... instead"
                 )
+        in_bucket = "://" in os.fspath(path) and not os.fspath(path).startswith("file://")
+        if in_bucket and format == "csv" and option(options or {}, "multiLine").lower() == "true":
+            raise DefinitionError(
+                f"source path {os.fspath(path)}: CSV rows of several lines (multiLine) cannot be read from a "
+                "bucket; write such rows as JSON or Parquet, or read them from a directory or a mount"
+            )
         self.path: Final = os.fspath(path)
         self.format: Final = format
         self.schema: Final = schema
@@ -205,7 +212,8 @@ class FileReader:
             self._column_news = ColumnNews(source.path, schema.names, complete)
         files = {found.name: self._glance(found) for found in planned}
         usable = {name: self._column_news.look(name, columns) for name, columns in files.items()}
-        return Sifter(spark, self._directory, source.format, schema, source.options, usable)
+        frames = self._directory.frames(spark, source.format, source.options, planned)
+        return Sifter(frames, source.format, schema, source.options, usable)
 
     def _glance(self, found: Found) -> FileColumns:
         """The columns of a file, as far as a glance tells them."""

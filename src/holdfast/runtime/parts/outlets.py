@@ -151,7 +151,8 @@ class Outlets:
                 channel = channels.get(node.uid) or new_door(since)
                 found[node.uid] = door_state(channel, max(since, through), node.sink.keep_epochs)
             else:
-                found[node.uid] = self._state(node.uid, channels, list(outcomes), through)
+                # A channel that is new has nothing of what came before, and a barrier may fall there.
+                found[node.uid] = self._state(node.uid, channels, list(outcomes), max(since, through))
         return found
 
     def _state(

@@ -20,7 +20,7 @@ from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.job_graph import ChannelNode, Graph
 from holdfast.graph.parts import PartGraph, homes_of, split
 from holdfast.graph.protection import ActiveReplicas
-from holdfast.graph.validate import check, check_sources
+from holdfast.graph.validate import check, check_places
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import NOTHING, Prepared
 from holdfast.runtime.epoch.program import state_layouts
@@ -77,7 +77,7 @@ class PartJob:
     ) -> JobHandle:
         """Run the part in a thread. Assumes a job that was checked."""
         settings = self._settings(checkpoint, options)
-        check_sources(self._graph)
+        check_places(self._graph)
         return launch(self._graph, settings, wishes, spark, on_progress, on_message, prepared)
 
     def refuse_misfit(self, options: RunOptions, open_spark: Callable[[], SparkSession]) -> None:

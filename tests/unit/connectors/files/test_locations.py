@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
 
 from holdfast.connectors.files.locations import ObjectDirectory
 from holdfast.connectors.files.source import FileReader, FileSource
-from holdfast.errors import InputVanished
+from holdfast.errors import DefinitionError, InputVanished
 from holdfast.storage.contract import Entry
 from tests.unit.checkpoint.kept import MemoryStorage
 
@@ -27,7 +28,7 @@ def reader_of(objects: dict[str, bytes]) -> tuple[FileReader, Bucket]:
     bucket = Bucket()
     bucket.objects.update(objects)
     source = FileSource(URL, format="json", schema="n long")
-    return FileReader(source, ObjectDirectory(URL, bucket), []), bucket
+    return FileReader(source, ObjectDirectory(bucket), []), bucket
 
 
 def test_an_object_replaced_by_one_of_the_same_size_is_found_before_the_commit(no_spark: MagicMock) -> None:
@@ -58,3 +59,13 @@ def test_an_object_that_grows_after_it_was_read_is_said() -> None:
     assert reader.next(slice.end, None, 0) is None
     (text,) = reader.news()
     assert "file 'a.json' has grown by 9 bytes" in text
+
+
+def test_rows_of_several_lines_in_csv_are_refused_in_a_bucket_only(tmp_path: Path) -> None:
+    options = {"multiline": "true"}
+    with pytest.raises(
+        DefinitionError, match=r"s3://bucket/in: CSV rows of several lines .*; write such rows"
+    ):
+        FileSource(URL, format="csv", schema="n long", options=options)
+    for place in (tmp_path, f"file://{tmp_path}"):
+        FileSource(place, format="csv", schema="n long", options=options)

@@ -227,7 +227,7 @@ class Producer(End):
 
     def say(self, ended: bool = False, barrier: int = 0) -> None:
         """Commit without an epoch."""
-        states = self.outlets.states(self.view.channels)
+        states = self.outlets.states(self.view.channels, since=self.view.last_epoch)
         self.commit_record(
             news(
                 self.view, term=1, run="run-1", published_through={}, channels=states, ended=ended,

@@ -16,6 +16,7 @@ from holdfast.errors import StorageError
 from holdfast.runtime.parts import alignment as alignment_module
 from holdfast.runtime.parts.alignment import Alignment
 from holdfast.runtime.parts.channel_source import ChannelReader
+from holdfast.runtime.parts.outlets import Outlets
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from tests.unit.runtime.parts.channel_kit import CHANNEL, COLUMNS, Producer, outlet
@@ -255,3 +256,17 @@ def test_nothing_is_given_up_before_it_is_known_which_barriers_are_complete(tmp_
     clock.advance(timedelta(seconds=alignment_module.LOOK_SECONDS))
     alignment.next({}, 0)
     assert alignment.keep_from(view) == 4, "also the commit of a part that had ended, which does not carry it"
+
+
+def test_a_barrier_passes_a_channel_that_began_after_the_newest_epoch(tmp_path: Path) -> None:
+    """A channel that was added while its sender has nothing new to read."""
+    job = Part(tmp_path)
+    for producer in job.producers.values():
+        before, producer.outlets = producer.outlets, Outlets((), producer.clock)
+        producer.commit([], [])
+        producer.outlets = before
+    begin_barrier(job.root, "s", 0, 60_000)
+    for name, producer in job.producers.items():
+        carry(producer, 1)
+        job.reads(name)
+    assert job.meets() == 1
