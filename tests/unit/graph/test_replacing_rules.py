@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import holdfast as hf
@@ -21,7 +23,8 @@ def wrong(sink: hf.PostgresSink, *, transformed: bool = False, operator: bool = 
 
 
 def sink(**how: object) -> hf.PostgresSink:
-    return hf.PostgresSink("t", dsn=DSN, timeout_seconds=1, **{"mode": "upsert", "key": "user", **how})  # type: ignore[arg-type]
+    given: dict[str, Any] = {"mode": "upsert", "key": "user", **how}
+    return hf.PostgresSink("t", dsn=DSN, timeout_seconds=1, **given)
 
 
 def test_the_key_contains_that_of_the_operator_or_an_order_is_given() -> None:
