@@ -1,10 +1,10 @@
 """What each user has ordered so far, from one table of Postgres into another, exactly once.
 
-    CREATE TABLE orders (id bigserial PRIMARY KEY, txid xid8 NOT NULL DEFAULT pg_current_xact_id(),
-                         "user" text, amount bigint);
-    CREATE INDEX ON orders (txid, id);
-    CREATE TABLE totals ("user" text PRIMARY KEY, orders bigint, amount bigint);
-    holdfast run examples/postgres_orders.py --checkpoint ck/postgres-orders
+CREATE TABLE orders (id bigserial PRIMARY KEY, txid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+                     "user" text, amount bigint);
+CREATE INDEX ON orders (txid, id);
+CREATE TABLE totals ("user" text PRIMARY KEY, orders bigint, amount bigint);
+holdfast run examples/postgres_orders.py --checkpoint ck/postgres-orders
 """
 
 import os

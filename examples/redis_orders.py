@@ -1,7 +1,7 @@
 """What each user has ordered so far, from a Redis stream, exactly once.
 
-    redis-cli xadd orders '*' user anna amount 5
-    holdfast run examples/redis_orders.py --checkpoint ck/redis-orders
+redis-cli xadd orders '*' user anna amount 5
+holdfast run examples/redis_orders.py --checkpoint ck/redis-orders
 """
 
 import os

@@ -18,6 +18,8 @@ from holdfast.connectors.contract import (
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.lakes.delta import DeltaSink
+from holdfast.connectors.lakes.iceberg import IcebergSink
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.connectors.postgres.table_source import TableSource
@@ -99,6 +101,7 @@ __all__ = [
     "Context",
     "CorruptionError",
     "DefinitionError",
+    "DeltaSink",
     "EpochFailed",
     "EpochInterrupted",
     "ExponentialDelay",
@@ -110,6 +113,7 @@ __all__ = [
     "FixedDelay",
     "GeneratorSource",
     "HoldfastError",
+    "IcebergSink",
     "InputVanished",
     "Job",
     "JobHandle",

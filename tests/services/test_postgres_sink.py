@@ -6,6 +6,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -18,6 +19,7 @@ from holdfast.connectors.postgres.lane_writer import OpenPostgresLanes
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.errors import DefinitionError, Unavailable
 from holdfast.secret import Secret
+from holdfast.testing import conformance
 from tests.services.cable import Cable
 from tests.services.harness import wait_until
 from tests.services.postgres_lanes import SCHEMA, lane_rows, rows_of, shown, stopped_in_copy
@@ -52,6 +54,26 @@ def opened(url: str, table: str, term: int = 1, **how: Any) -> OpenPostgresLanes
     lanes = PostgresSink(table, dsn=url, **how).lane_writer("job", how.get("uid", table)).open(term)
     lanes.begin(0)
     return lanes
+
+
+def test_it_keeps_what_is_promised_of_a_lane_sink(postgres: Server, db: psycopg.Connection[Any]) -> None:
+    with Cable(port_of(postgres)) as cable:
+        dsn = f"postgresql://holdfast@127.0.0.1:{cable.port}/postgres"
+
+        def make(place: str) -> PostgresSink:
+            db.execute(f'CREATE TABLE IF NOT EXISTS {place} ("user" text, total bigint CHECK (total <> 13))')
+            return PostgresSink(place, dsn=dsn, marks=f"{place}_marks", timeout_seconds=3)
+
+        @contextmanager
+        def away(place: str) -> Iterator[None]:
+            cable.refuse()
+            yield
+            cable.restore()
+
+        report = conformance.check_lanes(
+            make, lambda place: shown(postgres.url, place), disturbed=away, refused=rows_of(("anna", 13))
+        )
+    assert not report.not_asked, report
 
 
 def test_marks_are_made_once_and_say_what_is_shown(postgres: Server, table: str) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 import holdfast as hf
@@ -139,13 +141,28 @@ def test_trending(place: Path, spark: SparkSession) -> None:
     assert [last[n] for n in range(1, 11)] == sorted(last.values(), reverse=True)
 
 
+def test_lake_orders(place: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = {
+        "py-catalog-impl": "tests.contract.sqlite_catalog.SqliteCatalog",
+        "uri": str(place / "catalog.db"),
+        "warehouse": f"file://{place}/warehouse",
+    }
+    monkeypatch.setattr(hf.IcebergSink, "_open", lambda sink: load_catalog(sink.catalog, **catalog))
+    run("lake_orders.py", spark, max_rows_per_epoch=1_000)
+    orders = DeltaTable(place / "out" / "orders").to_pyarrow_table()
+    assert orders.num_rows == 3_000
+    totals = load_catalog("default", **catalog).load_table("shop.totals").scan().to_pandas()
+    newest = totals.sort_values("orders").groupby("user").last()
+    assert newest["total"].sum() == sum(orders["amount"].to_pylist())
+
+
 def test_examples_are_short_and_all_of_them_are_run() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {
         "total_length.py", "page_views.py", "dead_letters.py", "two_operators.py", "saved_keys.py",
         "outliers.py", "word_count.py", "sessions.py", "top_pages.py", "ad_clicks.py", "deduplicate.py",
         "fraud.py",
-        "trending.py", "redis_orders.py", "postgres_orders.py",
+        "trending.py", "lake_orders.py", "redis_orders.py", "postgres_orders.py",
     }  # fmt: skip
     long = [path.name for path in EXAMPLES.glob("*.py") if len(path.read_text().splitlines()) >= LINES_MAX]
     assert not long

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 from holdfast.runtime.epoch.program import compile_graph
+from holdfast.runtime.parts.part_jobs import part_jobs
 from holdfast.runtime.placement import Placement, every_shard
 from holdfast.runtime.settings import check_settings
 from holdfast.runtime.warm_up import warm_up
@@ -62,6 +63,28 @@ def test_every_kind_of_stage_is_warmed_up_and_nothing_is_opened_or_written(
     warm_up(spark, program, settings, shards=3, rounds=2)
     assert len(planned) == compiled + 2, "each round plans the job's transforms"
     assert list(tmp_path.rglob("*")) == [], "something was written"
+
+
+class Topic(Unopened):
+    partition_column = "user"
+
+
+def test_event_time_and_rows_set_aside_are_warmed_up_too(spark: SparkSession, tmp_path: Path) -> None:
+    """Of partitions, of files, and of what comes through a channel: each asks its reader for more."""
+    job = hf.Job("warmed-up")
+    part = job.part("after")
+    (tmp_path / "in").mkdir()
+    files = hf.FileSource(str(tmp_path / "in"), format="json", schema="user string, at timestamp")
+    lines = job.source(files, uid="lines", on_error="dead-letter")
+    lines.dead_letters().sink(Unshown(), uid="bad")
+    topic = job.source(Topic([], schema="user string, at timestamp"), uid="topic").watermark("at")
+    both = lines.watermark("at").union(topic).into(part, uid="in")
+    windows = both.key_by("user").window(hf.tumbling("1m"), on="at")
+    windows.aggregate(uid="count", n=hf.count()).sink(Unshown(), uid="out")
+    settings = check_settings(tmp_path / "ck", {"working_dir": tmp_path / "working", "key_groups": 8})
+    for each in part_jobs(job.graph(), str(tmp_path / "ck")):
+        warm_up(spark, compile_graph(each.graph(), spark), settings, shards=2, rounds=1)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "in"], "something was written"
 
 
 def test_shards_that_were_followed_are_looked_for_where_they_are(spark: SparkSession) -> None:

@@ -72,9 +72,10 @@ def lag_of(job: str, lag: dict[str, Any]) -> str:
 
 def _failovers(job: str, failovers: list[dict[str, Any]], now_ms: int) -> Table:
     table = _table(
-        f"failovers of {job}, newest last",
+        f"starts and failovers of {job}, newest last",
         "ago", "term", "node", "from", "why", "detect", "take over", "restore", "replay",
     )  # fmt: skip
+    table.padding = 0  # Nine columns fit into 80 characters only so.
     for failover in failovers:
         phases = (
             failover.get("detect_ms"), failover.get("take_over_ms", 0), failover.get("restore_ms", 0),
@@ -91,7 +92,8 @@ def _failovers(job: str, failovers: list[dict[str, Any]], now_ms: int) -> Table:
 def _table(title: str, *headings: str) -> Table:
     table = Table(title=title, title_justify="left")
     for heading in headings:
-        table.add_column(heading)
+        # A heading that is cut short says nothing.
+        table.add_column(heading, overflow="fold", min_width=max(map(len, heading.split())))
     return table
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,7 +14,8 @@ from holdfast.cli.load_job import load_job
 from holdfast.cli.options import AppFile, AsJson, JobName, Verbose, one_line_errors
 from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import Guarantee, Statement, statements
-from holdfast.graph.job_graph import Graph, SourceNode
+from holdfast.graph.job_graph import Graph, Node, SourceNode
+from holdfast.graph.parts import homes_of, is_in_parts
 from holdfast.graph.validate import check
 
 
@@ -34,21 +37,14 @@ def _print(graph: Graph, asked: str, *, as_json: bool) -> None:
     if asked not in choices:
         raise DefinitionError(f"guarantee={asked!r} is not known; use one of {', '.join(choices)}")
     found = statements(graph, Guarantee(asked))
+    homes = homes_of(graph) if is_in_parts(graph) else {}
+    headings = ("kind", "uid", "connector", "gives", "atomic", "shared", "because")
     print_rows(
         found,
         as_json=as_json,
-        plain=_plain,
-        cells=lambda statement: _plain(statement).values(),
-        table=new_table(
-            f"{graph.name}, asked for {asked}",
-            "part",
-            "uid",
-            "connector",
-            "gives",
-            "atomic",
-            "shared",
-            "because",
-        ),
+        plain=partial(_plain, homes),
+        cells=lambda statement: _plain(homes, statement).values(),
+        table=new_table(f"{graph.name}, asked for {asked}", *(["part"] if homes else []), *headings),
     )
     if not as_json:
         OutputConsole().print(verdict(found, Guarantee(asked)), highlight=False)
@@ -65,9 +61,10 @@ def verdict(found: list[Statement], asked: Guarantee) -> str:
     return f"`run` would refuse {asked}, because of {parts}"
 
 
-def _plain(statement: Statement) -> dict[str, str]:
+def _plain(homes: Mapping[Node, str], statement: Statement) -> dict[str, str]:
     return {
-        "part": "source" if isinstance(statement.node, SourceNode) else "sink",
+        **({"part": homes[statement.node]} if homes else {}),
+        "kind": "source" if isinstance(statement.node, SourceNode) else "sink",
         "uid": statement.node.uid,
         "connector": statement.connector,
         "gives": _words(statement.guarantee),

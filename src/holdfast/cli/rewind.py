@@ -97,7 +97,7 @@ def _one_checkpoint(url: str, to: int, *, not_running: bool, yes: bool, json: bo
     storage, job = open_checkpoint(url)
     found = outlook(storage, to)
     if not found.holds:
-        for line in described(job.job, found, storage.url):
+        for line in described(f"job {job.job!r}", found, storage.url):
             print(line, file=sys.stderr if json else sys.stdout)
     confirm("go there?", yes or found.holds, UNCHANGED)
     done = go_back(storage, to, SystemClock(), not_running=not_running)
@@ -109,7 +109,7 @@ def _whole_job(root: str, barrier: int, *, not_running: bool, yes: bool, json: b
     """Go back with all parts of a job."""
     found = outlook_of_job(root, barrier)
     for name, part in found.items():
-        for line in described(name, part, place_of_part(root, name)):
+        for line in described(f"part {name!r}", part, place_of_part(root, name)):
             print(line, file=sys.stderr if json else sys.stdout)
     confirm("go there?", yes, UNCHANGED)
     done = rewind_job(root, barrier, SystemClock(), not_running=not_running)
@@ -121,12 +121,12 @@ def _whole_job(root: str, barrier: int, *, not_running: bool, yes: bool, json: b
     )
 
 
-def described(job: str, found: Outlook, url: str) -> list[str]:
-    """What going back means, for people."""
+def described(who: str, found: Outlook, url: str) -> list[str]:
+    """What going back means, for people. `who`: goes back."""
     now = "damaged" if found.from_epoch is None else f"epoch {found.from_epoch}"
     then = f"epoch {found.to_epoch}, {moment(found.time_ms)} UTC"
     said = [
-        f"job {job!r} goes from commit {found.from_commit} ({now}) to commit {found.to_commit} ({then}):",
+        f"{who} goes from commit {found.from_commit} ({now}) to commit {found.to_commit} ({then}):",
         "  state and positions of that commit hold again",
     ]
     if found.replayed:

@@ -20,6 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import CorruptionError, DefinitionError, one_line
+from holdfast.storage.typed_json import from_json
 
 ROOT = "/holdfast"
 RecordT = TypeVar("RecordT", bound="Record")
@@ -123,7 +124,7 @@ def written(record: Record) -> bytes:
 
 def read(kind: type[RecordT], data: bytes, path: str) -> RecordT:
     try:
-        return msgspec.json.decode(data, type=kind)
+        return from_json(data, kind)
     except msgspec.DecodeError as cause:
         raise CorruptionError(
             f"{path} in ZooKeeper holds no {kind.__name__} ({cause}); remove it if nobody else uses the path"

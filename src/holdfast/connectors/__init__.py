@@ -36,6 +36,8 @@ from holdfast.connectors.contract import (
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.lakes.delta import DeltaSink
+from holdfast.connectors.lakes.iceberg import IcebergSink
 from holdfast.connectors.lane_publisher import LanePublisher
 from holdfast.connectors.lanes import (
     LANES,
@@ -62,12 +64,14 @@ __all__ = [
     "CheckedSink",
     "CheckedSource",
     "ConsoleSink",
+    "DeltaSink",
     "DriftingReader",
     "EndingReader",
     "FileSink",
     "FileSource",
     "ForgettingSource",
     "GeneratorSource",
+    "IcebergSink",
     "LaneMark",
     "LanePublisher",
     "LaneRows",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.connectors.contract import Source
@@ -179,7 +180,8 @@ def part_mistakes(graph: Graph) -> list[Mistake]:
             problem = f"it closes a circle: part {before!r} reads, directly or not, from part {after!r}"
             found.append(Mistake(channel.place, describe(channel), problem, "let parts read one way only"))
     found += upstream_mistakes(graph, homes)
-    used = {*homes.values()}
+    meant = {_meant(node.part, graph) for node in graph.nodes if isinstance(node, SourceNode | ChannelNode)}
+    used = {*homes.values(), *meant}
     for part in graph.parts:
         if part.name not in used:
             found.append(
@@ -202,11 +204,25 @@ def _part(part: Part, graph: Graph) -> Iterator[tuple[str, str]]:
         yield mistake
 
 
+def _no_part(given: object, graph: Graph) -> tuple[str, str]:
+    """What is wrong with something that stands for a part and is none of the job, and what to do."""
+    if isinstance(given, str):
+        made = _meant(given, graph) or given
+        return f"{given!r} is the name of a part, not a part", f"give what job.part({made!r}) returned"
+    what = f"part {given.name!r} of another job" if isinstance(given, Part) else shown(given)
+    return f"{what} is not a part of this job", "give one that came from this job's part(...)"
+
+
+def _meant(given: object, graph: Graph) -> str | None:
+    """The part whose name, or nearly so, was given instead of it."""
+    names = [str(part.name) for part in graph.parts]
+    return next(iter(get_close_matches(given, names, n=1)), None) if isinstance(given, str) else None
+
+
 def _node(node: Node, graph: Graph, homes: Mapping[Node, str]) -> Iterator[tuple[str, str]]:
     given: object = node.part if isinstance(node, SourceNode | ChannelNode) else None
     if given is not None and given not in graph.parts:
-        what = f"part {given.name!r} of another job" if isinstance(given, Part) else shown(given)
-        yield f"{what} is not a part of this job", "give one that came from this job's part(...)"
+        yield _no_part(given, graph)
         return
     if isinstance(node, ChannelNode):
         if homes[node.parent] == homes[node]:

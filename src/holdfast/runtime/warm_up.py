@@ -8,14 +8,14 @@ Always true: nothing of the job's data is read or written; no source and no sink
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.chain.shard_lines import Line, Lines
 from holdfast.checkpoint.store.records import PlannedSlice, PlanRecord, TableCopy
-from holdfast.connectors.contract import Json, Slice
+from holdfast.connectors.contract import Json, MalformedRow, Sifted, Slice
 from holdfast.ids import shard_ranges
 from holdfast.runtime.epoch.list_state import OperatorLists, shards_of
 from holdfast.runtime.epoch.program import Program
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WARM_UP = "warm-up"
+_MALFORMED = "file string, line long, row string, reason string"
 WORKERS_PER_CORE = 2
 """Tasks per core of the job that warms workers up, so that every one of them gets some."""
 
@@ -84,7 +85,8 @@ def _no_lines(program: Program, settings: RunSettings, shards: int) -> Lines:
 
 @dataclass(frozen=True)
 class _NoRows:
-    """The reader of a source without rows: only its columns, in a plan that Spark cannot shorten."""
+    """The reader of any source, a channel too, without rows: only its columns, in a plan that Spark cannot
+    shorten."""
 
     ddl: str
 
@@ -99,6 +101,21 @@ class _NoRows:
 
     def frame(self, spark: SparkSession, slice: Slice) -> DataFrame:
         return spark.range(0, 1, 1, 1).mapInArrow(_none, self.ddl)
+
+    def partitions(self, slice: Slice) -> Mapping[str, bool]:
+        return {}
+
+    def sifted(self, spark: SparkSession, slice: Slice) -> Sifted:
+        return Sifted(self.frame(spark, slice), lambda: (0, 0))
+
+    def malformed(self, spark: SparkSession, slice: Slice) -> DataFrame:
+        return spark.range(0, 1, 1, 1).mapInArrow(_none, _MALFORMED)
+
+    def first_malformed(self, spark: SparkSession, slice: Slice) -> MalformedRow | None:
+        return None
+
+    def time_after(self, slice: Slice) -> int | None:
+        return None
 
 
 def _none(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -37,3 +37,21 @@ def test_how_far_a_standby_is_behind_is_told(lag: dict[str, Any], words: str) ->
 
 def test_a_node_that_follows_nobody_is_not_said_to_be_behind() -> None:
     assert "epoch" not in shown({}).split("behind")[1]
+
+
+def test_every_phase_of_a_failover_is_readable_on_a_narrow_terminal() -> None:
+    failover = {
+        "at_ms": 0, "term": 12, "node": "node-b", "standby": "warm", "before": "node-a",
+        "reason": "its session ended", "detect_ms": 10_200, "take_over_ms": 178_900, "restore_ms": 200,
+        "replay_ms": 85_900,
+    }  # fmt: skip
+    seat = {
+        "job": "counts", "holder": None, "term": 12, "epoch": 7, "survives": 0, "over": None,
+        "handing_over": None, "heard_ms": None, "heir": None, "phase": None, "failovers": [failover],
+    }  # fmt: skip
+    out = io.StringIO()
+    found = {"cluster": "shop", "now_ms": 5_000, "seats": [seat], "nodes": [], "replicas": []}
+    Console(file=out, width=80).print(cluster_picture(found))
+    _, _, failovers = out.getvalue().partition("starts and failovers of counts, newest last")
+    for words in ("detect", "take over", "restore", "replay", "10.2 s", "178.9 s", "0.2 s", "85.9 s"):
+        assert words in failovers

@@ -62,10 +62,26 @@ def test_guarantees_says_when_all_parts_give_what_was_asked(app: str) -> None:
 def test_guarantees_for_programs_is_a_line_for_each_part(app: str) -> None:
     _, out, _ = run("guarantees", app, "--json")
     parts = [json.loads(line) for line in out.splitlines()]
-    assert [(part["uid"], part["gives"]) for part in parts] == [
-        ("numbers", "exactly-once"),
-        ("files", "exactly-once"),
-        ("console", "at-least-once"),
+    assert [(part["kind"], part["uid"], part["gives"]) for part in parts] == [
+        ("source", "numbers", "exactly-once"),
+        ("sink", "files", "exactly-once"),
+        ("sink", "console", "at-least-once"),
+    ]
+    assert "part" not in parts[0]
+
+
+def test_guarantees_of_a_job_in_parts_names_the_part_of_each(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "import holdfast as hf\n"
+        "job = hf.Job('parted')\n"
+        "rows = job.source(hf.MemorySource([], schema='n long'), uid='rows')\n"
+        "rows.into(job.part('after'), uid='in').sink(hf.MemorySink(), uid='out')\n"
+    )
+    _, out, _ = run("guarantees", str(tmp_path / "app.py"), "--json")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [(one["part"], one["kind"], one["uid"]) for one in found] == [
+        ("main", "source", "rows"),
+        ("after", "sink", "out"),
     ]
 
 

@@ -96,8 +96,8 @@ def test_what_does_not_go_back_and_what_has_to_fit_is_said() -> None:
         waiting={"out": 5}, channels={"to-b": 3}, uncoordinated=("carts",),
         other_schemas=("sums", "totals"), holds=False,
     )  # fmt: skip
-    head, *said = rewind_command.described("orders", found, "ck/")
-    assert head.startswith("job 'orders' goes from commit 9 (damaged) to commit 4 (epoch 3, ")
+    head, *said = rewind_command.described("part 'orders'", found, "ck/")
+    assert head.startswith("part 'orders' goes from commit 9 (damaged) to commit 4 (epoch 3, ")
     assert "  channel 'to-b' holds epochs up to 3, and is not given them again" in said
     assert "  rows up to epoch 5 wait for sink 'out', which shows them as they were committed" in said
     assert any("the keys of operator 'carts' are in no commit" in line for line in said)

@@ -361,7 +361,18 @@ def test_a_part_of_another_job_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("given", ["scoring", 5, hf.Rollback])
+@pytest.mark.parametrize("given", ["scoring", "scorin"])
+def test_the_name_of_a_part_is_no_part(given: Any) -> None:
+    """One mistake: that nothing is in the part follows from it."""
+    job = Declaration("job")
+    job.part("scoring")
+    rows(job).into(given, uid="in").sink(MemorySink(), uid="out")
+    remedy = f"{given!r} is the name of a part, not a part; give what job.part('scoring') returned"
+    assert told(job).endswith(f"channel 'in': {remedy}")
+    assert told(job).count("\n") == 0
+
+
+@pytest.mark.parametrize("given", [5, hf.Rollback])
 def test_what_is_no_part_is_refused(given: Any) -> None:
     job = Declaration("job")
     rows(job).into(given, uid="in").sink(MemorySink(), uid="out")
@@ -370,11 +381,13 @@ def test_what_is_no_part_is_refused(given: Any) -> None:
         check(job.graph())
 
 
-@pytest.mark.parametrize("given", ["scoring", 5])
-def test_a_source_is_read_in_no_other_thing(given: Any) -> None:
+@pytest.mark.parametrize(
+    ("given", "problem"), [("scoring", "is the name of a part, not a part"), (5, "is not a part of this job")]
+)
+def test_a_source_is_read_in_no_other_thing(given: Any, problem: str) -> None:
     job = Declaration("job")
     rows(job, part=given).sink(MemorySink(), uid="out")
-    wrong(job, f"source 'rows': {given!r} is not a part of this job")
+    wrong(job, f"source 'rows': {given!r} {problem}")
 
 
 def test_a_name_of_a_part_is_given_once() -> None:

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.checkpoint.store.records import FORMAT, Record
 from holdfast.errors import CorruptionError, RestoreError
 from holdfast.storage.checksums import checksum
+from holdfast.storage.typed_json import from_json
 
 R = TypeVar("R", bound=Record)
 
@@ -58,7 +59,7 @@ def unseal(kind: str, type: type[R], data: bytes, name: str) -> R:
             "upgrade Holdfast"
         )
     try:
-        return msgspec.json.decode(body, type=type)
+        return from_json(body, type)
     except msgspec.DecodeError as cause:
         raise CorruptionError(f"{name} does not read as a {kind} record ({cause}); {_REMEDY}") from cause
 

@@ -35,6 +35,7 @@ from holdfast.errors import DefinitionError, ObjectMissing, RestoreError, Retrya
 from holdfast.storage import draft_names
 from holdfast.storage.contract import Put
 from holdfast.storage.local_directory import LocalStorage
+from holdfast.storage.typed_json import from_json
 from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class FilePublisher:
     def _read(self, epoch: int) -> _Shown | None:
         name = self._mark(epoch)
         try:
-            return msgspec.json.decode(self._storage.get(name), type=_Shown)
+            return from_json(self._storage.get(name), _Shown)
         except ObjectMissing:
             return None
         except msgspec.DecodeError as cause:

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.errors import DefinitionError
 from holdfast.runtime.progress import Progress
+from holdfast.storage.typed_json import learn
 from holdfast.storage.urls import open_storage
 
 SavepointFormat = Literal["native", "canonical"]
@@ -87,7 +88,7 @@ def checked(verb: str, arguments: Any) -> Arguments:
         raise DefinitionError(f"there is no verb {verb[:80]!r}; the verbs are {', '.join(VERBS)}")
     try:
         # A number in quotes is a mistake, not a number.
-        found = msgspec.convert(arguments, VERBS[verb], strict=True)
+        found = msgspec.convert(arguments, learn(VERBS[verb]), strict=True)
     except msgspec.ValidationError as cause:
         raise DefinitionError(f"{verb}: {_plainly(cause)}; see docs/how-to/control.md") from None
     for url in (getattr(found, "url", None), getattr(found, "savepoint", None)):

@@ -43,7 +43,7 @@ from holdfast.runtime.epoch.program import Program, apply_transform, union_frame
 from holdfast.runtime.epoch.rows_read import is_transformed
 from holdfast.runtime.epoch.set_aside import Counts, counting
 from holdfast.runtime.epoch.two_inputs import connected_frame
-from holdfast.runtime.parts.channel_source import ChannelReader
+from holdfast.runtime.parts.channel_source import TimedReader
 from holdfast.state.encoding.types import frame_ddl
 from holdfast.tasks.messages import Payload
 from holdfast.tasks.task_output import StagedReader
@@ -168,7 +168,7 @@ class EpochFrames:
     def _carried(self, channel: str) -> int | None:
         """The event time that came with the rows of a channel, as the newest that its rows may have had."""
         reader = self._readers[channel]
-        assert isinstance(reader, ChannelReader)
+        assert isinstance(reader, TimedReader)
         time_us = reader.time_after(slice_of(self._plan.slices[channel]))
         # Up to it they are complete: the newest time of a source, less its delay, is the first that is not.
         return None if time_us is None else time_us + 1

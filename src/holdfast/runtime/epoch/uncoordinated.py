@@ -25,6 +25,7 @@ from holdfast.runtime.epoch.program import Program
 from holdfast.runtime.placement import Placement
 from holdfast.runtime.spark_session import describe_jobs
 from holdfast.state.contract import Version
+from holdfast.storage.typed_json import learn
 from holdfast.tasks.messages import (
     COUNTED,
     RESULT_SCHEMA,
@@ -63,7 +64,7 @@ class Ledger:
         self.standing: dict[Shard, UncoordinatedResult] = {}
         self._records: dict[Shard, UncoordinatedShard] = {}
         self.counts = {
-            uid: convert({name: numbers[name] for name in COUNTED}, SaveCounts)
+            uid: convert({name: numbers[name] for name in COUNTED}, learn(SaveCounts))
             for uid, numbers in (shown or {}).items()
         }
         self._moved: dict[str, int] = {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -199,6 +199,14 @@ class OpenChannel:
             )
 
 
+@runtime_checkable
+class TimedReader(Protocol):
+    """A reader whose rows bring event time along."""
+
+    def time_after(self, slice: Slice) -> int | None:
+        """The event time that holds for what comes after a slice, in µs since 1970; None: not known."""
+
+
 class ChannelReader(OpenChannel):
     """A channel between parts: event time and barriers come with its rows."""
 
@@ -254,7 +262,6 @@ class ChannelReader(OpenChannel):
         return Position.of(after) == Position(falls) or (not exactly and Position.of(after) > Position(falls))
 
     def time_after(self, slice: Slice) -> int | None:
-        """The event time that holds for what comes after a slice, in µs since 1970; None: not known."""
         found: int | None = slice.detail["time_us"]
         return found
 

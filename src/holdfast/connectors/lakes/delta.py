@@ -1,0 +1,230 @@
+"""Rows appended to a Delta table, one commit per epoch. The only door to deltalake.
+
+Data files have names of their own and count for nothing until a commit names them. The commit has the epoch
+as the version of an application (`txn`), which is this sink of this checkpoint; what the epoch read is in the
+commit's own information. Delta's library does not pass over a version that is there already, and would try
+again by itself after a conflict: it is told not to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from holdfast.clock import SystemClock
+from holdfast.connectors.contract import Mark
+from holdfast.connectors.lakes.columns import as_table_has_them, check_against, check_partition_columns
+from holdfast.connectors.lakes.epochs import EpochPublisher
+from holdfast.connectors.parquet_rows import check_parquet_columns, listed, parquet_bytes
+from holdfast.errors import DefinitionError, MachineError, ObjectMissing, RetryableError, first_line
+from holdfast.storage.urls import open_storage
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+
+COMMITS_LOOKED_AT = 200
+"""In so many of the newest commits it is looked for what the newest epoch has read."""
+_INFORMATION = "holdfast"
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_NAME_CHARS = frozenset(" ,;{}()\n\t=")
+"""What Delta has no column names with."""
+
+
+class DeltaSink:
+    """Appends to the Delta table at `path`: a directory, a mount, or `s3://`, `gs://`, `az://`. A table that
+    is not there is made, with the columns of the rows and partitioned by `partition_by`.
+
+    An epoch is one commit, so readers see whole epochs. Several jobs and other writers may append to one
+    table. Credentials come from the environment.
+    """
+
+    exactly_once: Final = True
+
+    def __init__(self, path: str | os.PathLike[str], *, partition_by: Sequence[str] = ()) -> None:
+        self.path: Final = os.fspath(path)
+        self.partition_by: Final = tuple(partition_by)
+        self._columns: pa.Schema | None = None
+        """Those that were checked last: a table that has to be made gets them."""
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        check_parquet_columns("Delta tables", schema)
+        if refused := [field for field in schema if not _is_of_delta(field.type)]:
+            raise DefinitionError(f"Delta tables cannot hold {listed(refused)}; cast it with transform(...)")
+        if named := [field for field in schema if _NAME_CHARS.intersection(field.name)]:
+            raise DefinitionError(
+                f"Delta tables have no columns with blanks or any of ,;{{}}()= in their names, here "
+                f"{listed(named)}; rename with transform(...)"
+            )
+        check_partition_columns("Delta tables", schema, self.partition_by)
+        table = _loaded(self.path)
+        if table is not None:
+            check_against(f"Delta table {self.path}", schema, _columns_of(table))
+        self._columns = schema
+
+    def publisher(self, job: str, uid: str) -> EpochPublisher:
+        _library()
+        return EpochPublisher(_DeltaLake(self.path, f"{job} {uid}", self.partition_by, self._columns), uid)
+
+
+@dataclass(frozen=True)
+class _DeltaLake:
+    path: str
+    application: str
+    partition_by: tuple[str, ...]
+    columns: pa.Schema | None
+
+    @property
+    def name(self) -> str:
+        return f"Delta table {self.path}"
+
+    def look(self) -> _DeltaLook | None:
+        try:
+            table = _loaded(self.path)
+        except Exception as cause:
+            raise RetryableError(f"{self.name} cannot be read: {first_line(cause)}; is it there?") from cause
+        return None if table is None else _DeltaLook(self, table)
+
+    def create(self, mark: Mark) -> None:
+        if self.columns is None:
+            raise DefinitionError(
+                f"{self.name} does not exist, and its columns are not known yet; call check_schema first"
+            )
+        if "://" not in self.path:
+            os.makedirs(self.path, exist_ok=True)
+        _library().DeltaTable.create(
+            self.path,
+            _in_utc(self.columns),
+            mode="error",
+            partition_by=list(self.partition_by),
+            storage_options=_options(self.path),
+            commit_properties=self.properties(mark),
+        )
+
+    def properties(self, mark: Mark) -> CommitProperties:
+        delta = _library()
+        properties: CommitProperties = delta.CommitProperties(
+            custom_metadata={_INFORMATION: [self.application, mark.epoch, mark.input]},
+            max_commit_retries=0,
+            app_transactions=[delta.Transaction(self.application, mark.epoch)],
+        )
+        return properties
+
+
+@dataclass(frozen=True)
+class _DeltaLook:
+    lake: _DeltaLake
+    table: DeltaTable
+
+    @property
+    def epoch(self) -> int | None:
+        return self.table.transaction_version(self.lake.application)
+
+    def input(self) -> str:
+        # The library reads the log too (`history`), but lets no other thread run meanwhile.
+        storage, newest = open_storage(self.lake.path), self.table.version()
+        for version in range(newest, max(-1, newest - COMMITS_LOOKED_AT), -1):
+            try:
+                entries = storage.get(f"_delta_log/{version:020d}.json").splitlines()
+            except ObjectMissing:
+                break
+            for commit in (json.loads(entry).get("commitInfo", {}) for entry in entries):
+                application, epoch, input = commit.get(_INFORMATION) or ("", 0, "")
+                if (application, epoch) == (self.lake.application, self.epoch):
+                    return str(input)
+        return ""
+
+    def commit(self, rows: pa.Table | None, mark: Mark) -> None:
+        columns = _columns_of(self.table)
+        partitioned = self.table.metadata().partition_columns
+        added = [] if rows is None else self._written(as_table_has_them(rows, columns), partitioned)
+        self.table.create_write_transaction(
+            added, "append", columns, partitioned, commit_properties=self.lake.properties(mark)
+        )
+
+    def _written(self, rows: pa.Table, partitioned: Sequence[str]) -> list[Any]:
+        from deltalake.transaction import AddAction
+
+        storage, added = open_storage(self.lake.path), []
+        for values, part in _partitions(rows, partitioned):
+            name, data = f"{uuid.uuid4().hex}.parquet", parquet_bytes([part])
+            storage.put(name, data)
+            statistics = json.dumps({"numRecords": part.num_rows})
+            added.append(AddAction(name, len(data), values, SystemClock().now_ms(), True, statistics))
+        return added
+
+
+def _partitions(rows: pa.Table, by: Sequence[str]) -> list[tuple[dict[str, str | None], pa.Table]]:
+    """The rows by the values of their partition columns, which the log holds as text and the files lack."""
+    if not by:
+        return [({}, rows)]
+    numbered = rows.append_column("__hf_row", pa.array(range(rows.num_rows)))
+    groups = numbered.select([*by, "__hf_row"]).group_by(list(by)).aggregate([("__hf_row", "list")])
+    found = []
+    for group in groups.to_pylist():
+        values = {name: _as_text(group[name]) for name in by}
+        found.append((values, rows.take(pa.array(sorted(group["__hf_row_list"]))).drop_columns(list(by))))
+    return found
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _columns_of(table: DeltaTable) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())
+
+
+def _in_utc(schema: pa.Schema) -> pa.Schema:
+    """Delta knows times in UTC, and times of no zone."""
+    zone = pa.timestamp("us", "UTC")
+    fields = [
+        field.with_type(zone) if pa.types.is_timestamp(field.type) and field.type.tz else field
+        for field in schema
+    ]
+    return pa.schema([field.with_nullable(True) for field in fields])
+
+
+def _is_of_delta(type: pa.DataType) -> bool:
+    if pa.types.is_struct(type):
+        return all(_is_of_delta(field.type) for field in type)
+    if pa.types.is_map(type):
+        return _is_of_delta(type.key_type) and _is_of_delta(type.item_type)
+    if pa.types.is_list(type):
+        return _is_of_delta(type.value_type)
+    return not (pa.types.is_null(type) or pa.types.is_time(type) or pa.types.is_duration(type))
+
+
+def _loaded(path: str) -> DeltaTable | None:
+    """The table as it is now; None: there is none."""
+    delta = _library()
+    try:
+        table: DeltaTable = delta.DeltaTable(path, storage_options=_options(path))
+    except delta.exceptions.TableNotFoundError:
+        return None
+    return table
+
+
+def _options(path: str) -> Mapping[str, str]:
+    endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
+    plain = endpoint.scheme == "http" and endpoint.hostname in _LOOPBACK
+    return {"AWS_ALLOW_HTTP": "true"} if plain and path.startswith("s3://") else {}
+
+
+def _library() -> Any:
+    try:
+        import deltalake
+        import deltalake.exceptions
+    except ImportError as cause:
+        raise MachineError(
+            "Delta tables need the package deltalake; install it: pip install 'holdfast[delta]'"
+        ) from cause
+    return deltalake

@@ -1,0 +1,146 @@
+"""Epochs as commits of a table in a lake: one each, with the rows and the mark of what is shown in it.
+
+A table format takes a commit only if the table is still the one that the commit was made for. So a publisher
+looks at the table, decides by the mark that it finds there, and commits on that very look. Where this is
+refused, or no answer comes, it looks again: the mark says whether the epoch is there. A commit that lost its
+answer and is still on its way finds the table changed, or is found.
+Always true: rows and mark become visible in one step; of several publishers of an epoch one shows it; a mark
+that is lower than it was is never written over.
+Never here: a second try of the format's own library, which would not look at the mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from holdfast.connectors.contract import Mark, StagedPart
+from holdfast.connectors.parquet_rows import readable
+from holdfast.errors import HoldfastError, RestoreError, RetryableError, first_line
+
+LOOKS_MAX = 20
+"""How often a publisher looks again where others change the table meanwhile, before it says so."""
+
+
+class Look(Protocol):
+    """A table as it was at one moment."""
+
+    @property
+    def epoch(self) -> int | None:
+        """The newest epoch that it shows of one sink of one job; None: none was ever marked there."""
+
+    def input(self) -> str:
+        """What that epoch was made of; empty: not known any more. May take a while."""
+
+    def commit(self, rows: pa.Table | None, mark: Mark) -> None:
+        """Append the rows and set the mark, if the table is still the one that was looked at, in one step.
+        Tried once. Raises whatever it likes: then it is not known whether it was done."""
+
+
+class Lake(Protocol):
+    """Where one sink of one job appends rows."""
+
+    @property
+    def name(self) -> str:
+        """The table, for a person."""
+
+    def look(self) -> Look | None:
+        """The table as it is now; None: there is none."""
+
+    def create(self, mark: Mark) -> None:
+        """Make the table, empty and with the mark. Raises whatever it likes where that was not done, or may
+        not have been: someone else may have made it."""
+
+
+class EpochPublisher:
+    def __init__(self, lake: Lake, uid: str) -> None:
+        self._lake, self._uid = lake, uid
+        self._known = 0
+        """The newest epoch that this publisher has found or made marked."""
+
+    def mark(self) -> Mark | None:
+        look = self._lake.look()
+        epoch = None if look is None else look.epoch
+        if look is None or epoch is None:
+            return None
+        self._known = max(self._known, epoch)
+        return Mark(epoch, look.input())
+
+    def begin(self, through: int) -> None:
+        def step(look: Look | None) -> None:
+            if look is None:
+                self._lake.create(Mark(through))
+            elif look.epoch is None or look.epoch < through:
+                look.commit(None, Mark(through))
+
+        self._looking(step, f"begin with epoch {through + 1}")
+        self._known = max(self._known, through)
+
+    def published_through(self) -> int:
+        mark = self.mark()
+        return mark.epoch if mark else 0
+
+    def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
+        tables = [part.load() for part in sorted(parts, key=lambda part: part.part) if part.rows]
+        if not tables:
+            return
+        rows, ours = readable(pa.concat_tables(tables)), Mark(epoch, parts[0].input)
+
+        def step(look: Look | None) -> None:
+            epoch = None if look is None else look.epoch
+            if look is None or epoch is None or epoch < self._known:
+                raise self._went_back(epoch)
+            if not self._is_shown(look, epoch, ours):
+                look.commit(rows, ours)
+
+        self._looking(step, f"show epoch {epoch}")
+        self._known = max(self._known, epoch)
+
+    def close(self) -> None:
+        pass
+
+    def _looking(self, step: Callable[[Look | None], None], what: str) -> None:
+        """Look and take the step, until it was taken on what was just looked at."""
+        failure: Exception
+        for _ in range(LOOKS_MAX):
+            look = self._lake.look()
+            try:
+                step(look)
+            except HoldfastError:
+                raise
+            except Exception as cause:
+                # Refused, or perhaps done: the next look tells.
+                failure = cause
+            else:
+                return
+        raise RetryableError(
+            f"sink {self._uid!r} could not {what} in {self._lake.name}: {LOOKS_MAX} times it was changed "
+            f"meanwhile or did not take the commit ({type(failure).__name__}: {first_line(failure)}); it is "
+            "tried again"
+        ) from failure
+
+    def _is_shown(self, look: Look, shown: int, ours: Mark) -> bool:
+        """Whether the epoch was shown before. RetryableError: another publisher is past it, and whether that
+        one has the same rows is found by asking again."""
+        if shown > max(ours.epoch, self._known):
+            raise RetryableError(
+                f"sink {self._uid!r}: another run has shown epoch {shown} in {self._lake.name} while "
+                f"this one was about to show epoch {ours.epoch}; it is asked again what it shows"
+            )
+        if shown == ours.epoch and ours.input and look.input() not in ("", ours.input):
+            raise RestoreError(
+                f"sink {self._uid!r}: {self._lake.name} shows epoch {ours.epoch} made of other rows than "
+                "this checkpoint has: another copy of the checkpoint writes there; stop one of the two, and "
+                "give it a table of its own"
+            )
+        return shown >= ours.epoch
+
+    def _went_back(self, epoch: int | None) -> RestoreError:
+        found = "has no trace of this job" if epoch is None else f"shows epochs up to {epoch}"
+        return RestoreError(
+            f"sink {self._uid!r}: {self._lake.name} {found}, and it had shown epochs up to {self._known}: it "
+            "was restored from an older copy, or made again; restore a newer copy of the table, or give the "
+            "sink another one"
+        )

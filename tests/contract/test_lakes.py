@@ -1,0 +1,322 @@
+"""Sinks that append to tables of a lake: what the table's own format has to decide, on real tables."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import TableNotFoundError
+from pyiceberg.catalog import load_catalog
+from pyiceberg.expressions import AlwaysTrue
+
+from holdfast.connectors.contract import Mark, StagedPart
+from holdfast.connectors.lakes import delta, iceberg
+from holdfast.connectors.lakes.delta import DeltaSink
+from holdfast.connectors.lakes.iceberg import IcebergSink
+from holdfast.errors import DefinitionError, RestoreError, RetryableError
+from holdfast.testing import conformance
+from holdfast.testing.conformance.sink_case import SAMPLE
+from holdfast.testing.conformance.sink_columns import EXTREMES
+
+Sink = DeltaSink | IcebergSink
+COLUMNS = pa.schema([("user", pa.string()), ("n", pa.int64())])
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sinks by the names of their tables, as their columns are checked before a run; and what others do to
+    these tables, with no Holdfast."""
+
+    sink: Callable[..., Sink]
+    rows: Callable[[str], pa.Table | None]
+    append: Callable[[str, pa.Table], object]
+    empty: Callable[[str], object]
+    drop: Callable[[str], object]
+    look: type
+    """What is looked at, and committed to."""
+
+    def make(self, name: str, columns: pa.Schema = COLUMNS, **how: Any) -> Sink:
+        sink = self.sink(name, **how)
+        sink.check_schema(columns)
+        return sink
+
+    def numbers(self, name: str) -> list[int]:
+        rows = self.rows(name)
+        return [] if rows is None else sorted(rows["n"].to_pylist())
+
+
+def delta_case(directory: Path) -> Case:
+    def rows(name: str) -> pa.Table | None:
+        try:
+            return DeltaTable(directory / name).to_pyarrow_table()
+        except TableNotFoundError:
+            return None
+
+    return Case(
+        lambda name, **how: DeltaSink(directory / name, **how),
+        rows,
+        lambda name, table: write_deltalake(directory / name, table, mode="append"),
+        lambda name: DeltaTable(directory / name).delete(),
+        lambda name: shutil.rmtree(directory / name),
+        delta._DeltaLook,
+    )
+
+
+def iceberg_case(directory: Path) -> Case:
+    properties = {
+        "py-catalog-impl": "tests.contract.sqlite_catalog.SqliteCatalog",
+        "uri": str(directory / "catalog.db"),
+        "warehouse": f"file://{directory}/warehouse",
+    }
+
+    def table(name: str) -> Any:
+        return load_catalog("default", **properties).load_table(f"db.{name}")
+
+    def rows(name: str) -> pa.Table | None:
+        there = load_catalog("default", **properties).table_exists(f"db.{name}")
+        return table(name).scan().to_arrow() if there else None
+
+    return Case(
+        lambda name, **how: IcebergSink(f"db.{name}", properties=properties, **how),
+        rows,
+        lambda name, more: table(name).append(more),
+        lambda name: table(name).delete(AlwaysTrue()),
+        lambda name: load_catalog("default", **properties).drop_table(f"db.{name}"),
+        iceberg._IcebergLook,
+    )
+
+
+CASES = {"delta": delta_case, "iceberg": iceberg_case}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    return CASES[request.param](tmp_path)
+
+
+def part(*numbers: int, input: str = "") -> StagedPart:
+    users = [f"u{number % 2}" for number in numbers]
+    table = pa.table({"user": users, "n": pa.array(numbers, pa.int64())}, COLUMNS)
+    return StagedPart(0, len(numbers), lambda: table, input or f"slices of {numbers}")
+
+
+def begun(sink: Sink) -> Any:
+    publisher = sink.publisher("job", "out")
+    publisher.mark()
+    publisher.begin(0)
+    return publisher
+
+
+def test_a_table_keeps_what_is_promised_of_a_sink(case: Case) -> None:
+    def shown(place: str) -> list[tuple[Any, ...]]:
+        rows = case.rows(_named(place))
+        return [] if rows is None else [tuple(row.values()) for row in rows.to_pylist()]
+
+    report = conformance.check_sink(
+        lambda place: case.make(_named(place), SAMPLE.schema),
+        shown,
+        take_away=lambda place: case.empty(_named(place)),
+    )
+    assert set(report.not_asked) == {"accepted-is-shown"}, "asked below, a table for each column"
+
+
+def _named(place: str) -> str:
+    return f"t{place}".replace("-", "_")
+
+
+def test_columns_that_are_accepted_are_shown_whatever_they_hold(case: Case) -> None:
+    inner = pa.struct([("t", pa.timestamp("us"))])
+    columns = {
+        **EXTREMES,
+        "first date": pa.array([-(2**31)], pa.date32()),
+        "inside": pa.array([{"t": 2**63 - 1}], inner),
+        "small": pa.array([-128], pa.int8()),
+        "far": pa.array([float("inf")], pa.float32()),
+        "zone": pa.array([0], pa.timestamp("us", "Europe/Berlin")),
+    }
+    refused = set()
+    for number, (what, column) in enumerate(columns.items()):
+        rows = pa.table({"n": [1], "c": column})
+        try:
+            publisher = begun(case.make(f"t{number}", rows.schema))
+        except DefinitionError:
+            refused.add(what)
+            continue
+        for epoch in (1, 2):
+            publisher.publish(epoch, [StagedPart(0, 1, lambda rows=rows: rows)])
+    assert refused == {"longest interval", "nanosecond", "nothing"}
+
+
+def test_a_commit_whose_answer_is_lost_is_found_and_not_made_again(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, commit, lost = begun(case.make("t")), case.look.commit, []
+
+    def unheard(look: Any, rows: Any, mark: Any) -> None:
+        commit(look, rows, mark)
+        lost.append(mark.epoch)
+        raise OSError("the connection broke")
+
+    monkeypatch.setattr(case.look, "commit", unheard)
+    publisher.publish(1, [part(1, 2)])
+    assert lost == [1]
+    assert case.numbers("t") == [1, 2]
+
+
+def test_a_publisher_that_looked_before_another_committed_shows_nothing_again(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the library of the format would try again by itself."""
+    slow, quick = begun(case.make("t")), begun(case.make("t"))
+    commit = case.look.commit
+
+    def overtaken(look: Any, rows: Any, mark: Any) -> None:
+        monkeypatch.setattr(case.look, "commit", commit)
+        quick.publish(1, [part(1, 2)])
+        commit(look, rows, mark)
+
+    monkeypatch.setattr(case.look, "commit", overtaken)
+    slow.publish(1, [part(1, 2)])
+    assert case.numbers("t") == [1, 2]
+
+
+def test_rows_that_others_append_meanwhile_stay_and_ours_are_shown_once(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, commit = begun(case.make("t")), case.look.commit
+
+    def beside(look: Any, rows: Any, mark: Any) -> None:
+        monkeypatch.setattr(case.look, "commit", commit)
+        case.append("t", part(7).load())
+        commit(look, rows, mark)
+
+    monkeypatch.setattr(case.look, "commit", beside)
+    publisher.publish(1, [part(1)])
+    assert case.numbers("t") == [1, 7]
+    assert publisher.mark() == Mark(1, "slices of (1,)")
+
+
+def test_a_run_that_begins_late_does_not_take_the_mark_back(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks, another run shows an epoch, and only then it commits where it begins."""
+    other = begun(case.make("t"))
+    other.publish(1, [part(1)])
+    late = case.make("t").publisher("job", "out")
+    commit = case.look.commit
+
+    def overtaken(look: Any, rows: Any, mark: Any) -> None:
+        monkeypatch.setattr(case.look, "commit", commit)
+        other.publish(9, [part(9)])
+        commit(look, rows, mark)
+
+    monkeypatch.setattr(case.look, "commit", overtaken)
+    late.begin(5)
+    assert case.make("t").publisher("job", "out").mark() == Mark(9, "slices of (9,)")
+
+
+def test_a_table_that_went_back_is_refused(case: Case, tmp_path: Path) -> None:
+    publisher = begun(case.make("t"))
+    publisher.publish(1, [part(1)])
+    shutil.copytree(tmp_path, tmp_path.parent / f"{tmp_path.name}-copy", dirs_exist_ok=True)
+    publisher.publish(2, [part(2)])
+    shutil.rmtree(tmp_path)
+    shutil.copytree(tmp_path.parent / f"{tmp_path.name}-copy", tmp_path)
+    with pytest.raises(
+        RestoreError, match=r"'out': .* shows epochs up to 1, and it had shown epochs up to 2"
+    ):
+        publisher.publish(3, [part(3)])
+    case.drop("t")
+    with pytest.raises(RestoreError, match="has no trace of this job"):
+        publisher.publish(3, [part(3)])
+
+
+def test_another_copy_of_a_checkpoint_is_noticed(case: Case) -> None:
+    begun(case.make("t")).publish(1, [part(1, input="these")])
+    with pytest.raises(RestoreError, match="made of other rows than this checkpoint has"):
+        begun(case.make("t")).publish(1, [part(1, input="others")])
+
+
+def test_a_table_that_cannot_be_committed_to_is_tried_again_later(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(look: Any, rows: Any, mark: Any) -> None:
+        raise OSError("no space")
+
+    publisher = begun(case.make("t"))
+    monkeypatch.setattr(case.look, "commit", refuse)
+    with pytest.raises(RetryableError, match=r"could not show epoch 1 in .*\(OSError: no space\)"):
+        publisher.publish(1, [part(1)])
+
+
+def test_rows_are_partitioned_and_read_by_plain_readers(case: Case) -> None:
+    publisher = begun(case.make("t", partition_by=["user"]))
+    publisher.publish(1, [part(1, 2, 3)])
+    rows = case.rows("t")
+    assert rows is not None
+    assert sorted(zip(rows["user"].to_pylist(), rows["n"].to_pylist(), strict=True)) == [
+        ("u0", 2), ("u1", 1), ("u1", 3),
+    ]  # fmt: skip
+
+
+def test_partitions_of_every_kind_hold_every_value(tmp_path: Path) -> None:
+    rows = pa.table(
+        {"t": ["a b/c=%é", None, "x"], "n": [1, None, -1], "b": [True, None, False], "v": [1, 2, 3]}
+    )
+    for number, make in enumerate(CASES.values()):
+        case = make(tmp_path)
+        name = f"p{number}"
+        publisher = begun(case.make(name, rows.schema, partition_by=["t", "n", "b"]))
+        publisher.publish(1, [StagedPart(0, 3, lambda: rows)])
+        found = case.rows(name)
+        assert found is not None
+        assert sorted(map(repr, found.select(rows.column_names).to_pylist())) == sorted(
+            map(repr, rows.to_pylist())
+        )
+
+
+@pytest.mark.parametrize(
+    ("columns", "how", "told"),
+    [
+        (
+            {"user": pa.string(), "n": pa.string()},
+            {},
+            r"column 'n' as int64, the rows have it as string; cast",
+        ),
+        ({"new": pa.string()}, {}, r"has no column for 'new' \(string\); add it to the table"),
+        ({"n": pa.int64()}, {"partition_by": ["user"]}, "the rows have no column 'user'"),
+        (
+            {"n": pa.float64(), "x": pa.int64()},
+            {"partition_by": ["n"]},
+            r"not partitioned by column 'n' \(double\)",
+        ),
+        ({"n": pa.int64()}, {"partition_by": ["n"]}, "leaves no column for the files"),
+    ],
+)
+def test_columns_that_the_table_cannot_take_are_refused_before_anything_runs(
+    case: Case, columns: dict[str, pa.DataType], how: dict[str, Any], told: str
+) -> None:
+    begun(case.make("t"))
+    with pytest.raises(DefinitionError, match=told):
+        case.make("t", pa.schema(columns), **how)
+
+
+def test_fewer_columns_in_another_order_go_to_those_of_their_names(case: Case) -> None:
+    begun(case.make("t")).publish(1, [part(1)])
+    rows = pa.table({"n": pa.array([2], pa.int64())})
+    again = case.make("t", rows.schema).publisher("job", "out")
+    again.publish(2, [StagedPart(0, 1, lambda: rows)])
+    found = case.rows("t")
+    assert found is not None
+    assert {row["n"]: row["user"] for row in found.to_pylist()} == {1: "u1", 2: None}
+
+
+def test_a_table_of_iceberg_needs_a_namespace() -> None:
+    with pytest.raises(DefinitionError, match=r"write 'namespace.name'"):
+        IcebergSink("events")
