@@ -17,6 +17,7 @@ from holdfast.connectors.contract import (
 )
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
+from holdfast.connectors.foreach import ForeachEpochSink
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.lakes.delta import DeltaSink
 from holdfast.connectors.lakes.iceberg import IcebergSink
@@ -42,6 +43,7 @@ from holdfast.errors import (
     SinkWentBack,
     StopUnfinished,
     Unavailable,
+    Unpublished,
     UserCodeError,
 )
 from holdfast.graph.aggregates import collect, count, first, last, max, mean, min, sum
@@ -111,6 +113,7 @@ __all__ = [
     "FileSource",
     "FileStateStorage",
     "FixedDelay",
+    "ForeachEpochSink",
     "GeneratorSource",
     "HoldfastError",
     "IcebergSink",
@@ -165,6 +168,7 @@ __all__ = [
     "Timers",
     "Unavailable",
     "Uncoordinated",
+    "Unpublished",
     "UpsertSink",
     "UpstreamBackup",
     "UserCodeError",

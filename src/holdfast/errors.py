@@ -11,6 +11,7 @@
     │   │   └─ EpochInterrupted     a worker, an executor or storage was lost meanwhile
     │   ├─ SinkFailed           a sink did not show a committed epoch
     │   ├─ Unavailable          the server of a source or a sink is not there now: it is waited for
+    │   ├─ Unpublished          told to stop, a sink has not shown all that is committed: the next start does
     │   ├─ StopUnfinished       told to stop, the run could not finish its epoch: nothing is lost
     │   └─ SessionLost          Spark itself is gone: start the process again
     ├─ FencedOut            stop now               (a newer leader exists)
@@ -109,6 +110,23 @@ class StopUnfinished(RetryableError):
             f"the run was told to stop, and could not finish what it had in hand: {self.cause}; nothing is "
             "lost: the next start goes on from the newest commit"
         )
+
+
+class Unpublished(RetryableError):
+    """The run has stopped as it was told to, and sinks have not shown all that it has committed. The next
+    start shows it. `epochs`: sink -> how many; `lost`: they are in no checkpoint (at most once)."""
+
+    exit_code = 7
+
+    def __init__(self, epochs: dict[str, int], lost: bool = False, no_savepoint: bool = False) -> None:
+        super().__init__(epochs, lost, no_savepoint)
+        self.epochs, self.lost, self.no_savepoint = epochs, lost, no_savepoint
+
+    def __str__(self) -> str:
+        sinks = ", ".join(f"{count} epochs unpublished in sink {uid!r}" for uid, count in self.epochs.items())
+        after = "they are not shown again (at most once)" if self.lost else "the next start publishes them"
+        without = "; no savepoint was left, because they would not be in it" if self.no_savepoint else ""
+        return f"the run has stopped, with {sinks}, though all is committed; {after}{without}"
 
 
 class FencedOut(HoldfastError):

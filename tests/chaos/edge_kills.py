@@ -17,7 +17,7 @@ import pytest
 from holdfast.checkpoint.chain import commits, retention
 from holdfast.errors import StorageError
 from holdfast.runtime import driver, epoch_loop
-from holdfast.runtime.epoch import committer, publisher, runner
+from holdfast.runtime.epoch import committer, publisher, runner, sink_queues
 from holdfast.storage import urls
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks import unkeyed
@@ -91,6 +91,16 @@ class Turns:
     def shutdown(self, wait: bool, cancel_futures: bool) -> None:
         self._waiting.clear()
 
+    def await_done(self, seconds: float) -> bool:
+        """As a thread of a sink: it is waited for, so all of it is done."""
+        while self._waiting and not self._busy:
+            self.through(self._waiting[-1])
+        return True
+
+    def end(self, seconds: float, left_behind: Callable[[], None]) -> bool:
+        self._waiting.clear()
+        return True
+
 
 class Turn:
     def __init__(self, turns: Turns, work: Callable[[], None]) -> None:
@@ -122,6 +132,7 @@ def install(patch: pytest.MonkeyPatch, moments: Moments) -> None:
     for name in WRITES:
         patch.setattr(LocalStorage, name, _watched(getattr(LocalStorage, name), name, moments))
     patch.setattr(committer, "ThreadPoolExecutor", lambda *_, **__: Turns(moments))
+    patch.setattr(sink_queues, "SinkThread", lambda *_: Turns(moments))
 
 
 def _watched(write: Callable[..., Any], name: str, moments: Moments) -> Callable[..., Any]:

@@ -82,7 +82,7 @@ def by_stream_name(patch: pytest.MonkeyPatch) -> None:
     def recipients(self: Publishing, file: Any) -> tuple[str, ...]:
         return tuple(uid for uid, name in self._streams.items() if name == file.stream)
 
-    patch.setattr(Publishing, "_recipients", recipients)
+    patch.setattr(Publishing, "recipients", recipients)
 
 
 def sinks_not_asked(patch: pytest.MonkeyPatch) -> None:

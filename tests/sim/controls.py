@@ -33,7 +33,7 @@ from holdfast.checkpoint.store.records import (
     PlanRecord,
 )
 from holdfast.connectors.contract import Mark
-from holdfast.errors import FencedOut, UnknownOutcome
+from holdfast.errors import FencedOut, RetryableError, UnknownOutcome
 from holdfast.ids import CommitNumber
 from holdfast.runtime.epoch import planner
 from holdfast.runtime.epoch import recorded_plans as recorded
@@ -41,6 +41,7 @@ from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.recorded_plans import recorded_plans
+from holdfast.runtime.epoch.sink_queues import SinkQueues
 from holdfast.runtime.epoch.watermarks import Watermarks, is_due, to_close
 from holdfast.state.contract import NextDue
 from holdfast.storage.contract import Put, Storage
@@ -137,6 +138,27 @@ class _Unclosed(Committer):
         return msgspec.structs.replace(super()._record(outcomes), closed_through=0)
 
 
+class _HeedlessOfSinks(Committer):
+    @property
+    def room(self) -> float:
+        return 1.0
+
+
+def _out_of_turn(self: SinkQueues, uid: str, first: int, last: int, files: Any) -> None:
+    """An epoch that a sink failed on, or is not there for, is left out: the next one is shown."""
+    try:
+        self._publishing.show(uid, first, last, files)
+    except RetryableError:
+        through = self._publishing.through
+        self._publishing.through = {**through, uid: max(last, through[uid])}
+
+
+def _given_up(staged: Any, published: Mapping[str, int]) -> Any:
+    """What waits for a sink is kept no longer than what one that is never behind needs."""
+    newest = max((file.epoch for file in staged), default=0)
+    return unpublished(staged, {uid: max(epoch, newest - 1) for uid, epoch in published.items()})
+
+
 def _judged_anew(self: Planner, plan: PlanRecord, parent: int) -> PlanRecord:
     return self._draft(plan.slices, parent, plan.closing)
 
@@ -223,6 +245,12 @@ class FloorUnknown(World):
     def _check_used_up(self, name: str) -> None: ...
 
 
+class BacklogUnknown(World):
+    """Does not insist on how much may wait for the sink, so that only what it is shown is judged."""
+
+    def check_backlog(self, committed: int) -> None: ...
+
+
 class EpochsOnce(World):
     """Knows nothing of commit numbers: content as long as no epoch is committed twice."""
 
@@ -240,6 +268,8 @@ class EpochsOnce(World):
         return Put.CREATED
 
     def check_whole(self) -> None: ...
+
+    def check_backlog(self, committed: int) -> None: ...
 
     def show(self, epoch: int, given: Shown, input: str) -> None:
         self.mark = Mark(max(epoch, self.mark.epoch))
@@ -309,6 +339,18 @@ CONTROLS: dict[str, Control] = {
         "the first commit named others",
         instead=tuple((module, "rewound", _keeping_nothing) for module in (commits, history, world_module)),
         season="rewinds",
+    ),
+    "more-planned-than-a-sink-can-take": Control(
+        "and more is planned", Parts(committer=_HeedlessOfSinks), season="outages"
+    ),
+    "epochs-shown-out-of-turn": Control(
+        "was given epoch",
+        instead=((SinkQueues, "_show", _out_of_turn),),
+        world=BacklogUnknown,
+        season="outages",
+    ),
+    "released-before-the-sink-has-it": Control(
+        "", instead=((view_module, "unpublished", _given_up),), season="outages"
     ),
     "sinks-not-asked": Control(
         "the sink", instead=((leaders, "recorded_plans", lambda *given: recorded_plans(*given[:-1], {})),)

@@ -33,6 +33,10 @@ class Habits:
     """Of the newest commit record being gone when a life begins. For a leader that is alone."""
     sink_knows: bool = True
     """Whether the sink can say how far it was published; if not, it only recognises an epoch it shows."""
+    away_chance: float = 0.0
+    """Of the sink not being there for a while, when it is to show an epoch."""
+    stop_chance: float = 0.0
+    """Of a lead that is told to stop at its end: it does not wait for the sink without end."""
     rest: int = 0
     """At most for how many steps a machine rests between two lives."""
     nap_chance: float = 0.0

@@ -57,6 +57,7 @@ from tests.sim.habits import Habits
 from tests.sim.operator import Operator
 from tests.sim.scheduler import Crashed, Process
 from tests.sim.storage import SimStorage
+from tests.sim.threads import STOP_STEPS
 from tests.sim.world import World
 from tests.unit.runtime.leader_kit import no_tables
 
@@ -109,6 +110,9 @@ class Leader:
 
     def monotonic(self) -> float:
         return self.world.scheduler.steps / 1_000
+
+    def sleep(self, seconds: float) -> None:
+        self.world.scheduler.nap(round(seconds * 1_000))
 
     def _live(self, run: str) -> None:
         world = self.world
@@ -183,6 +187,7 @@ class Lead:
     ) -> None:
         self.leader, self.world, self.habits = leader, leader.world, leader.habits
         self.storage, self.checkpoint, self.term, self.run_name = checkpoint.storage, checkpoint, term, run
+        self.wishes = Wishes()
         context = self._context()
         self.publishing = Publishing(context, view)
         shape = PlanShape((SOURCE,), leader.code, leader.shards)
@@ -214,29 +219,37 @@ class Lead:
             name="sim", nodes=(source, timed, operator), operators=(operator,), sources=(source,),
             sinks=(sink,), outlets=(),
         )  # fmt: skip
-        told: Any = SimpleNamespace(say=lambda text: None, update=self._committed)
+        told: Any = SimpleNamespace(
+            say=lambda text: None, update=self._committed, progress=SimpleNamespace(sinks={})
+        )
         program: Any = SimpleNamespace(sinks={SINK: SINK}, graph=graph)
-        settings: Any = SimpleNamespace(guarantee=Guarantee.EXACTLY_ONCE)
+        settings: Any = SimpleNamespace(guarantee=Guarantee.EXACTLY_ONCE, stop_within=STOP_STEPS / 1_000)
         clock: Any = self.leader
         return LeaderContext(
             program=program, settings=settings, spark=unused, checkpoint=self.checkpoint, term=self.term,
-            run=self.run_name, clock=clock, monitor=told, wishes=Wishes(), recovery=unused,
-            look_around=unused,
+            run=self.run_name, clock=clock, monitor=told, wishes=self.wishes, recovery=unused,
+            look_around=lambda: None, chance=self.world.chance.random,
         )  # fmt: skip
 
     def _committed(self, **told: Any) -> None:
-        self.world.believed(self.committer.view, self.run_name)
+        if "commit" in told:
+            self.world.believed(self.committer.view, self.run_name)
 
     def run(self) -> None:
         clean = ended = False
         try:
             self.committer.publish_recovered()
             ended = self._loop()
+            if self.world.chance.random() < self.habits.stop_chance:
+                self.wishes.stopping.set()
             self.committer.record_published()
             clean = True
         finally:
             self.operator.close()
             self.committer.close(wait=clean)
+        if left := self.committer.unpublished:
+            self.world.tell(f"stops with {left} unpublished")
+            self.world.seen["stop before the sink has shown all"] += 1
         if ended:
             self.world.ended(self.committer.view)
 
@@ -249,6 +262,11 @@ class Lead:
             self.committer.check(allowed=1_000)
             if chance.random() < 0.1:
                 self._check_term()
+            if not self.committer.room:
+                self.world.seen["turn without room"] += 1
+                self.sleep_a_turn(pending)
+                pending = []
+                continue
             parent, open_times = self.committer.view.number, {OPERATOR: self.operator.open_times()}
             fresh = not recorded_left(self.planner)
             plan = self.planner.next(5, parent, open_times, ended=self._ended)
@@ -266,10 +284,18 @@ class Lead:
             self.committer.submit(pending)
         return ended
 
+    def sleep_a_turn(self, pending: list[EpochOutcome]) -> None:
+        """There is no room: commit what was run, and wait a little."""
+        if pending:
+            self.committer.submit(pending)
+        self.world.scheduler.nap(10)
+
     def _ended(self) -> bool:
         return self.closes and self.planner.exhausted()
 
     def _run_epoch(self, plan: PlanRecord, fresh: bool) -> EpochOutcome:
+        if self.habits.barrier_chance == 1:
+            self.world.check_backlog(self.committer.view.last_epoch)
         outcome = self.operator.run(plan, fresh)
         self.planner.watermarks.observed(outcome.times, plan)
         outcome.event_times = self.planner.watermarks.standing()
@@ -304,6 +330,7 @@ class Lead:
 
     def mark(self) -> Mark:
         self.world.scheduler.step()
+        self.world.reach_sink(0.0)
         return self.world.mark
 
     def begin(self, through: int) -> None:
@@ -317,6 +344,7 @@ class Lead:
         given = loaded[0].rows, tuple(sorted(row for each in loaded for row in each.fired))
         world = self.world
         world.scheduler.step()
+        world.reach_sink(self.habits.away_chance)
         world.tell(f"shows epoch {epoch}")
         world.check_first(epoch, [part.load.args[1].object for part in parts])  # type: ignore[attr-defined]
         if world.chance.random() >= world.fault_chance:

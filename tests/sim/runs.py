@@ -10,18 +10,19 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from unittest.mock import patch
 
 from holdfast.checkpoint.chain.history import History
-from holdfast.runtime.epoch import committer, publisher
+from holdfast.runtime.epoch import publisher
 from tests.sim.controls import CONTROLS, SOUND, Control
 from tests.sim.copiers import Copier
 from tests.sim.event_time import Violation
 from tests.sim.habits import Habits
 from tests.sim.leaders import Leader, loader
-from tests.sim.scheduler import Executor, Process, Scheduler
+from tests.sim.scheduler import Process, Scheduler
 from tests.sim.seeds import Simulation, finding, scheduler_in
 from tests.sim.storage import SimStorage
+from tests.sim.threads import simulated_threads
 from tests.sim.weather import Weather, drawn, plain, stretched
 from tests.sim.world import World
 
@@ -72,6 +73,7 @@ def _calm(world: World, setup: Control) -> None:
     world.scheduler = Scheduler(world.chance)
     world.scheduler.steps = steps
     world.fault_chance = world.linger_chance = 0.0
+    world.away_until = 0
     world.story.append((steps, "", "the storm is over", ""))
     for _, name, data in world.late:
         world.create(name, data)
@@ -100,10 +102,5 @@ def _check_readable(world: World) -> None:
 @contextmanager
 def _standing_in(world: World) -> Iterator[None]:
     """Give the engine simulated threads, and simulated rows of staged files."""
-    pool, load = committer.ThreadPoolExecutor, publisher.load_extent
-    committer.ThreadPoolExecutor = partial(Executor, world.scheduler)  # type: ignore[misc, assignment]
-    publisher.load_extent = loader(world)
-    try:
+    with simulated_threads(lambda: world.scheduler), patch.object(publisher, "load_extent", loader(world)):
         yield
-    finally:
-        committer.ThreadPoolExecutor, publisher.load_extent = pool, load  # type: ignore[misc]

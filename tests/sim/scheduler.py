@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.errors import HoldfastError
+from holdfast.runtime.epoch.sink_thread import LeftBehind
 
 
 class Crashed(BaseException):
@@ -64,6 +65,14 @@ class Actor:
         self.process, self.body, self.worker = process, body, worker
         self.turn = worker.turn
         self.blocked = False
+        self.wakes: int | None = None
+        """When one that is blocked, or naps, goes on whatever happens; None: not by itself."""
+
+    def ready_at(self) -> int | None:
+        """From which step on it may have a turn; None: not before another frees it."""
+        if self.blocked and self.wakes is None:
+            return None
+        return max(self.process.paused_until, (self.wakes or 0) if self.blocked else 0)
 
 
 class Scheduler:
@@ -163,6 +172,10 @@ class Scheduler:
         actor.process.paused_until = self.steps + steps
         self._switch(actor)
 
+    def nap(self, steps: int) -> None:
+        """Let time pass for the running actor alone."""
+        self.wait_until(lambda: False, [], steps)
+
     def kill(self, process: Process) -> None:
         process.dead = True
         process.paused_until = 0
@@ -170,17 +183,23 @@ class Scheduler:
             if actor.process is process:
                 actor.blocked = False
 
-    def wait_until(self, done: Callable[[], bool], waiting: list[Actor]) -> None:
-        """Block the running actor until `done`; whoever makes it so frees the actors in `waiting`."""
+    def wait_until(self, done: Callable[[], bool], waiting: list[Actor], steps: int | None = None) -> None:
+        """Block the running actor until `done`; whoever makes it so frees the actors in `waiting`. `steps`:
+        for no longer than this."""
         self._end_if_found()
         actor = self._current
         assert actor is not None
-        while not done():
+        wakes = None if steps is None else self.steps + max(1, steps)
+        while not done() and (wakes is None or self.steps < wakes):
             if actor.process.dead:
                 raise Crashed
-            actor.blocked = True
+            actor.blocked, actor.wakes = True, wakes
             waiting.append(actor)
             self._switch(actor)
+            actor.blocked, actor.wakes = False, None
+        if wakes is not None and self.steps > self._steps_max:
+            self.kill(actor.process)
+            raise Crashed
 
     def _end_if_found(self) -> None:
         """End all, if what a checker has found is on its way out of the running actor. Code that cleans up on
@@ -225,16 +244,16 @@ class Scheduler:
         self._current.turn.release()
 
     def _choice(self) -> Actor:
-        steps = self.steps
-        ready = [actor for actor in self._alive if not actor.blocked and actor.process.paused_until <= steps]
+        times = [(actor.ready_at(), actor) for actor in self._alive]
+        ready = [actor for at, actor in times if at is not None and at <= self.steps]
         if not ready:
             # Everyone sleeps: time passes until the first wakes.
-            asleep = [actor for actor in self._alive if not actor.blocked]
+            asleep = [(at, actor) for at, actor in times if at is not None]
             if not asleep:
                 self._fail(Deadlock("every actor waits for another"))
                 return self._alive[0]
-            ready = [min(asleep, key=lambda actor: actor.process.paused_until)]
-            self.steps = ready[0].process.paused_until
+            self.steps, first = min(asleep, key=lambda each: each[0])
+            ready = [first]
         if len(ready) == 1:
             return ready[0]
         return ready[int(self.random.random() * len(ready))]
@@ -303,6 +322,50 @@ class Executor:
         self._busy = False
         for actor in self._waiting:
             actor.blocked = False
+
+
+class SinkThread:
+    """Stands in for the engine's own: one simulated thread, which may be left behind."""
+
+    def __init__(self, scheduler: Scheduler, steps_per_second: int, name: str) -> None:
+        self._scheduler, self._steps_per_second = scheduler, steps_per_second
+        self._queue: deque[tuple[Future, Callable[[], Any]]] = deque()
+        self._waiting: list[Actor] = []
+        self._busy = self._ended = False
+
+    def submit(self, do: Callable[[], Any]) -> Future:
+        future = Future(self._scheduler)
+        if self._ended:
+            future.run(_refused)
+            return future
+        self._queue.append((future, do))
+        if not self._busy:
+            self._busy = True
+            self._scheduler.spawn(self._scheduler.process, self._work)
+        return future
+
+    def await_done(self, seconds: float) -> bool:
+        steps = round(seconds * self._steps_per_second)
+        self._scheduler.wait_until(lambda: not self._busy, self._waiting, steps)
+        return not self._busy
+
+    def end(self, seconds: float, left_behind: Callable[[], None]) -> bool:
+        self._ended = True
+        while self._queue:
+            self._queue.popleft()[0].run(_refused)
+        return self.await_done(seconds)
+
+    def _work(self) -> None:
+        while self._queue:
+            future, work = self._queue.popleft()
+            future.run(work)
+        self._busy = False
+        for actor in self._waiting:
+            actor.blocked = False
+
+
+def _refused() -> None:
+    raise LeftBehind("the run has ended meanwhile")
 
 
 @contextmanager

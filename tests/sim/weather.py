@@ -221,6 +221,28 @@ def _rivals(chance: random.Random) -> Weather:
     )
 
 
+def _outages(chance: random.Random) -> Weather:
+    """The sink is not there for a while, again and again, while rows come all the time."""
+    return Weather(
+        leaders=chance.choice((1, 1, 2)),
+        steps_max=400,
+        crash_chance=chance.choice((0.0, 0.003)),
+        fault_chance=chance.choice((0.0, 0.01)),
+        habits=Habits(
+            retain=chance.choice((1, 2)),
+            manifest_every=chance.choice((1, 2)),
+            lives=4,
+            epochs=16,
+            barrier_chance=1.0,
+            rewind_chance=chance.choice((0.0, 0.2)),
+            rows=60,
+            away_chance=0.3,
+            stop_chance=0.5,
+            sink_knows=chance.random() < 0.5,
+        ),
+    )
+
+
 SEASONS: dict[str, Callable[[random.Random], Weather]] = {
     "mixed": _mixed,
     "sleepers": _sleepers,
@@ -231,4 +253,5 @@ SEASONS: dict[str, Callable[[random.Random], Weather]] = {
     "replays": _replays,
     "ends": _ends,
     "rivals": _rivals,
+    "outages": _outages,
 }

@@ -32,7 +32,8 @@ from holdfast.checkpoint.store.records import (
     SnapshotFile,
 )
 from holdfast.connectors.contract import Mark
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.runtime.epoch.committer import COMMITS_IN_FLIGHT
 from holdfast.storage.checksums import checksum
 from holdfast.storage.contract import Put
 from tests.sim.event_time import (
@@ -48,6 +49,7 @@ from tests.sim.event_time import (
     read,
 )
 from tests.sim.scheduler import Scheduler
+from tests.sim.threads import LIMIT_EPOCHS
 
 
 @dataclass
@@ -76,6 +78,8 @@ class World:
     shown: list[Shown] = field(default_factory=list)
     available: int = 0
     """How many rows the source has."""
+    away_until: int = 0
+    """Up to which step the sink is not there."""
     mark: Mark = field(default_factory=lambda: Mark(0))
     """What the sink remembers."""
     floor: int = 0
@@ -179,6 +183,20 @@ class World:
         told = range(self.views[lost - 1].last_epoch + 1, len(self.shown))
         plans = self.objects_in(names.PLANS)
         return any(sum(name.startswith(names.plans_of(epoch)) for name in plans) > 1 for epoch in told)
+
+    def reach_sink(self, away_chance: float) -> None:
+        """Somebody asks the sink for something. Unavailable: it is not there for now."""
+        if self.away_until <= self.scheduler.steps and self.chance.random() < away_chance:
+            self.away_until = self.scheduler.steps + self.chance.choice((10, 40, 120))
+            self.tell("finds that the sink is not there")
+            self.seen["sink not there"] += 1
+        if self.scheduler.steps < self.away_until:
+            raise Unavailable("injected: the sink is not there")
+
+    def check_backlog(self, committed: int) -> None:
+        """A leader that has committed so many epochs plans another one."""
+        if committed - len(self.shown) > LIMIT_EPOCHS + COMMITS_IN_FLIGHT:
+            raise Violation(f"{committed - len(self.shown)} epochs wait for the sink, and more is planned")
 
     def check_first(self, epoch: int, files: list[str]) -> None:
         """The sink is given these files."""

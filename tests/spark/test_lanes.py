@@ -119,3 +119,20 @@ def test_small_epochs_are_written_by_the_driver_through_crashes_and_other_parall
     check_sequences(shown(sink), expected_totals())
     writes = [line.split() for line in (tmp_path / "writes").read_text().splitlines()]
     assert {pid for pid, _ in writes} == {str(os.getpid())}
+
+
+def test_any_writer_of_spark_is_a_sink_at_least_once(spark: SparkSession, tmp_path: Path) -> None:
+    epochs: list[int] = []
+
+    def into_parquet(df: Any, epoch: int) -> None:
+        df.write.mode("append").parquet(str(tmp_path / "out"))
+        epochs.append(epoch)
+
+    job = sequence_job(ROWS, hf.ForeachEpochSink(into_parquet))
+    with pytest.raises(hf.DefinitionError, match="ForeachEpochSink gives at-least-once"):
+        run(job, spark, tmp_path / "refused")
+    run(job, spark, tmp_path / "ck", guarantee="at-least-once", parallelism=3)
+    rows = [tuple(row) for row in spark.read.parquet(str(tmp_path / "out")).collect()]
+    check_sequences(rows, expected_totals())
+    assert epochs == sorted(epochs)
+    assert len(epochs) > 1

@@ -37,7 +37,9 @@ def stop(
     json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """End a running job in good order: what it has read is committed and published."""
+    """End a running job in good order: what it has read is committed and published. A sink that does not
+    show it in the time that the run was given (`holdfast run --stop-within`) is named, and the next start
+    shows the rest there."""
     with one_line_errors(verbose):
         root, place = open_storage(checkpoint), None if savepoint is None else _for_the_leader(savepoint)
         if place is not None and (layout := read_layout(root)) is not None:

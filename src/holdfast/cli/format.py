@@ -153,6 +153,10 @@ def saved_keys(numbers: dict[str, int]) -> str:
 def source_told(one: dict[str, Any], now_ms: int) -> str:
     """What there is to tell of a source, from its part of `Progress.sources`."""
     said = []
+    if away := one.get("unavailable"):
+        said.append(outage_told(away, now_ms))
+    if one.get("health"):
+        said.append(one["health"])
     if one["silent"]:
         said.append(f"SILENT for {age(one['rows_ms'], now_ms)}")
     if one["set_aside"]:
@@ -173,6 +177,26 @@ def channel_told(one: dict[str, Any]) -> str:
         return f"nothing waits for {one['part']}"
     waits = f"{counted(one['rows'], 'row')} of {counted(one['epochs'], 'epoch')}, {size(one['bytes'])}"
     return f"{waits} wait for {one['part']}{'; FULL' if one['full'] else ''}"
+
+
+def sink_told(one: dict[str, Any], now_ms: int) -> str:
+    """What there is to tell of a sink, from its part of `Progress.sinks`."""
+    said = []
+    if away := one["unavailable"]:
+        said.append(outage_told(away, now_ms))
+    if one["epochs"] > 1 or away or one["full"]:
+        waits = f"{counted(one['epochs'], 'epoch')}, {size(one['bytes'])}, committed and not shown"
+        said.append(f"{waits}{'; FULL: nothing is read' if one['full'] else ''}")
+    return "; ".join(said)
+
+
+def outage_told(away: dict[str, Any], now_ms: int) -> str:
+    """A server that is waited for."""
+    again = max(0, away["next_try_ms"] - now_ms) / 1_000
+    return (
+        f"WAITING for its server for {age(away['since_ms'], now_ms)}: {away['reason']} "
+        f"(tried {counted(away['tries'], 'time')}, again in {again:.0f} s)"
+    )
 
 
 def lost_told(lost: dict[str, Any], reader: str, now_ms: int) -> str:
@@ -205,6 +229,7 @@ def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
         *((f"late rows of {uid}", str(rows)) for uid, rows in progress.late_rows.items()),
         *((f"table of {uid}", table_told(one, now_ms)) for uid, one in progress.tables.items()),
         *((f"channel {uid}", channel_told(one)) for uid, one in progress.channels.items()),
+        *((f"sink {uid}", told) for uid, one in progress.sinks.items() if (told := sink_told(one, now_ms))),
         *([("idle sources", f"{', '.join(idle)}; event time does not wait for them")] if idle else []),
         ("checkpoint age", age(progress.committed_ms, now_ms)),
         ("restarts", str(progress.restarts)),

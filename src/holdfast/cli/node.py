@@ -33,6 +33,7 @@ from holdfast.cli.run import (
     Parallelism,
     Restart,
     Retain,
+    StopWithin,
     Survive,
     Until,
     WorkingDir,
@@ -98,6 +99,7 @@ def node(
     checkpoint_interval: CheckpointInterval = None,
     epoch_interval: EpochInterval = None,
     barrier_interval: BarrierInterval = None,
+    stop_within: StopWithin = "20s",
     survive: Survive = 0,
     max_rows_per_epoch: MaxRowsPerEpoch = None,
     parallelism: Parallelism = None,
@@ -123,13 +125,12 @@ def node(
             zookeeper_tls, zookeeper_ca, zookeeper_cert, zookeeper_key,
         )  # fmt: skip
         settings = NodeSettings(
-            cluster=cluster, zookeeper=reached, name=name, standby=standby,
+            cluster=cluster, zookeeper=reached, name=name, standby=standby, move_checkpoint=move_checkpoint,
             resign_seconds=duration_ms(resign_after) / 1_000, allow_other_code=allow_other_code,
-            move_checkpoint=move_checkpoint,
         )  # fmt: skip
         options = RunOptions(
-            guarantee=guarantee, until=until, checkpoint_interval=checkpoint_interval,
-            epoch_interval=epoch_interval, barrier_interval=barrier_interval, survive=survive,
+            guarantee=guarantee, until=until, checkpoint_interval=checkpoint_interval, survive=survive,
+            epoch_interval=epoch_interval, barrier_interval=barrier_interval, stop_within=stop_within,
             max_rows_per_epoch=max_rows_per_epoch, parallelism=parallelism_of(parallelism),
             key_groups=key_groups, backend=backend, restart=restart_of(restart), claim=claim, retain=retain,
             from_savepoint=from_savepoint, allow_dropped_state=allow_dropped_state, working_dir=working_dir,

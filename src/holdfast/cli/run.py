@@ -49,6 +49,13 @@ BarrierInterval = Annotated[
     str | None,
     typer.Option(help="Of a job in parts: how often a barrier goes through all of them, such as 1m."),
 ]
+StopWithin = Annotated[
+    str,
+    typer.Option(
+        help="How long a stop (also SIGTERM, Ctrl-C) waits for sinks to show what is committed; then the run "
+        "ends with code 7, and the next start shows the rest."
+    ),
+]
 Survive = Annotated[
     int, typer.Option(help="How many nodes may end at once: a job that lacks something for that is refused.")
 ]
@@ -94,6 +101,7 @@ def run(
     checkpoint_interval: CheckpointInterval = None,
     epoch_interval: EpochInterval = None,
     barrier_interval: BarrierInterval = None,
+    stop_within: StopWithin = "20s",
     survive: Survive = 0,
     max_rows_per_epoch: MaxRowsPerEpoch = None,
     parallelism: Parallelism = None,
@@ -121,7 +129,8 @@ def run(
             run_beside(
                 http, http_token_file, declared, checkpoint,
                 guarantee=guarantee, until=until, checkpoint_interval=checkpoint_interval,
-                epoch_interval=epoch_interval, barrier_interval=barrier_interval, survive=survive,
+                epoch_interval=epoch_interval, barrier_interval=barrier_interval,
+                stop_within=stop_within, survive=survive,
                 max_rows_per_epoch=max_rows_per_epoch,
                 parallelism=parallelism_of(parallelism), key_groups=key_groups, backend=backend,
                 restart=restart_of(restart), from_savepoint=from_savepoint, claim=claim,

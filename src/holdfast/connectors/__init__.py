@@ -35,6 +35,7 @@ from holdfast.connectors.contract import (
 )
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
+from holdfast.connectors.foreach import ForeachEpochSink
 from holdfast.connectors.generator import GeneratorSource
 from holdfast.connectors.lakes.delta import DeltaSink
 from holdfast.connectors.lakes.iceberg import IcebergSink
@@ -69,6 +70,7 @@ __all__ = [
     "EndingReader",
     "FileSink",
     "FileSource",
+    "ForeachEpochSink",
     "ForgettingSource",
     "GeneratorSource",
     "IcebergSink",

@@ -82,6 +82,8 @@ class Metrics(Collector):
                 yield from self._sources(self._newest.sources)
             if self._newest.channels:
                 yield from self._channels(self._newest.channels)
+            if self._newest.sinks:
+                yield from self._sinks(self._newest.sinks)
             if self._newest.own_keys:
                 yield from self._uncoordinated(self._newest.own_keys)
 
@@ -135,6 +137,25 @@ class Metrics(Collector):
         silent = {uid: int(one["silent"]) for uid, one in watched.items()}
         text = "1 while no rows have come for as long as stalled_after says."
         yield self._by_label("holdfast_source_silent", text, "source", silent)
+        yield self._away("source", sources)
+
+    def _sinks(self, sinks: dict[str, dict[str, Any]]) -> Iterator[Metric]:
+        """Of sinks, and of what waits for them."""
+        for name, text, what in (
+            ("holdfast_sink_waiting_epochs", "Epochs that are committed and not shown.", "epochs"),
+            ("holdfast_sink_waiting_bytes", "Bytes of their rows.", "bytes"),
+            ("holdfast_sink_full", "1 while nothing is read because of this sink.", "full"),
+        ):
+            yield self._by_label(name, text, "sink", {uid: int(one[what]) for uid, one in sinks.items()})
+        yield self._away("sink", sinks)
+
+    def _away(self, kind: str, told: dict[str, dict[str, Any]]) -> Metric:
+        """Since when the servers of sources or sinks are waited for."""
+        now_ms = self._clock.now_ms()
+        away = {uid: one["unavailable"] for uid, one in told.items() if one.get("unavailable")}
+        seconds = {uid: (now_ms - away[uid]["since_ms"]) / 1_000 if uid in away else 0 for uid in told}
+        text = f"Seconds since the server of the {kind} was last there; 0: it is."
+        return self._by_label(f"holdfast_{kind}_unavailable_seconds", text, kind, seconds)
 
     def _channels(self, channels: dict[str, dict[str, Any]]) -> Iterator[Metric]:
         """Of the channels that leave this part."""

@@ -23,7 +23,7 @@ from holdfast.cluster.node_records import in_short
 from holdfast.cluster.ranking import part_of
 from holdfast.cluster.seat_lease import Give, Limits, Lost, RunEnded, Stage, Suspended, Tick
 from holdfast.cluster.zookeeper import Connection, ZooKeeper
-from holdfast.errors import RetryableError, SessionLost, StopUnfinished
+from holdfast.errors import RetryableError, SessionLost, StopUnfinished, Unpublished
 from holdfast.nodes.job_on_node import check_jobs, enter_checkpoints, jobs_on_node
 from holdfast.nodes.job_seat import JobSeat
 from holdfast.nodes.registration import NodeContext, NodeSettings, Registration
@@ -181,7 +181,10 @@ class Node:
         """A run is over: whether the seat is free for the others, or the job is over too."""
         failure, job = run.failure, seat.job.name
         left_to_others = isinstance(failure, RetryableError) or is_replaced(failure)
-        if failure is None and not run.asked_to_end:
+        # The job has ended as well when it was told to, and only a sink has not shown all.
+        if (failure is None or isinstance(failure, Unpublished)) and not run.asked_to_end:
+            if failure is not None:
+                self._say(f"{job}: {failure}")
             self._keeper.end(job, "finished" if self._run_settings.until == Until.EXHAUSTED else "stopped")
         elif isinstance(failure, SessionLost):
             self._fail(failure)

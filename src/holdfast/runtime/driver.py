@@ -39,6 +39,7 @@ from holdfast.errors import (
     SeatLost,
     StopUnfinished,
     StorageError,
+    Unpublished,
     WorkingStateLost,
 )
 from holdfast.graph.fingerprint import fingerprint
@@ -50,7 +51,7 @@ from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.control.verbs import Controls
 from holdfast.runtime.epoch.program import Program, compile_graph
 from holdfast.runtime.epoch_loop import Ending, EpochLoop
-from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
+from holdfast.runtime.leader_context import AdoptedOther, LeaderContext, ToldToStop
 from holdfast.runtime.parts.damaged_epochs import EpochDamaged, EpochsAsked
 from holdfast.runtime.parts.epochs_again import Asking, answer
 from holdfast.runtime.progress import Monitor
@@ -162,6 +163,12 @@ class Driver:
         except (FencedOut, SeatLost):
             # The leader by now has a term of its own, and writes its own ending.
             raise
+        except Unpublished:
+            # All else ended in good order, which is written down.
+            if self._replica is not None:
+                self._replica.leave()
+            self.monitor.update(phase="stopped")
+            raise
         except BaseException:
             # Others must not have to guess that the run is over. Of a set of replicas it is not.
             if self._replica is None:
@@ -225,12 +232,29 @@ class Driver:
             if self._replica is not None and self.wishes.leaving.is_set():
                 return
             savepoint = self.wishes.taken_savepoint()
+            behind = self._unpublished(last)
             if savepoint is not None:
                 # The next leader's commits are not those that this one has stopped with.
                 self._context.refuse_if_superseded()
                 _refuse_if_replaying(last)
-                self.save(savepoint, "native", stopped_with=last.number)
+                if not behind:
+                    self.save(savepoint, "native", stopped_with=last.number)
             self._write_ending(ending.value, last)
+            if behind:
+                raise Unpublished(behind, not self.settings.saves_state, savepoint is not None)
+
+    def _unpublished(self, last: CheckpointView) -> dict[str, int]:
+        """Of each sink that has not shown all that is committed: how many epochs. By what it was given, or,
+        where leading has not begun, by what the checkpoint says."""
+        if self._led is not None:
+            return self._led.unpublished
+        if self._replica is not None:
+            return {}
+        return {
+            uid: last.last_epoch - last.published_through[uid]
+            for uid in (node.uid for node in self._graph.sinks)
+            if last.published_through.get(uid, last.last_epoch) < last.last_epoch
+        }
 
     def _control(self, controls: Controls) -> Control:
         """What answers requests. Of a set of replicas each member does, and leaves to the others what they
@@ -298,6 +322,9 @@ class Driver:
                     return ending, view
                 if self._replica is not None:
                     self._refound()
+            except ToldToStop as told:
+                self.monitor.say(str(told))
+                return Ending.STOPPED, view or EMPTY
             except AdoptedOther as other:
                 self.monitor.say(str(other))
                 view = None

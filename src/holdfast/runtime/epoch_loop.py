@@ -23,6 +23,7 @@ from holdfast.connectors.contract import Mark
 from holdfast.errors import RestoreError
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.ids import NO_EPOCH, shard_ranges
+from holdfast.runtime.epoch.acknowledgements import Acknowledgements
 from holdfast.runtime.epoch.admission import Admission
 from holdfast.runtime.epoch.combining import Combining
 from holdfast.runtime.epoch.committer import Committer
@@ -42,7 +43,7 @@ from holdfast.runtime.epoch.uncoordinated import Ledger, SavingPasses, saved_ope
 from holdfast.runtime.epoch.unfired_timers import refuse_unfired
 from holdfast.runtime.epoch.watermarks import milliseconds
 from holdfast.runtime.joining import Joining
-from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.leader_context import LeaderContext, ToldToStop
 from holdfast.runtime.parts.edges import Edges
 from holdfast.runtime.parts.outlets import Outlets, refuse_unread
 from holdfast.runtime.placement import Placement, workspace_of
@@ -55,7 +56,8 @@ from holdfast.tasks.operators.dispatch import keeps_times
 
 
 class Ending(Enum):
-    """Why leading ended in good order: everything that was run is committed and published."""
+    """Why leading ended in good order: everything that was run is committed. It is published, too, unless the
+    loop says what is `unpublished`, or goes on with other shards."""
 
     STOPPED = "stopped"
     EXHAUSTED = "exhausted"
@@ -106,9 +108,16 @@ class EpochLoop:
         self._barrier = context.clock.monotonic()
         self._state_bytes: dict[tuple[str, int], int] = {}
         self._said_of_keys = ""
-        self._health = SourceHealth(context.program.graph.sources, context.monitor, context.clock.now_ms())
+        self._health = SourceHealth(
+            context.program.graph.sources, context.monitor, context.clock.now_ms(), self._planner.outages
+        )
+        self._acknowledged = Acknowledgements(context, self._planner.readers)
         self.running: int = NO_EPOCH
         """The epoch whose jobs run now, or whose failure ended this."""
+        self._abandoned = False
+        """Whether an epoch was begun, and given up because the run was told to stop."""
+        self.unpublished: dict[str, int] = {}
+        """After the end: sink -> how many committed epochs it has not shown."""
 
     def _prepare(self, in_force: InForce, view: CheckpointView) -> None:
         """Make what runs, saves and commits."""
@@ -128,6 +137,7 @@ class EpochLoop:
             # Other members have not asked the sinks at the same moment, and all are to stage the same.
             shown_through={} if context.replica is not None else self._publishing.through,
             upstream=settings.replays_state, whole_after=view.whole_after,
+            awaited=self._planner.outages.awaited,
         )  # fmt: skip
         saved = saved_operators(program, workspace, context.run, context.term)
         self._passes = SavingPasses(context.spark, saved, placement, shards, context.clock)
@@ -166,14 +176,21 @@ class EpochLoop:
                 self._committer.begin_upstream()
             ending = self._loop()
             self._save_keys(everything=True)
-            self._committer.record_published(self._has_read_all(ending))
-            clean = True
+            if ending is Ending.RESCALING and self._context.settings.saves_state:
+                # What waits for sinks waits in storage, and is given to them again at once.
+                self._committer.check(allowed=0)
+            else:
+                self._committer.record_published(self._has_read_all(ending), self._context.look_around)
+                self._committer.check(allowed=0)
+                self._acknowledged.step(self._committer.view)
+                clean = True
         finally:
             self._snapshotter.close()
             try:
                 self._committer.close(wait=clean)
             finally:
                 self._publishing.close()
+        self.unpublished = self._committer.unpublished
         monitor.update(published_through=self._publishing.through)
         return ending
 
@@ -183,6 +200,7 @@ class EpochLoop:
             # Raises what a commit or a sink failed with since the last turn; waits for none.
             self._committer.check(allowed=1_000)
             self._context.look_around()
+            self._acknowledged.step(self._committer.view)
             for record in self._committer.taken_fellows():
                 self._lines = as_committed(self._lines, record)
             if self._committer.has_ended:
@@ -194,9 +212,10 @@ class EpochLoop:
             self._meet_barrier()
             if wishes.stopping.is_set():
                 break
-            if wishes.draining.is_set():
-                self._planner.end_here(wishes.ends)
+            if wishes.draining.is_set() and not self._end_here():
+                break
             room = self._edges.room(self._committer.view.channels, self._planner.epoch)
+            room = min(room, self._committer.room)
             if not room:
                 self._commit_pending()
                 self._wait_for_work()
@@ -213,7 +232,13 @@ class EpochLoop:
                     return ending
                 continue
             reached(Step.PLAN_WRITTEN)
-            outcome = self._run_epoch(plan)
+            try:
+                outcome = self._run_epoch(plan)
+            except ToldToStop as told:
+                # Its plan is followed by the next start.
+                self._context.monitor.say(f"epoch {plan.epoch} is left to the next start: {told}")
+                self._abandoned = True
+                break
             if settings.saves_state:
                 self._pending.append(outcome)
             if self._is_barrier():
@@ -221,6 +246,16 @@ class EpochLoop:
             wishes.stopping.wait(max(0.0, settings.epoch_interval - (clock.monotonic() - began)))
         self._commit_pending()
         return Ending.STOPPED
+
+    def _end_here(self) -> bool:
+        """Plan no more than is there now. False: the run was told to stop while a server was waited for that
+        is to say what that is."""
+        try:
+            self._planner.end_here(self._context.wishes.ends)
+        except ToldToStop as told:
+            self._context.monitor.say(str(told))
+            return False
+        return True
 
     def _is_barrier(self) -> bool:
         """Whether what was run is to be committed now. Members of a set of replicas commit every epoch on its
@@ -278,9 +313,10 @@ class EpochLoop:
             self._edges.refuse_abandoned(self._planner.positions)
 
     def _input_ended(self) -> bool:
-        """Whether nothing more is to be read. Asked when no source has anything new."""
+        """Whether nothing more is to be read. Asked when no source has anything new. Not while the server of
+        one is waited for."""
         if self._context.wishes.draining.is_set():
-            return True
+            return not self._planner.waits
         if self._context.settings.until is not Until.EXHAUSTED or self._context.wishes.parts_before_run():
             return False
         return self._planner.exhausted()
@@ -389,7 +425,7 @@ class EpochLoop:
 
     def _save_keys(self, everything: bool = False) -> None:
         """Save keys that are due while no epoch runs; all that are dirty at the end."""
-        if not self._context.program.uncoordinated:
+        if not self._context.program.uncoordinated or self._abandoned:
             return
         now_ms = self._planner.now_ms()
         found = self._passes.step(

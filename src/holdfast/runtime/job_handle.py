@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.store.savepoint_records import SavepointRecord
 from holdfast.clock import SystemClock
+from holdfast.errors import Unpublished
 from holdfast.graph.job_graph import Graph
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import NOTHING, Driver, Prepared
@@ -65,7 +66,8 @@ class JobHandle:
         self._monitor.listen(listener)
 
     def stop(self, savepoint: str | Path | None = None, drain: bool = False) -> None:
-        """End the run after the epoch in hand is committed; returns at once, `wait` waits.
+        """End the run after the epoch in hand is committed; returns at once, `wait` waits. Sinks have as long
+        as `stop_within` says to show what is committed: `wait` raises Unpublished if they have not.
 
         `drain`: first read all that the sources have at hand now. `savepoint`: leave one there, an empty
         place, after everything is committed and published; the job that claims it goes on as this one.
@@ -124,6 +126,9 @@ class JobHandle:
     def _run(self) -> None:
         try:
             self._driver.run(self)
+        except Unpublished as unpublished:
+            self._failure = unpublished
+            self._monitor.update(error=str(unpublished))
         except BaseException as failure:
             self._failure = failure
             self._monitor.update(phase="failed", error=str(failure))

@@ -7,6 +7,7 @@ an epoch      planner -> runner -> committer -> publisher, and the snapshotter b
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,6 +32,10 @@ class AdoptedOther(HoldfastError):
     """A record of an earlier leader took our number: go on from it, throwing away what was in flight."""
 
 
+class ToldToStop(HoldfastError):
+    """The run was told to stop while it waited for a server: what waited is given up, nothing else is."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LeaderContext:
     """Made when a term is claimed; with another session, and another program, after Spark was lost."""
@@ -53,6 +58,9 @@ class LeaderContext:
     """Of a part: where the barriers of the whole job are."""
     replica: Replica | None = None
     """Of a part that a set of replicas leads: this process as a member of it."""
+
+    chance: Callable[[], float] = random.random
+    """From 0 to 1: by how much waits differ."""
 
     def refuse_if_superseded(self) -> None:
         """FencedOut: a newer leader exists."""

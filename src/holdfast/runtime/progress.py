@@ -73,6 +73,11 @@ class Progress:
     """Channels that leave this part -> the `part` that reads them, the `epochs`, `rows` and `bytes` that wait
     after its newest commit, the `kept_bytes` that it has read and may go back to, and whether it is `full`.
     """
+    sinks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Sinks -> the epoch that each shows now (`through`), the `epochs` and `bytes` that are committed and
+    wait for it, whether it is `full`, so that nothing is read, and `unavailable`: None, or of its server that
+    is waited for `since_ms`, the last `reason`, the number of `tries`, and `next_try_ms`.
+    """
     divergences: int = 0
     """How often this member of a set of replicas has come to other results than were committed."""
     epochs_run: int = 0

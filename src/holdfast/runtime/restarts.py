@@ -175,6 +175,8 @@ class Restarts:
 def _unfinished(failure: Exception) -> Exception:
     """What ends a run that was told to stop and has failed: what the user has to see to, or the failure as
     what kept the stop from being finished."""
+    if isinstance(failure, StopUnfinished):
+        return StopUnfinished(failure.cause)
     if isinstance(failure, RetryableError) or is_outside(failure):
         return StopUnfinished(_told(failure))
     return failure

@@ -65,6 +65,10 @@ class RunOptions(TypedDict, total=False):
     """Of a job in parts: how often a barrier goes through all of them, to which the whole job can go back;
     None: only when a savepoint is taken.
     """
+    stop_within: str
+    """How long a run that is told to stop waits for sinks to show what is committed: '20s' unless given. What
+    they have not shown then, the next start shows.
+    """
     survive: int
     """How many nodes may end at once: a job that would not survive that is refused, with what it lacks. 0
     unless given.
@@ -97,6 +101,8 @@ class RunSettings:
     """The default one, whose name can be guessed: it must be this user's alone."""
     barrier_interval: float = 0.0
     """Of a job in parts, in seconds; 0: none by itself."""
+    stop_within: float = 20.0
+    """How long a run that is told to stop waits for sinks."""
     survive: int = 0
     root: str = ""
     """Of a part: the checkpoint of the whole job. Empty: the job is not in parts."""
@@ -152,6 +158,7 @@ def check_settings(checkpoint: str | Path, options: RunOptions) -> RunSettings:
         checkpoint_interval=_seconds(options.get("checkpoint_interval")),
         epoch_interval=_seconds(options.get("epoch_interval")),
         barrier_interval=_seconds(options.get("barrier_interval")),
+        stop_within=_seconds(options.get("stop_within", "20s")),
         parallelism=None
         if parallelism is None or parallelism == "auto"
         else check_shards(parallelism, key_groups),

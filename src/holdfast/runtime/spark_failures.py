@@ -27,7 +27,8 @@ class SparkFailure:
 
 
 _OUTSIDE_PYTHON = re.compile(
-    r"holdfast\.[a-z_.]+\.(StorageError|StorageRefused|UnknownOutcome|StaleWorkingState|RetryableError)\b"
+    r"holdfast\.[a-z_.]+\.(StorageError|StorageRefused|UnknownOutcome|StaleWorkingState|RetryableError"
+    r"|Unavailable)\b"
     r"|(ConnectionError|ConnectionRefusedError|ConnectionResetError|BrokenPipeError|TimeoutError)\b"
     r"|OSError: \[Errno 28\]"
 )

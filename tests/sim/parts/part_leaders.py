@@ -67,6 +67,7 @@ from tests.sim.event_time import Rows, Violation
 from tests.sim.leaders import Leader
 from tests.sim.parts.job_world import CLOSED, Content, JobWorld, PartStorage, PartWorld
 from tests.sim.parts.shapes import SOURCE, Link
+from tests.sim.threads import STOP_STEPS
 from tests.unit.runtime.leader_kit import no_tables
 
 OPERATOR, SINK, STREAM = "rows", "out", "rows"
@@ -89,7 +90,7 @@ class JobClock:
         return self.job.scheduler.steps / STEPS_PER_SECOND
 
     def sleep(self, seconds: float) -> None:
-        self.job.scheduler.sleep(max(1, round(seconds * STEPS_PER_SECOND)))
+        self.job.scheduler.nap(round(seconds * STEPS_PER_SECOND))
 
 
 class PartLeader(Leader):
@@ -234,18 +235,18 @@ class PartLead:
             sinks=(SimpleNamespace(uid=SINK, sink=PartSink(self.world)),), outlets=outlets, whole=None,
         )  # fmt: skip
         told: Any = SimpleNamespace(
-            say=lambda text: None, update=self._told, progress=SimpleNamespace(channels={})
+            say=lambda text: None, update=self._told, progress=SimpleNamespace(channels={}, sinks={})
         )
         program: Any = SimpleNamespace(sinks={SINK: STREAM}, graph=graph, tables={})
         settings: Any = SimpleNamespace(
             guarantee=Guarantee.EXACTLY_ONCE, barrier_interval=job.interval,
-            replays_state=self._saves_nothing,
+            replays_state=self._saves_nothing, stop_within=STOP_STEPS / STEPS_PER_SECOND,
         )  # fmt: skip
         return LeaderContext(
             program=program, settings=settings, spark=unused, checkpoint=self.checkpoint, term=self.term,
             run=self.run_name, clock=JobClock(job, self.leader.skew), monitor=told, wishes=Wishes(),
             recovery=Recovery(self.checkpoint, self.term, self.run_name, self.world.tell),
-            look_around=unused, root=job.storage("sim://root"),
+            look_around=lambda: None, chance=self.world.chance.random, root=job.storage("sim://root"),
         )  # fmt: skip
 
     def _source(self, uid: str) -> Any:
@@ -284,7 +285,7 @@ class PartLead:
                 self.job.scheduler.sleep(self.world.chance.choice((100, 250)))
             self._spoil()
             EpochLoop._meet_barrier(loop)
-            room = self._edges.room(self.view.channels, self._planner.epoch)
+            room = min(self._edges.room(self.view.channels, self._planner.epoch), self._committer.room)
             if not room:
                 self.world.seen["turn without room"] += 1
                 self._commit_pending()

@@ -13,18 +13,19 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.runtime.epoch import committer, publisher
+from holdfast.runtime.epoch import publisher
 from holdfast.runtime.parts import channel_source, coordinator, outlets
 from holdfast.storage.checksums import read_extent
 from tests.sim.event_time import Violation
 from tests.sim.habits import Habits
 from tests.sim.parts.controls import CONTROLS, Control
 from tests.sim.parts.job_world import Content, JobWorld
-from tests.sim.parts.part_leaders import JobClock, PartLeader
+from tests.sim.parts.part_leaders import STEPS_PER_SECOND, JobClock, PartLeader
 from tests.sim.parts.savers import Saver
 from tests.sim.parts.weather import JobWeather, drawn, stretched
-from tests.sim.scheduler import Executor, Process, Scheduler
+from tests.sim.scheduler import Process, Scheduler
 from tests.sim.seeds import Simulation, finding, scheduler_in
+from tests.sim.threads import simulated_threads
 
 SOUND = Control("")
 QUIET_STEPS_MAX = 40_000
@@ -96,18 +97,14 @@ def _standing_in(job: JobWorld) -> Iterator[None]:
     def load(url: str, extent: Any) -> Content:
         return Content.of(read_extent(job.storage(url), extent))
 
-    def pool(workers: int, thread_name_prefix: str = "") -> Executor:
-        return Executor(job.scheduler, workers)
-
     instead: list[tuple[Any, str, Any]] = [
-        (committer, "ThreadPoolExecutor", pool),
         (publisher, "load_extent", load),
         (channel_source, "open_storage", job.storage),
         (channel_source, "SystemClock", partial(JobClock, job)),
         (coordinator, "LASTS_SECONDS", 6.0),
         (outlets, "open_storage", job.storage),
     ]
-    with ExitStack() as standing:
+    with ExitStack() as standing, simulated_threads(lambda: job.scheduler, STEPS_PER_SECOND):
         for where in instead:
             standing.enter_context(patch.object(*where))
         yield

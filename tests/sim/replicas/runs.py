@@ -9,20 +9,20 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.runtime.epoch import committer, publisher
+from holdfast.runtime.epoch import publisher
 from tests.sim.event_time import Violation
 from tests.sim.habits import Habits
 from tests.sim.leaders import loader
 from tests.sim.replicas.controls import CONTROLS, SOUND, Control
-from tests.sim.replicas.members import Member
+from tests.sim.replicas.members import STEPS_PER_SECOND, Member
 from tests.sim.replicas.set_world import SetWorld
 from tests.sim.replicas.weather import SetWeather, drawn, stretched
-from tests.sim.scheduler import Executor, Process, Scheduler
+from tests.sim.scheduler import Process, Scheduler
 from tests.sim.seeds import Simulation, finding, scheduler_in
+from tests.sim.threads import simulated_threads
 
 CALM_STEPS_MAX = 20_000
 
@@ -110,10 +110,9 @@ def _living(world: SetWorld) -> list[int]:
 def _standing_in(world: SetWorld) -> Iterator[None]:
     """Give the engine simulated threads, and simulated rows of staged files."""
     instead: list[tuple[Any, str, Any]] = [
-        (committer, "ThreadPoolExecutor", partial(Executor, world.scheduler)),
         (publisher, "load_extent", loader(world)),
     ]
-    with ExitStack() as standing:
+    with ExitStack() as standing, simulated_threads(lambda: world.scheduler, STEPS_PER_SECOND):
         for where in instead:
             standing.enter_context(patch.object(*where))
         yield

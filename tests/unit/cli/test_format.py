@@ -92,3 +92,15 @@ def test_the_copy_of_a_table_is_told_with_what_stands_against_a_newer_one() -> N
     stale = {**copy, "error": "it is gone"}
     told = dict(facts(Progress(job="job", tables={"prices": stale}), 31_000))
     assert told["table of prices"] == "3 rows, read 30.0 s ago; no newer copy could be made: it is gone"
+
+
+def test_a_sink_is_told_of_when_it_is_behind_or_its_server_is_away() -> None:
+    away = {"since_ms": 4_000, "tries": 3, "reason": "no connection", "next_try_ms": 11_000}
+    dead = {"through": 2, "epochs": 5, "bytes": 100, "full": True, "unavailable": away}
+    alive = {"through": 7, "epochs": 0, "bytes": 0, "full": False, "unavailable": None}
+    found = dict(facts(Progress(job="j", sinks={"dead": dead, "alive": alive}), 10_000))
+    assert "sink alive" not in found
+    assert found["sink dead"] == (
+        "WAITING for its server for 6.0 s: no connection (tried 3 times, again in 1 s); 5 epochs, 100 bytes, "
+        "committed and not shown; FULL: nothing is read"
+    )

@@ -219,3 +219,22 @@ def test_event_time_is_shown_by_operator_with_how_far_it_is_behind_and_idle_sour
     page = PAGE.read_text()
     for name in ("holdfast_watermark_seconds", "holdfast_watermark_lag_seconds", "holdfast_source_idle"):
         assert f"`{name}`" in page
+
+
+def test_sinks_tell_what_waits_for_them_and_for_how_long_their_server_is_away() -> None:
+    clock = ManualClock(10_000)
+    metrics = Metrics("job", clock)
+    away = {"since_ms": 4_000, "tries": 3, "reason": "no", "next_try_ms": 11_000}
+    dead = {"through": 2, "epochs": 5, "bytes": 100, "full": True, "unavailable": away}
+    alive = {"through": 7, "epochs": 0, "bytes": 0, "full": False, "unavailable": None}
+    metrics.observe(Progress(job="job", sinks={"dead": dead, "alive": alive}))
+    text = metrics.text()
+    for line in (
+        'holdfast_sink_waiting_epochs{job="job",sink="dead"} 5.0',
+        'holdfast_sink_waiting_bytes{job="job",sink="dead"} 100.0',
+        'holdfast_sink_full{job="job",sink="dead"} 1.0',
+        'holdfast_sink_full{job="job",sink="alive"} 0.0',
+        'holdfast_sink_unavailable_seconds{job="job",sink="dead"} 6.0',
+        'holdfast_sink_unavailable_seconds{job="job",sink="alive"} 0.0',
+    ):
+        assert line in text.splitlines()

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.cluster.zookeeper import ZooKeeperSettings
-from holdfast.errors import HoldfastError, SessionLost, StopUnfinished
+from holdfast.errors import HoldfastError, SessionLost, StopUnfinished, Unpublished
 from holdfast.nodes.node import Node
 from holdfast.nodes.registration import NodeSettings
 
@@ -22,14 +22,31 @@ def node(tmp_path: Path) -> Node:
     reached = ZooKeeperSettings(hosts="127.0.0.1:1", session_seconds=10.0)
     settings = NodeSettings(cluster="c", zookeeper=reached)
     one = Node([job], str(tmp_path), settings, {}, lambda text: None, lambda progress: None)
-    one._keeper = cast(Any, SimpleNamespace(cool=lambda job: None, feed=lambda seat, event: None))
+    one._keeper = cast(Any, Keeper())
     return one
 
 
-def end(node: Node, failure: HoldfastError) -> None:
+class Keeper:
+    """Remembers which jobs are over, and which are left to other nodes."""
+
+    def __init__(self) -> None:
+        self.over: list[str] = []
+        self.left: list[str] = []
+
+    def end(self, job: str, how: str) -> None:
+        self.over.append(f"{job} {how}")
+
+    def cool(self, job: str) -> None:
+        self.left.append(job)
+
+    def feed(self, seat: Any, event: Any) -> None: ...
+
+
+def end(node: Node, failure: HoldfastError, asked_to_end: bool = True) -> None:
+    """`asked_to_end`: by the node; else a person has stopped the job."""
     (job,) = node.jobs.values()
     seat: Any = SimpleNamespace(job=job, forget_run=lambda: None, stand_by=lambda: None)
-    run: Any = SimpleNamespace(failure=failure, asked_to_end=True)
+    run: Any = SimpleNamespace(failure=failure, asked_to_end=asked_to_end)
     node._ended(seat, run)
 
 
@@ -52,3 +69,17 @@ def test_a_node_that_can_do_no_more_was_not_told_to_end(node: Node) -> None:
     assert isinstance(node._failure, SessionLost)
     assert node._leaving.is_set()
     assert not node.told_to_leave
+
+
+def test_a_job_that_was_stopped_with_epochs_unpublished_is_over_and_not_taken_on_elsewhere(
+    node: Node,
+) -> None:
+    end(node, Unpublished({"out": 3}), asked_to_end=False)
+    keeper = cast(Any, node._keeper)
+    assert (keeper.over, keeper.left, node._failure) == (["counts stopped"], [], None)
+
+
+def test_a_seat_that_is_handed_over_with_epochs_unpublished_is_left_to_who_shows_them(node: Node) -> None:
+    end(node, Unpublished({"out": 3}))
+    keeper = cast(Any, node._keeper)
+    assert (keeper.over, keeper.left, node._failure) == ([], ["counts"], None)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store.records import StagedFile
 from holdfast.clock import Clock, SystemClock
 from holdfast.graph.job_graph import Place, SourceNode
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.epoch.lookups import Tables
 from holdfast.runtime.epoch.planner import Planner
+from holdfast.runtime.epoch.publisher import Publishing, Recipients
 from holdfast.runtime.epoch.recorded_plans import PlanShape, Recorded, recorded_plans
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.progress import Listener, Monitor
@@ -67,6 +69,20 @@ def leader_of(
         recovery=unused,
         look_around=lambda: None,
     )
+
+
+def show_in_all(
+    publishing: Publishing,
+    first: int,
+    last: int,
+    staged: Iterable[StagedFile] = (),
+    to: Recipients = Recipients.ALL,
+) -> None:
+    """Show epochs in every sink that is meant, one sink after the other."""
+    files = list(staged)
+    for uid in publishing.sinks(to):
+        ours = [file for file in files if uid in publishing.recipients(file)]
+        publishing.show(uid, first, last, ours)
 
 
 def planner_of(

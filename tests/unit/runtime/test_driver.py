@@ -38,6 +38,7 @@ from holdfast.errors import (
     SessionLost,
     StopUnfinished,
     StorageError,
+    Unpublished,
     WorkingStateLost,
 )
 from holdfast.runtime import driver as module
@@ -45,6 +46,7 @@ from holdfast.runtime import stored_fit
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.epoch_loop import Ending
+from holdfast.runtime.leader_context import ToldToStop
 from holdfast.runtime.parts.damaged_epochs import EpochDamaged, EpochsAsked, Request
 from holdfast.runtime.progress import Monitor
 from holdfast.runtime.recovery import Recovery
@@ -76,6 +78,7 @@ class Played:
     def __init__(self, act: Callable[[Played], Ending], view: CheckpointView) -> None:
         self._act, self.view, self.running = act, view, 0
         self.replayed_through = 0
+        self.unpublished: dict[str, int] = {}
 
     def run(self) -> Ending:
         return self._act(self)
@@ -281,6 +284,41 @@ def test_a_sink_behind_the_commits_is_not_called_published(
     ended = newest_ending(run.storage)
     assert ended is not None
     assert not ended.published
+
+
+@pytest.mark.parametrize("savepoint", [False, True])
+def test_a_stop_that_leaves_epochs_unpublished_says_so_and_leaves_no_savepoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, savepoint: bool
+) -> None:
+    def behind(led: Played) -> Ending:
+        led.view = CheckpointView(number=3, last_epoch=15)
+        led.unpublished = {"out": 4}
+        return Ending.STOPPED
+
+    run = Run(tmp_path, monkeypatch, [behind])
+    if savepoint:
+        run.wishes.leave_savepoint(str(tmp_path / "sp"))
+    with pytest.raises(Unpublished, match="4 epochs unpublished in sink 'out'") as ended:
+        run.run()
+    assert ("no savepoint was left" in str(ended.value)) is savepoint
+    assert not (tmp_path / "sp").exists()
+    stored = newest_ending(run.storage)
+    assert (stored is not None, run.monitor.progress.phase) == (True, "stopped")
+    assert stored is not None
+    assert stored.ending == "stopped"
+
+
+def test_a_stop_while_a_server_is_waited_for_at_the_start_ends_in_good_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def waits(led: Played) -> Ending:
+        raise ToldToStop("told to stop while waiting for the server of sink 'out'")
+
+    run = Run(tmp_path, monkeypatch, [waits])
+    run.run()
+    stored = newest_ending(run.storage)
+    assert stored is not None
+    assert stored.ending == "stopped"
 
 
 @pytest.mark.parametrize(("shown", "settled"), [(20, 0), (15, 20)])

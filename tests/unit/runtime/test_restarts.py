@@ -330,6 +330,14 @@ def test_after_a_stop_was_asked_for_nothing_is_tried_again(storage: Storage, fai
     assert counted(read_failures(storage)) == []
 
 
+def test_what_could_not_be_finished_is_told_once(storage: Storage) -> None:
+    leader = Leader(storage, FixedDelay(attempts=1))
+    leader.waiting.set()
+    with pytest.raises(StopUnfinished) as raised:
+        leader.fail(StopUnfinished("sink 'out' did not show an epoch"))
+    assert str(raised.value).count("told to stop") == 1
+
+
 def test_a_stop_that_comes_while_it_waits_ends_the_run(storage: Storage) -> None:
     leader = Leader(storage, FixedDelay(attempts=1))
     leader.waiting = StoppedMeanwhile()

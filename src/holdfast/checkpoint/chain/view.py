@@ -276,6 +276,15 @@ def rewound(head: Head, to: CheckpointView, damaged: Collection[StagedFile] = ()
     )
 
 
+def waited_for(view: CheckpointView, epoch: int) -> list[str]:
+    """The sinks that rows of epochs up to this one wait for."""
+    return [
+        sink
+        for sink, shown in sorted(view.published_through.items())
+        if any(file.rows and shown < file.epoch <= epoch and sink in file.sinks for file in view.staged)
+    ]
+
+
 def to_manifest(view: CheckpointView) -> Manifest:
     """The full manifest for the commit that follows `view`."""
     channels, sent = to_states(view.channels)

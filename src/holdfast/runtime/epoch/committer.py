@@ -1,7 +1,10 @@
 """Turns finished epochs into commit records, beside the next epoch's run.
 
-Always true: one thread attempts commits, in order; after the first that does not succeed it attempts none.
-Never here: choosing results (see runner) or what a commit means (see checkpoint.chain.commits).
+Always true: one thread attempts commits, in order; after the first that does not succeed it attempts none. An
+epoch goes to the queues of its sinks once it is committed, never before, but for sinks that cannot recognise
+one: with at-least-once they have shown it by then.
+Never here: choosing results (see runner), what a commit means (see checkpoint.chain.commits), or when a sink
+shows what it was given (see sink_queues).
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ from holdfast.errors import CorruptionError, HoldfastError, ObjectMissing
 from holdfast.graph.guarantees import Guarantee
 from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.publisher import Publishing, Recipients
+from holdfast.runtime.epoch.sink_queues import SinkQueues
+from holdfast.runtime.epoch.sink_thread import LeftBehind
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.parts.outlets import Outlets
 
@@ -63,11 +68,11 @@ class Committer:
         self._late = Recipients.DEDUPING if early else Recipients.ALL
         self._held_back, self._outlets, self._shards = "", outlets, shards
         self._commits = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
-        self._publishes = ThreadPoolExecutor(1, thread_name_prefix="holdfast-publish")
+        self._queues = SinkQueues(context, publishing)
         self._pending: deque[Future[None]] = deque()
         self._snapshots: list[SnapshotFile] = []
         self._snapshots_lock = threading.Lock()
-        self._failed = self._unpublished = False
+        self._failed = False
         self._replica = context.replica
         self._fellows: deque[CommitRecord] = deque()
         self._ahead: dict[int, tuple[CommitRecord, CheckpointView]] = {}
@@ -98,20 +103,33 @@ class Committer:
             self._pending.append(self._commits.submit(self._commit_news, [], barrier=barrier))
 
     def publish(self, outcomes: list[EpochOutcome]) -> None:
-        """Publish these epochs, after those given before."""
-        self._pending.append(self._publishes.submit(self._publish, outcomes, self._late))
+        """Let the sinks show these epochs, after those given before."""
+        self._put(outcomes, self._late)
+
+    @property
+    def room(self) -> float:
+        """How much of an epoch the queues of the sinks have room for; 0: nothing more is to be planned."""
+        return self._queues.room()
+
+    @property
+    def unpublished(self) -> dict[str, int]:
+        """Of each sink that has not shown all that it was given: how many epochs."""
+        return self._queues.behind()
 
     def submit_uncoordinated(self, shards: list[UncoordinatedShard]) -> None:
         """Commit news of shards whose keys are saved on their own, without an epoch."""
         self.check(COMMITS_IN_FLIGHT - 1)
         self._pending.append(self._commits.submit(self._commit_news, shards))
 
-    def record_published(self, ended: bool = False) -> None:
+    def record_published(self, ended: bool = False, look: Callable[[], None] = lambda: None) -> None:
         """Once everything given before is published, commit that it is, so that the next run has nothing to
-        publish, whatever becomes of the sinks until then. `ended`: and, of a part, that it has come to its
-        end, also where nothing was ever in its channels: what it has read then is where every barrier falls.
+        publish, whatever becomes of the sinks until then. A run that was told to stop waits for that as long
+        as its settings say, and then commits how far they are: `unpublished` tells the rest. `ended`: and, of
+        a part, that it has come to its end, also where nothing was ever in its channels: what it has read
+        then is where every barrier falls. `look`: called now and then while waiting; may raise.
         """
         self.check(0)
+        self._queues.await_end(look)
         in_parts = bool(self._outlets.nodes) or self._context.root is not None
         recorded, ended = self.view.published_through, ended and in_parts
         if ended or any(epoch > recorded.get(uid, 0) for uid, epoch in self._publishing.through.items()):
@@ -171,40 +189,48 @@ class Committer:
             self._snapshots = [*self._snapshots, *files]
 
     def check(self, allowed: int) -> None:
-        """Wait until at most `allowed` pieces of work are unfinished; raise the first failure."""
+        """Wait until at most `allowed` commits are unfinished; raise what one, or a sink, has failed with."""
+        self._queues.check()
         while len(self._pending) > allowed or (self._pending and self._pending[0].done()):
-            self._pending.popleft().result()
+            try:
+                self._pending.popleft().result()
+            except LeftBehind:
+                # It was not committed because a sink that comes before the commit had failed.
+                self._queues.check()
+                raise
 
     @property
     def settled(self) -> bool:
-        """Whether everything submitted is committed and published, as of the last `check`."""
+        """Whether everything submitted is committed, as of the last `check`."""
         return not self._pending
 
     def close(self, wait: bool) -> None:
-        """End the threads. `wait`: everything submitted is committed and published first, or raises."""
+        """End the threads. `wait`: everything submitted is committed first, and shown by the sinks, unless
+        there is no time for that; or raises."""
         try:
             if wait:
-                while self._pending:
-                    self.check(0)
+                self.check(0)
+                self._queues.await_end(lambda: None)
         finally:
             self._failed = True
+            # First, because the committing thread may wait for a sink.
+            self._queues.close()
             self._commits.shutdown(wait=True, cancel_futures=True)
-            self._publishes.shutdown(wait=True, cancel_futures=True)
 
     def publish_recovered(self) -> None:
-        """Publish, in order, every committed epoch that a sink has not shown yet: also those that a rewind
-        went back behind, up to the first that has to be computed again."""
+        """Let each sink show, in order and before anything else, every committed epoch that it has not shown
+        yet: also those that a rewind went back behind, up to the first that has to be computed again."""
         staged, last, through = list(self.view.staged), self.view.last_epoch, self._publishing.through
         first = min(through.values(), default=last) + 1
         beyond = {uid: self.view.settled.ready_through(uid) for uid in through}
-        self._publishing.publish(first, last, staged, Recipients.ALL, beyond)
+        self._queues.put(first, last, staged, Recipients.ALL, beyond)
 
     def _commit(self, outcomes: list[EpochOutcome], barrier: int = 0) -> None:
         if self._failed:
             return
         with self._ending_with_a_failure():
             if self._guarantee is Guarantee.AT_LEAST_ONCE:
-                self._publish(outcomes, Recipients.REPEATING)
+                self._queues.await_early(self._put(outcomes, Recipients.REPEATING))
             self._permit.await_commit()
             if outcomes[-1].plan.epoch in self._ahead:
                 self._compare(outcomes)
@@ -354,16 +380,9 @@ class Committer:
             )
         self._held_back = held_back
 
-    def _publish(self, outcomes: list[EpochOutcome], to: Recipients) -> None:
-        if self._unpublished:
-            return
+    def _put(self, outcomes: list[EpochOutcome], to: Recipients) -> dict[str, Future[None]]:
         first, last = outcomes[0].plan.epoch, outcomes[-1].plan.epoch
-        try:
-            self._publishing.publish(first, last, self._to_show(outcomes), to)
-        except BaseException:
-            # Later epochs must not be shown before this one: a sink shows a prefix of the committed epochs.
-            self._unpublished = True
-            raise
+        return self._queues.put(first, last, self._to_show(outcomes), to)
 
     def _to_show(self, outcomes: list[EpochOutcome]) -> list[StagedFile]:
         """The rows of these epochs. Where a commit has named rows of an epoch for a sink before a rewind it

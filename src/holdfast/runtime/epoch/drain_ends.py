@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from holdfast.checkpoint.store.records import Json, PlannedSlice, PlanRecord
 from holdfast.connectors.contract import EndingReader, SourceReader
@@ -26,17 +27,20 @@ class Ends:
         now_ms: int,
         fixed: dict[str, Json],
         counted: tuple[int, RowsLeft],
+        awaited: Callable[[str, Callable[[], Json]], Json] = lambda uid, ask: ask(),
     ) -> None:
         """`fixed`: source uid -> the end that an earlier planner fixed, before a failure or a rescaling;
-        those fixed now are added to it. `counted`: an epoch, and the rows that were left after it."""
+        those fixed now are added to it. `counted`: an epoch, and the rows that were left after it. `awaited`:
+        asks a source once its server is there."""
         self._counted_after = counted[0]
         self.rows_left: RowsLeft = {}
         for uid, reader in readers.items():
             if isinstance(reader, EndingReader):
-                fixed[uid] = reader.end_at(positions[uid], now_ms, fixed.get(uid))
+                fixed[uid] = awaited(uid, partial(reader.end_at, positions[uid], now_ms, fixed.get(uid)))
+            elif uid in counted[1]:
+                self.rows_left[uid] = counted[1][uid]
             else:
-                known = counted[1]
-                self.rows_left[uid] = known[uid] if uid in known else reader.lag(positions[uid])
+                self.rows_left[uid] = awaited(uid, partial(reader.lag, positions[uid]))
 
     def rows(self, uid: str, limit: int, epoch: int) -> int:
         """At most how many rows to plan of a source after an epoch; 0: it has come to its end."""

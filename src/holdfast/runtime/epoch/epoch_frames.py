@@ -6,9 +6,10 @@ copies of tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -65,6 +66,10 @@ class Untold:
     """The newest event time: a job of its own finds it."""
 
 
+Awaited = Callable[[str, Callable[[], Any]], Any]
+"""Asks a source, by its uid, and gives what it answers."""
+
+
 class EpochFrames:
     """The DataFrames of one epoch: sources read by plan, transforms on top, staged rows where they have been
     computed. Spark computes them when a stage's job runs.
@@ -78,7 +83,10 @@ class EpochFrames:
         storage_url: str,
         plan: PlanRecord,
         untold: Untold,
+        awaited: Awaited = lambda uid, ask: ask(),
     ) -> None:
+        """`awaited`: asks a source once its server is there."""
+        self._awaited = awaited
         self._spark, self._program, self._readers = spark, program, readers
         self._storage_url, self._plan = storage_url, plan
         self._staged: dict[str, list[Payload]] = {}
@@ -187,10 +195,10 @@ class EpochFrames:
     def _read(self, node: SourceNode, slice: Slice) -> DataFrame:
         reader, spark = self._readers[node.uid], self._spark
         if node.on_error == "fail":
-            frame = reader.frame(spark, slice)
+            frame: DataFrame = self._awaited(node.uid, partial(reader.frame, spark, slice))
             return self.counts.watch(node.uid, counting(frame)) if self._counts(node, slice) else frame
         assert isinstance(reader, SiftingReader)
-        return self.counts.watch(node.uid, reader.sifted(spark, slice))
+        return self.counts.watch(node.uid, self._awaited(node.uid, partial(reader.sifted, spark, slice)))
 
     def _counts(self, node: SourceNode, slice: Slice) -> bool:
         """Whether the rows of a source are counted as they are read: where transforms may drop some, and

@@ -88,7 +88,7 @@ class LanePublishing:
     @property
     def lanes_through(self) -> dict[str, tuple[int, int]]:
         """What commits say of the lanes."""
-        shown = self._lanes.shown or {}
+        shown = dict(self._lanes.shown or {})  # Of the thread of the sink, which may add to it now.
         return {str(lane): (mark.epoch, mark.rows) for lane, mark in shown.items() if mark.rows}
 
     def published_through(self) -> int:

@@ -21,13 +21,15 @@ from holdfast.connectors.contract import (
     Waiting,
     WaitingReader,
 )
-from holdfast.errors import CorruptionError, DefinitionError, FencedOut, RestoreError
+from holdfast.errors import CorruptionError, DefinitionError, FencedOut, RestoreError, Unavailable
 from holdfast.ids import NO_EPOCH, EpochId, PlanAttempt
 from holdfast.runtime.epoch.drain_ends import Ends, RowsLeft, left_after
 from holdfast.runtime.epoch.epoch_frames import slice_of
 from holdfast.runtime.epoch.lookups import Tables
+from holdfast.runtime.epoch.outages import Outages
 from holdfast.runtime.epoch.plan_clock import PlanClock
 from holdfast.runtime.epoch.recorded_plans import PlanShape, Recorded
+from holdfast.runtime.epoch.source_health import show_outages
 from holdfast.runtime.epoch.watermarks import Watermarks, is_due, to_close
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.parts.channel_source import ChannelReader
@@ -66,8 +68,11 @@ class Planner:
         for found in recorded:
             for uid, part in found.plan.slices.items():
                 notes[uid] = [*([] if part.replaces_notes else notes[uid]), *part.notes]
+        self.outages = Outages(context, "source")
+        self.outages.on_change = partial(show_outages, context.monitor, self.outages)
         self.readers: Mapping[str, SourceReader] = {
-            node.uid: node.source.reader(notes[node.uid]) for node in sources
+            node.uid: self.outages.awaited(node.uid, partial(node.source.reader, notes[node.uid]))
+            for node in sources
         }
 
     def next(
@@ -233,7 +238,7 @@ class Planner:
         shared = replica.joined.drain_end(replica.storage) if replica is not None else None
         if shared is not None:
             fixed.update(shared.ends)
-        ends = Ends(self.readers, self.positions, now_ms, fixed, self._counted(shared))
+        ends = Ends(self.readers, self.positions, now_ms, fixed, self._counted(shared), self.outages.awaited)
         if replica is not None and shared is None:
             end = DrainEndRecord(
                 term=self._context.term, seat=replica.seat, epoch=self.epoch,
@@ -281,11 +286,25 @@ class Planner:
         return self._time.now_ms()
 
     def exhausted(self) -> bool:
-        """Whether no source will ever have more. Asked after `next` gave None."""
-        return all(reader.exhausted(self.positions[uid]) for uid, reader in self.readers.items())
+        """Whether no source will ever have more. Asked after `next` gave None. Of one whose server is waited
+        for it is not known."""
+        try:
+            return not self.waits and all(
+                reader.exhausted(self.positions[uid]) for uid, reader in self.readers.items()
+            )
+        except Unavailable:
+            return False
+
+    @property
+    def waits(self) -> bool:
+        """Whether the server of a source is waited for: it may have more."""
+        return any(self.outages.told(uid) is not None for uid in self.readers)
 
     def lag(self) -> int | None:
-        lags = [reader.lag(self.positions[uid]) for uid, reader in self.readers.items()]
+        try:
+            lags = [reader.lag(self.positions[uid]) for uid, reader in self.readers.items()]
+        except Unavailable:
+            return None
         return None if any(lag is None for lag in lags) else sum(lag for lag in lags if lag is not None)
 
     def _slices(self, max_rows: int, parent: int) -> dict[str, PlannedSlice]:
@@ -302,7 +321,9 @@ class Planner:
                 continue
             most = left if self._ends is None else self._ends.rows(uid, left, self.epoch)
             part = self._slice(uid, most, now_ms, parent) if most > 0 else None
-            waiting[uid] = _with_rows(self.readers[uid], uid in self._partitioned, part)
+            known = self.outages.told(uid) is None
+            # Of a server that is waited for it is not known: event time waits, too.
+            waiting[uid] = _with_rows(self.readers[uid], uid in self._partitioned, part) if known else None
             if part is not None:
                 slices[uid] = PlannedSlice(
                     start=part.start,
@@ -324,9 +345,17 @@ class Planner:
         return slices
 
     def _slice(self, uid: str, max_rows: int, now_ms: int, parent: int) -> Slice | None:
-        """AdoptedOther: what a source no longer has, the leader before us has read, and committed since."""
+        """None: nothing is new, or the server is waited for. AdoptedOther: what a source no longer has, the
+        leader before us has read, and committed since."""
+        if not self.outages.is_due(uid):
+            return None
         try:
-            return self.readers[uid].next(self.positions[uid], max_rows, now_ms)
+            part = self.readers[uid].next(self.positions[uid], max_rows, now_ms)
+            self.outages.answered(uid)
+            return part
+        except Unavailable as failure:
+            self.outages.failed(uid, failure)
+            return None
         except RestoreError as refusal:
             newest = max(self._context.checkpoint.chain.numbers(), default=0)
             if newest > parent:

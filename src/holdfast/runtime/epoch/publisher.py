@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import partial
+from typing import Any
 
 from holdfast.checkpoint.chain.view import CheckpointView, LanesThrough
 from holdfast.checkpoint.store.records import StagedFile
@@ -26,6 +27,7 @@ from holdfast.errors import (
 )
 from holdfast.graph.job_graph import SinkNode
 from holdfast.runtime.epoch.lane_sinks import LanePublishing, lane_writer_of
+from holdfast.runtime.epoch.outages import Outages
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.steps import Step, reached
 from holdfast.tasks.task_output import load_extent
@@ -40,21 +42,24 @@ class Recipients(Enum):
 
 
 class Publishing:
-    """The open sinks of a run. `publish` is called by one thread at a time for each sink."""
+    """The open sinks of a run. Once they are open each is used by one thread alone."""
 
     def __init__(self, context: LeaderContext, view: CheckpointView) -> None:
         """`view`: says what was published. A sink that shows more is believed, never one that shows less. A
         sink that the job did not have before begins with the next epoch.
 
         RestoreError: rows wait for a sink that the job no longer has, or whether a sink has shown them cannot
-        be told.
+        be told. ToldToStop: the run was, while the server of a sink was not there.
         """
         program, checkpoint = context.program, context.checkpoint
-        self._storage_url, self._say = checkpoint.storage.url, context.monitor.say
+        self._storage_url, self._monitor = checkpoint.storage.url, context.monitor
+        self.outages = Outages(context, "sink")
+        self.outages.on_change = self._tell
         self._shared = context.replica is not None
         """Whether other processes show the same epochs in the same sinks at the same time."""
         self._streams = program.sinks
         self._publishers: dict[str, Publisher] = {}
+        self._left: set[str] = set()
         self._lanes: dict[str, LanePublishing] = {}
         self._dedupes = {node.uid: node.sink.exactly_once for node in program.graph.sinks}
         self._lock = threading.Lock()
@@ -66,7 +71,7 @@ class Publishing:
         try:
             self._refuse_removed(view)
             for node in program.graph.sinks:
-                mark = self._opened(node, context, view)
+                mark = self.outages.awaited(node.uid, partial(self._opened, node, context, view))
                 begins = max(view.last_epoch, view.whole_after)
                 recorded = view.published_through.get(node.uid, begins)
                 self.through[node.uid] = max(recorded, mark.epoch)
@@ -82,14 +87,15 @@ class Publishing:
             raise
 
     def _opened(self, node: SinkNode, context: LeaderContext, view: CheckpointView) -> Mark:
-        """Open a sink, and ask it what it shows."""
+        """Open a sink, if it is not open yet, and ask it what it shows."""
         name = f"{context.program.graph.name} ({context.checkpoint.job.identity})"
         writer = lane_writer_of(node, name)
         if writer is not None:
             lanes = LanePublishing(context, node, writer, view)
             self._publishers[node.uid] = self._lanes[node.uid] = lanes
             return lanes.standing.newest
-        self._publishers[node.uid] = node.sink.publisher(name, node.uid)
+        if node.uid not in self._publishers:
+            self._publishers[node.uid] = node.sink.publisher(name, node.uid)
         return self._asked(node.uid, self._publishers[node.uid], view)
 
     def begin(self) -> None:
@@ -97,10 +103,15 @@ class Publishing:
         refused: a refused one leaves no trace in a sink that it was not to write to."""
         for uid, publisher in self._publishers.items():
             if isinstance(publisher, RememberingPublisher):
-                publisher.begin(self.through[uid])
+                self.outages.awaited(uid, partial(publisher.begin, self.through[uid]))
         for uid, lanes in self._lanes.items():
             with _named(uid, lanes.standing.through, self._storage_url):
-                lanes.begin(self._parts)
+                self.outages.awaited(uid, partial(lanes.begin, self._parts))
+
+    def _tell(self) -> None:
+        """Show which servers are waited for, before there is anything to show in them."""
+        told = {uid: sink_told(self.through.get(uid, 0), self.outages.told(uid)) for uid in self._streams}
+        self._monitor.update(sinks=told)
 
     def _asked(self, uid: str, publisher: Publisher, view: CheckpointView) -> Mark:
         if not isinstance(publisher, RememberingPublisher):
@@ -121,7 +132,7 @@ class Publishing:
                 "before cannot be told; start once with the former place, or put these rows aside with "
                 f"`{set_aside_command(uid, self._storage_url)}`"
             )
-        self._say(
+        self._monitor.say(
             f"sink {uid!r} has shown epochs up to {recorded} and has no trace of it where it writes now "
             f"(emptied, or another place); no rows wait for it, and it goes on with epoch {recorded + 1}"
         )
@@ -146,49 +157,57 @@ class Publishing:
         # Format 2 names streams instead of sinks: one that no sink reads any more.
         through = min(view.published_through.values(), default=0)
         for file in view.staged:
-            if not file.sinks and file.rows and file.epoch > through and not self._recipients(file):
+            if not file.sinks and file.rows and file.epoch > through and not self.recipients(file):
                 what = f"stream {file.stream!r}"
                 raise RestoreError(_left_behind(what, [file], "UID", self._storage_url))
 
-    def _recipients(self, file: StagedFile) -> tuple[str, ...]:
+    def recipients(self, file: StagedFile) -> tuple[str, ...]:
+        """The sinks that show a file."""
         return file.sinks or tuple(uid for uid, name in self._streams.items() if name == file.stream)
 
     def _waiting(self, staged: Iterable[StagedFile], uid: str, after: int) -> list[StagedFile]:
-        return [file for file in staged if file.rows and file.epoch > after and uid in self._recipients(file)]
+        return [file for file in staged if file.rows and file.epoch > after and uid in self.recipients(file)]
 
-    def publish(
+    def sinks(self, to: Recipients) -> list[str]:
+        """The sinks that are meant."""
+        return [
+            uid
+            for uid, dedupes in self._dedupes.items()
+            if to is Recipients.ALL or dedupes is (to is Recipients.DEDUPING)
+        ]
+
+    def show(
         self,
+        uid: str,
         first: int,
         last: int,
         staged: Iterable[StagedFile],
-        to: Recipients,
-        beyond: Mapping[str, int] | None = None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Make epochs `first` to `last` visible, and more where `beyond` names a later epoch for a sink. What
-        a sink has shown already it is not given again."""
+        """Make epochs `first` to `last` visible in a sink: those that it has not shown already. `staged`: the
+        rows for it. `is_over`: begin no more of them."""
         reached(Step.BEFORE_PUBLISH)
-        by_sink: dict[tuple[str, int], list[StagedFile]] = {}
+        by_epoch: dict[int, list[StagedFile]] = {}
         for file in staged:
-            for uid in self._recipients(file):
-                by_sink.setdefault((uid, file.epoch), []).append(file)
-        for uid, publisher in self._publishers.items():
-            if to is not Recipients.ALL and self._dedupes[uid] is not (to is Recipients.DEDUPING):
-                continue
-            assert first <= self.through[uid] + 1, f"epoch {first} of {uid} would come before those it lacks"
-            until = max(last, (beyond or {}).get(uid, 0))
-            for epoch in range(max(first, self.through[uid] + 1), until + 1):
-                files = sorted(by_sink.get((uid, epoch), ()), key=lambda file: file.part)
-                with _named(uid, epoch, self._storage_url):
-                    self._show(publisher, epoch, self._parts(files))
-                with self._lock:
-                    # Of a set of replicas another member may be further by now.
-                    self.through = {**self.through, uid: max(epoch, self.through[uid])}
-                    if any(file.rows for file in files):
-                        self.rows_through = {
-                            **self.rows_through,
-                            uid: max(epoch, self.rows_through.get(uid, 0)),
-                        }
-                reached(Step.SINK_PUBLISHED)
+            by_epoch.setdefault(file.epoch, []).append(file)
+        publisher = self._publishers[uid]
+        assert first <= self.through[uid] + 1, f"epoch {first} of {uid} would come before those it lacks"
+        for epoch in range(max(first, self.through[uid] + 1), last + 1):
+            if is_over():
+                return
+            files = sorted(by_epoch.get(epoch, ()), key=lambda file: file.part)
+            with _named(uid, epoch, self._storage_url):
+                self._show(publisher, epoch, self._parts(files))
+            self.outages.answered(uid)
+            with self._lock:
+                # Of a set of replicas another member may be further by now.
+                self.through = {**self.through, uid: max(epoch, self.through[uid])}
+                if any(file.rows for file in files):
+                    self.rows_through = {
+                        **self.rows_through,
+                        uid: max(epoch, self.rows_through.get(uid, 0)),
+                    }
+            reached(Step.SINK_PUBLISHED)
 
     def _show(self, publisher: Publisher, epoch: int, parts: list[StagedPart]) -> None:
         """Show an epoch. What fails because another member of the set has shown it by then, and perhaps later
@@ -209,11 +228,20 @@ class Publishing:
                 uid: max(epoch, rows_through.get(uid, 0)) for uid, epoch in self.rows_through.items()
             }
 
+    def leave(self, uid: str) -> None:
+        """A sink does not come back from what it is doing: its own thread closes it if it ever does."""
+        self._left.add(uid)
+
+    def close_late(self, uid: str) -> None:
+        """Close a sink that has come back after all. By its own thread."""
+        self._publishers[uid].close()
+
     def close(self) -> None:
-        """Close every sink; raises the last failure after all were tried."""
+        """Close every sink but those that were left; raises the last failure after all were tried."""
         with contextlib.ExitStack() as closing:
-            for publisher in self._publishers.values():
-                closing.callback(publisher.close)
+            for uid, publisher in self._publishers.items():
+                if uid not in self._left:
+                    closing.callback(publisher.close)
 
     @property
     def lanes_through(self) -> LanesThrough:
@@ -228,6 +256,14 @@ class Publishing:
             )
             for file in files
         ]
+
+
+def sink_told(
+    through: int, unavailable: dict[str, Any] | None, epochs: int = 0, bytes: int = 0, full: bool = False
+) -> dict[str, Any]:
+    """How a sink stands, as progress shows it. `unavailable`: its server is waited for; `epochs`, `bytes`:
+    what waits for it."""
+    return {"through": through, "epochs": epochs, "bytes": bytes, "full": full, "unavailable": unavailable}
 
 
 @contextlib.contextmanager

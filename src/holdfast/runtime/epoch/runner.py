@@ -45,7 +45,7 @@ from holdfast.graph.job_graph import (
     UnkeyedNode,
 )
 from holdfast.runtime.epoch.combining import combined
-from holdfast.runtime.epoch.epoch_frames import EpochFrames, Untold, slice_of
+from holdfast.runtime.epoch.epoch_frames import Awaited, EpochFrames, Untold, slice_of
 from holdfast.runtime.epoch.list_state import Lists, broadcast_lists, take_lists
 from holdfast.runtime.epoch.outcome import EpochOutcome, take_state
 from holdfast.runtime.epoch.payload_bundle import Bundle
@@ -121,19 +121,23 @@ class EpochRunner:
     """State is had again from the rows, and in no file."""
     whole_after: int = 0
     """Up to this epoch state is in the making: nothing of what is computed goes anywhere."""
+    awaited: Awaited = lambda uid, ask: ask()
+    """Asks a source once its server is there."""
     _proved_empty: set[str] = field(default_factory=set, init=False)
     """Streams whose input Spark once proved empty: its tasks are kept from then on."""
     _untold: Untold = field(default_factory=Untold, init=False)
 
     def run(self, start: EpochStart) -> EpochOutcome:
         """Run the epoch. EpochFailed: Spark gave up. UserCodeError: the user's function did. InputVanished:
-        what it read was changed meanwhile. MalformedInput: it has a row that does not fit.
+        what it read was changed meanwhile. MalformedInput: it has a row that does not fit. ToldToStop: the
+        run was, while the server of a source was waited for.
         """
         began, plan = time.perf_counter(), start.plan
         outcome, read = EpochOutcome(plan), RowsRead(plan.slices, self.program.streams)
         frames = EpochFrames(
-            self.spark, self.program, self.readers, self.workspace.storage_url, plan, self._untold
-        )
+            self.spark, self.program, self.readers, self.workspace.storage_url, plan, self._untold,
+            self.awaited,
+        )  # fmt: skip
         # Unique: after a rewind this very run may run a plan again, while older commits name the first.
         name = f"data/{plan.epoch:012d}/{self.run_name}-{plan.attempt}-bundle-{uuid.uuid4().hex}"
         bundle = Bundle(self.storage, name)
@@ -190,7 +194,7 @@ class EpochRunner:
         for uid, part in plan.slices.items():
             reader = self.readers[uid]
             if not part.skipped and isinstance(reader, VerifyingReader):
-                reader.verify(slice_of(part))
+                self.awaited(uid, partial(reader.verify, slice_of(part)))
 
     def _run_stage(self, stage: Stage, frames: EpochFrames, start: EpochStart) -> list[TaskResult]:
         plan = start.plan

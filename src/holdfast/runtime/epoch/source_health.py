@@ -1,4 +1,4 @@
-"""How the sources of a run fare: rows set aside, columns that are not declared, silence.
+"""How the sources of a run fare: rows set aside, columns that are not declared, silence, servers away.
 
 Always true: each source that has something to tell is in `shown`; a source that falls silent is said to be so
 once, and once more when its rows come again. What was counted before a restart within the process is kept.
@@ -11,8 +11,9 @@ from typing import Any
 
 from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.clock import duration_ms
-from holdfast.connectors.contract import DriftingReader, SourceReader
+from holdfast.connectors.contract import DriftingReader, MonitoredReader, SourceReader
 from holdfast.graph.job_graph import SourceNode
+from holdfast.runtime.epoch.outages import Outages
 from holdfast.runtime.epoch.set_aside import RowsAside
 from holdfast.runtime.progress import Monitor
 
@@ -22,8 +23,14 @@ Shown = dict[str, dict[str, Any]]
 class SourceHealth:
     """Of all sources of a job. Tells a monitor what has changed."""
 
-    def __init__(self, sources: Iterable[SourceNode], monitor: Monitor, now_ms: int) -> None:
-        self._monitor = monitor
+    def __init__(
+        self, sources: Iterable[SourceNode], monitor: Monitor, now_ms: int, outages: Outages | None = None
+    ) -> None:
+        self._monitor, self._outages = monitor, outages
+        self._said: dict[str, str] = {}
+        """What sources that know how they fare have said last."""
+        if outages is not None:
+            outages.on_change = self._tell
         self._limits = {
             node.uid: (node.stalled_after, duration_ms(node.stalled_after))
             for node in sources
@@ -49,6 +56,8 @@ class SourceHealth:
         for uid, reader in readers.items():
             if isinstance(reader, DriftingReader):
                 self._columns[uid] = reader.undeclared() | self._columns.get(uid, {})
+            if isinstance(reader, MonitoredReader):
+                self._said[uid] = reader.health()
         for uid, (limit, limit_ms) in self._limits.items():
             silent_ms = now_ms - self._rows_ms[uid]
             if silent_ms >= limit_ms and uid not in self._silent:
@@ -64,8 +73,10 @@ class SourceHealth:
     def shown(self) -> Shown:
         """The sources with something to tell, as `Progress.sources` has them."""
         seen = {uid for uid, columns in self._columns.items() if columns}
-        uids = sorted(self._aside.keys() | self._limits.keys() | seen)
-        return {uid: self._one(uid) for uid in uids}
+        seen |= {uid for uid, said in self._said.items() if said}
+        away = self._outages.known() if self._outages is not None else {}
+        uids = sorted(self._aside.keys() | self._limits.keys() | seen | away.keys())
+        return {uid: {**self._one(uid), "unavailable": away.get(uid)} for uid in uids}
 
     def _one(self, uid: str) -> dict[str, Any]:
         rows, reason = self._aside.get(uid, (0, None))
@@ -75,8 +86,15 @@ class SourceHealth:
             "undeclared": self._columns.get(uid, {}),
             "rows_ms": self._rows_ms.get(uid),
             "silent": uid in self._silent,
+            "health": self._said.get(uid, ""),
+            "unavailable": None,
         }
 
     def _tell(self) -> None:
         if (shown := self.shown()) != self._monitor.progress.sources:
             self._monitor.update(sources=shown)
+
+
+def show_outages(monitor: Monitor, outages: Outages) -> None:
+    """Show which servers are waited for, before there is anything else to tell of sources."""
+    SourceHealth((), monitor, 0, outages).look({}, 0)

@@ -22,6 +22,8 @@ from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.pins import pin, unpin
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.retention import Retention
+from holdfast.checkpoint.chain.terms import newest_ending
+from holdfast.checkpoint.chain.view import waited_for
 from holdfast.checkpoint.savepoints.stored_savepoint import dispose_savepoint
 from holdfast.checkpoint.savepoints.take import refuse_without_state, take_savepoint
 from holdfast.checkpoint.store import names
@@ -64,11 +66,14 @@ def take_job_savepoint(
 
     `stop_rest`: the run of every part ends at the barrier; this is called after it, whether or not there is a
     savepoint then, to stop the parts that the barrier has not ended.
-    RetryableError: the barrier did not come through all parts in time; nothing is left of it.
+    RetryableError: the barrier did not come through all parts in time; nothing is left of it. Or, where the
+    runs end at it, a sink has not shown what came before it.
     """
     layout, parts = refuse_savepoint(root, url)
     taken = _barrier(open_storage(root), parts, layout.channels, clock, by, align_seconds, stop_rest)
     with taken as (number, commits):
+        if stop_rest is not None:
+            _await_shown(parts, commits, clock, align_seconds)
         _copy(parts, commits, layout, url, clock, by)
     return JobSavepoint(url=url, job=layout.job, barrier=number, commits=dict(commits))
 
@@ -139,6 +144,28 @@ def _await_all(passage: Passage, clock: Clock, align_seconds: float) -> dict[str
             )
         clock.sleep(LOOK_SECONDS)
     return commits
+
+
+def _await_shown(
+    parts: Mapping[str, Storage], commits: Mapping[str, int], clock: Clock, seconds: float
+) -> None:
+    """Wait until sinks show all that was committed up to a barrier that ends the runs: a savepoint holds no
+    output, and nobody would show it who goes on from there. RetryableError: a run has ended before that."""
+    give_up = clock.monotonic() + seconds
+    for part, storage in parts.items():
+        epoch = History(storage).view_at(commits[part]).last_epoch
+        while True:
+            over = newest_ending(storage) is not None or clock.monotonic() > give_up
+            behind = waited_for(History(storage).load(), epoch)
+            if not behind:
+                break
+            if over:
+                raise RetryableError(
+                    f"no savepoint was left: sink {behind[0]!r} of part {part!r} has not shown all epochs up "
+                    f"to {epoch}, and a savepoint does not hold them; start the job, which shows them, and "
+                    "stop it with a savepoint again"
+                )
+            clock.sleep(LOOK_SECONDS)
 
 
 def _copy(

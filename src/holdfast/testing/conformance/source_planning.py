@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from holdfast.connectors.contract import (
+    AcknowledgingReader,
     CheckedSource,
     EndingReader,
+    MonitoredReader,
+    Slice,
     Source,
     TellingReader,
+    TrimmingReader,
     Waiting,
     WaitingReader,
 )
@@ -205,3 +209,54 @@ def _waiting_and_news(case: SourceCase) -> None:
         hold(all(isinstance(text, str) for text in news), f"news gave {news!r}")
         again = list(reader.news())
         hold(not again, f"asked again at once, news gave {again!r}")
+
+
+@PLANNING.promise(
+    "committed",
+    "committed changes nothing of what is planned, in this run and in another",
+    "tell monitors of the position, and keep nothing of it: what a run goes on from is what it is given",
+)
+def _committed(case: SourceCase) -> None:
+    reader = case.reader()
+    if not isinstance(reader, AcknowledgingReader):
+        raise NotAsked("its reader has no committed")
+    slices = case.plan(reader, case.limit)
+    reader.committed(stored(slices[0].end))
+    again, another = case.plan(reader, case.limit, slices[0].end), case.plan(case.reader(), case.limit)
+    _hold_same(case, "this run", slices[1:], again)
+    _hold_same(case, "another run", slices, another)
+
+
+@PLANNING.promise(
+    "released",
+    "released lets go of nothing that comes after its position, whether or not the source was told to trim",
+    "trim up to the position, and not beyond it; ask for this one alone where the source trims",
+)
+def _released(case: SourceCase) -> None:
+    reader = case.reader()
+    if not isinstance(reader, TrimmingReader):
+        raise NotAsked("its reader has no released")
+    first, *rest = case.plan(reader, case.limit)
+    reader.released(stored(first.end))
+    _hold_same(case, "this run", rest, case.plan(reader, case.limit, first.end))
+    another = case.plan(case.reader([first]), case.limit, stored(first.end))
+    _hold_same(case, "another run", rest, another)
+
+
+def _hold_same(case: SourceCase, who: str, before: list[Slice], after: list[Slice]) -> None:
+    wanted, got = case.rows_of(before), case.rows_of(after)
+    hold(got == wanted, f"before it there were {wanted} rows, and {who} plans {got} after it")
+
+
+@PLANNING.promise(
+    "health",
+    "health gives a short text, empty if all is well",
+    "return '' or one line, and ask nobody for it: it is called all the time",
+)
+def _health(case: SourceCase) -> None:
+    reader = case.reader()
+    if not isinstance(reader, MonitoredReader):
+        raise NotAsked("its reader has no health")
+    reader.next(None, case.limit, NOW_MS)
+    said: object = reader.health()
+    hold(isinstance(said, str) and "\n" not in said, f"health gave {said!r}")

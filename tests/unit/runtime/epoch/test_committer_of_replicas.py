@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace as with_
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from holdfast.state.contract import EMPTY_VERSION, Version
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.checkpoint.chain.test_fellows import epoch
 from tests.unit.checkpoint.kept import snapshot as kept_snapshot
+from tests.unit.runtime.control.control_kit import wait_until
 from tests.unit.runtime.epoch.test_committer import Shown, _Sink, outcome
 from tests.unit.runtime.leader_kit import leader_of
 
@@ -99,8 +101,10 @@ def test_every_member_shows_what_is_committed(tmp_path: Path) -> None:
     sinks = [Shown(), Shown()]
     members = [Member(tmp_path, seat, sinks[seat - 1]) for seat in (1, 2)]
     for number in (1, 2):
-        for member in members:
+        for member, sink in zip(members, sinks, strict=True):
             member.commit(number)
+            # Before it hears that the other one has, in what is the same sink.
+            wait_until(partial(sink.shows, number), "it has shown it")
     for member in members:
         member.work.close(wait=True)
     assert [sink.epochs for sink in sinks] == [[1, 2], [1, 2]]
@@ -110,8 +114,9 @@ def test_what_another_has_shown_is_learned_from_its_commits(tmp_path: Path, show
     slow = Shown()
     slow.wait.clear()
     first, second = Member(tmp_path, 1, shown), Member(tmp_path, 2, slow)
-    for epoch_number in (1, 2):
-        first.commit(epoch_number)
+    first.commit(1)
+    wait_until(lambda: first.work._publishing.through == {"sink": 1}, "the first one has shown it")
+    first.commit(2)
     second.work.submit([first.outcome(1)])
     second.work.submit([first.outcome(2)])
     second.work._commits.submit(lambda: None).result()

@@ -15,14 +15,14 @@ from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import CommitRecord, Extent, StagedFile
 from holdfast.connectors.lanes import LANES, LaneMark
 from holdfast.errors import RestoreError, SinkFailed, Unavailable
-from holdfast.runtime.epoch.publisher import Publishing, Recipients
+from holdfast.runtime.epoch.publisher import Publishing
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.task_output import pack_rows
 from holdfast.testing import sqlite_lanes
 from holdfast.testing.sqlite_lanes import SqliteLaneSink
-from tests.unit.runtime.leader_kit import leader_of
+from tests.unit.runtime.leader_kit import leader_of, show_in_all
 
 JOB = "job (id)"
 
@@ -83,7 +83,7 @@ class World:
         publishing = Publishing(self.leader(sink), self.view)
         publishing.begin()
         first = publishing.through["out"] + 1
-        publishing.publish(first, self.view.last_epoch, self.view.staged, Recipients.ALL)
+        show_in_all(publishing, first, self.view.last_epoch, self.view.staged)
         return publishing
 
     def shown(self) -> list[int]:
@@ -172,7 +172,7 @@ def test_a_sink_that_goes_back_while_the_run_publishes_ends_it_and_the_next_star
     world.alter("update marks set epoch = 0, rows = 0 where lane = 0")
     world.commit((0, [2]), publishing=publishing)
     with pytest.raises(SinkFailed, match="went back: in lane 0"):
-        publishing.publish(2, 2, world.view.staged, Recipients.ALL)
+        show_in_all(publishing, 2, 2, world.view.staged)
     assert world.shown() == [], "nothing was written after what is missing"
     world.start()
     assert world.shown() == [1, 2]
@@ -203,7 +203,7 @@ def test_a_sink_that_is_busy_for_good_is_unavailable_and_nothing_is_lost(
     with closing(sqlite3.connect(world.sink.path, isolation_level=None)) as other:
         other.execute("begin immediate")
         with pytest.raises(Unavailable, match="sink 'out' did not take epoch 1 in lane 0: busy"):
-            publishing.publish(1, 1, world.view.staged, Recipients.ALL)
+            show_in_all(publishing, 1, 1, world.view.staged)
         other.execute("rollback")
-    publishing.publish(1, 1, world.view.staged, Recipients.ALL)
+    show_in_all(publishing, 1, 1, world.view.staged)
     assert world.shown() == [1]

@@ -13,8 +13,8 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import Extent, StagedFile
 from holdfast.connectors.contract import Mark, StagedPart
 from holdfast.errors import RestoreError, RetryableError, SinkFailed
-from holdfast.runtime.epoch.publisher import Publishing, Recipients
-from tests.unit.runtime.leader_kit import leader_of
+from holdfast.runtime.epoch.publisher import Publishing
+from tests.unit.runtime.leader_kit import leader_of, show_in_all
 
 
 class Plain:
@@ -78,7 +78,7 @@ def opened(view: CheckpointView, said: list[str] | None = None, **sinks: tuple[P
 
 def recovered(publishing: Publishing, view: CheckpointView) -> None:
     first = min(publishing.through.values()) + 1
-    publishing.publish(first, view.last_epoch, view.staged, Recipients.ALL)
+    show_in_all(publishing, first, view.last_epoch, view.staged)
 
 
 def test_rows_go_to_the_sink_they_were_staged_for_though_it_shows_another_stream_now() -> None:
@@ -238,7 +238,7 @@ def shown_beside_others(sink: Overtaken, *, replica: bool) -> dict[str, int]:
     leader = leader_of(None, sinks={"out": (sink, "s")})
     fellow: Any = SimpleNamespace() if replica else None
     publishing = Publishing(dataclasses.replace(leader, replica=fellow), view(last=0, out=0))
-    publishing.publish(1, 1, [staged(1, "s", "out")], Recipients.ALL)
+    show_in_all(publishing, 1, 1, [staged(1, "s", "out")])
     return publishing.through
 
 

@@ -88,3 +88,19 @@ def test_columns_keep_the_file_that_had_them_first() -> None:
     reader.columns = {"x": "9.json", "y": "9.json"}
     told.health.look(readers, 2)
     assert told.one("other")["undeclared"] == {"x": "1.json", "y": "9.json"}
+
+
+def test_a_source_that_knows_how_it_fares_is_shown_with_what_it_says() -> None:
+    class Monitored:
+        said = "held up by transaction 815"
+
+        def health(self) -> str:
+            return self.said
+
+    told, reader = Told(), Monitored()
+    readers: Any = {"other": reader}
+    told.health.look(readers, 1)
+    assert told.one("other")["health"] == "held up by transaction 815"
+    reader.said = ""
+    told.health.look(readers, 2)
+    assert "other" not in told.monitor.progress.sources

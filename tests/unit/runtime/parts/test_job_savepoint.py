@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.checkpoint.chain.view import news
 from holdfast.checkpoint.savepoints.stored_savepoint import read_savepoint
 from holdfast.checkpoint.store import names
-from holdfast.checkpoint.store.records import LayoutRecord
+from holdfast.checkpoint.store.records import CommitRecord, Extent, LayoutRecord, StagedFile
 from holdfast.errors import RestoreError, RetryableError
 from holdfast.runtime.parts.coordinator import LASTS_SECONDS, LOOK_SECONDS, Coordinator
 from holdfast.runtime.parts.job_savepoint import take_job_savepoint
@@ -120,6 +121,32 @@ def test_to_stop_with_a_savepoint_ends_the_runs_at_its_barrier_and_then_the_rest
         assert not comes_through
     assert begun_barrier(root, 1).ends
     assert story == ["complete, whole" if comes_through else "aborted, none"]
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_to_stop_with_a_savepoint_needs_sinks_that_have_shown_what_is_before_it(
+    tmp_path: Path, comes_back: bool
+) -> None:
+    """A savepoint holds no output: what waits for a sink would be shown by nobody who goes on from it."""
+    job, root, shown = TwoParts(tmp_path), str(tmp_path / "ck"), {"out": 0}
+    plain, extent = job.producer.commit_record, Extent(object="data/rows", offset=0, length=1, checksum="")
+
+    def commit(record: CommitRecord) -> None:
+        file = StagedFile(epoch=record.last_epoch, stream="s", sinks=("out",), part=0, rows=1, extent=extent)
+        plain(replace(record, staged=(file,) if record.attempts else (), published_through=dict(shown)))
+
+    def work() -> None:
+        if comes_back and ending_of_barrier(open_storage(root), 1) is not None:
+            shown["out"] = 1_000
+        job.work()
+
+    job.producer.commit_record = commit  # type: ignore[method-assign]
+    job.producer.commit([b"a"])
+    sp = open_storage(str(tmp_path / "sp"))
+    without = pytest.raises(RetryableError, match="no savepoint was left: sink 'out' of part 'main'")
+    with nullcontext() if comes_back else without:
+        take_job_savepoint(root, sp.url, WorkingClock(work), "test", 3.0, lambda: None)
+    assert bool(read_layout(sp)) is comes_back
 
 
 def test_a_barrier_whose_records_were_lost_is_not_taken_for_the_next_one(tmp_path: Path) -> None:

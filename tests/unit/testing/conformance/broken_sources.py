@@ -58,6 +58,15 @@ class HonestReader:
     def verify(self, slice: Slice) -> None:
         pass
 
+    def committed(self, position: Json) -> None:
+        pass
+
+    def released(self, position: Json) -> None:
+        pass
+
+    def health(self) -> str:
+        return ""
+
 
 class HonestSource:
     schema = "n long"
@@ -186,6 +195,24 @@ class GoesOn(HonestReader):
 class Repeats(HonestReader):
     def news(self) -> Sequence[str]:
         return self.said
+
+
+@breaks("committed")
+class GoesOnByItself(HonestReader):
+    def committed(self, position: Json) -> None:
+        self.end = position
+
+
+@breaks("released")
+class TrimsTooMuch(HonestReader):
+    def released(self, position: Json) -> None:
+        self.end = position + 1
+
+
+@breaks("health")
+class SaysNothing(HonestReader):
+    def health(self) -> Any:
+        return None
 
 
 @breaks("frame-columns")

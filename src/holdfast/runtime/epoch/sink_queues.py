@@ -1,0 +1,203 @@
+"""What is committed and not shown yet: a queue, and a thread, for each sink.
+
+Always true: each sink is given its epochs in order, by its own thread, and none after one that it failed on;
+so a sink that is slow or not there holds up no other. A queue is full when so many epochs or bytes wait:
+then nothing more is planned until its sink has caught up.
+Never here: how an epoch is shown (see publisher), or what waits in storage (see checkpoint.chain.settled).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from holdfast.checkpoint.store.records import StagedFile
+from holdfast.errors import StopUnfinished, Unavailable
+from holdfast.runtime.epoch.publisher import Publishing, Recipients, sink_told
+from holdfast.runtime.epoch.sink_thread import LeftBehind, SinkThread
+from holdfast.runtime.leader_context import LeaderContext
+
+LIMIT_EPOCHS = 1_000
+LIMIT_BYTES = 1 << 30
+"""How many epochs, and bytes of their rows in storage, may wait for a sink before the job waits for it."""
+WAIT_SECONDS = 0.1
+"""How often whoever waits for a sink looks around."""
+
+
+@dataclass
+class SinkQueue:
+    """What waits for one sink."""
+
+    thread: SinkThread
+    given: int
+    """The newest epoch that it was given."""
+    pending: deque[Future[None]] = field(default_factory=deque)
+    sizes: deque[tuple[int, int]] = field(default_factory=deque)
+    """Epoch -> bytes, of those that wait, as far as they have rows."""
+    failed: bool = False
+
+
+class SinkQueues:
+    """Those of one run. `put` by any thread, `check`, `room` and `close` by the leading one."""
+
+    def __init__(self, context: LeaderContext, publishing: Publishing) -> None:
+        self._context, self._publishing, self._clock = context, publishing, context.clock
+        self._lock = threading.Lock()
+        self._closing = self._at_end = False
+        self._stop_by: float | None = None
+        self._outages = publishing.outages
+        self._outages.on_change = self.tell
+        self._queues = {
+            uid: SinkQueue(SinkThread(f"holdfast-sink-{uid}"), through)
+            for uid, through in publishing.through.items()
+        }
+
+    def put(
+        self,
+        first: int,
+        last: int,
+        staged: Iterable[StagedFile],
+        to: Recipients,
+        beyond: Mapping[str, int] | None = None,
+    ) -> dict[str, Future[None]]:
+        """Show epochs `first` to `last`, and more where `beyond` names a later epoch for a sink, after those
+        given before. Gives, by sink, what tells when that is done."""
+        files = list(staged)
+        found = {}
+        for uid in self._publishing.sinks(to):
+            until = max(last, (beyond or {}).get(uid, 0))
+            ours = [file for file in files if uid in self._publishing.recipients(file)]
+            queue = self._queues[uid]
+            with self._lock:
+                queue.given = max(queue.given, until)
+                queue.sizes.extend((file.epoch, file.extent.length) for file in ours if file.rows)
+                found[uid] = queue.thread.submit(partial(self._show, uid, first, until, ours))
+                queue.pending.append(found[uid])
+        return found
+
+    def check(self) -> None:
+        """Raise what a sink failed with, if one has."""
+        for queue in self._queues.values():
+            while queue.pending and queue.pending[0].done():
+                queue.pending.popleft().result()
+
+    def room(self) -> float:
+        """How much of an epoch there is room for: less where a queue is more than half full, nothing where
+        one is full."""
+        fullest = max((self._share(uid) for uid in self._queues), default=0.0)
+        self.tell()
+        return max(0.0, min(1.0, 2.0 * (1.0 - fullest)))
+
+    def behind(self, sinks: Collection[str] | None = None) -> dict[str, int]:
+        """Of each sink that has not shown all that it was given: how many epochs it has still to show."""
+        through = self._publishing.through
+        left = {uid: queue.given - through[uid] for uid, queue in self._queues.items()}
+        return {uid: epochs for uid, epochs in left.items() if epochs > 0 and (not sinks or uid in sinks)}
+
+    def await_shown(self, sinks: Collection[str] | None, look: Callable[[], None]) -> bool:
+        """Wait until these sinks, or all, have shown what they were given, or have failed. False: the run was
+        told to stop, and they have not in the time that they are given then. `look`: called now and then; may
+        raise."""
+        for uid, queue in self._queues.items():
+            while (sinks is None or uid in sinks) and not queue.thread.await_done(WAIT_SECONDS):
+                self.tell()
+                look()
+                if self._is_late():
+                    return False
+        return True
+
+    def await_end(self, look: Callable[[], None]) -> None:
+        """Wait until all sinks have shown all, now that the run has nothing more to do. Raises what one
+        failed with."""
+        self._at_end = True
+        self.await_shown(None, look)
+        self.check()
+        self.tell()
+
+    def await_early(self, given: Mapping[str, Future[None]]) -> None:
+        """Wait until sinks have shown what they were given, which is not committed before. Raises what one
+        failed with. Of the committing thread. StopUnfinished: they have not in time."""
+        if not self.await_shown(given, lambda: None):
+            late = ", ".join(map(repr, self.behind(given)))
+            raise StopUnfinished(f"sink {late} did not show an epoch that is to be committed after it")
+        for future in given.values():
+            future.result()
+
+    def close(self) -> None:
+        """End the threads. What was not shown waits in storage. A sink that does not come back in the time
+        that a stop gives it is left behind."""
+        self._closing = True
+        limit = self._clock.monotonic() + self._context.settings.stop_within
+        for uid, queue in self._queues.items():
+            left = max(0.0, (self._stop_by or limit) - self._clock.monotonic())
+            if not queue.thread.end(left, partial(self._publishing.close_late, uid)):
+                self._publishing.leave(uid)
+                self._context.monitor.say(
+                    f"sink {uid!r} does not come back from epoch {self._publishing.through[uid] + 1} and was "
+                    "left to itself: should it show the epoch late, it is as if another process did"
+                )
+
+    def tell(self) -> None:
+        """Show how the sinks stand, where that has changed."""
+        through, shown = self._publishing.through, self._context.monitor.progress.sinks
+        told = {uid: self._told(uid, through[uid]) for uid in self._queues}
+        if told == shown:
+            return
+        for uid, one in told.items():
+            if one["full"] and not shown.get(uid, {}).get("full", False):
+                self._context.monitor.say(
+                    f"FULL: {one['epochs']} epochs wait for sink {uid!r}; nothing more is read until it has "
+                    "shown some"
+                )
+        self._context.monitor.update(sinks=told)
+
+    def _told(self, uid: str, through: int) -> dict[str, Any]:
+        return sink_told(
+            through, self._outages.told(uid), epochs=self.behind().get(uid, 0),
+            bytes=self._waiting_bytes(uid), full=self._share(uid) >= 1,
+        )  # fmt: skip
+
+    def _waiting_bytes(self, uid: str) -> int:
+        with self._lock:
+            sizes = self._queues[uid].sizes
+            while sizes and sizes[0][0] <= self._publishing.through[uid]:
+                sizes.popleft()
+            return sum(size for _, size in sizes)
+
+    def _share(self, uid: str) -> float:
+        """Of the limit."""
+        return max(self.behind().get(uid, 0) / LIMIT_EPOCHS, self._waiting_bytes(uid) / LIMIT_BYTES)
+
+    def _is_late(self) -> bool:
+        """Whether a run that was told to stop has waited for its sinks for as long as it does."""
+        wishes = self._context.wishes
+        if not (wishes.stopping.is_set() or (self._at_end and wishes.draining.is_set())):
+            return False
+        if self._stop_by is None:
+            self._stop_by = self._clock.monotonic() + self._context.settings.stop_within
+        return self._clock.monotonic() >= self._stop_by
+
+    def _show(self, uid: str, first: int, last: int, files: list[StagedFile]) -> None:
+        """By the thread of the sink."""
+        queue = self._queues[uid]
+        if queue.failed:
+            raise LeftBehind(f"sink {uid!r} is shown nothing after an epoch that it failed on")
+        try:
+            while not self._closing:
+                try:
+                    self._publishing.show(uid, first, last, files, lambda: self._closing)
+                    if self._publishing.through[uid] >= last:
+                        return
+                except Unavailable as failure:
+                    self._outages.failed(uid, failure)
+                    self._outages.wait(uid, lambda: self._closing)
+            raise LeftBehind("the run has ended meanwhile; start it again")
+        except BaseException:
+            # Later epochs must not be shown before this one: a sink shows a prefix of the committed epochs.
+            queue.failed = True
+            raise
