@@ -24,7 +24,11 @@ from holdfast.connectors.lakes.iceberg import IcebergSink
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.connectors.postgres.table_source import TableSource
+from holdfast.connectors.rabbitmq.sink import RabbitSink
+from holdfast.connectors.rabbitmq.source import RabbitSource
+from holdfast.connectors.redis.sink import RedisSink
 from holdfast.connectors.redis.stream_source import RedisStreamSource
+from holdfast.connectors.sockets import SocketSink, SocketSource
 from holdfast.connectors.upsert import UpsertSink
 from holdfast.errors import (
     CorruptionError,
@@ -138,6 +142,9 @@ __all__ = [
     "PostgresStateStorage",
     "Progress",
     "Publisher",
+    "RabbitSink",
+    "RabbitSource",
+    "RedisSink",
     "RedisStateStorage",
     "RedisStreamSource",
     "ReducingState",
@@ -157,6 +164,8 @@ __all__ = [
     "SinkFailed",
     "SinkWentBack",
     "Slice",
+    "SocketSink",
+    "SocketSource",
     "Source",
     "SourceReader",
     "StagedPart",

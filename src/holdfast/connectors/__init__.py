@@ -9,9 +9,13 @@ from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
     CheckedSink,
     CheckedSource,
+    ClosingReader,
     DriftingReader,
+    DurableLog,
     EndingReader,
     ForgettingSource,
+    LogBatch,
+    LoggedSource,
     MalformedRow,
     Mark,
     MissingSource,
@@ -19,6 +23,7 @@ from holdfast.connectors.contract import (
     PartitionedSource,
     Publisher,
     RememberingPublisher,
+    RepeatingSource,
     SelectiveSink,
     Sifted,
     SiftingReader,
@@ -54,7 +59,11 @@ from holdfast.connectors.lanes import (
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.connectors.postgres.table_source import TableSource
+from holdfast.connectors.rabbitmq.sink import RabbitSink
+from holdfast.connectors.rabbitmq.source import RabbitSource
+from holdfast.connectors.redis.sink import RedisSink
 from holdfast.connectors.redis.stream_source import RedisStreamSource
+from holdfast.connectors.sockets import SocketSink, SocketSource
 from holdfast.connectors.upsert import UpsertSink
 
 __all__ = [
@@ -64,9 +73,11 @@ __all__ = [
     "ChannelSink",
     "CheckedSink",
     "CheckedSource",
+    "ClosingReader",
     "ConsoleSink",
     "DeltaSink",
     "DriftingReader",
+    "DurableLog",
     "EndingReader",
     "FileSink",
     "FileSource",
@@ -79,6 +90,8 @@ __all__ = [
     "LaneRows",
     "LaneSink",
     "LaneWriter",
+    "LogBatch",
+    "LoggedSource",
     "MalformedRow",
     "Mark",
     "MemorySink",
@@ -90,8 +103,12 @@ __all__ = [
     "PartitionedSource",
     "PostgresSink",
     "Publisher",
+    "RabbitSink",
+    "RabbitSource",
+    "RedisSink",
     "RedisStreamSource",
     "RememberingPublisher",
+    "RepeatingSource",
     "Result",
     "SelectiveSink",
     "Sifted",
@@ -99,6 +116,8 @@ __all__ = [
     "SiftingSource",
     "Sink",
     "Slice",
+    "SocketSink",
+    "SocketSource",
     "Source",
     "SourceReader",
     "StagedPart",
