@@ -57,12 +57,14 @@ from holdfast.connectors.lanes import (
     continues,
 )
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.connectors.postgres.table_source import TableSource
 from holdfast.connectors.rabbitmq.sink import RabbitSink
 from holdfast.connectors.rabbitmq.source import RabbitSource
 from holdfast.connectors.redis.sink import RedisSink
 from holdfast.connectors.redis.stream_source import RedisStreamSource
 from holdfast.connectors.sockets import SocketSink, SocketSource
+from holdfast.connectors.upsert import UpsertSink
 
 __all__ = [
     "CRASH",
@@ -99,6 +101,7 @@ __all__ = [
     "Outcome",
     "PartitionedReader",
     "PartitionedSource",
+    "PostgresSink",
     "Publisher",
     "RabbitSink",
     "RabbitSource",
@@ -120,6 +123,7 @@ __all__ = [
     "StagedPart",
     "TableSource",
     "TellingReader",
+    "UpsertSink",
     "VerifyingReader",
     "Waiting",
     "WaitingReader",

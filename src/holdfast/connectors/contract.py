@@ -420,6 +420,20 @@ class SelectiveSink(Protocol):
         """
 
 
+@runtime_checkable
+class ReplacingSink(Protocol):
+    """What a sink has besides, if a row takes the place of the one with the same key there. Rows of one key
+    in one epoch must then come one after the other, or be told apart: refused where neither is so."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that name a row; empty: rows are added."""
+
+    @property
+    def order_by(self) -> str | None:
+        """The column by which the highest row of a key stays; None: the last one does."""
+
+
 class Publisher(Protocol):
     """An open sink, on the driver. Used by one thread at a time; another process may publish at the same
     moment."""
