@@ -1,8 +1,9 @@
-"""What each user has ordered so far, from a table in Postgres, exactly once.
+"""What each user has ordered so far, from one table of Postgres into another, exactly once.
 
 CREATE TABLE orders (id bigserial PRIMARY KEY, txid xid8 NOT NULL DEFAULT pg_current_xact_id(),
                      "user" text, amount bigint);
 CREATE INDEX ON orders (txid, id);
+CREATE TABLE totals ("user" text PRIMARY KEY, orders bigint, amount bigint);
 holdfast run examples/postgres_orders.py --checkpoint ck/postgres-orders
 """
 
@@ -17,7 +18,7 @@ orders = job.source(
     hf.TableSource("orders", dsn=DSN, by=("txid", "id"), schema="user string, amount long"), uid="orders"
 )
 orders.key_by("user").aggregate(orders=hf.count(), amount=hf.sum("amount"), uid="totals").sink(
-    hf.FileSink("out/postgres-orders", format="json"), uid="totals-out"
+    hf.PostgresSink("totals", dsn=DSN, mode="upsert", key="user"), uid="totals-out"
 )
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ VENDOR_DOORS = {
     "kazoo": ("cluster/zookeeper.py",),
     "lmdb": ("state/local/lmdb_store.py",),
     "obstore": ("storage/object_store.py",),
+    "pika": ("connectors/rabbitmq/connection.py",),
     "prometheus_client": ("dashboard/",),
     "pyiceberg": ("connectors/lakes/iceberg.py",),
     "psycopg": ("connectors/postgres/", "storage/key_saves/postgres.py"),

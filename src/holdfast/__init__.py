@@ -23,8 +23,14 @@ from holdfast.connectors.kafka.source import KafkaSource
 from holdfast.connectors.lakes.delta import DeltaSink
 from holdfast.connectors.lakes.iceberg import IcebergSink
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.connectors.postgres.table_source import TableSource
+from holdfast.connectors.rabbitmq.sink import RabbitSink
+from holdfast.connectors.rabbitmq.source import RabbitSource
+from holdfast.connectors.redis.sink import RedisSink
 from holdfast.connectors.redis.stream_source import RedisStreamSource
+from holdfast.connectors.sockets import SocketSink, SocketSource
+from holdfast.connectors.upsert import UpsertSink
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,
@@ -134,9 +140,13 @@ __all__ = [
     "PartsHandle",
     "PassiveStandby",
     "PoisonEpoch",
+    "PostgresSink",
     "PostgresStateStorage",
     "Progress",
     "Publisher",
+    "RabbitSink",
+    "RabbitSource",
+    "RedisSink",
     "RedisStateStorage",
     "RedisStreamSource",
     "ReducingState",
@@ -156,6 +166,8 @@ __all__ = [
     "SinkFailed",
     "SinkWentBack",
     "Slice",
+    "SocketSink",
+    "SocketSource",
     "Source",
     "SourceReader",
     "StagedPart",
@@ -168,6 +180,7 @@ __all__ = [
     "Unavailable",
     "Uncoordinated",
     "Unpublished",
+    "UpsertSink",
     "UpstreamBackup",
     "UserCodeError",
     "ValueState",

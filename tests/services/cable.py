@@ -26,12 +26,16 @@ class Cable:
         self._state = _State.WHOLE
         self._changed = threading.Condition()
         self._open: list[socket.socket] = []
+        self._lost: set[socket.socket] = set()
+        """Servers whose answers do not arrive."""
         self.requests = 0
         """Pieces that clients sent, whatever became of them; and connections that were refused."""
         self.break_every = 0
         """After every so many pieces of clients, all connections are broken. 0: none."""
         self.swallow = 0
         """How many of the next connections are taken and never answered."""
+        self.lose_answers_to = b""
+        """What the server says to a piece with these bytes in it, and after it, is lost. Empty: nothing."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> Cable:
@@ -107,6 +111,10 @@ class Cable:
                     self._changed.wait_for(lambda: self._state is not _State.CUT)
                     if asking and self.break_every and self.requests % self.break_every == 0:
                         self._break_all()
+                    if asking and self.lose_answers_to and self.lose_answers_to in piece:
+                        self._lost.add(target)
+                    if source in self._lost:
+                        continue
                 target.sendall(piece)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_RDWR)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import shutil
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-START_SECONDS = 60.0
+START_SECONDS = 240.0
 USER = "nobody"
 """Who a server is run by that must not be root: there is one everywhere."""
 
@@ -137,6 +138,64 @@ class PostgresDirectory:
 
     def _by_user(self, *command: str) -> None:
         subprocess.run([*self._as_user, *command], check=True, capture_output=True, cwd=self.path)
+
+
+@contextmanager
+def rabbitmq_server(directory: Path | None = None, port: int | None = None) -> Iterator[Server]:
+    """A RabbitMQ node of its own, whose only user is guest. With a directory it finds there what it left."""
+    path = program("rabbitmq-server", "rabbitmq-server", "/usr/lib/rabbitmq/bin")
+    with contextlib.ExitStack() as made:
+        place = directory or Path(made.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-rabbit-")))
+        port = port or free_port()
+        epmd = free_port()
+        (place / "home").mkdir(exist_ok=True)
+        (place / "plugins").write_text("[].")
+        settings = {
+            "RABBITMQ_NODENAME": f"holdfast{port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(port),
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_MNESIA_BASE": str(place / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(place / "logs"),
+            "RABBITMQ_PID_FILE": str(place / "pid"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(place / "plugins"),
+            "RABBITMQ_CONFIG_FILE": str(place / "none"),
+            "RABBITMQ_CONF_ENV_FILE": str(place / "none"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "HOME": str(place / "home"),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(epmd),
+        }
+        made.callback(_end_names, epmd)
+        log = place / "log"
+        command = ["env", *(f"{name}={value}" for name, value in settings.items()), path]
+        with _running(command, log, lambda: _speaks_amqp(port)) as process:
+            made.callback(_end_group, process)
+            try:
+                yield Server(f"amqp://127.0.0.1:{port}/%2F", process)
+            finally:
+                # The script that was started waits for the node, which takes no interrupt.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end_names(epmd: int) -> None:
+    """The name server that a node has started for itself."""
+    subprocess.run(["epmd", "-port", str(epmd), "-kill"], capture_output=True, timeout=30)
+
+
+def _speaks_amqp(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(b"AMQP\x00\x00\x09\x01")
+            return bool(connection.recv(1))
+    except OSError:
+        return False
 
 
 @contextmanager

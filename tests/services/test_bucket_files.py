@@ -6,6 +6,7 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 
@@ -72,6 +73,23 @@ def test_a_file_sink_in_a_bucket_keeps_what_is_promised(bucket: FaultyBucket, pl
         take_away=lambda name: take_away(at(name)),
     )
     assert not report.not_asked
+
+
+def test_lanes_of_files_in_a_bucket_keep_what_is_promised(bucket: FaultyBucket, place: str) -> None:
+    @contextmanager
+    def disturbed(name: str) -> Iterator[None]:
+        bucket.decide = lambda request: Fault.LOST if request.method == "PUT" else Fault.NONE
+        try:
+            yield
+        finally:
+            bucket.decide = lambda request: Fault.NONE
+
+    report = conformance.check_lanes(
+        lambda name: FileSink(f"{place}/{name}", format="json", max_file_rows=2),
+        lambda name: shown(f"{place}/{name}"),
+        disturbed=disturbed,
+    )
+    assert set(report.not_asked) <= {"refused-rows", "refused"}
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.THROTTLED])

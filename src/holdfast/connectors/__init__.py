@@ -9,9 +9,13 @@ from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
     CheckedSink,
     CheckedSource,
+    ClosingReader,
     DriftingReader,
+    DurableLog,
     EndingReader,
     ForgettingSource,
+    LogBatch,
+    LoggedSource,
     MalformedRow,
     Mark,
     MissingSource,
@@ -20,6 +24,7 @@ from holdfast.connectors.contract import (
     PlacedReader,
     Publisher,
     RememberingPublisher,
+    RepeatingSource,
     SelectiveSink,
     Sifted,
     SiftingReader,
@@ -54,8 +59,14 @@ from holdfast.connectors.lanes import (
     continues,
 )
 from holdfast.connectors.memory import CRASH, MemorySink, MemorySource
+from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.connectors.postgres.table_source import TableSource
+from holdfast.connectors.rabbitmq.sink import RabbitSink
+from holdfast.connectors.rabbitmq.source import RabbitSource
+from holdfast.connectors.redis.sink import RedisSink
 from holdfast.connectors.redis.stream_source import RedisStreamSource
+from holdfast.connectors.sockets import SocketSink, SocketSource
+from holdfast.connectors.upsert import UpsertSink
 
 __all__ = [
     "CRASH",
@@ -64,9 +75,11 @@ __all__ = [
     "ChannelSink",
     "CheckedSink",
     "CheckedSource",
+    "ClosingReader",
     "ConsoleSink",
     "DeltaSink",
     "DriftingReader",
+    "DurableLog",
     "EndingReader",
     "FileSink",
     "FileSource",
@@ -80,6 +93,8 @@ __all__ = [
     "LaneRows",
     "LaneSink",
     "LaneWriter",
+    "LogBatch",
+    "LoggedSource",
     "MalformedRow",
     "Mark",
     "MemorySink",
@@ -90,9 +105,14 @@ __all__ = [
     "PartitionedReader",
     "PartitionedSource",
     "PlacedReader",
+    "PostgresSink",
     "Publisher",
+    "RabbitSink",
+    "RabbitSource",
+    "RedisSink",
     "RedisStreamSource",
     "RememberingPublisher",
+    "RepeatingSource",
     "Result",
     "SelectiveSink",
     "Sifted",
@@ -100,11 +120,14 @@ __all__ = [
     "SiftingSource",
     "Sink",
     "Slice",
+    "SocketSink",
+    "SocketSource",
     "Source",
     "SourceReader",
     "StagedPart",
     "TableSource",
     "TellingReader",
+    "UpsertSink",
     "VerifyingReader",
     "Waiting",
     "WaitingReader",

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from holdfast.errors import DefinitionError
 
 TEXT = pa.large_string()
 """With 64 bits for lengths: the text of a batch may be longer than 2 GiB."""
@@ -56,6 +58,22 @@ def json_objects(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array:
     for name, column in zip(names, columns, strict=True):
         pieces += [f"{',' if pieces else '{'}{json.dumps(name, ensure_ascii=False)}:", json_texts(column)]
     return joined(*pieces, "}")
+
+
+def json_rows(table: pa.Table) -> Iterator[bytes]:
+    """Each row as a JSON object in UTF-8, without a line break."""
+    for batch in table.to_batches(max_chunksize=10_000):
+        for text in json_objects(batch.schema.names, batch.columns):
+            yield text.as_py().encode()
+
+
+def check_json_names(schema: pa.Schema) -> None:
+    """DefinitionError: rows of these columns are no JSON objects that could be read again."""
+    names = schema.names
+    if not names or len(set(names)) < len(names):
+        raise DefinitionError(
+            f"rows with the columns {names} cannot be told as JSON; have one column at least, each name once"
+        )
 
 
 def plain_texts(column: pa.Array) -> pa.Array:

@@ -205,6 +205,69 @@ class PartitionedReader(Protocol):
         while is idle. The same every time. Starts no Spark job."""
 
 
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """A batch of a durable log. `number`: batches are numbered 1, 2, 3 and so on, whoever wrote them;
+    `writer` and `turn`: who wrote it, and which of its batches it is: turns grow."""
+
+    number: int
+    writer: str
+    turn: int
+    rows: int
+
+
+class DurableLog(Protocol):
+    """A log in checkpoint storage, for what cannot be read again: what was received is appended, acknowledged
+    to its sender when that returned, and read from here, again and again. Several processes may append. Used
+    by several threads at once."""
+
+    def append(self, rows: pa.RecordBatch) -> LogBatch:
+        """Make rows durable. Raises RetryableError where that failed or cannot be known: then nothing may be
+        acknowledged; the rows may be in the log all the same, as this turn of the writer."""
+
+    def after(self, number: int) -> Sequence[LogBatch]:
+        """The batches after a number that are durable as far as was seen, in order, without a gap. Raises
+        InputVanished if the next one is gone."""
+
+    def look(self) -> None:
+        """See what others have appended since."""
+
+    def loader(self) -> Callable[[int], pa.RecordBatch]:
+        """What reads a batch by its number, anywhere: it may be sent to Spark's tasks. CorruptionError."""
+
+    def trim(self, through: int) -> None:
+        """Nothing needs the batches up to this one any more."""
+
+
+@runtime_checkable
+class LoggedSource(Protocol):
+    """A source that cannot be read again by itself, and is read by way of a log."""
+
+    def logged_reader(self, notes: Sequence[Json], log: DurableLog) -> SourceReader:
+        """As `reader`, which is not called then; with the log that belongs to the source's uid."""
+
+
+@runtime_checkable
+class RepeatingSource(Protocol):
+    """A source to which the same row may be given more than once."""
+
+    @property
+    def repeats(self) -> str:
+        """Why, in a few words; empty: it cannot. `told_apart_by`: what de-duplicates them then."""
+
+    @property
+    def told_apart_by(self) -> str | None:
+        """The column that is the same in all copies of a row, and in no other; None: there is none."""
+
+
+@runtime_checkable
+class ClosingReader(Protocol):
+    """A reader that holds something: a connection, a thread."""
+
+    def close(self) -> None:
+        """Called when leading ends, also after a failure. Raises nothing."""
+
+
 MALFORMED = "holdfast: a row does not fit the schema of its source"
 """What a Spark job over the `frame` of a SiftingReader fails with, if it meets such a row."""
 
@@ -365,6 +428,20 @@ class SelectiveSink(Protocol):
         that only look. Touches nothing. A timestamp's time zone is UTC here, and may be the Spark session's
         in the rows.
         """
+
+
+@runtime_checkable
+class ReplacingSink(Protocol):
+    """What a sink has besides, if a row takes the place of the one with the same key there. Rows of one key
+    in one epoch must then come one after the other, or be told apart: refused where neither is so."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that name a row; empty: rows are added."""
+
+    @property
+    def order_by(self) -> str | None:
+        """The column by which the highest row of a key stays; None: the last one does."""
 
 
 class Publisher(Protocol):

@@ -6,9 +6,11 @@ every row is in `sifted` or, once, in `letters`. A value that does not fit is ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from holdfast.connectors.contract import MALFORMED, MalformedRow, Sifted
 from holdfast.errors import DefinitionError
@@ -17,6 +19,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
+RAW_SCHEMA: Final = pa.schema(
+    [
+        ("place", pa.string()),
+        ("origin", pa.string()),
+        ("id", pa.string()),
+        ("fields", pa.map_(pa.string(), pa.binary())),
+    ]
+)
 RAW_DDL: Final = "place string, origin string, id string, fields map<string, binary>"
 """What a row is before it has columns: where it is, for a person; what it came from (a stream, a queue); its
 id there; its values by name."""
@@ -161,3 +171,11 @@ class _Values:
     columns: dict[str, Column]
     reasons: list[Column]
     text: Column
+
+
+def raw_rows(origin: str, rows: Sequence[tuple[str, str | None, Mapping[str, bytes]]]) -> pa.RecordBatch:
+    """Rows from one origin: of each its place, its id and its values."""
+    places, ids, fields = zip(*rows, strict=True) if rows else ((), (), ())
+    columns = [list(places), [origin] * len(places), list(ids), [list(each.items()) for each in fields]]
+    arrays = [pa.array(column, type) for column, type in zip(columns, RAW_SCHEMA.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=RAW_SCHEMA)

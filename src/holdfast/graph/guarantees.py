@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from holdfast.connectors.contract import MissingSource
+from holdfast.connectors.contract import MissingSource, RepeatingSource
 from holdfast.connectors.lanes import LaneSink
 from holdfast.errors import DefinitionError
 from holdfast.graph.job_graph import (
@@ -20,11 +20,14 @@ from holdfast.graph.job_graph import (
     Mistake,
     Node,
     OperatorNode,
+    OutputNode,
     SinkNode,
     SourceNode,
+    WatermarkNode,
     describe,
     parents_of,
 )
+from holdfast.graph.once_each import OnceEach
 
 
 class Guarantee(StrEnum):
@@ -56,8 +59,8 @@ class Statement:
 def statements(graph: Graph, asked: Guarantee) -> list[Statement]:
     """One statement for each source, then for each sink. Assumes a checked graph."""
     found = [
-        *(_of_source(node, asked) for node in graph.sources),
-        *(_of_sink(node, asked) for node in graph.nodes if isinstance(node, SinkNode | DoorNode)),
+        *(_of_source(node, asked, graph) for node in graph.sources),
+        *(_of_sink(node, asked, graph) for node in graph.nodes if isinstance(node, SinkNode | DoorNode)),
     ]
     return [_without_what_is_missed(statement, asked) for statement in found]
 
@@ -79,12 +82,15 @@ def check_guarantee(graph: Graph, asked: str) -> list[Statement]:
     return found
 
 
-def _of_source(node: SourceNode, asked: Guarantee) -> Statement:
+def _of_source(node: SourceNode, asked: Guarantee, graph: Graph) -> Statement:
     name = type(node.source).__name__
     if asked is Guarantee.AT_MOST_ONCE:
         return Statement(node, name, asked, "its position is committed before its rows are processed")
+    if node.source.replayable and asked is Guarantee.EXACTLY_ONCE and (why := _repeats(node, graph)):
+        return Statement(node, name, Guarantee.AT_LEAST_ONCE, why)
     if node.source.replayable:
-        return Statement(node, name, asked, "it can replay every planned slice")
+        told = ", and its repetitions are left out" if _may_repeat(node) else ""
+        return Statement(node, name, asked, f"it can replay every planned slice{told}")
     reason = "it cannot replay, so rows read by an epoch that was not committed are lost"
     return Statement(node, name, Guarantee.AT_MOST_ONCE, reason)
 
@@ -105,9 +111,46 @@ def _without_what_is_missed(statement: Statement, asked: Guarantee) -> Statement
     return replace(statement, guarantee=left, reason=f"{statement.reason}; but {why}", accepted=True)
 
 
-def _of_sink(node: SinkNode | DoorNode, asked: Guarantee) -> Statement:
+def _may_repeat(node: SourceNode) -> str:
+    """Why a row may be given to a source more than once; empty: it is not."""
+    return node.source.repeats if isinstance(node.source, RepeatingSource) else ""
+
+
+def _repeats(node: SourceNode, graph: Graph) -> str:
+    """Why rows of a source may count twice; empty: they cannot, or all its rows go through drop_duplicates by
+    what tells them apart."""
+    if not (why := _may_repeat(node)):
+        return ""
+    assert isinstance(node.source, RepeatingSource)
+    column = node.source.told_apart_by
+    readers = _readers_of(node, graph)
+    if column is None:
+        return f"{why}, and nothing tells the copies apart"
+    if readers and all(
+        isinstance(each, OperatorNode) and isinstance(each.function, OnceEach) and each.key == (column,)
+        for each in readers
+    ):
+        return ""
+    return f"{why}; drop_duplicates(by={column!r}) right after it would leave the copies out"
+
+
+def _readers_of(node: Node, graph: Graph) -> list[Node]:
+    """What reads a stream, past what changes none of its rows; without those that it set aside."""
+    direct = [each for each in graph.nodes if node in parents_of(each) and not isinstance(each, OutputNode)]
+    through = [each for each in direct if isinstance(each, WatermarkNode)]
+    return [
+        *(each for each in direct if each not in through),
+        *(reader for each in through for reader in _readers_of(each, graph)),
+    ]
+
+
+def _of_sink(node: SinkNode | DoorNode, asked: Guarantee, graph: Graph) -> Statement:
     """A sink's guarantee is about rows. What uncoordinated state may lose behind them is said beside it."""
     statement = _of_channel(node, asked) if isinstance(node, DoorNode) else _of_rows(node, asked)
+    repeating = [each.uid for each in _sources_of(node) if _repeats(each, graph)]
+    if repeating and statement.guarantee is Guarantee.EXACTLY_ONCE:
+        reason = f"its rows come from {repeating}, which may be given a row more than once"
+        statement = replace(statement, guarantee=Guarantee.AT_LEAST_ONCE, reason=reason)
     operators = [each for each in _ancestors_of(node) if isinstance(each, OperatorNode)]
     statement = replace(statement, atomic=_atomic(node), shared=_shared(node))
     losing = [each.uid for each in operators if each.uncoordinated is not None]

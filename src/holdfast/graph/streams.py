@@ -41,6 +41,7 @@ from holdfast.graph.job_graph import (
     shown,
 )
 from holdfast.graph.lookups import key_pairs
+from holdfast.graph.once_each import Deduplicable
 from holdfast.graph.protection import Protection, Rollback
 from holdfast.graph.window_functions import Reduction, WindowProcess
 from holdfast.graph.window_join import WindowJoin
@@ -150,7 +151,7 @@ class Declaration:
         return self._add(OutputNode(parent=parent, name=name, place=Place.of_caller()))
 
 
-class Stream:
+class Stream(Deduplicable):
     """Rows with columns, epoch after epoch."""
 
     def __init__(self, declaration: Declaration, node: StreamNode) -> None:

@@ -56,6 +56,7 @@ from holdfast.graph.job_graph import (
 )
 from holdfast.graph.lookups import key_mistakes, lookup_mistakes
 from holdfast.graph.parts import part_mistakes
+from holdfast.graph.replacing_rules import replacing_mistakes
 from holdfast.graph.time_joins import TimeJoin
 from holdfast.graph.ttl_rules import ttl_mistakes
 from holdfast.graph.two_inputs import pair_mistakes, side_schemas_of
@@ -165,6 +166,8 @@ def _node(node: Node, graph: Graph) -> _Found:
         yield from _door(node)
     elif not _is_a(node.sink, Sink):
         yield f"{shown(node.sink)} is not a sink", "give an instance of a sink, such as hf.FileSink(...)"
+    else:
+        yield from replacing_mistakes(node)
 
 
 def _door(node: DoorNode) -> _Found:

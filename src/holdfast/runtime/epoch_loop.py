@@ -185,6 +185,7 @@ class EpochLoop:
                 self._acknowledged.step(self._committer.view)
                 clean = True
         finally:
+            self._planner.let_go()
             self._snapshotter.close()
             try:
                 self._committer.close(wait=clean)

@@ -214,7 +214,9 @@ CONTROLS: dict[str, Control] = {
         "of the whole job is in commit", instead=((Alignment, "keep_from", lambda self, view: None),)
     ),
     "kept-by-what-was-committed-a-turn-ago": Control(
-        "of the whole job is in commit", instead=((Edges, "barrier", _a_turn_ago),)
+        "of the whole job is in commit",
+        instead=((Edges, "barrier", _a_turn_ago),),
+        season="savepoints",
     ),
     "cut-not-looked-at": Control(
         "no consistent cut",
@@ -234,7 +236,7 @@ CONTROLS: dict[str, Control] = {
         season="damage",
     ),
     "replaced-though-a-rewind-has-read-it": Control(
-        "is replaced, and was read",
+        "",
         instead=((part_leaders, "replayed_through", lambda *given: 0),),
         season="damage",
     ),

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace as changed
 
 from holdfast.checkpoint.chain.checkpoint import Checkpoint
-from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.commits import Adopted, Chain
 from holdfast.checkpoint.chain.low_water import base_of, lacks_state
 from holdfast.checkpoint.chain.plans import input_of
 from holdfast.checkpoint.chain.shard_lines import extended, lines_of
@@ -110,19 +110,20 @@ class PartLeader(Leader):
     def _load(self, chain: Chain, term: int, run: str) -> CheckpointView:
         """As a user goes back: not past what is lost of a channel, nor to a commit whose state cannot be had
         again."""
+        # One look for all: what another leader has lost since then must not be gone past.
         view = chain.load()
-        if any(channel.lost for channel in view.channels.values()):
+        if view.number == 0 or any(channel.lost for channel in view.channels.values()):
             return view
-        if not view.needs_from:
-            return super()._load(chain, term, run)
         if self.world.chance.random() >= self.habits.rewind_chance:
             return view
         to = self.world.chance.randint(view.retained_from, view.number)
-        target = chain.view_at(to)
+        target = chain.view_at(to) if view.needs_from else view
         if lacks_state(target) and base_of(chain, target, view.number, view.retained_from) is None:
             self.world.seen["commit whose rows were let go of"] += 1
             return view
-        return chain.rewind(view.head, CommitNumber(to), term=term, run=run).view
+        outcome = chain.rewind(view.head, CommitNumber(to), term=term, run=run)
+        self.world.seen["record adopted"] += isinstance(outcome, Adopted)
+        return outcome.view
 
     def _lead(self, checkpoint: Checkpoint, view: CheckpointView, term: int, run: str) -> None:
         while True:

@@ -181,7 +181,7 @@ def _ghosts(chance: random.Random) -> JobWeather:
 def _losses(chance: random.Random) -> JobWeather:
     """The last part loses its newest commit between lives, after the parts before have seen it."""
     return JobWeather(
-        shape=_shape(chance, "pair", "chain", "diamond"),
+        shape=_shape(chance, "pair", "chain", "diamond", *WINDOWED),
         leaders=(1, 1),
         crash_chance=chance.choice((0.0, 0.003)),
         habits=Habits(

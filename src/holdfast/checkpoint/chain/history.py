@@ -179,6 +179,11 @@ class History:
             for old in [n for n in known if n < number]:
                 del known[old]
 
+    def forget(self) -> None:
+        """Free all that is known: what is in storage may be another copy."""
+        self._records.clear()
+        self._views.clear()
+
     def _base_of(self, record: CommitRecord, problems: list[str]) -> CheckpointView | None:
         """What to fold `record` onto, if that is known without the record before it."""
         if brings_manifest(record):
@@ -307,6 +312,7 @@ class NewestCommit:
     def __init__(self, history: History, clock: Clock, list_seconds: float) -> None:
         self._history, self._clock, self._list_seconds = history, clock, list_seconds
         self._listed = clock.monotonic()
+        self._loaded = EMPTY
 
     def is_still(self, view: CheckpointView) -> bool:
         """Whether a commit is still the newest, as far as one can tell without listing."""
@@ -315,11 +321,33 @@ class NewestCommit:
         return self._history.is_newest(view.number)
 
     def load(self) -> CheckpointView:
-        """List all names; raises what `History.load` raises."""
+        """List all names; raises what `History.load` raises. A commit that was lost since it was read here
+        counts no more, also where another has its number by now."""
         began = self._clock.monotonic()
-        view = self._history.load()
-        self._listed = began
+        try:
+            view = self._history.load()
+            replaced = self._is_replaced(view)
+        except CorruptionError:
+            if not self._loaded.number:
+                raise
+            replaced = True
+        if replaced:
+            self._history.forget()
+            view = self._history.load()
+        self._listed, self._loaded = began, view
         return view
+
+    def _is_replaced(self, newest: CheckpointView) -> bool:
+        """Whether the commit that was loaded last is no longer one of those that lead to the newest."""
+        loaded, history = self._loaded, self._history
+        if not loaded.number or newest.number < loaded.number:
+            return newest.number < loaded.number
+        if newest.number > loaded.number:
+            return history.record(loaded.number + 1).parent.checksum != loaded.checksum
+        try:
+            return checksum(history.storage.get(names.commit(loaded.number))) != loaded.checksum
+        except ObjectMissing:
+            return True
 
 
 def brings_manifest(record: CommitRecord) -> bool:

@@ -28,6 +28,7 @@ from holdfast.checkpoint.chain.commits import RETAIN
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.savepoints.copy import copy_all, repacked
+from holdfast.checkpoint.savepoints.copy_logs import take_over
 from holdfast.checkpoint.savepoints.stored_savepoint import (
     find_claim,
     find_savepoint,
@@ -98,6 +99,7 @@ def seed_checkpoint(
     refuse_if_seeded_otherwise(checkpoint.storage, checkpoint.job, record.id)
     manifest, copies = repacked(record.manifest, record.id)
     copy_all(savepoint, checkpoint.storage, copies)
+    take_over(savepoint, checkpoint.storage)
     # An earlier leader's commit 1, if one came first, says the same.
     checkpoint.chain.commit(EMPTY, _first_commit(manifest, term, run))
     return record

@@ -134,7 +134,7 @@ def remove_all(storage: Storage, found: Iterable[str], id: str = "", now_ms: int
         mark = UnfinishedRecord(id=id, job="", holder="removal", since_ms=now_ms)
         write_once(storage, names.UNFINISHED, seal("unfinished", mark))
     storage.delete([names.SAVEPOINT])
-    storage.delete([name for name in found if is_ours(name)])
+    storage.delete([name for name in found if is_ours(name) or name.startswith(names.LOGS)])
     storage.delete([names.CLAIMED])
     storage.delete([names.UNFINISHED])
 

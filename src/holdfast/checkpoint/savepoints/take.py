@@ -20,6 +20,7 @@ from holdfast.checkpoint.chain.live_files import kept_snapshots
 from holdfast.checkpoint.chain.pins import pin, unpin
 from holdfast.checkpoint.chain.view import CheckpointView, to_manifest
 from holdfast.checkpoint.savepoints.copy import copy_all, repacked
+from holdfast.checkpoint.savepoints.copy_logs import copy_unread
 from holdfast.checkpoint.savepoints.stored_savepoint import (
     find_savepoint,
     is_ours,
@@ -84,6 +85,7 @@ def take_savepoint(
         mark = UnfinishedRecord(id=id, job=job.job, holder=holder, since_ms=clock.now_ms())
         with unfinished_savepoint(target, mark):
             copy_all(checkpoint.storage, target, copies)
+            copy_unread(checkpoint.storage, target, manifest.positions)
             return seal_savepoint(
                 target,
                 SavepointRecord(

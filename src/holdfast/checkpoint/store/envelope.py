@@ -27,7 +27,11 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 def seal(kind: str, record: Record) -> bytes:
     """The bytes to store for a record."""
-    body = _encoder.encode(record)
+    return seal_bytes(kind, _encoder.encode(record))
+
+
+def seal_bytes(kind: str, body: bytes) -> bytes:
+    """The bytes to store for what is no record, in the same wrapping."""
     return f"{_MAGIC} {kind} {FORMAT} {_sum(kind, FORMAT, body)} {len(body)}\n".encode() + body
 
 
@@ -36,6 +40,14 @@ def unseal(kind: str, type: type[R], data: bytes, name: str) -> R:
 
     CorruptionError: truncated, flipped or another kind. RestoreError: written by a newer Holdfast.
     """
+    try:
+        return from_json(unseal_bytes(kind, data, name), type)
+    except msgspec.DecodeError as cause:
+        raise CorruptionError(f"{name} does not read as a {kind} record ({cause}); {_REMEDY}") from cause
+
+
+def unseal_bytes(kind: str, data: bytes, name: str) -> bytes:
+    """What `seal_bytes` was given. Raises as `unseal` does."""
     line, newline, body = data.partition(b"\n")
     fields = line[:_HEADER_BYTES_MAX].decode("ascii", "replace").split(" ")
     if (
@@ -58,10 +70,7 @@ def unseal(kind: str, type: type[R], data: bytes, name: str) -> R:
             f"{name} was written by a newer Holdfast (format {format}, this one reads up to {FORMAT}); "
             "upgrade Holdfast"
         )
-    try:
-        return from_json(body, type)
-    except msgspec.DecodeError as cause:
-        raise CorruptionError(f"{name} does not read as a {kind} record ({cause}); {_REMEDY}") from cause
+    return body
 
 
 _REMEDY = "restore it from a copy of the storage, or let the job fall back to an older checkpoint"

@@ -32,6 +32,7 @@ REQUESTS = "requests/"
 ANSWERS = "answers/"
 DATA = "data/"
 SNAPSHOTS = "snapshots/"
+LOGS = "log/"
 
 SAVEPOINT = "savepoint"
 UNFINISHED = "unfinished"
@@ -144,6 +145,28 @@ def shard_of_snapshot(name: str) -> tuple[str, int, int] | None:
     """Operator, first key group and the one after the last, of a snapshot; None: its name does not tell."""
     found = _SNAPSHOT.fullmatch(name)
     return (found[1], int(found[2]), int(found[3]) + 1) if found else None
+
+
+def log_of(source: str) -> str:
+    """The directory of what a source has received."""
+    return f"{LOGS}{source}/"
+
+
+def log_batch(source: str, number: int) -> str:
+    return f"{log_of(source)}{number:012d}"
+
+
+def log_floors_of(source: str) -> str:
+    return f"{log_of(source)}floor/"
+
+
+def log_floor(source: str, number: int) -> str:
+    return f"{log_floors_of(source)}{number:012d}"
+
+
+def log_end(source: str, number: int) -> str:
+    """In a savepoint: up to which batch the log was copied."""
+    return f"{log_of(source)}end/{number:012d}"
 
 
 def number_of(name: str) -> int | None:

@@ -1,5 +1,5 @@
 """One file per committed epoch in a directory that any plain reader can read, and whose files may be taken
-away at any time.
+away at any time. (Many files per epoch: see sink_lanes.)
 
     out/<uid>-<epoch, 12 digits>.<ext>    the rows of one epoch
     out/_holdfast-<uid>                   whose files these are: a second job with the same uid is refused
@@ -20,7 +20,6 @@ shows it, once, however long another one was paused; marks never go back.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -31,6 +30,10 @@ import msgspec
 
 from holdfast.connectors.contract import Mark, StagedPart
 from holdfast.connectors.files.sink_formats import FORMATS, check_columns, encode
+from holdfast.connectors.files.sink_lanes import FILE_ROWS, FileLanes
+from holdfast.connectors.files.sink_owner import MARKS, cut_of, damaged, own, owner_name
+from holdfast.connectors.lane_publisher import LanePublisher
+from holdfast.connectors.partitions import check_partition_columns
 from holdfast.errors import DefinitionError, ObjectMissing, RestoreError, RetryableError, StorageRefused
 from holdfast.storage import draft_names
 from holdfast.storage.contract import Put
@@ -41,16 +44,18 @@ from holdfast.storage.urls import open_storage
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from holdfast.connectors.lanes import Atomic
     from holdfast.storage.contract import Storage
-
-_MARKS = "_holdfast"
 
 
 class FileSink:
     """Parquet, JSON lines or CSV (with a header) files in `path`: a directory, a mount, or `s3://`, `gs://`,
     `az://`.
 
-    An epoch's file is made in the driver's memory. JSON and CSV hold decimals as text, binary as base64,
+    An epoch is one file, made in the driver's memory. With `max_file_rows` it is many, of at most so many
+    rows each, written by Spark's tasks; with `partition_by` (columns of text, whole numbers or booleans) they
+    are in directories `column=value/`, and have at most 1,000,000 rows unless said. Either counts for good
+    for a directory and a uid. JSON and CSV hold decimals as text, binary as base64,
     dates, times and intervals as ISO 8601 of any year, NaN and the infinities by name. A map is a JSON
     object, or an array of `{"key": ..., "value": ...}` where its keys are nested. Bytes in text that are not
     UTF-8 are shown as U+FFFD. CSV cannot hold nested columns: such a job is refused before it runs.
@@ -58,27 +63,56 @@ class FileSink:
 
     exactly_once: Final = True
 
-    def __init__(self, path: str | os.PathLike[str], *, format: str) -> None:
+    shared: Final = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: str,
+        max_file_rows: int | None = None,
+        partition_by: Sequence[str] = (),
+    ) -> None:
         if format not in FORMATS:
             raise DefinitionError(f"FileSink cannot write format {format!r}; use one of {', '.join(FORMATS)}")
+        if max_file_rows is not None and max_file_rows < 1:
+            raise DefinitionError(
+                f"max_file_rows={max_file_rows}: a file has at least one row; give 1 or more"
+            )
+        if partition_by and max_file_rows is None:
+            max_file_rows = FILE_ROWS
         self.path: Final = os.fspath(path)
         self.format: Final = format
+        self.max_file_rows: Final = max_file_rows
+        self.partition_by: Final = tuple(partition_by)
 
     def check_schema(self, schema: pa.Schema) -> None:
         check_columns(self.format, schema)
+        check_partition_columns("files", schema, self.partition_by)
 
     def check(self) -> None:
         try:
-            open_storage(self.path).list(f"{_MARKS}/")
+            open_storage(self.path).list(f"{MARKS}/")
         except StorageRefused as cause:
             raise DefinitionError(f"sink path {self.path} cannot be used: {cause}") from cause
         except RetryableError:
             # It may be there later: the run waits for it.
             return
 
-    def publisher(self, job: str, uid: str) -> FilePublisher:
+    @property
+    def atomic(self) -> Atomic:
+        return "epoch" if self.max_file_rows is None else "chunk"
+
+    def lane_writer(self, job: str, uid: str) -> FileLanes | None:
+        if self.max_file_rows is None:
+            return None
+        return FileLanes(self.path, self.format, job, uid, self.max_file_rows, self.partition_by)
+
+    def publisher(self, job: str, uid: str) -> FilePublisher | LanePublisher:
+        if (writer := self.lane_writer(job, uid)) is not None:
+            return LanePublisher(writer)
         storage = open_storage(self.path)
-        _refuse_other_owner(storage, job, uid)
+        cut_of(storage, job, uid, None)
         return FilePublisher(storage, job, uid, self.format)
 
 
@@ -97,7 +131,7 @@ class FilePublisher:
         self._storage, self._job, self._uid = storage, job, uid
         self._format = format
         self._encode = partial(encode, format)
-        self._marks = f"{_MARKS}/{uid}/"
+        self._marks = f"{MARKS}/{uid}/"
         self._known = 0
         """The newest mark that this publisher has made or was told of."""
 
@@ -108,11 +142,11 @@ class FilePublisher:
                 self._known = epoch
                 return Mark(epoch, shown.input)
         newest = self._newest_file()
-        owned = newest or self._storage.size(_owner_name(self._uid)) is not None
+        owned = newest or self._storage.size(owner_name(self._uid)) is not None
         return Mark(newest) if owned else None
 
     def begin(self, through: int) -> None:
-        _own(self._storage, self._job, self._uid)
+        own(self._storage, self._job, self._uid, None)
         if through > max(self._marked(), default=0):
             self._put(_Shown(through, "", ""))
 
@@ -201,7 +235,7 @@ class FilePublisher:
         except ObjectMissing:
             return None
         except msgspec.DecodeError as cause:
-            raise _damaged(self._storage, name, self._uid) from cause
+            raise damaged(self._storage, name, self._uid) from cause
 
     def _show(self, shown: _Shown) -> None:
         """Give the rows that a mark names their name, unless that is done."""
@@ -231,34 +265,3 @@ class FilePublisher:
 
     def _mark(self, epoch: int) -> str:
         return f"{self._marks}{epoch:012d}"
-
-
-def _owner_name(uid: str) -> str:
-    return f"{_MARKS}-{uid}"
-
-
-def _own(storage: Storage, job: str, uid: str) -> None:
-    """Take the directory for this job and uid, or find that it is ours already."""
-    if storage.put_new(_owner_name(uid), json.dumps({"job": job, "uid": uid}).encode()) is Put.EXISTS:
-        _refuse_other_owner(storage, job, uid)
-
-
-def _refuse_other_owner(storage: Storage, job: str, uid: str) -> None:
-    try:
-        owner = json.loads(storage.get(_owner_name(uid)))["job"]
-    except ObjectMissing:
-        return
-    except (ValueError, KeyError, TypeError) as cause:
-        raise _damaged(storage, _owner_name(uid), uid) from cause
-    if owner != job:
-        raise DefinitionError(
-            f"sink {uid!r}: {storage.url} holds output of job {owner!r} under this uid, not of {job!r}; "
-            "give the sink another uid or another directory"
-        )
-
-
-def _damaged(storage: Storage, name: str, uid: str) -> RestoreError:
-    return RestoreError(
-        f"sink {uid!r}: {name} in {storage.url} is damaged; restore it from a copy, or give the sink another "
-        "directory"
-    )

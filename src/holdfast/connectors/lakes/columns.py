@@ -6,8 +6,6 @@ are known by their names, in any order; those of the table that the rows lack ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pyarrow as pa
 from pyarrow import types
 
@@ -32,23 +30,6 @@ def check_against(what: str, rows: pa.Schema, table: pa.Schema) -> None:
         raise DefinitionError(
             f"{what} takes no nulls in {listed(needed)}, and rows may have them; let the table take nulls"
         )
-
-
-def check_partition_columns(what: str, schema: pa.Schema, names: Sequence[str]) -> None:
-    for name in names:
-        if name not in schema.names:
-            raise DefinitionError(
-                f"partition_by={list(names)}: the rows have no column {name!r}; they have "
-                f"{', '.join(map(repr, schema.names))}"
-            )
-        type = schema.field(name).type
-        if not (types.is_string(type) or types.is_integer(type) or types.is_boolean(type)):
-            raise DefinitionError(
-                f"{what} are not partitioned by column {name!r} ({type}) here; use text, whole numbers or "
-                "booleans, made with transform(...): date_format(day, 'yyyy-MM-dd'), say"
-            )
-    if names and len(set(names)) == len(schema.names):
-        raise DefinitionError(f"partition_by={list(names)} leaves no column for the files; leave one out")
 
 
 def as_table_has_them(rows: pa.Table, table: pa.Schema) -> pa.Table:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -20,10 +19,12 @@ import pyarrow as pa
 
 from holdfast.clock import SystemClock
 from holdfast.connectors.contract import Mark
-from holdfast.connectors.lakes.columns import as_table_has_them, check_against, check_partition_columns
+from holdfast.connectors.lakes.columns import as_table_has_them, check_against
 from holdfast.connectors.lakes.epochs import EpochPublisher
 from holdfast.connectors.parquet_rows import check_parquet_columns, listed, parquet_bytes
+from holdfast.connectors.partitions import check_partition_columns, partitions
 from holdfast.errors import DefinitionError, MachineError, ObjectMissing, RetryableError, first_line
+from holdfast.storage import draft_names
 from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
@@ -152,31 +153,12 @@ class _DeltaLook:
         from deltalake.transaction import AddAction
 
         storage, added = open_storage(self.lake.path), []
-        for values, part in _partitions(rows, partitioned):
-            name, data = f"{uuid.uuid4().hex}.parquet", parquet_bytes([part])
+        for values, part in partitions(rows, partitioned):
+            name, data = f"{draft_names.new_name()}.parquet", parquet_bytes([part])
             storage.put(name, data)
             statistics = json.dumps({"numRecords": part.num_rows})
             added.append(AddAction(name, len(data), values, SystemClock().now_ms(), True, statistics))
         return added
-
-
-def _partitions(rows: pa.Table, by: Sequence[str]) -> list[tuple[dict[str, str | None], pa.Table]]:
-    """The rows by the values of their partition columns, which the log holds as text and the files lack."""
-    if not by:
-        return [({}, rows)]
-    numbered = rows.append_column("__hf_row", pa.array(range(rows.num_rows)))
-    groups = numbered.select([*by, "__hf_row"]).group_by(list(by)).aggregate([("__hf_row", "list")])
-    found = []
-    for group in groups.to_pylist():
-        values = {name: _as_text(group[name]) for name in by}
-        found.append((values, rows.take(pa.array(sorted(group["__hf_row_list"]))).drop_columns(list(by))))
-    return found
-
-
-def _as_text(value: Any) -> str | None:
-    if value is None:
-        return None
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _columns_of(table: DeltaTable) -> pa.Schema:

@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.connectors.contract import Mark
-from holdfast.connectors.lakes.columns import as_table_has_them, check_against, check_partition_columns
+from holdfast.connectors.lakes.columns import as_table_has_them, check_against
 from holdfast.connectors.lakes.epochs import EpochPublisher
 from holdfast.connectors.parquet_rows import check_parquet_columns, listed
+from holdfast.connectors.partitions import check_partition_columns
 from holdfast.errors import DefinitionError, MachineError, RetryableError, first_line
 
 if TYPE_CHECKING:

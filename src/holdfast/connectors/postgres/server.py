@@ -144,13 +144,15 @@ class Silence:
 
     def __init__(self, connection: psycopg.Connection[Any], seconds: float) -> None:
         self._fileno, self._seconds = connection.fileno, seconds
-        self._heard, self._ended = threading.Event(), False
+        self._heard, self._ended, self._patience = threading.Event(), False, 1.0
 
     def __enter__(self) -> Silence:
         threading.Thread(target=self._watch, daemon=True).start()
         return self
 
-    def heard(self) -> None:
+    def heard(self, patience: float = 1.0) -> None:
+        """Begin the wait again. `patience`: how many times as long as usual it may take now."""
+        self._patience = patience
         self._heard.set()
 
     def __exit__(self, *_: object) -> None:
@@ -158,7 +160,7 @@ class Silence:
         self._heard.set()
 
     def _watch(self) -> None:
-        while self._heard.wait(self._seconds):
+        while self._heard.wait(self._seconds * self._patience):
             if self._ended:
                 return
             self._heard.clear()

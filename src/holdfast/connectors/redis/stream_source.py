@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from holdfast.connectors.contract import Json, MalformedRow, Sifted, Slice
-from holdfast.connectors.received_rows import RAW_DDL, RowForm
+from holdfast.connectors.received_rows import RAW_DDL, RowForm, raw_rows
 from holdfast.connectors.redis.connection import RedisServer
 from holdfast.errors import DefinitionError, InputVanished
 from holdfast.secret import Secret
@@ -255,17 +255,11 @@ def _read_range(
 
 
 def _batch(stream: str, entries: Sequence[Any]) -> pa.RecordBatch:
-    ids = [id.decode() for id, _ in entries]
-    fields = [[(name.decode(errors="replace"), value) for name, value in of.items()] for _, of in entries]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([f"entry {id} of {stream}" for id in ids], pa.string()),
-            pa.array([stream] * len(ids), pa.string()),
-            pa.array(ids, pa.string()),
-            pa.array(fields, pa.map_(pa.string(), pa.binary())),
-        ],
-        names=["place", "origin", "id", "fields"],
-    )
+    rows = []
+    for id, fields in entries:
+        named = {name.decode(errors="replace"): value for name, value in fields.items()}
+        rows.append((f"entry {id.decode()} of {stream}", id.decode(), named))
+    return raw_rows(stream, rows)
 
 
 def _digest_of(entry: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,9 +11,12 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.plans import PlanTaken, may_follow, place_of, same_range
 from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.log.received import ReceivedLog
 from holdfast.checkpoint.store.records import DrainEndRecord, Json, PlannedSlice, PlanRecord, TableCopy
 from holdfast.connectors.contract import (
+    ClosingReader,
     FollowingReader,
+    LoggedSource,
     PartitionedReader,
     PartitionedSource,
     Slice,
@@ -22,6 +26,7 @@ from holdfast.connectors.contract import (
     WaitingReader,
 )
 from holdfast.errors import CorruptionError, DefinitionError, FencedOut, RestoreError, Unavailable
+from holdfast.graph.job_graph import SourceNode
 from holdfast.ids import NO_EPOCH, EpochId, PlanAttempt
 from holdfast.runtime.epoch.drain_ends import Ends, RowsLeft, left_after
 from holdfast.runtime.epoch.epoch_frames import slice_of
@@ -71,9 +76,23 @@ class Planner:
         self.outages = Outages(context, "source")
         self.outages.on_change = partial(show_outages, context.monitor, self.outages)
         self.readers: Mapping[str, SourceReader] = {
-            node.uid: self.outages.awaited(node.uid, partial(node.source.reader, notes[node.uid]))
+            node.uid: self.outages.awaited(node.uid, partial(self._opened, node, notes[node.uid]))
             for node in sources
         }
+
+    def _opened(self, node: SourceNode, notes: list[Json]) -> SourceReader:
+        """A reader of a source; one that cannot be read again by itself is given its log."""
+        if not isinstance(node.source, LoggedSource):
+            return node.source.reader(notes)
+        writer = f"{self._context.term}-{uuid.uuid4().hex[:12]}"
+        log = ReceivedLog(self._context.checkpoint.storage, node.uid, writer)
+        return node.source.logged_reader(notes, log)
+
+    def let_go(self) -> None:
+        """Of what the readers hold: leading is over."""
+        for reader in self.readers.values():
+            if isinstance(reader, ClosingReader):
+                reader.close()
 
     def next(
         self,

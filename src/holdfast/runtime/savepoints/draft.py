@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.checkpoint import written_by
 from holdfast.checkpoint.savepoints.copy import copy_all, repacked
+from holdfast.checkpoint.savepoints.copy_logs import copy_unread
 from holdfast.checkpoint.savepoints.take import seal_savepoint, unfinished_savepoint
 from holdfast.checkpoint.store.records import DeltaFile, Json, Manifest, OperatorSchema, Parent
 from holdfast.checkpoint.store.savepoint_records import SavepointRecord, UnfinishedRecord
@@ -119,6 +120,7 @@ def make_savepoint(
         manifest, copies = repacked(draft.manifest, draft.id)
         if kept_in is not None:
             copy_all(kept_in, target, copies)
+            copy_unread(kept_in, target, manifest.positions)
         # Not before the location is taken: an iterator writes when it is asked.
         deltas = [delta for some in written for delta in some]
         manifest = replace(manifest, deltas=(*manifest.deltas, *deltas))

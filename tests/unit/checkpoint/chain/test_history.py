@@ -5,13 +5,21 @@ import pickle
 import pytest
 
 from holdfast.checkpoint.chain.commits import Chain, Committed
-from holdfast.checkpoint.chain.history import DamagedChain, brings_manifest, newest_intact, verify
+from holdfast.checkpoint.chain.history import (
+    DamagedChain,
+    History,
+    NewestCommit,
+    brings_manifest,
+    newest_intact,
+    verify,
+)
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal
 from holdfast.checkpoint.store.records import FloorRecord
 from holdfast.errors import CorruptionError
 from holdfast.storage.checksums import checksum
+from holdfast.testing.clocks import ManualClock
 from tests.unit.checkpoint.kept import SINK, MemoryStorage, commit, draft, grow
 
 
@@ -151,3 +159,36 @@ def test_no_commit_below_the_retained_ones_is_offered() -> None:
     asked: list[int] = []
     assert newest_intact(chain, head.head, lambda view: bool(asked.append(view.number))) is None
     assert asked == [8, 7, 6]
+
+
+@pytest.mark.parametrize("manifest_every", [1, 64])
+@pytest.mark.parametrize("since", [0, 1, 2])
+def test_a_commit_in_the_place_of_one_that_was_lost_is_not_taken_for_that(
+    manifest_every: int, since: int
+) -> None:
+    """What reads a chain again and again has read the lost one; `since`: commits it has not seen."""
+    storage = MemoryStorage()
+    before = grow(Chain(storage), EMPTY, 3)
+    history = History(storage)
+    newest = NewestCommit(history, ManualClock(), list_seconds=5)
+    lost = newest.load()
+    assert lost == before
+    storage.delete([names.commit(3)])
+    chain = Chain(storage, manifest_every=manifest_every)
+    other = commit(chain, chain.load(), draft(chain.load(), term=2, run="other"))
+    head = other
+    for _ in range(since):
+        head = commit(chain, head, draft(head, term=2, run="other"))
+    assert newest.load() == head
+    assert [history.view_at(number) for number in range(head.number, 1, -1)] == [
+        chain.view_at(number) for number in range(head.number, 1, -1)
+    ]
+
+
+def test_the_newest_commit_that_is_lost_is_not_remembered() -> None:
+    storage = MemoryStorage()
+    grow(Chain(storage), EMPTY, 3)
+    newest = NewestCommit(History(storage), ManualClock(), list_seconds=5)
+    assert newest.load().number == 3
+    storage.delete([names.commit(3)])
+    assert newest.load().number == 2

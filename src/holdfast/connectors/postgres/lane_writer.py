@@ -1,0 +1,267 @@
+"""Lanes in Postgres: one transaction locks a lane's mark, writes its rows and moves the mark.
+
+A transaction says in its `application_name` which lane it writes, and under which term. Whoever waits for
+the lane in vain looks there: a transaction of a lower term, or one that has waited for its own client for
+long, is ended. Without that, a client that was stopped in the middle of a COPY would hold its lane for ever:
+no time-out of the server counts there.
+Always true: rows and mark are committed together, durably, under READ COMMITTED: a mark that was waited for
+is read as its last writer left it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.connectors.lanes import LANES, LaneMark, LaneRows, Outcome, Result, continues
+from holdfast.connectors.postgres.binary_rows import HEADER, TRAILER, binary_chunks
+from holdfast.connectors.postgres.refused_rows import Rejects, is_refusal, written_apart
+from holdfast.connectors.postgres.server import PostgresServer, Silence, is_outage, psycopg_driver
+from holdfast.connectors.postgres.table import quoted_name
+from holdfast.connectors.postgres.target import (
+    ROW_NUMBER,
+    Merge,
+    append_statements,
+    create_table,
+    fitting_columns,
+    merge_statements,
+)
+from holdfast.errors import DefinitionError, Unavailable, one_line
+
+if TYPE_CHECKING:
+    import psycopg
+
+LOCK_SECONDS = 2
+"""How long a lane is waited for before another writer is taken to be at it."""
+STALLED_SECONDS = 30
+"""A transaction that waits for its own client so long has lost it."""
+TRIES_MAX = 3
+WRITING_PATIENCE = 12.0
+"""How many times as long as usual a server may be silent while it merges or commits."""
+
+_STALE = """
+    SELECT pid, application_name, pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE pid <> pg_backend_pid() AND application_name LIKE %s AND (
+        substring(application_name FROM 'term ([0-9]+)')::bigint < %s
+        OR (wait_event = 'ClientRead' AND xact_start < now() - make_interval(secs => %s)))
+"""
+
+
+@dataclass(frozen=True)
+class PostgresLaneWriter:
+    """One sink of one job. `merge`: None appends. `rejects`: the table for refused rows."""
+
+    server: PostgresServer
+    table: str
+    job: str
+    uid: str
+    marks_table: str
+    merge: Merge | None = None
+    rejects: str | None = None
+
+    def open(self, term: int) -> OpenPostgresLanes:
+        connection = self.server.connect(f"holdfast sink {self.uid}", lock_timeout=f"{LOCK_SECONDS}s")
+        try:
+            with self.server.told("opening the sink"):
+                # Marks must outlive a crash of the server.
+                connection.execute(
+                    "SELECT set_config('synchronous_commit', 'on', false) "
+                    "WHERE current_setting('synchronous_commit') = 'off'"
+                )
+        except BaseException:
+            connection.close()
+            raise
+        return OpenPostgresLanes(self, connection, term)
+
+    @property
+    def digest(self) -> str:
+        """Names job and sink in the name of an application, which has room for 63 letters."""
+        return hashlib.sha256(f"{self.job}\0{self.uid}".encode()).hexdigest()[:12]
+
+    def application(self, lane: int, term: int) -> str:
+        return f"holdfast {self.digest} lane {lane} term {term} {self.uid}"
+
+
+class OpenPostgresLanes:
+    def __init__(self, writer: PostgresLaneWriter, connection: psycopg.Connection[Any], term: int) -> None:
+        self._writer, self._connection, self._term = writer, connection, term
+        self._marks = quoted_name(writer.marks_table)
+        self._kinds: tuple[pa.Schema, list[str]] | None = None
+
+    def begin(self, through: int) -> None:
+        writer = self._writer
+        with writer.server.told(f"making the table of marks {writer.marks_table}"), self._listening():
+            create_marks(self._connection, self._marks)
+            if writer.rejects is not None:
+                Rejects(writer.rejects).create(self._connection)
+            self._connection.execute(
+                f"INSERT INTO {self._marks} (job, uid, lane, epoch, rows, input) "
+                "SELECT %s, %s, lane, %s, 0, '' FROM generate_series(0, %s) AS lane ON CONFLICT DO NOTHING",
+                [writer.job, writer.uid, through, LANES - 1],
+            )
+
+    def marks(self) -> Mapping[int, LaneMark]:
+        """The rows are locked for a moment: what is being written is waited for, or ended."""
+        writer = self._writer
+        with writer.server.told("reading the marks"), self._listening() as silence:
+            exists = self._connection.execute("SELECT to_regclass(%s) IS NOT NULL", [self._marks]).fetchone()
+            if exists is None or not exists[0]:
+                return {}
+            for _ in range(TRIES_MAX):
+                silence.heard()
+                try:
+                    with self._connection.transaction():
+                        found = self._connection.execute(
+                            f"SELECT lane, epoch, rows, input FROM {self._marks} WHERE job = %s AND uid = %s "
+                            "ORDER BY lane FOR UPDATE",
+                            [writer.job, writer.uid],
+                        ).fetchall()
+                    return {lane: LaneMark(epoch, rows, input) for lane, epoch, rows, input in found}
+                except psycopg_driver().errors.LockNotAvailable:
+                    self._end_stale("%", self._term)
+        raise Unavailable(
+            f"a lane of sink {writer.uid!r} is being written by another process, and its mark cannot be "
+            "known; it is asked again"
+        )
+
+    def write(self, rows: LaneRows) -> Result:
+        why = ""
+        try:
+            prepared = self._prepared(pa.concat_tables(list(rows.load())))
+            for _ in range(TRIES_MAX):
+                try:
+                    with self._listening() as silence:
+                        return self._write(rows, prepared, silence)
+                except psycopg_driver().Error as cause:
+                    result = self._failed(rows, cause)
+                    if result is not None:
+                        return result
+                    why = one_line(cause)
+        except (DefinitionError, Unavailable) as failure:
+            outcome = Outcome.REFUSED if isinstance(failure, DefinitionError) else Outcome.UNAVAILABLE
+            return Result(outcome, reason=one_line(failure))
+        return Result(Outcome.BUSY, reason=f"lane {rows.lane} is held by another writer: {why}")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _prepared(self, table: pa.Table) -> _Prepared:
+        """All that can be done before the lane is locked."""
+        writer = self._writer
+        if self._kinds is None or self._kinds[0] != table.schema:
+            with writer.server.told(f"looking at table {writer.table}"), self._listening():
+                kinds = fitting_columns(self._connection, writer.table, table.schema, writer.merge)
+            self._kinds = table.schema, kinds
+        return _Prepared(writer, table, self._kinds[1])
+
+    def _write(self, rows: LaneRows, prepared: _Prepared, silence: Silence) -> Result:
+        writer, connection = self._writer, self._connection
+        with connection.transaction():
+            mark = self._locked_mark(rows)
+            silence.heard()
+            start = continues(mark, rows)
+            if isinstance(start, Outcome):
+                return Result(start, mark, reason=f"its mark is {mark}")
+            put = partial(prepared.put, connection, silence)
+            rejected, reason = 0, ""
+            try:
+                with connection.transaction():
+                    put(0, rows.rows)
+            except psycopg_driver().Error as cause:
+                if not is_refusal(cause):
+                    raise
+                rejects = None if writer.rejects is None else Rejects(writer.rejects)
+                rejected, reason = written_apart(connection, put, prepared.table, rows, writer, rejects)
+            connection.execute(
+                f"UPDATE {self._marks} SET epoch = %s, rows = %s, input = %s, written = now() "
+                "WHERE job = %s AND uid = %s AND lane = %s",
+                [rows.epoch, rows.rows, rows.input, writer.job, writer.uid, rows.lane],
+            )
+            silence.heard(WRITING_PATIENCE)
+        return Result(Outcome.WRITTEN, rows.end, reason, rejected)
+
+    def _locked_mark(self, rows: LaneRows) -> LaneMark | None:
+        writer = self._writer
+        name = writer.application(rows.lane, rows.term)
+        self._connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        self._connection.execute("SELECT set_config('application_name', %s, true)", [name])
+        # What is checked at the commit could not be told by rows.
+        self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        found = self._connection.execute(
+            f"SELECT epoch, rows, input FROM {self._marks} WHERE job = %s AND uid = %s AND lane = %s "
+            "FOR UPDATE",
+            [writer.job, writer.uid, rows.lane],
+        ).fetchone()
+        return None if found is None else LaneMark(*found)
+
+    def _failed(self, rows: LaneRows, cause: Exception) -> Result | None:
+        """What an error of the server means; None: it is worth another try at once."""
+        errors = psycopg_driver().errors
+        if isinstance(cause, errors.LockNotAvailable):
+            try:
+                self._end_stale(str(rows.lane), rows.term)
+            except psycopg_driver().Error as failure:
+                return Result(Outcome.BUSY, reason=one_line(failure))
+            return None
+        if isinstance(cause, errors.DeadlockDetected | errors.SerializationFailure):
+            return None
+        if isinstance(cause, errors.UndefinedTable) and self._writer.marks_table in str(cause):
+            return Result(Outcome.WENT_BACK, reason="its table of marks is gone")
+        told = self._writer.server.error(cause, f"writing table {self._writer.table}")
+        outcome = Outcome.UNAVAILABLE if is_outage(cause) else Outcome.REFUSED
+        return Result(outcome, reason=one_line(told))
+
+    def _end_stale(self, lane: str, term: int) -> None:
+        """End transactions that hold a lane and will not give it back by themselves."""
+        pattern = f"holdfast {self._writer.digest} lane {lane} term %"
+        self._connection.execute(_STALE, [pattern, term, STALLED_SECONDS])
+
+    def _listening(self) -> Silence:
+        return Silence(self._connection, self._writer.server.timeout_seconds)
+
+
+class _Prepared:
+    """Rows that are encoded, and the statements that write them."""
+
+    def __init__(self, writer: PostgresLaneWriter, table: pa.Table, kinds: list[str]) -> None:
+        names, merge = table.column_names, writer.merge
+        self._before, self._copy, self._after = (
+            append_statements(writer.table, names)
+            if merge is None
+            else merge_statements(writer.table, names, merge)
+        )
+        if merge is not None:
+            numbers = pa.array(range(table.num_rows), pa.int64())
+            table, kinds = table.append_column(ROW_NUMBER, numbers), [*kinds, "int8"]
+        self.table, self._kinds = table, kinds
+        self._chunks = list(binary_chunks(table, kinds))
+
+    def put(self, connection: psycopg.Connection[Any], silence: Silence, start: int, end: int) -> None:
+        """Write some rows, inside a transaction."""
+        chunks = self._chunks
+        if end - start < self.table.num_rows:
+            chunks = list(binary_chunks(self.table.slice(start, end - start), self._kinds))
+        for statement in self._before:
+            connection.execute(statement)
+        with connection.cursor() as cursor, cursor.copy(self._copy) as sent:
+            for chunk in (HEADER, *chunks, TRAILER):
+                sent.write(chunk)
+                silence.heard()
+            silence.heard(WRITING_PATIENCE)
+        for statement in self._after:
+            connection.execute(statement)
+            silence.heard(WRITING_PATIENCE)
+
+
+def create_marks(connection: psycopg.Connection[Any], name: str) -> None:
+    create_table(
+        connection,
+        f"CREATE TABLE IF NOT EXISTS {name} (job text, uid text, lane int, epoch bigint NOT NULL, "
+        "rows bigint NOT NULL, input text NOT NULL, written timestamptz NOT NULL DEFAULT now(), "
+        "PRIMARY KEY (job, uid, lane))",
+    )

@@ -1,0 +1,388 @@
+"""Lanes of a real Postgres: each row is shown once, whoever writes, stops, dies or comes late."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from holdfast.connectors.lanes import LANES, LaneMark, Outcome
+from holdfast.connectors.postgres import lane_writer
+from holdfast.connectors.postgres.lane_writer import OpenPostgresLanes
+from holdfast.connectors.postgres.sink import PostgresSink
+from holdfast.errors import DefinitionError, Unavailable
+from holdfast.secret import Secret
+from holdfast.testing import conformance
+from tests.services.cable import Cable
+from tests.services.harness import wait_until
+from tests.services.postgres_lanes import SCHEMA, lane_rows, rows_of, shown, stopped_in_copy
+from tests.services.servers import PostgresDirectory, Server
+
+TWO = rows_of(("anna", 1), ("ben", 2))
+MORE = rows_of(("cleo", 3))
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Server]:
+    directory = PostgresDirectory(guests=["guest"])
+    with directory, directory.running() as server:
+        yield server
+
+
+@pytest.fixture
+def db(postgres: Server) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def table(db: psycopg.Connection[Any]) -> str:
+    name = f"totals_{uuid.uuid4().hex[:8]}"
+    db.execute(f'CREATE TABLE {name} ("user" text, total bigint)')
+    return name
+
+
+def opened(url: str, table: str, term: int = 1, **how: Any) -> OpenPostgresLanes:
+    """A sink whose marks are there, and are of this table alone."""
+    lanes = PostgresSink(table, dsn=url, **how).lane_writer("job", how.get("uid", table)).open(term)
+    lanes.begin(0)
+    return lanes
+
+
+def test_it_keeps_what_is_promised_of_a_lane_sink(postgres: Server, db: psycopg.Connection[Any]) -> None:
+    with Cable(port_of(postgres)) as cable:
+        dsn = f"postgresql://holdfast@127.0.0.1:{cable.port}/postgres"
+
+        def make(place: str) -> PostgresSink:
+            db.execute(f'CREATE TABLE IF NOT EXISTS {place} ("user" text, total bigint CHECK (total <> 13))')
+            return PostgresSink(place, dsn=dsn, marks=f"{place}_marks", timeout_seconds=3)
+
+        @contextmanager
+        def away(place: str) -> Iterator[None]:
+            cable.refuse()
+            yield
+            cable.restore()
+
+        report = conformance.check_lanes(
+            make, lambda place: shown(postgres.url, place), disturbed=away, refused=rows_of(("anna", 13))
+        )
+    assert not report.not_asked, report
+
+
+def test_marks_are_made_once_and_say_what_is_shown(postgres: Server, table: str) -> None:
+    fresh = PostgresSink(table, dsn=postgres.url, marks=f"{table}_marks").lane_writer("job", "out").open(1)
+    assert fresh.marks() == {}
+    fresh.begin(7)
+    fresh.begin(9)
+    assert fresh.marks() == {lane: LaneMark(7) for lane in range(LANES)}
+    assert fresh.write(lane_rows(TWO, 8, lane=3, before=LaneMark(7))).outcome is Outcome.WRITTEN
+    assert fresh.marks()[3] == LaneMark(8, 2)
+    assert fresh.marks()[3].input == "of epoch 8"
+
+
+def test_rows_are_shown_once_however_often_they_are_written(postgres: Server, table: str) -> None:
+    lanes = opened(postgres.url, table)
+    assert lanes.write(lane_rows(TWO)).outcome is Outcome.WRITTEN
+    assert lanes.write(lane_rows(TWO)).outcome is Outcome.ALREADY
+    assert lanes.write(lane_rows(MORE, 2, before=LaneMark(1, 2))).outcome is Outcome.WRITTEN
+    assert lanes.write(lane_rows(TWO)).outcome is Outcome.ALREADY, "a late twin"
+    assert lanes.write(lane_rows(MORE, 2, input="another")).outcome is Outcome.OTHER_ROWS
+    assert shown(postgres.url, table) == [("anna", 1), ("ben", 2), ("cleo", 3)]
+
+
+def test_without_the_mark_rows_are_shown_twice(
+    postgres: Server, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control of the tests above: the mark is what they see at work."""
+    monkeypatch.setattr(lane_writer, "continues", lambda mark, rows: 0)
+    lanes = opened(postgres.url, table)
+    for _ in range(2):
+        assert lanes.write(lane_rows(TWO)).outcome is Outcome.WRITTEN
+    assert len(shown(postgres.url, table)) == 4
+
+
+def test_twins_at_the_same_moment_show_rows_once(postgres: Server, table: str) -> None:
+    outcomes: list[Outcome] = []
+    many = rows_of(*((f"user {n}", n) for n in range(5_000)))
+
+    def twin() -> None:
+        outcomes.append(opened(postgres.url, table).write(lane_rows(many)).outcome)
+
+    twins = [threading.Thread(target=twin) for _ in range(4)]
+    for each in twins:
+        each.start()
+    for each in twins:
+        each.join()
+    assert outcomes.count(Outcome.WRITTEN) == 1
+    assert set(outcomes) <= {Outcome.WRITTEN, Outcome.ALREADY, Outcome.BUSY}
+    assert len(shown(postgres.url, table)) == 5_000
+
+
+def test_a_lane_that_another_writer_holds_is_busy_within_seconds(postgres: Server, table: str) -> None:
+    lanes = opened(postgres.url, table)
+    with psycopg.connect(postgres.url) as other:
+        other.execute("SELECT FROM holdfast_marks WHERE uid = %s AND lane = 0 FOR UPDATE", [table])
+        found = lanes.write(lane_rows(TWO))
+        assert found.outcome is Outcome.BUSY
+        with pytest.raises(Unavailable, match="is being written by another process"):
+            lanes.marks()
+        other.rollback()
+    assert lanes.write(lane_rows(TWO)).outcome is Outcome.WRITTEN
+
+
+def test_a_client_that_was_stopped_inside_copy_is_ended_by_a_newer_term(postgres: Server, table: str) -> None:
+    """No time-out of the server ends it: it would hold its lane for ever."""
+    newer = PostgresSink(table, dsn=postgres.url).lane_writer("job", "out").open(2)
+    newer.begin(0)
+    before = newer.marks()[0]
+    other = stopped_in_copy(postgres.url, table)
+    try:
+        assert newer.write(lane_rows(TWO, term=2)).outcome is Outcome.WRITTEN
+        assert before < newer.marks()[0]
+    finally:
+        other.send_signal(signal.SIGCONT)
+        assert other.communicate(timeout=60)[0] == "UNAVAILABLE\n"
+    assert shown(postgres.url, table) == [("anna", 1), ("ben", 2)]
+    newer._connection.execute("DELETE FROM holdfast_marks WHERE uid = 'out'")
+
+
+def test_one_of_the_same_term_is_ended_when_it_has_waited_for_its_client_for_long(
+    postgres: Server, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = PostgresSink(table, dsn=postgres.url).lane_writer("job", "out").open(1)
+    same.begin(0)
+    other = stopped_in_copy(postgres.url, table)
+    try:
+        assert same.write(lane_rows(TWO)).outcome is Outcome.BUSY
+        monkeypatch.setattr(lane_writer, "STALLED_SECONDS", 0)
+        assert same.write(lane_rows(TWO)).outcome is Outcome.WRITTEN
+    finally:
+        other.send_signal(signal.SIGCONT)
+        assert other.communicate(timeout=60)[0] == "UNAVAILABLE\n"
+    assert shown(postgres.url, table) == [("anna", 1), ("ben", 2)]
+    same._connection.execute("DELETE FROM holdfast_marks WHERE uid = 'out'")
+
+
+@pytest.mark.parametrize("hurt", ["cut", "refuse"])
+def test_a_server_that_is_not_there_is_a_result(postgres: Server, table: str, hurt: str) -> None:
+    with Cable(port_of(postgres)) as cable:
+        dsn = f"postgresql://holdfast@127.0.0.1:{cable.port}/postgres"
+        lanes = opened(dsn, table, timeout_seconds=1)
+        getattr(cable, hurt)()
+        assert lanes.write(lane_rows(TWO)).outcome is Outcome.UNAVAILABLE
+        with pytest.raises(Unavailable):
+            PostgresSink(table, dsn=dsn, timeout_seconds=1).lane_writer("job", table).open(1)
+        cable.restore()
+        assert opened(dsn, table).write(lane_rows(TWO)).outcome in (Outcome.WRITTEN, Outcome.ALREADY)
+    wait_until(lambda: len(shown(postgres.url, table)) == 2, "the rows to be shown once")
+
+
+def test_an_answer_lost_after_the_commit_shows_nothing_twice(postgres: Server, table: str) -> None:
+    with Cable(port_of(postgres)) as cable:
+        dsn = f"postgresql://holdfast@127.0.0.1:{cable.port}/postgres"
+        lanes = opened(dsn, table, timeout_seconds=1)
+        cable.lose_answers_to = b"COMMIT\0"
+        lost = lanes.write(lane_rows(TWO))
+        assert lost.outcome is Outcome.UNAVAILABLE, "it may or may not be shown"
+        assert shown(postgres.url, table) == [("anna", 1), ("ben", 2)]
+        cable.lose_answers_to = b""
+        assert opened(dsn, table).write(lane_rows(TWO)).outcome is Outcome.ALREADY
+    assert shown(postgres.url, table) == [("anna", 1), ("ben", 2)]
+
+
+def port_of(postgres: Server) -> int:
+    return int(postgres.url.rpartition(":")[2].partition("/")[0])
+
+
+def test_a_server_that_went_back_is_noticed_and_written_again() -> None:
+    with PostgresDirectory() as directory:
+        with directory.running(), psycopg.connect(directory.url, autocommit=True) as db:
+            db.execute('CREATE TABLE totals ("user" text, total bigint)')
+            assert opened(directory.url, "totals").write(lane_rows(TWO)).outcome is Outcome.WRITTEN
+        directory.save_copy()
+        next_rows = lane_rows(MORE, 2, before=LaneMark(1, 2))
+        with directory.running() as server:
+            lanes = opened(directory.url, "totals")
+            assert lanes.write(next_rows).outcome is Outcome.WRITTEN
+            server.signal(signal.SIGKILL)
+            wait_until(lambda: server.process.poll() is not None, "the server to be gone")
+            assert lanes.write(lane_rows(TWO, 3, before=LaneMark(2, 1))).outcome is Outcome.UNAVAILABLE
+        directory.go_back()
+        with directory.running():
+            lanes = opened(directory.url, "totals")
+            third = lane_rows(TWO, 3, before=LaneMark(2, 1))
+            assert lanes.write(third).outcome is Outcome.WENT_BACK
+            assert lanes.write(next_rows).outcome is Outcome.WRITTEN, "it is shown again, and only it"
+            assert lanes.write(third).outcome is Outcome.WRITTEN
+            assert len(shown(directory.url, "totals")) == 5
+
+
+REFUSED = {
+    "NUL in a text": ("a\0b", 1, "invalid byte sequence"),
+    "a constraint": ("ben", -1, "violates check constraint"),
+    "a value that does not fit": ("somebody with a long name", 1, "value too long"),
+    "a trigger": ("trigger", 1, "not on a Sunday"),
+}
+
+
+@pytest.fixture
+def strict(db: psycopg.Connection[Any]) -> str:
+    name = f"strict_{uuid.uuid4().hex[:8]}"
+    db.execute(f'CREATE TABLE {name} ("user" varchar(10), total bigint CHECK (total >= 0))')
+    db.execute(
+        f"CREATE FUNCTION {name}_no() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'not on a Sunday'; END $$"
+    )
+    db.execute(
+        f"CREATE CONSTRAINT TRIGGER no AFTER INSERT ON {name} DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+        f"WHEN (NEW.\"user\" = 'trigger') EXECUTE FUNCTION {name}_no()"
+    )
+    return name
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_row_that_is_refused_goes_to_the_rejects_with_the_progress_of_its_lane(
+    postgres: Server, db: psycopg.Connection[Any], strict: str, what: str
+) -> None:
+    user, total, reason = REFUSED[what]
+    rows = rows_of(("anna", 1), *((f"u{n}", n) for n in range(50)), (user, total), ("zoe", 9))
+    holding = opened(postgres.url, strict)
+    told = holding.write(lane_rows(rows))
+    assert told.outcome is Outcome.REFUSED
+    assert f"table {strict} refuses row 51 of lane 0 in epoch 1" in told.reason
+    assert reason in told.reason
+    assert shown(postgres.url, strict) == []
+    putting = opened(postgres.url, strict, rejects=f"{strict}_rejects")
+    done = putting.write(lane_rows(rows))
+    assert (done.outcome, done.rejected) == (Outcome.WRITTEN, 1)
+    assert len(shown(postgres.url, strict)) == 52
+    (rejected,) = db.execute(f"SELECT epoch, lane, row, reason, data FROM {strict}_rejects").fetchall()
+    assert rejected[:3] == (1, 0, 51)
+    assert reason in rejected[3]
+    assert f'"total": {total}' in rejected[4]
+    assert putting.write(lane_rows(rows)).outcome is Outcome.ALREADY
+    assert db.execute(f"SELECT count(*) FROM {strict}_rejects").fetchone() == (1,)
+
+
+def test_every_value_arrives_as_it_is(postgres: Server, db: psycopg.Connection[Any]) -> None:
+    name = f"values_{uuid.uuid4().hex[:8]}"
+    db.execute(
+        f"CREATE TABLE {name} (number bigserial, i int8, s int2, t text, b bytea, d numeric(20,4), f float8, "
+        "g float4, ok bool, day date, at timestamptz, n timestamp, j jsonb, wide int8)"
+    )
+    text = {
+        "i": ["9223372036854775807", None, "-9223372036854775808"],
+        "s": ["-32768", "32767", None],
+        "t": ["", None, "ü\n\\."],
+        "d": ["1.5000", "-1234567890123456.0001", "0.0000"],
+        "f": ["NaN", "-Infinity", None],
+        "g": ["1.5", None, "-0"],
+        "day": ["2024-02-29", "0001-01-01", "9999-12-31"],
+        "at": ["2024-02-29 12:00:00.000001+00", None, "0001-01-01 00:00:00+00"],
+        "n": ["2024-02-29 12:00:00", "9999-12-31 23:59:59.999999", None],
+        "j": ['{"a": 1}', "null", None],
+        "wide": ["-5", None, "7"],
+    }
+    from decimal import Decimal
+
+    us = pa.timestamp("us")
+    table = pa.table(
+        {
+            "i": pa.array([2**63 - 1, None, -(2**63)], pa.int64()),
+            "s": pa.array([-(2**15), 2**15 - 1, None], pa.int16()),
+            "t": pa.array(text["t"]),
+            "b": pa.array([b"\x00\xff", b"", None]),
+            "d": pa.array([Decimal(each) for each in text["d"]], pa.decimal128(20, 4)),
+            "f": pa.array([float("nan"), float("-inf"), None]),
+            "g": pa.array([1.5, None, -0.0], pa.float32()),
+            "ok": pa.array([True, False, None]),
+            "day": pa.array([19782, -719162, 2932896], pa.int32()).cast(pa.date32()),
+            "at": pa.array([1709208000000001, None, -62135596800000000]).cast(pa.timestamp("us", "UTC")),
+            "n": pa.array([1709208000000000, 253402300799999999, None]).cast(us),
+            "j": pa.array(text["j"]),
+            "wide": pa.array([-5, None, 7], pa.int8()),
+        }
+    )
+    PostgresSink(name, dsn=postgres.url).check_schema(table.schema)
+    assert opened(postgres.url, name).write(lane_rows(table)).outcome is Outcome.WRITTEN
+    db.execute("SET TimeZone = 'UTC'")
+    for column, wanted in text.items():
+        found = [row[0] for row in db.execute(f"SELECT {column}::text FROM {name} ORDER BY number")]
+        assert found == wanted, column
+    assert [row[0] for row in db.execute(f"SELECT b FROM {name} ORDER BY number")] == [b"\x00\xff", b"", None]
+    assert [row[0] for row in db.execute(f"SELECT ok FROM {name} ORDER BY number")] == [True, False, None]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("at", -(2**63)), ("at", -(2**63) + 1), ("n", -(2**62)), ("day", -(2**31)), ("day", 2**31 - 1)],
+)
+def test_a_time_that_the_server_does_not_know_is_refused_and_never_another_time(
+    postgres: Server, db: psycopg.Connection[Any], column: str, value: int
+) -> None:
+    name = f"times_{uuid.uuid4().hex[:8]}"
+    db.execute(f"CREATE TABLE {name} (at timestamptz, n timestamp, day date)")
+    kinds = {"at": pa.timestamp("us", "UTC"), "n": pa.timestamp("us"), "day": pa.date32()}
+    base = pa.int32() if column == "day" else pa.int64()
+    table = pa.table({column: pa.array([value], base).cast(kinds[column])})
+    assert opened(postgres.url, name).write(lane_rows(table)).outcome is Outcome.REFUSED
+
+
+REFUSALS: dict[str, tuple[str, dict[str, Any], pa.Schema]] = {
+    "there is no table nowhere": ("nowhere", {}, SCHEMA),
+    "has no column 'more'": ("good", {}, SCHEMA.append(pa.field("more", pa.string()))),
+    "which column 'total' of table good (integer) does not take": ("narrow", {}, SCHEMA),
+    "needs a value for 'must'": ("needy", {}, SCHEMA),
+    "may not insert into column 'user' of table closed": ("closed", {}, SCHEMA),
+    'has no unique index on ("user")': ("good", {"mode": "upsert", "key": "user"}, SCHEMA),
+    "password authentication failed": ("good", {"password": Secret.env("WRONG_PASSWORD")}, SCHEMA),
+}
+
+
+@pytest.fixture(scope="module")
+def tables(postgres: Server) -> Server:
+    with psycopg.connect(postgres.url, autocommit=True) as db:
+        for statement in (
+            'CREATE TABLE good ("user" text, total bigint)',
+            'CREATE TABLE narrow ("user" text, total int)',
+            'CREATE TABLE needy ("user" text, total bigint, must int NOT NULL)',
+            'CREATE TABLE closed ("user" text, total bigint)',
+            "CREATE ROLE guest LOGIN PASSWORD 'right'",
+            "GRANT SELECT, INSERT ON good, narrow, needy TO guest",
+        ):
+            db.execute(statement)
+    return postgres
+
+
+@pytest.mark.parametrize("told", REFUSALS)
+def test_a_table_that_cannot_take_the_rows_is_refused_in_one_line_before_anything_is_planned(
+    tables: Server, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WRONG_PASSWORD", "not-this-one")
+    monkeypatch.setenv("RIGHT_PASSWORD", "right")
+    name, changes, schema = REFUSALS[told]
+    how = {"password": Secret.env("RIGHT_PASSWORD"), **changes}
+    with pytest.raises(DefinitionError) as refused:
+        PostgresSink(name, dsn=tables.url.replace("holdfast@", "guest@"), **how).check_schema(schema)
+    assert told.replace("table good (integer)", "table narrow (integer)") in str(refused.value)
+    assert "; " in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert "not-this-one" not in str(refused.value)
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    for how in (
+        {"mode": "replace"},
+        {"mode": "upsert"},
+        {"key": "user"},
+        {"mode": "upsert", "key": "user", "order_by": "total", "deleted": "gone"},
+    ):
+        with pytest.raises(DefinitionError):
+            PostgresSink("t", dsn="postgresql://127.0.0.1/x", **how)  # type: ignore[arg-type]

@@ -1,0 +1,206 @@
+"""A queue of a real RabbitMQ into the log of a checkpoint, and rows to a queue."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pika
+import pyarrow as pa
+import pytest
+
+import holdfast as hf
+from holdfast.checkpoint.log.received import ReceivedLog
+from holdfast.connectors.contract import StagedPart
+from holdfast.connectors.rabbitmq.source import RabbitSource
+from holdfast.connectors.receiving import ReceivingReader
+from holdfast.errors import SinkFailed, StorageError, Unavailable
+from holdfast.graph.guarantees import Guarantee, statements
+from holdfast.storage.local_directory import LocalStorage
+from tests.services.cable import Cable
+from tests.services.servers import Server, free_port, rabbitmq_server
+
+SECONDS = 240.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with rabbitmq_server() as server:
+        yield server
+
+
+@pytest.fixture
+def queue(server: Server, request: pytest.FixtureRequest) -> str:
+    name = request.node.name
+    with pika.BlockingConnection(pika.URLParameters(server.url)) as connection:
+        connection.channel().queue_declare(name, durable=True)
+    return name
+
+
+def send(server: Server, queue: str, *numbers: int) -> None:
+    with pika.BlockingConnection(pika.URLParameters(server.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for number in numbers:
+            properties = pika.BasicProperties(message_id=f"m{number}", delivery_mode=2)
+            channel.basic_publish("", queue, b'{"n": %d}' % number, properties)
+
+
+def waiting(server: Server, queue: str) -> int:
+    """Messages that nobody has taken for good."""
+    with pika.BlockingConnection(pika.URLParameters(server.url)) as connection:
+        return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
+
+
+def until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def opened(url: str, queue: str, log: ReceivedLog) -> ReceivingReader:
+    source = RabbitSource(url, queue, schema="n long, id string", id_column="id", timeout_seconds=5)
+    reader = source.logged_reader([], log)
+    assert isinstance(reader, ReceivingReader)
+    return reader
+
+
+def ids(log: ReceivedLog) -> list[str]:
+    log.look()
+    load = log.loader()
+    return [id for batch in log.after(0) for id in load(batch.number).column("id").to_pylist()]
+
+
+def test_messages_are_logged_then_acknowledged(server: Server, queue: str, tmp_path: Path) -> None:
+    log = ReceivedLog(LocalStorage(tmp_path), "q", "w")
+    reader = opened(server.url, queue, log)
+    try:
+        assert reader.next(None, None, 0) is None
+        send(server, queue, *range(20))
+        until(lambda: len(ids(log)) == 20)
+        slice = reader.next(None, None, 0)
+        assert slice is not None
+        assert slice.rows == 20
+    finally:
+        reader.close()
+    assert waiting(server, queue) == 0
+    again = opened(server.url, queue, ReceivedLog(LocalStorage(tmp_path), "q", "w2"))
+    assert again.next(None, None, 0) == slice, "another run plans the same from the log alone"
+    again.close()
+
+
+def test_what_was_not_logged_is_not_acknowledged(server: Server, queue: str, tmp_path: Path) -> None:
+    class Failing(ReceivedLog):
+        failures = 2
+
+        def append(self, rows: Any) -> Any:
+            if self.failures:
+                self.failures -= 1
+                raise StorageError("the disk is full")
+            return super().append(rows)
+
+    log = Failing(LocalStorage(tmp_path), "q", "w")
+    reader = opened(server.url, queue, log)
+    send(server, queue, 1, 2, 3)
+    try:
+        reader.next(None, None, 0)
+        until(lambda: len(ids(log)) == 3)
+    finally:
+        reader.close()
+    assert ids(log) == ["m1", "m2", "m3"]
+    assert not log.failures
+
+
+def test_a_crash_between_log_and_acknowledgement_repeats_messages_with_their_ids(
+    server: Server, queue: str, tmp_path: Path
+) -> None:
+    """The driver dies when its batch is durable: the server gives the messages to the next one."""
+
+    class Dying(ReceivedLog):
+        died = threading.Event()
+
+        def append(self, rows: Any) -> Any:
+            batch = super().append(rows)
+            self.died.set()
+            raise StorageError(f"died after batch {batch.number}")
+
+    send(server, queue, 1, 2)
+    first = opened(server.url, queue, Dying(LocalStorage(tmp_path), "q", "w"))
+    first.next(None, None, 0)
+    assert Dying.died.wait(SECONDS)
+    first.close()
+    log = ReceivedLog(LocalStorage(tmp_path), "q", "w2")
+    second = opened(server.url, queue, log)
+    try:
+        second.next(None, None, 0)
+        until(lambda: len(ids(log)) >= 4)
+    finally:
+        second.close()
+    assert set(ids(log)) == {"m1", "m2"}, "nothing is lost; drop_duplicates(by='id') leaves the copies out"
+    assert waiting(server, queue) == 0
+
+
+def test_a_connection_that_breaks_is_made_again(server: Server, queue: str, tmp_path: Path) -> None:
+    port = urlsplit(server.url).port
+    assert port is not None
+    log = ReceivedLog(LocalStorage(tmp_path), "q", "w")
+    with Cable(port) as cable:
+        reader = opened(f"amqp://{cable.hosts}/%2F", queue, log)
+        try:
+            reader.next(None, None, 0)
+            send(server, queue, 1)
+            until(lambda: "m1" in ids(log))
+            cable.refuse()
+            until(lambda: "reconnecting" in reader.health())
+            send(server, queue, 2)
+            cable.restore()
+            until(lambda: "m2" in ids(log))
+        finally:
+            reader.close()
+    assert {*ids(log)} == {"m1", "m2"}
+
+
+def rows(*numbers: int) -> list[StagedPart]:
+    return [StagedPart(0, len(numbers), lambda: pa.table({"n": list(numbers)}))]
+
+
+def test_rows_are_confirmed_messages_with_ids_that_stay_the_same(server: Server, queue: str) -> None:
+    publisher = hf.RabbitSink(server.url, queue).publisher("job", "out")
+    publisher.publish(7, rows(1, 2))
+    publisher.publish(7, rows(1, 2))
+    with pika.BlockingConnection(pika.URLParameters(server.url)) as connection:
+        found = [connection.channel().basic_get(queue, auto_ack=True) for _ in range(4)]
+    bodies = [(properties.message_id, body) for _, properties, body in found]
+    assert bodies == [("job/out/7/0/0", b'{"n":1}'), ("job/out/7/0/1", b'{"n":2}')] * 2
+
+
+def test_a_message_that_no_queue_takes_fails_the_epoch(server: Server) -> None:
+    with pytest.raises(SinkFailed, match="no queue took message job/out/1/0/0"):
+        hf.RabbitSink(server.url, "nowhere").publisher("job", "out").publish(1, rows(1))
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    sink = hf.RabbitSink(f"amqp://127.0.0.1:{free_port()}/%2F", "q")
+    with pytest.raises(Unavailable, match="cannot be used now"):
+        sink.publisher("job", "out").publish(1, rows(1))
+
+
+def test_only_with_de_duplication_right_after_it_is_it_exactly_once() -> None:
+    def guarantees(id_column: str | None, once: bool) -> list[Guarantee]:
+        job = hf.Job("rabbit")
+        schema = "n long, id string"
+        source = RabbitSource("amqp://127.0.0.1/%2F", "q", schema=schema, id_column=id_column)
+        stream: Any = job.source(source, uid="q")
+        if once:
+            stream = stream.drop_duplicates(by="id", ttl="1d", uid="once")
+        stream.sink(hf.MemorySink(), uid="out")
+        return [each.guarantee for each in statements(job.graph(), Guarantee.EXACTLY_ONCE)]
+
+    assert guarantees("id", True) == [Guarantee.EXACTLY_ONCE] * 2
+    assert guarantees("id", False) == [Guarantee.AT_LEAST_ONCE] * 2
+    assert guarantees(None, True) == [Guarantee.AT_LEAST_ONCE] * 2

@@ -1,0 +1,114 @@
+"""Lines over TCP into a log, and rows to a server that says what it has taken."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdfast as hf
+from holdfast.checkpoint.log.received import ReceivedLog
+from holdfast.connectors.contract import StagedPart
+from holdfast.errors import StorageError, Unavailable
+from holdfast.graph.guarantees import Guarantee, statements
+from holdfast.storage.local_directory import LocalStorage
+from tests.services.line_server import LineServer
+from tests.services.servers import free_port
+
+
+def until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + 240
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def logged(log: ReceivedLog) -> list[str]:
+    log.look()
+    load = log.loader()
+    fields = [field for batch in log.after(0) for field in load(batch.number).column("fields").to_pylist()]
+    return [dict(each)["value"].decode() for each in fields]
+
+
+def received(server: LineServer, log: ReceivedLog, done: Callable[[], Any]) -> None:
+    source = hf.SocketSource("127.0.0.1", server.port, acknowledged=True)
+    reader: Any = source.logged_reader([], log)
+    try:
+        reader.next(None, None, 0)
+        until(done)
+    finally:
+        reader.close()
+
+
+def test_lines_are_acknowledged_when_they_are_logged(tmp_path: Path) -> None:
+    server, log = LineServer(["a", "b", "ü"]), ReceivedLog(LocalStorage(tmp_path), "s", "w")
+    received(server, log, lambda: server.safe == 3)
+    assert logged(log) == ["a", "b", "ü"]
+    server.close()
+
+
+def test_lines_of_a_connection_that_broke_are_sent_again(tmp_path: Path) -> None:
+    server, log = LineServer(["a", "b"], breaks=2), ReceivedLog(LocalStorage(tmp_path), "s", "w")
+    received(server, log, lambda: server.safe == 2)
+    assert set(logged(log)) == {"a", "b"}
+    assert logged(log)[-2:] == ["a", "b"]
+    server.close()
+
+
+def test_lines_that_could_not_be_logged_are_not_acknowledged(tmp_path: Path) -> None:
+    class Failing(ReceivedLog):
+        def append(self, rows: Any) -> Any:
+            raise StorageError("the disk is full")
+
+    server = LineServer(["a"])
+    received(server, Failing(LocalStorage(tmp_path), "s", "w"), lambda: server.connections > 2)
+    assert server.safe == 0
+    server.close()
+
+
+def test_what_a_socket_gives_is_said() -> None:
+    def of(acknowledged: bool) -> Guarantee:
+        job = hf.Job("lines")
+        source = hf.SocketSource("127.0.0.1", 1, acknowledged=acknowledged)
+        job.source(source, uid="in").sink(hf.MemorySink(), uid="out")
+        return statements(job.graph(), Guarantee.EXACTLY_ONCE)[0].guarantee
+
+    assert (of(True), of(False)) == (Guarantee.AT_LEAST_ONCE, Guarantee.AT_MOST_ONCE)
+
+
+def rows(*numbers: int) -> list[StagedPart]:
+    return [StagedPart(0, len(numbers), lambda: pa.table({"n": list(numbers)}))]
+
+
+@pytest.mark.parametrize("taken", [2, 1])
+def test_an_epoch_is_shown_when_all_its_lines_were_taken(taken: int) -> None:
+    listener, lines = socket.create_server(("127.0.0.1", 0)), list[bytes]()
+
+    def take() -> None:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as sent:
+            lines.extend(sent.readline() for _ in range(2))
+            connection.sendall(b"%d\n" % taken)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    publisher = hf.SocketSink("127.0.0.1", listener.getsockname()[1]).publisher("job", "out")
+    if taken == 2:
+        publisher.publish(1, rows(1, 2))
+    else:
+        with pytest.raises(Unavailable, match="taken 1 of 2 lines"):
+            publisher.publish(1, rows(1, 2))
+    thread.join()
+    listener.close()
+    assert lines == [b'{"n":1}\n', b'{"n":2}\n']
+
+
+def test_nobody_who_listens_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match="failed"):
+        hf.SocketSink("127.0.0.1", free_port()).publisher("job", "out").publish(1, rows(1))
