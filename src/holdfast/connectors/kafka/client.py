@@ -73,7 +73,6 @@ def confluent() -> Any:
     """The library, or the error that says how to install it."""
     try:
         import confluent_kafka
-        import confluent_kafka.admin
     except ImportError as cause:
         raise MachineError(
             "Kafka needs the package confluent-kafka; install it: pip install 'holdfast[kafka]'"
@@ -121,10 +120,6 @@ class Troubles:
                 "mechanism, the user and the password in options"
             )
 
-    def said(self, text: str) -> str:
-        """What the library says, for people."""
-        return self._connection.without_secrets(text)
-
     def unavailable(self, what: str, error: object = "") -> Unavailable:
         why = self._connection.without_secrets(self._newest or str(error) or "no answer")
         return Unavailable(f"Kafka at {self._connection.servers} is not there for {what}: {why}")
@@ -169,18 +164,17 @@ class Cluster:
         return found
 
     def bounds(
-        self, partitions: Iterable[Partition], *, stable: bool = True
+        self, partitions: Iterable[Partition]
     ) -> tuple[dict[Partition, Place], dict[Partition, Place]]:
         """The first offsets that are still there, and the last stable ones: what comes at or after these may
-        belong to transactions that are not over. `stable` False: the last of all."""
+        belong to transactions that are not over."""
         wanted = list(partitions)
-        first = self._asked(wanted, _spec("earliest"), stable)
-        last = self._asked(wanted, _spec("latest"), stable)
+        first, last = self._asked(wanted, _spec("earliest")), self._asked(wanted, _spec("latest"))
         return self._places(first), self._places(last)
 
     def at_time(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, Place]:
         """The first offsets whose rows are not older; partitions without such rows are left out."""
-        found = self._places(self._asked(list(partitions), _spec("for_timestamp", time_ms), True))
+        found = self._places(self._asked(list(partitions), _spec("for_timestamp", time_ms)))
         return {partition: place for partition, place in found.items() if place.offset >= 0}
 
     def commit(self, group: str, places: Mapping[Partition, Place]) -> None:
@@ -195,27 +189,11 @@ class Cluster:
         for future in asked.values():
             self._answer(future, f"the offsets of group {group!r}")
 
-    def make_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Make a topic, unless it is there, and wait until the cluster knows it."""
-        kafka = confluent()
-        made = kafka.admin.NewTopic(name, partitions, config=dict(config))
-        asked = self._ask(lambda admin: admin.create_topics([made], request_timeout=REQUEST_SECONDS))
-        self._answer(asked[name], f"making topic {name!r}", kafka.KafkaError.TOPIC_ALREADY_EXISTS)
-        for _ in range(int(REQUEST_SECONDS / POLL_SECONDS)):
-            try:
-                if name in self.topics([name]):
-                    self.bounds(Partition(name, number) for number in range(partitions))
-                    return
-            except Unavailable:  # a partition has no leader yet
-                pass
-            self._poll(POLL_SECONDS)
-        raise self.troubles.unavailable(f"topic {name!r}, which was just made")
-
-    def _asked(self, partitions: list[Partition], spec: Any, stable: bool) -> dict[Any, Future[Any]]:
+    def _asked(self, partitions: list[Partition], spec: Any) -> dict[Any, Future[Any]]:
         from confluent_kafka import IsolationLevel, TopicPartition
 
         wanted = {TopicPartition(*partition): spec for partition in partitions}
-        level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+        level = IsolationLevel.READ_COMMITTED
         if not wanted:
             return {}
         return self._ask(

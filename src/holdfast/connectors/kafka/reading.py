@@ -89,11 +89,8 @@ _held = _Held()
 class RangeConsumer:
     """The messages of one range, in lists."""
 
-    def __init__(
-        self, connection: Connection, range: Range, stalled_seconds: float = STALLED_SECONDS
-    ) -> None:
-        """`stalled_seconds`: how long nothing may come before the cluster counts as not there."""
-        self._connection, self._range, self._stalled = connection, range, stalled_seconds
+    def __init__(self, connection: Connection, range: Range) -> None:
+        self._connection, self._range = connection, range
 
     def __iter__(self) -> Iterator[list[Any]]:
         kafka, wanted = confluent(), self._range
@@ -115,7 +112,7 @@ class RangeConsumer:
 
     def _lists(self, consumer: Any, troubles: Troubles) -> Iterator[list[Any]]:
         wanted, at, rows = self._range, self._range.first, FIRST_ROWS
-        give_up = time.monotonic() + self._stalled
+        give_up = time.monotonic() + STALLED_SECONDS
         while at < wanted.end:
             got = consumer.consume(min(rows, wanted.end - at), 1.0)
             messages, over = self._sorted_out(got)
@@ -123,7 +120,7 @@ class RangeConsumer:
                 at = messages[-1].offset() + 1
                 size = sum(map(len, messages)) // len(messages) + 1
                 rows = max(1, min(BATCH_ROWS_MAX, BATCH_BYTES // size))
-                give_up = time.monotonic() + self._stalled
+                give_up = time.monotonic() + STALLED_SECONDS
                 yield messages
             if over:
                 return
