@@ -116,8 +116,7 @@ class KafkaBroker:
         self.admin.create_topics([made])[topic].result()
         wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
         end = time.monotonic() + START_SECONDS
-        # A client that asked too early keeps the answer, so each look is a client's first.
-        while not all(_is_known(each) for each in self._new_admin().list_offsets(wanted).values()):
+        while not self._all_led(wanted):
             assert time.monotonic() < end, f"topic {topic} was made and has no leader"
             time.sleep(0.05)
 
@@ -159,6 +158,12 @@ class KafkaBroker:
                     ends.add(message.partition())
         consumer.close()
         return found
+
+    def _all_led(self, wanted: dict[TopicPartition, OffsetSpec]) -> bool:
+        """Whether all these partitions have a leader by now."""
+        # A client that asked too early keeps the answer, so each look is a client's first.
+        admin = self._new_admin()
+        return all(_is_known(each) for each in admin.list_offsets(wanted).values())
 
     def _new_admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.servers, **QUIET})
