@@ -77,7 +77,7 @@ class KafkaBroker:
         self._ports = [free_port() for _ in range(3)]
         self._process: subprocess.Popen[bytes] | None = None
         self._jars = fetched(f"kafka-{VERSION}", _POM)
-        self.admin = AdminClient({"bootstrap.servers": self.servers, **QUIET})
+        self.admin = self._new_admin()
         (directory / "server.properties").write_text(self._properties())
         self._java("-Xmx128m", "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c").wait(
             START_SECONDS
@@ -115,7 +115,9 @@ class KafkaBroker:
         made = NewTopic(topic, partitions, 1, config={key.replace("_", "."): config[key] for key in config})
         self.admin.create_topics([made])[topic].result()
         wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
-        while not all(_is_known(each) for each in self.admin.list_offsets(wanted).values()):
+        end = time.monotonic() + START_SECONDS
+        while not self._all_led(wanted):
+            assert time.monotonic() < end, f"topic {topic} was made and has no leader"
             time.sleep(0.05)
 
     def delete(self, topic: str) -> None:
@@ -156,6 +158,15 @@ class KafkaBroker:
                     ends.add(message.partition())
         consumer.close()
         return found
+
+    def _all_led(self, wanted: dict[TopicPartition, OffsetSpec]) -> bool:
+        """Whether all these partitions have a leader by now."""
+        # A client that asked too early keeps the answer, so each look is a client's first.
+        admin = self._new_admin()
+        return all(_is_known(each) for each in admin.list_offsets(wanted).values())
+
+    def _new_admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.servers, **QUIET})
 
     def _answers(self) -> bool:
         try:

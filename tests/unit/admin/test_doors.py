@@ -64,7 +64,7 @@ def test_a_door_stays_one_when_another_channel_is_removed(sender: Producer) -> N
     states = sender.outlets.states(sender.view.channels)
     assert states is not None
     more = {**states, "former": ChannelState(through=3)}
-    sender.outlets.states = lambda *_: more  # type: ignore[method-assign]
+    sender.outlets.states = lambda *_, **__: more  # type: ignore[method-assign]
     sender.say()
     assert sender.view.channels["former"] == Channel(through=3)
     lead(sender.storage)
