@@ -231,7 +231,7 @@ CONTROLS: dict[str, Control] = {
     "commits-not-listed": Control("", instead=((channel_source, "NewestCommit", _ByName),), season="ghosts"),
     "uncommitted-epoch-read": Control("", instead=((ChannelReader, "_look", _with_what_is_written),)),
     "replaced-though-it-was-read": Control(
-        "is replaced, and was read",
+        "",
         instead=((epochs_again, "_refuse_if_read", lambda *given: None),),
         season="damage",
     ),
