@@ -62,7 +62,7 @@ def test_it_keeps_what_is_promised_of_a_lane_sink(postgres: Server, db: psycopg.
 
         def make(place: str) -> PostgresSink:
             db.execute(f'CREATE TABLE IF NOT EXISTS {place} ("user" text, total bigint CHECK (total <> 13))')
-            return PostgresSink(place, dsn=dsn, marks=f"{place}_marks", timeout_seconds=3)
+            return PostgresSink(place, dsn=dsn, marks=f"{place}_marks", timeout_seconds=6)
 
         @contextmanager
         def away(place: str) -> Iterator[None]:
@@ -174,11 +174,11 @@ def test_one_of_the_same_term_is_ended_when_it_has_waited_for_its_client_for_lon
 def test_a_server_that_is_not_there_is_a_result(postgres: Server, table: str, hurt: str) -> None:
     with Cable(port_of(postgres)) as cable:
         dsn = f"postgresql://holdfast@127.0.0.1:{cable.port}/postgres"
-        lanes = opened(dsn, table, timeout_seconds=1)
+        lanes = opened(dsn, table, timeout_seconds=6)
         getattr(cable, hurt)()
         assert lanes.write(lane_rows(TWO)).outcome is Outcome.UNAVAILABLE
         with pytest.raises(Unavailable):
-            PostgresSink(table, dsn=dsn, timeout_seconds=1).lane_writer("job", table).open(1)
+            PostgresSink(table, dsn=dsn, timeout_seconds=6).lane_writer("job", table).open(1)
         cable.restore()
         assert opened(dsn, table).write(lane_rows(TWO)).outcome in (Outcome.WRITTEN, Outcome.ALREADY)
     wait_until(lambda: len(shown(postgres.url, table)) == 2, "the rows to be shown once")
@@ -187,7 +187,7 @@ def test_a_server_that_is_not_there_is_a_result(postgres: Server, table: str, hu
 def test_an_answer_lost_after_the_commit_shows_nothing_twice(postgres: Server, table: str) -> None:
     with Cable(port_of(postgres)) as cable:
         dsn = f"postgresql://holdfast@127.0.0.1:{cable.port}/postgres"
-        lanes = opened(dsn, table, timeout_seconds=1)
+        lanes = opened(dsn, table, timeout_seconds=6)
         cable.lose_answers_to = b"COMMIT\0"
         lost = lanes.write(lane_rows(TWO))
         assert lost.outcome is Outcome.UNAVAILABLE, "it may or may not be shown"

@@ -221,7 +221,9 @@ def test_columns_are_inferred_once_and_checked_at_every_start(
 ) -> None:
     add(db, table, 1)
     source = TableSource(table, dsn=postgres.url, by="txid")
+    before = set(vars(source))
     assert source.schema == "`id` long, `txid` long, `n` int"
+    assert set(vars(source)) == before, "what is public there is in the fingerprint of the job"
     slice = source.reader([]).next(None, None, 0)
     assert slice is not None
     db.execute(f"ALTER TABLE {table} ADD COLUMN more text")
@@ -279,7 +281,7 @@ def test_a_server_that_does_not_answer_is_unavailable(postgres: Server, table: s
     port = int(postgres.url.rpartition(":")[2].partition("/")[0])
     with Cable(port) as cable:
         dsn = f"postgresql://holdfast@127.0.0.1:{cable.port}/postgres"
-        source = TableSource(table, dsn=dsn, by="txid", schema="n int", timeout_seconds=1)
+        source = TableSource(table, dsn=dsn, by="txid", schema="n int", timeout_seconds=6)
         reader = source.reader([])
         assert reader.next(None, None, 0) is None
         cable.cut()

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.clock import duration_ms
@@ -74,6 +73,7 @@ class TableSource:
                 f"TableSource reads by one column or by two, not by {self.by!r}; correct by="
             )
         self.declared: Final = schema
+        self._schema = schema
         self.lag: Final = lag
         self._lag_ms = None if lag is None else duration_ms(lag)
         self.accept: Final = accept
@@ -81,10 +81,12 @@ class TableSource:
         if schema is not None:
             parse_flat_schema(schema)
 
-    @cached_property
+    @property
     def schema(self) -> str:
         """As declared, or else as the table has it when this is first asked."""
-        return self.declared if self.declared is not None else inferred_schema(self._facts().columns)
+        if self._schema is None:
+            self._schema = inferred_schema(self._facts().columns)
+        return self._schema
 
     @property
     def misses(self) -> str | None:
