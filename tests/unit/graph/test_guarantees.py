@@ -10,6 +10,7 @@ from holdfast.errors import DefinitionError
 from holdfast.graph.guarantees import Guarantee, check_guarantee, statements
 from holdfast.graph.job_graph import Graph
 from holdfast.graph.streams import Declaration
+from holdfast.testing import SqliteLaneSink
 
 
 class OnceOnlySource(MemorySource):
@@ -83,3 +84,24 @@ def test_a_sink_is_judged_by_its_own_sources_only() -> None:
 def test_an_unknown_guarantee_is_refused(asked: str) -> None:
     with pytest.raises(DefinitionError, match="use one of exactly-once, at-least-once, at-most-once"):
         check_guarantee(graph(MemorySource, MemorySink()), asked)
+
+
+class Unshared(SqliteLaneSink):
+    shared = False
+
+
+@pytest.mark.parametrize(
+    ("sink", "atomic", "shared"),
+    [
+        (MemorySink(), "epoch", "yes"),
+        (ConsoleSink(), "", ""),
+        (ChannelSink(), "epoch", ""),
+        (SqliteLaneSink("out.db"), "lane", "yes"),
+        (Unshared("out.db", chunk_rows=9), "chunk", "no"),
+    ],
+)
+def test_a_sink_says_what_a_reader_sees_whole_and_who_may_write(
+    sink: Sink | ChannelSink, atomic: str, shared: str
+) -> None:
+    found = statements(graph(MemorySource, sink), Guarantee.EXACTLY_ONCE)[-1]
+    assert (found.atomic, found.shared) == (atomic, shared)

@@ -12,6 +12,7 @@ from holdfast.connectors.memory import MemorySink, MemorySource
 from holdfast.errors import DefinitionError
 from holdfast.graph.protection import MEMBERS_MAX, survival
 from holdfast.graph.validate import check
+from holdfast.testing import SqliteLaneSink
 from tests.unit.graph.test_parts import ROWS, Judge, Totals
 
 
@@ -55,6 +56,14 @@ def uncoordinated(rows: Any, rules: Any) -> None:
 
 def repeating(rows: Any, rules: Any) -> None:
     rows.union(rules).key_by("user").process(Totals(), uid="totals").sink(Repeating(), uid="out")
+
+
+class Unshared(SqliteLaneSink):
+    shared = False
+
+
+def unshared(rows: Any, rules: Any) -> None:
+    rows.union(rules).key_by("user").process(Totals(), uid="totals").sink(Unshared("out.db"), uid="out")
 
 
 def unkeyed(rows: Any, rules: Any) -> None:
@@ -103,6 +112,7 @@ def test_a_keyed_operator_and_a_sink_that_recognises_repeats_are_what_replicas_c
         (broadcast, "broadcast states of replicas cannot be compared"),
         (uncoordinated, "replicas save keys at different times"),
         (repeating, "this sink would show each several times"),
+        (unshared, "the writers of this sink would throw each other out"),
         (unkeyed, "rows without a key come to replicas in different shards"),
     ],
 )

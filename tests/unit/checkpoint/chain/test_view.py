@@ -95,6 +95,26 @@ def test_a_sink_that_left_the_job_holds_nothing_back() -> None:
     assert [file.epoch for file in view.staged] == [2]
 
 
+def test_what_a_lane_has_shown_never_shrinks_and_leaves_with_its_sink() -> None:
+    def told(lanes: dict[str, tuple[int, int]], *sinks: str) -> CommitRecord:
+        return changed(
+            draft(view),
+            published_through=dict.fromkeys(sinks or ("out",), 0),
+            lanes_through={"out": lanes} if lanes else {},
+        )
+
+    view = EMPTY
+    view = following(view, told({"0": (1, 5), "3": (1, 2)}))
+    assert view.lanes_through == {"out": {"0": (1, 5), "3": (1, 2)}}
+    view = following(view, told({"0": (1, 4), "7": (2, 1)}))
+    known = {"out": {"0": (1, 5), "3": (1, 2), "7": (2, 1)}}
+    assert view.lanes_through == known
+    assert following(view, told({})).lanes_through == known, "a record that says nothing changes nothing"
+    assert from_manifest(to_manifest(view), "m").lanes_through == known
+    assert rewound(view.head, EMPTY).lanes_through == known, "a rewind takes back nothing that is shown"
+    assert following(view, told({}, "other")).lanes_through == {}
+
+
 def test_snapshots_that_say_no_schema_are_marked_when_it_changes() -> None:
     first = OperatorSchema(uid=OPERATOR, key=(("k", "string"),), states=())
     view = grown(3)
