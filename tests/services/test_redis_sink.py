@@ -132,6 +132,8 @@ def test_a_server_that_went_back_is_noticed(server: Server, client: Any) -> None
     assert lanes.write(third).outcome is Outcome.WENT_BACK
     client.delete("p:holdfast:job/out")
     assert lanes.write(third).outcome is Outcome.WENT_BACK
+    first = lane(3, epoch=3)
+    assert lanes.write(first).outcome is Outcome.WENT_BACK, "marks are there before the first epoch"
     assert not client.exists("p:k3")
 
 
