@@ -185,6 +185,8 @@ class _ShowsAgain(Committer):
         self._queues.await_shown(None, lambda: None)
         shown, last = self._publishing.through, self.view.last_epoch
         self._publishing.through = {uid: min(epoch, last) for uid, epoch in shown.items()}
+        for uid, queue in self._queues._queues.items():
+            queue.given = self._publishing.through[uid]
 
 
 CONTROLS: dict[str, Control] = {
