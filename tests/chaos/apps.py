@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from holdfast.graph.streams import SourceStream
+
 JOB, LEDGER, BUCKETS = "ledger-job", "ledger", "buckets"
 HOLD_VARIABLE = "CHAOS_HOLD"
 """Names a file: the first map-side task that creates it stops itself in the middle of its input."""
@@ -140,6 +142,17 @@ def file_sink(place: Place, uid: str) -> hf.Sink:
     return hf.FileSink(place.sink(uid), format="parquet")
 
 
+def read_events(job: hf.Job, shape: Shape) -> SourceStream:
+    """The input, as `Shape` says."""
+    columns = {
+        "event": "id",
+        "key": f"id * 48271 % 2147483647 % {shape.keys}",
+        "value": "id * 39373 % 2147483647 % 1000",
+    }
+    source = hf.GeneratorSource(columns, schema="event long, key long, value long", total=shape.events)
+    return job.source(source, uid="events")
+
+
 def declare(
     place: Place,
     shape: Shape,
@@ -151,18 +164,7 @@ def declare(
 ) -> hf.Job:
     """The job, with sinks below `place`. Tests put doubles in the place of its parts."""
     job = hf.Job(JOB)
-    events = job.source(
-        hf.GeneratorSource(
-            {
-                "event": "id",
-                "key": f"id * 48271 % 2147483647 % {shape.keys}",
-                "value": "id * 39373 % 2147483647 % 1000",
-            },
-            schema="event long, key long, value long",
-            total=shape.events,
-        ),
-        uid="events",
-    )
+    events = read_events(job, shape)
     if map_side is not None:
         events = events.transform(map_side)
     ledger = events.key_by("key", order_by="event").process(ledger_of(marks, shape), uid=LEDGER)

@@ -38,6 +38,15 @@ def test_crashes_of_the_driver_repeat_and_lose_nothing(spark: SparkSession, tmp_
     check_sequences(sink.rows(), expected_totals())
 
 
+def test_a_start_knows_how_old_the_newest_commit_is(spark: SparkSession, tmp_path: Path) -> None:
+    job, told = sequence_job(ROWS, hf.MemorySink()), list[hf.Progress]()
+    run(job, spark, tmp_path / "ck")
+    newest = Chain(open_storage(str(tmp_path / "ck"))).load()
+    run(job, spark, tmp_path / "ck", on_progress=told.append)
+    first = next(each for each in told if each.committed_epoch == newest.last_epoch)
+    assert first.committed_ms == newest.clock_ms
+
+
 @pytest.mark.parametrize("working", ["kept", "lost"])
 def test_state_is_restored_whether_or_not_working_state_survives(
     spark: SparkSession, tmp_path: Path, working: str

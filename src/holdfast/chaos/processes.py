@@ -15,7 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-DAEMON = "pyspark.daemon"
+from holdfast.runtime.spark_session import WORKER_DAEMON
+
+DAEMONS = ("pyspark.daemon", WORKER_DAEMON)
 """Spark's Python workers are forked by a process of this name, and keep its command line."""
 EXECUTOR = "CoarseGrainedExecutorBackend"
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -136,9 +138,17 @@ def members(session: int) -> list[Process]:
     return [process for process in _processes() if process.session == session and process.state not in "ZX"]
 
 
+def give_way(session: int, niceness: int) -> None:
+    """What the processes of a session get of the machine beside others: 0 as much as they, 19 the least. For
+    nodes that share a machine and would not elsewhere. Nothing happens where that may not be chosen."""
+    for process in members(session) if os.geteuid() == 0 else ():
+        with contextlib.suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PGRP, os.getpgid(process.pid), niceness)
+
+
 def python_workers(session: int) -> list[Process]:
     """Spark's Python workers of a session, without the process that forks them."""
-    daemons = [process for process in members(session) if DAEMON in process.command]
+    daemons = [process for process in members(session) if any(name in process.command for name in DAEMONS)]
     pids = {process.pid for process in daemons}
     return [process for process in daemons if process.parent in pids]
 

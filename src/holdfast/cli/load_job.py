@@ -12,9 +12,11 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from traceback import FrameSummary, extract_tb
 from types import ModuleType
+from typing import NoReturn
 
 from holdfast.errors import DefinitionError, HoldfastError
 from holdfast.runtime.job import Job
@@ -51,14 +53,23 @@ def _declared(file: Path) -> list[Job]:
     return list(jobs.values())
 
 
+class AsWritten(SourceFileLoader):
+    """Compiles what is in the file now. Compiled files are kept by size and second: one that was changed
+    quickly would run as it was before."""
+
+    def path_stats(self, path: str) -> NoReturn:
+        raise OSError("no compiled file is looked for or kept")
+
+
 def load_module(file: Path) -> ModuleType:
     """Execute `file` under a name that is not `__main__`."""
     if not file.is_file():
         raise DefinitionError(f"there is no file {file}; give the Python file that declares the job")
     _find_neighbours(file.resolve().parent)
     spec = importlib.util.spec_from_file_location(MODULE_NAME, file.resolve())
-    if spec is None or spec.loader is None:
+    if spec is None or not isinstance(spec.loader, SourceFileLoader):
         raise DefinitionError(f"{file} is not a Python file; give one whose name ends in .py")
+    spec.loader = AsWritten(MODULE_NAME, str(file.resolve()))
     module = importlib.util.module_from_spec(spec)
     # There while it runs, because dataclasses and typing look up the module of what is being defined.
     sys.modules[MODULE_NAME] = module

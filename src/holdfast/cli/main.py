@@ -20,6 +20,7 @@ from holdfast.cli.check import check
 from holdfast.cli.checkpoints import checkpoints
 from holdfast.cli.control import request, rescale, savepoint, stop
 from holdfast.cli.guarantees import guarantees
+from holdfast.cli.jvm_archive import jvm_archive
 from holdfast.cli.node import handover, node, zookeeper
 from holdfast.cli.options import Verbose, one_line_errors
 from holdfast.cli.plan import plan
@@ -41,7 +42,7 @@ app = typer.Typer(
 )
 for command in (
     run, check, plan, chaos, status, stop, savepoint, rescale, request, skip, rewind, node, handover,
-    zookeeper, guarantees,
+    zookeeper, guarantees, jvm_archive,
 ):  # fmt: skip
     app.command()(command)
 for group in (savepoints, checkpoints, state, sinks, channels):

@@ -20,10 +20,12 @@ REASON_CHARS_MAX = 1_500
 
 @dataclass(frozen=True)
 class SparkFailure:
-    """`outside`: something that the job needs was lost or not to be had; its input is not at fault."""
+    """`outside`: something that the job needs was lost or not to be had; its input is not at fault.
+    `vanished`: a task found that what it was to read is gone, and says which; empty: none did."""
 
     reason: str
     outside: bool = False
+    vanished: str = ""
 
 
 _OUTSIDE_PYTHON = re.compile(
@@ -33,6 +35,8 @@ _OUTSIDE_PYTHON = re.compile(
     r"|OSError: \[Errno 28\]"
 )
 """How the last line of a Python traceback begins where the code met what was not to be had."""
+
+_VANISHED = "holdfast.errors.InputVanished: "
 
 _TASK_FAILED = re.compile(
     r"Job aborted due to stage failure: .*? Lost task \S+ in stage \S+ \(TID \d+\) \(\S+ executor \S+\): "
@@ -72,7 +76,8 @@ def explained(failure: Exception) -> SparkFailure:
         return SparkFailure(_shortened(first_line(failure)))
     if "Traceback (most recent call last)" in text:
         raised = _shortened(_last_of_traceback(text))
-        return SparkFailure(raised, outside=_OUTSIDE_PYTHON.match(raised) is not None)
+        vanished = raised.removeprefix(_VANISHED) if raised.startswith(_VANISHED) else ""
+        return SparkFailure(raised, _OUTSIDE_PYTHON.match(raised) is not None, vanished)
     chain = _chain(text)
     if isinstance(failure, PySparkException) and (failure.getCondition() or not chain):
         ended = failure.getCondition() in _SESSION_CONDITIONS

@@ -12,9 +12,11 @@ import shutil
 import sys
 import threading
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.errors import MachineError, SessionLost
+from holdfast.runtime.jvm_archive import prepare_jvm
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -46,6 +48,9 @@ _OWN_SESSION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.cleaner.periodicGC.interval": "5min",
 }
+WORKER_DAEMON = "holdfast.tasks.worker_daemon"
+_LOCAL_SESSION = {"spark.python.daemon.module": WORKER_DAEMON}
+"""Only where workers are known to find Holdfast before they are told where to look for modules."""
 
 
 def open_session(name: str) -> SparkSession:
@@ -60,9 +65,11 @@ def open_session(name: str) -> SparkSession:
         # Workers run the Python that this process runs: it is the one that has Holdfast and the user's
         # packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        prepare_jvm()
     builder = SparkSession.builder.appName(f"holdfast {name}")
     given = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
-    for key, value in _OWN_SESSION.items():
+    settings = {**_OWN_SESSION, **_LOCAL_SESSION} if is_surely_local(os.environ) else _OWN_SESSION
+    for key, value in settings.items():
         if f"{key}=" not in given:
             builder = builder.config(key, value)
     session = builder.getOrCreate()
@@ -70,15 +77,26 @@ def open_session(name: str) -> SparkSession:
         session.sparkContext.setLogLevel("ERROR")
         if not session.sparkContext.getConf().contains(SHUFFLE_PARTITIONS):
             session.conf.set(SHUFFLE_PARTITIONS, str(default_parallelism(session)))
-    register_data_sources(session)
     return session
+
+
+def is_surely_local(environment: Mapping[str, str]) -> bool:
+    """Whether a Spark session that is opened now has its tasks run by this machine's Python."""
+    if environment.get("SPARK_REMOTE") or environment.get("PYSPARK_GATEWAY_PORT"):
+        return False
+    given = environment.get("PYSPARK_SUBMIT_ARGS", "")
+    masters = re.findall(r"(?:--master[ =]|spark\.master=)(\S+)", given)
+    if masters:
+        return all(re.fullmatch(r"local(\[.*\])?", master) for master in masters)
+    places = environment.get("SPARK_CONF_DIR") or os.path.join(environment.get("SPARK_HOME", ""), "conf")
+    return not os.path.exists(os.path.join(places, "spark-defaults.conf"))
 
 
 def register_data_sources(spark: SparkSession) -> None:
     """Make the formats `holdfast` (channels) and `holdfast-state` known to a Spark session. Again: nothing
     happens.
 
-    Spark sessions that Holdfast opens know them.
+    Not done for every Spark session that Holdfast opens: Spark starts a Python process for the first one.
     """
     from holdfast.inspect.datasource import StateDataSource
     from holdfast.runtime.doors.data_source import ChannelDataSource
@@ -166,6 +184,12 @@ def default_parallelism(spark: SparkSession) -> int:
     """How many tasks run at once; through Spark Connect, which cannot say, PARALLELISM_UNKNOWN."""
     context = _context(spark)
     return PARALLELISM_UNKNOWN if context is None else max(1, context.defaultParallelism)
+
+
+def is_idle(spark: SparkSession) -> bool:
+    """Whether no job runs or waits in the session; through Spark Connect, which cannot say, False."""
+    context = _context(spark)
+    return context is not None and not context.statusTracker().getActiveJobsIds()
 
 
 def run_in_background(spark: SparkSession, tag: str, description: str) -> None:

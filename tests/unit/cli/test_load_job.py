@@ -50,6 +50,18 @@ def test_the_one_job_is_found(tmp_path: Path) -> None:
     assert load_job(written(tmp_path, JOB)).name == "doubling"
 
 
+def test_a_file_that_was_changed_at_once_is_loaded_as_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "app.py"
+    for name in ("first", "other"):
+        file.write_text(f"import holdfast as hf\njob = hf.Job({name!r})\n")
+        os.utime(file, (1, 1))
+        assert load_job(file).name == name
+    assert [path.name for path in tmp_path.iterdir()] == ["app.py"]
+
+
 def test_a_job_under_two_names_is_one_job(tmp_path: Path) -> None:
     assert load_job(written(tmp_path, JOB + "same = job\n")).name == "doubling"
 

@@ -151,6 +151,13 @@ def test_python_code_is_told_by_what_it_raised(raised: str, reason: str, outside
     assert (found.reason, found.outside) == (reason, outside)
 
 
+def test_a_task_that_found_its_input_gone_says_which() -> None:
+    gone = PythonException(TRACEBACK.format(raised="holdfast.errors.InputVanished: offsets 4 to 6 of t-0"))
+    assert explained(gone).vanished == "offsets 4 to 6 of t-0"
+    told = PythonException(TRACEBACK.format(raised="ValueError: holdfast.errors.InputVanished: no"))
+    assert not explained(told).vanished
+
+
 def test_an_error_of_spark_sql_keeps_its_class_and_message() -> None:
     text = (
         "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n== SQL (line 1, position 1) ==\n1 div x\n^^^^^^^"

@@ -30,6 +30,7 @@ from holdfast.errors import (
     EpochFailed,
     EpochInterrupted,
     HoldfastError,
+    InputVanished,
     MalformedInput,
     ObjectMissing,
 )
@@ -448,6 +449,8 @@ def chosen_results(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
         rows = job().collect()
     except (PySparkException, Py4JError, ConnectionError, EOFError) as cause:
         found = explained(cause)
+        if found.vanished:
+            raise InputVanished(found.vanished) from cause
         kind = EpochInterrupted if found.outside else EpochFailed
         raise kind(f"{what} failed in Spark: {found.reason}; nothing of it became visible") from cause
     results = [decode_result(bytes(row[0])) for row in rows]
