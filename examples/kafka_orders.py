@@ -1,4 +1,4 @@
-"""What each user has ordered so far, from a topic in Kafka, exactly once.
+"""What each user has ordered so far, from a topic of Kafka into another one, exactly once.
 
     holdfast run examples/kafka_orders.py --checkpoint ck/kafka-orders
 """
@@ -18,7 +18,7 @@ orders = job.source(
 orders.dead_letters().sink(hf.FileSink("out/kafka-bad", format="json"), uid="bad")
 values = orders.transform(lambda frame: frame.select("value.*").where("user is not null"))
 values.key_by("user").aggregate(orders=hf.count(), amount=hf.sum("amount"), uid="totals").sink(
-    hf.FileSink("out/kafka-orders", format="json"), uid="totals-out"
+    hf.KafkaSink(SERVERS, "totals", key="user"), uid="totals-out"
 )
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ PUBLIC = [
     "InputVanished",
     "Job",
     "JobHandle",
+    "KafkaSink",
     "KafkaSource",
     "KeyState",
     "KeyedFunction",

@@ -19,6 +19,7 @@ from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.foreach import ForeachEpochSink
 from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.kafka.sink import KafkaSink
 from holdfast.connectors.kafka.source import KafkaSource
 from holdfast.connectors.lakes.delta import DeltaSink
 from holdfast.connectors.lakes.iceberg import IcebergSink
@@ -125,6 +126,7 @@ __all__ = [
     "InputVanished",
     "Job",
     "JobHandle",
+    "KafkaSink",
     "KafkaSource",
     "KeyState",
     "KeyedFunction",

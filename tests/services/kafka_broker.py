@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -24,16 +25,26 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka import admin as admin_module
+from confluent_kafka.admin import AdminClient
 
+from tests.services.cable import Cable
+from tests.services.certificates import Identity, issued
 from tests.services.servers import free_port, program
 
+API: Any = admin_module
+"""Its types do not say all that is in it."""
 VERSION = "4.1.1"
 START_SECONDS = 280.0
 USER, PASSWORD = "bob", "the-pass-of-bob-7319"
-"""Who may come in by the listener with SASL."""
+"""Who may come in by the listeners with SASL; everybody else is ANONYMOUS, who may do anything."""
 QUIET = {"log_level": 2}
 """A client says nothing about a broker that a test has killed."""
+_PROTOCOLS = {
+    "PLAINTEXT": "PLAINTEXT", "SASL_PLAINTEXT": "SASL_PLAINTEXT", "SSL": "SSL", "SASL_SSL": "SASL_SSL",
+    "CABLE": "PLAINTEXT", "CONTROLLER": "PLAINTEXT",
+}  # fmt: skip
+"""The listeners, and what is spoken at each."""
 _CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -74,10 +85,14 @@ class KafkaBroker:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._ports = [free_port() for _ in range(3)]
+        self._ports = {name: free_port() for name in _PROTOCOLS}
+        self._cable_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._jars = fetched(f"kafka-{VERSION}", _POM)
         self.admin = self._new_admin()
+        self.authority = issued("authority")
+        self._write_identity("broker.pem", issued("broker", self.authority))
+        (directory / "ca.pem").write_bytes(self.authority.certificate_pem)
         (directory / "server.properties").write_text(self._properties())
         self._java("-Xmx128m", "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c").wait(
             START_SECONDS
@@ -86,12 +101,25 @@ class KafkaBroker:
     @property
     def servers(self) -> str:
         """Where anyone may come in."""
-        return f"127.0.0.1:{self._ports[0]}"
+        return self.listener("PLAINTEXT")
 
     @property
     def guarded(self) -> str:
-        """Where one comes in with a password (SASL/PLAIN)."""
-        return f"127.0.0.1:{self._ports[1]}"
+        """Where one may come in with a password (SASL/PLAIN)."""
+        return self.listener("SASL_PLAINTEXT")
+
+    def listener(self, protocol: str) -> str:
+        """Where it listens by a protocol, one of librdkafka's `security.protocol`."""
+        return f"127.0.0.1:{self._ports[protocol]}"
+
+    @property
+    def ca(self) -> str:
+        """The file of the authority that has signed its certificate."""
+        return str(self.directory / "ca.pem")
+
+    def cable(self) -> Cable:
+        """Another way in, for anyone, that can be cut. One at a time."""
+        return Cable(self._ports["CABLE"], self._cable_port)
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -112,9 +140,11 @@ class KafkaBroker:
         self._end(signal.SIGKILL)
 
     def make(self, topic: str, partitions: int = 1, **config: str) -> None:
-        made = NewTopic(topic, partitions, 1, config={key.replace("_", "."): config[key] for key in config})
+        made = API.NewTopic(
+            topic, partitions, 1, config={key.replace("_", "."): config[key] for key in config}
+        )
         self.admin.create_topics([made])[topic].result()
-        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
+        wanted = {TopicPartition(topic, number): API.OffsetSpec.latest() for number in range(partitions)}
         end = time.monotonic() + START_SECONDS
         while not self._all_led(wanted):
             assert time.monotonic() < end, f"topic {topic} was made and has no leader"
@@ -130,6 +160,40 @@ class KafkaBroker:
         """Let rows expire, as retention does."""
         gone = TopicPartition(topic, partition, before)
         next(iter(self.admin.delete_records([gone]).values())).result()
+
+    def deny(self, user: str, topic: str, operation: Any) -> None:
+        """Take one right at a topic from a user."""
+        may = [
+            self._right(user, topic, operation, API.AclPermissionType.DENY),
+            self._right(user, topic, API.AclOperation.ALL, API.AclPermissionType.ALLOW),
+        ]
+        for future in self.admin.create_acls(may).values():
+            future.result()
+
+    def allow_again(self, topic: str) -> None:
+        """Everyone may do everything at a topic, as with all others."""
+        every = API.AclBindingFilter(
+            API.ResourceType.TOPIC, topic, API.ResourcePatternType.LITERAL, None, None, API.AclOperation.ANY,
+            API.AclPermissionType.ANY,
+        )  # fmt: skip
+        self.admin.delete_acls([every])[every].result()
+
+    def _right(self, user: str, topic: str, operation: Any, kind: Any) -> Any:
+        literal = API.ResourcePatternType.LITERAL
+        return API.AclBinding(API.ResourceType.TOPIC, topic, literal, f"User:{user}", "*", operation, kind)
+
+    def cut_short(self, topic: str, rows: int) -> None:
+        """Kill it, and start it again without the rows from this offset on of partition 0, as if the disk had
+        lost them. Rows that were sent together go together."""
+        self.kill()
+        partition = self.directory / "data" / f"{topic}-0"
+        (log,) = partition.glob("*.log")
+        log.write_bytes(_before(log.read_bytes(), rows))
+        # They tell of rows that are gone; the broker makes them again.
+        for path in [*partition.glob("*.index"), *partition.glob("*.timeindex"),
+                     *partition.glob("*.snapshot")]:  # fmt: skip
+            path.unlink()
+        self.start()
 
     def send(self, topic: str, rows: Sequence[Any], partition: int = 0, **more: Any) -> None:
         """Values, or (key, value)."""
@@ -149,7 +213,7 @@ class KafkaBroker:
             }
         )  # fmt: skip
         consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-        found, ends = [], set()
+        found, ends = list[Any](), set[int | None]()
         while len(ends) < partitions:
             for message in consumer.consume(1000, 1.0):
                 if message.error() is None:
@@ -159,7 +223,7 @@ class KafkaBroker:
         consumer.close()
         return found
 
-    def _all_led(self, wanted: dict[TopicPartition, OffsetSpec]) -> bool:
+    def _all_led(self, wanted: dict[TopicPartition, Any]) -> bool:
         """Whether all these partitions have a leader by now."""
         # A client that asked too early keeps the answer, so each look is a client's first.
         admin = self._new_admin()
@@ -170,7 +234,7 @@ class KafkaBroker:
 
     def _answers(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self._ports[0]), timeout=1):
+            with socket.create_connection(("127.0.0.1", self._ports["PLAINTEXT"]), timeout=1):
                 return bool(self.admin.list_topics(timeout=2).brokers)
         except (OSError, KafkaException):
             return False
@@ -195,21 +259,35 @@ class KafkaBroker:
             self._process.kill()
             self._process.wait()
 
+    def _write_identity(self, name: str, identity: Identity) -> None:
+        (self.directory / name).write_bytes(identity.key_pem + identity.certificate_pem)
+
     def _properties(self) -> str:
-        plain, guarded, controller = self._ports
         login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
         ones = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+        guarded = ("sasl_plaintext", "sasl_ssl")
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{guarded},"
-            f"CONTROLLER://127.0.0.1:{controller}",
+            "controller.quorum.voters": f"1@{self.listener('CONTROLLER')}",
+            "listeners": ",".join(f"{name}://{self.listener(name)}" for name in _PROTOCOLS),
+            "advertised.listeners": ",".join(
+                f"{name}://{f'127.0.0.1:{self._cable_port}' if name == 'CABLE' else self.listener(name)}"
+                for name in _PROTOCOLS
+                if name != "CONTROLLER"
+            ),
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
-            "SASL_PLAINTEXT:SASL_PLAINTEXT",
+            "listener.security.protocol.map": ",".join(f"{name}:{_PROTOCOLS[name]}" for name in _PROTOCOLS),
             "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{login} user_{USER}="{PASSWORD}";',
+            **{
+                f"listener.name.{name}.plain.sasl.jaas.config": f'{login} user_{USER}="{PASSWORD}";'
+                for name in guarded
+            },
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": self.directory / "broker.pem",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "allow.everyone.if.no.acl.found": "true",
             "log.dirs": self.directory / "data",
             **{f"{name}.replication.factor": "1" for name in ones},
             "offsets.topic.num.partitions": "1",
@@ -217,8 +295,21 @@ class KafkaBroker:
             "transaction.state.log.min.isr": "1",
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
+            # A topic that is to be compacted is so at once.
+            "log.cleaner.backoff.ms": "100",
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def _before(log: bytes, offset: int) -> bytes:
+    """The batches of a log that begin before an offset."""
+    at = 0
+    while at < len(log):
+        base, size = struct.unpack_from(">qi", log, at)
+        if base >= offset:
+            break
+        at += 12 + size
+    return log[:at]
 
 
 def _is_known(offset: Future[Any]) -> bool:

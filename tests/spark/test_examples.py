@@ -163,7 +163,7 @@ def test_examples_are_short_and_all_of_them_are_run() -> None:
         "outliers.py", "word_count.py", "sessions.py", "top_pages.py", "ad_clicks.py", "deduplicate.py",
         "fraud.py",
         "trending.py", "lake_orders.py", "redis_orders.py", "rabbit_orders.py", "socket_words.py",
-        "postgres_orders.py", "kafka_orders.py",
+        "postgres_orders.py", "kafka_orders.py", "search_orders.py",
     }  # fmt: skip
     long = [path.name for path in EXAMPLES.glob("*.py") if len(path.read_text().splitlines()) >= LINES_MAX]
     assert not long

@@ -43,6 +43,7 @@ from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.source import FileSource
 from holdfast.connectors.foreach import ForeachEpochSink
 from holdfast.connectors.generator import GeneratorSource
+from holdfast.connectors.kafka.sink import KafkaSink
 from holdfast.connectors.kafka.source import KafkaSource
 from holdfast.connectors.lakes.delta import DeltaSink
 from holdfast.connectors.lakes.iceberg import IcebergSink
@@ -87,6 +88,7 @@ __all__ = [
     "ForgettingSource",
     "GeneratorSource",
     "IcebergSink",
+    "KafkaSink",
     "KafkaSource",
     "LaneMark",
     "LanePublisher",

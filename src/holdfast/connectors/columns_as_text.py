@@ -63,8 +63,7 @@ def json_objects(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array:
 def json_rows(table: pa.Table) -> Iterator[bytes]:
     """Each row as a JSON object in UTF-8, without a line break."""
     for batch in table.to_batches(max_chunksize=10_000):
-        for text in json_objects(batch.schema.names, batch.columns):
-            yield text.as_py().encode()
+        yield from json_objects(batch.schema.names, batch.columns).cast(pa.large_binary()).to_pylist()
 
 
 def check_json_names(schema: pa.Schema) -> None:

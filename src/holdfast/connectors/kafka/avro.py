@@ -1,6 +1,6 @@
-"""Values in Avro: the schema becomes Spark's types, and bytes become columns, inside tasks.
+"""Values in Avro: the schema becomes Spark's types, and bytes become columns, or columns bytes, inside tasks.
 
-A value is Avro's plain binary form of one record, written with the schema that the source was given.
+A value is Avro's plain binary form of one record, written with the schema that the source or sink was given.
 """
 
 from __future__ import annotations
@@ -66,6 +66,43 @@ class AvroValues:
             (pa.field(BAD, pa.string()), pa.array(reasons, pa.string())),
         ]
 
+    def check_columns(self, schema: pa.Schema) -> None:
+        """DefinitionError: rows with these columns are no such records."""
+        for field in self.type[1]:
+            if field.name not in schema.names:
+                raise DefinitionError(
+                    f"the Avro schema of a Kafka value has the field {field.name!r}, and the rows have "
+                    f"{schema.names}; correct one of them"
+                )
+            have = schema.field(field.name).type
+            try:
+                pa.nulls(0, have).cast(field.type)
+            except pa.ArrowException as error:
+                raise DefinitionError(
+                    f"column {field.name!r} is {have}, and the Avro schema wants {field.type}; correct one "
+                    "of them"
+                ) from error
+
+    def written(self, table: pa.Table) -> list[bytes | None]:
+        """Each row as a record. DefinitionError: one cannot be."""
+        parsed, write = _writer(self.schema)
+        names = [field.name for field in self.type[1]]
+        columns = [_as_type(table[field.name].combine_chunks(), field) for field in self.type[1]]
+        out = io.BytesIO()
+        found: list[bytes | None] = []
+        for number, values in enumerate(zip(*columns, strict=True)):
+            out.seek(0)
+            out.truncate()
+            try:
+                write(out, parsed, dict(zip(names, values, strict=True)))
+            except Exception as error:  # whatever the values make the library do, they are no such record
+                raise DefinitionError(
+                    f"row {number} is no record of the Avro schema: {one_line(error)}; change the row, or "
+                    "the schema"
+                ) from error
+            found.append(out.getvalue())
+        return found
+
 
 def record_type(schema: Any) -> Typed:
     """Spark's and Arrow's type of an Avro record. DefinitionError: they have none."""
@@ -126,15 +163,39 @@ def _read(schema: str, value: bytes) -> tuple[Any, str | None]:
     return None, f"it is no Avro of the schema: {why}{framed}"
 
 
+def _as_type(column: pa.Array, field: pa.Field) -> list[Any]:
+    try:
+        found: list[Any] = column.cast(field.type).to_pylist()
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise DefinitionError(
+            f"column {field.name!r} does not fit the Avro schema ({field.type}): {one_line(error)}; change "
+            "the rows, or the schema"
+        ) from error
+    return found
+
+
 @lru_cache(maxsize=8)
 def _reader(schema: str) -> tuple[Any, Any]:
+    return _parsed(schema), _fastavro().schemaless_reader
+
+
+@lru_cache(maxsize=8)
+def _writer(schema: str) -> tuple[Any, Any]:
+    return _parsed(schema), _fastavro().schemaless_writer
+
+
+def _parsed(schema: str) -> Any:
+    return _fastavro().parse_schema(_as_plain(json.loads(schema)))
+
+
+def _fastavro() -> Any:
     try:
         import fastavro
     except ImportError as cause:
         raise MachineError(
             "values in Avro need the package fastavro; install it: pip install 'holdfast[kafka]'"
         ) from cause
-    return fastavro.parse_schema(_as_plain(json.loads(schema))), fastavro.schemaless_reader
+    return fastavro
 
 
 def _as_plain(schema: Any) -> Any:

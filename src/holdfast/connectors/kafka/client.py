@@ -14,14 +14,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.connectors.kafka.positions import Partition, Place
-from holdfast.errors import DefinitionError, MachineError, Unavailable
+from holdfast.errors import DefinitionError, HoldfastError, MachineError, Unavailable
 from holdfast.secret import Secret
 
 REQUEST_SECONDS = 10.0
 POLL_SECONDS = 0.05
+QUICK = {"reconnect.backoff.max.ms": 1_000}
+"""A broker that is back is noticed within a second; options may say otherwise."""
 OWN_OPTIONS = {
-    "auto.offset.reset", "bootstrap.servers", "enable.auto.commit", "enable.auto.offset.store",
-    "enable.idempotence", "enable.partition.eof", "group.id", "isolation.level", "transactional.id",
+    "acks", "auto.offset.reset", "bootstrap.servers", "delivery.report.only.error", "delivery.timeout.ms",
+    "enable.auto.commit", "enable.auto.offset.store", "enable.idempotence", "enable.partition.eof",
+    "group.id", "isolation.level", "message.timeout.ms", "request.required.acks", "transaction.timeout.ms",
+    "transactional.id",
 }  # fmt: skip
 """What Holdfast itself has to say."""
 SECRET_OPTIONS = {
@@ -61,7 +65,19 @@ class Connection:
             for name, value in self.options.items()
         }
         mine = {name.replace("_", "."): value for name, value in own.items()}
-        return {"log_level": 2, **given, "bootstrap.servers": self.servers, **mine}
+        return {**QUICK, "log_level": 2, **given, "bootstrap.servers": self.servers, **mine}
+
+    def client(self, kind: Any, troubles: Troubles, **own: Any) -> Any:
+        """A new client of the library. DefinitionError: it does not take the options."""
+        settings: dict[str, Any] = {**self.settings(**own), "error_cb": troubles}
+        try:
+            return kind(settings)
+        except confluent().KafkaException as error:
+            said = self.without_secrets(error.args[0].str())
+            raise DefinitionError(
+                f"the client of Kafka at {self.servers} cannot be made with options={{...}}: {said}; correct "
+                "the option, or the file that it names"
+            ) from error
 
     def without_secrets(self, text: str) -> str:
         for value in self.options.values():
@@ -82,10 +98,11 @@ def confluent() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it is now."""
+    """A topic as it is now; `readable`: as far as the cluster tells what this user may do."""
 
     id: str
     partitions: int
+    readable: bool = True
 
 
 class Troubles:
@@ -112,13 +129,20 @@ class Troubles:
         with self._lock:
             self._refused = self._newest = ""
 
+    @property
+    def refusal(self) -> Refused | None:
+        """What we were told at the door, if it was shut."""
+        if not self._refused:
+            return None
+        said = self._connection.without_secrets(self._refused)
+        return Refused(
+            f"Kafka at {self._connection.servers} refuses us, or we it ({said}); check security.protocol, "
+            "the mechanism, the user, the password and the certificates in options"
+        )
+
     def raise_refusal(self) -> None:
-        if self._refused:
-            said = self._connection.without_secrets(self._refused)
-            raise Refused(
-                f"Kafka at {self._connection.servers} refuses us ({said}); check security.protocol, the "
-                "mechanism, the user and the password in options"
-            )
+        if (refusal := self.refusal) is not None:
+            raise refusal
 
     def unavailable(self, what: str, error: object = "") -> Unavailable:
         why = self._connection.without_secrets(self._newest or str(error) or "no answer")
@@ -126,7 +150,11 @@ class Troubles:
 
 
 class Cluster:
-    """A cluster as the driver asks it. Every call takes at most `REQUEST_SECONDS`."""
+    """A cluster as the driver asks it. Every call takes at most `REQUEST_SECONDS`.
+
+    Its client is kept as long as it is answered. One that failed is made anew: it may hold on to what it knew
+    last, such as that a topic that was just made has no leader.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -141,6 +169,7 @@ class Cluster:
             found = self._admin().list_topics(timeout=REQUEST_SECONDS).topics
         except kafka.KafkaException as error:
             self._poll()
+            self._client = None
             self.troubles.raise_refusal()
             raise self.troubles.unavailable("the list of its topics", error) from error
         return sorted(name for name in found if not name.startswith("__"))
@@ -154,13 +183,34 @@ class Cluster:
         found = {}
         asked = self._ask(
             lambda admin: admin.describe_topics(
-                kafka.TopicCollection(list(names)), request_timeout=REQUEST_SECONDS
+                kafka.TopicCollection(list(names)),
+                include_authorized_operations=True,
+                request_timeout=REQUEST_SECONDS,
             )
         )
         for name, future in asked.items():
             told = self._answer(future, f"topic {name!r}", missing)
             if told is not None:
-                found[name] = Topic(str(told.topic_id), len(told.partitions))
+                # A cluster without rights, or one that tells none, names none.
+                may = [each.name for each in told.authorized_operations or ()]
+                found[name] = Topic(str(told.topic_id), len(told.partitions), "READ" in may or not may)
+        return found
+
+    def compacted(self, names: Iterable[str]) -> set[str]:
+        """Those of these topics that are compacted, as far as this user may know."""
+        confluent()
+        from confluent_kafka import admin
+
+        kind: Any = vars(admin)["ConfigResource"]
+        wanted = [kind(kind.Type.TOPIC, name) for name in names]
+        if not wanted:
+            return set()
+        asked = self._ask(lambda admin: admin.describe_configs(wanted, request_timeout=REQUEST_SECONDS))
+        found = set()
+        for resource, future in asked.items():
+            told = self._answer(future, f"the settings of topic {resource.name!r}", *_denied())
+            if told is not None and "compact" in told["cleanup.policy"].value:
+                found.add(resource.name)
         return found
 
     def bounds(
@@ -214,8 +264,7 @@ class Cluster:
             confluent()
             from confluent_kafka import admin
 
-            settings: dict[str, Any] = {**self._connection.settings(), "error_cb": self.troubles}
-            self._client = admin.AdminClient(settings)
+            self._client = self._connection.client(admin.AdminClient, self.troubles)
         return self._client
 
     def _ask(self, request: Callable[[Any], dict[Any, Future[Any]]]) -> dict[Any, Future[Any]]:
@@ -224,6 +273,13 @@ class Cluster:
 
     def _answer(self, future: Future[Any], what: str, *missing: int) -> Any:
         """What a request gave; None: an error that the caller knows the meaning of."""
+        try:
+            return self._answered(future, what, *missing)
+        except HoldfastError:
+            self._client = None
+            raise
+
+    def _answered(self, future: Future[Any], what: str, *missing: int) -> Any:
         kafka = confluent()
         while not future.done():
             self._poll(POLL_SECONDS)
@@ -234,19 +290,26 @@ class Cluster:
             code = error.args[0].code()
             if code in missing:
                 return None
-            denied = (
-                kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED, kafka.KafkaError.GROUP_AUTHORIZATION_FAILED,
-                kafka.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-            )  # fmt: skip
-            if code in denied:
-                raise Refused(
-                    f"Kafka at {self._connection.servers} does not let this user at {what}; grant it, or use "
-                    "another user"
-                ) from error
+            if code in _denied():
+                raise not_allowed(self._connection, what) from error
             raise self.troubles.unavailable(what, error.args[0].str()) from error
 
     def _poll(self, seconds: float = 0.0) -> None:
         self._admin().poll(seconds)
+
+
+def _denied() -> tuple[int, ...]:
+    error = confluent().KafkaError
+    return (
+        error.TOPIC_AUTHORIZATION_FAILED, error.GROUP_AUTHORIZATION_FAILED,
+        error.CLUSTER_AUTHORIZATION_FAILED,
+    )  # fmt: skip
+
+
+def not_allowed(connection: Connection, what: str) -> Refused:
+    return Refused(
+        f"Kafka at {connection.servers} does not let this user at {what}; grant it, or use another user"
+    )
 
 
 def _spec(name: str, *arguments: Any) -> Any:

@@ -15,6 +15,9 @@ from typing import NamedTuple
 
 from holdfast.connectors.contract import Json
 
+UNCHECKED = -1
+"""The leader epoch of a place where there is none to compare."""
+
 
 class Partition(NamedTuple):
     """One log of a topic."""
@@ -95,12 +98,14 @@ def shares(waiting: Mapping[Partition, int], most: int | None) -> dict[Partition
     return given
 
 
-def in_tasks(ranges: Iterable[Range], tasks: int, least: int) -> list[tuple[Range, ...]]:
+def in_tasks(
+    ranges: Iterable[Range], ends: Mapping[Partition, Place], tasks: int, least: int
+) -> list[tuple[Range, ...]]:
     """Ranges dealt to at most so many tasks, about the same number of offsets each. A range is cut where it
-    is larger than a task's part, and not into pieces of less than `least`."""
+    is larger than a task's part, and not into pieces of less than `least`. `ends`: where the slice ends."""
     wanted = [each for each in ranges if each.size]
     part = max(least, -(-sum(each.size for each in wanted) // max(1, tasks)))
-    pieces = [piece for each in wanted for piece in _cut(each, part)]
+    pieces = [piece for each in wanted for piece in _cut(each, ends[each.partition].leader_epoch, part)]
     bins: list[list[Range]] = [[] for _ in range(min(tasks, len(pieces)))]
     loads = [0] * len(bins)
     for piece in sorted(pieces, key=lambda each: (-each.size, each)):
@@ -110,7 +115,13 @@ def in_tasks(ranges: Iterable[Range], tasks: int, least: int) -> list[tuple[Rang
     return [tuple(sorted(each)) for each in bins]
 
 
-def _cut(whole: Range, part: int) -> Sequence[Range]:
+def _cut(whole: Range, end_epoch: int, part: int) -> Sequence[Range]:
+    """Only the first piece begins at the place that the position holds, so only there a leader epoch says
+    something; and only if leaders have changed since: without that no log was cut short."""
     count = max(1, round(whole.size / part))
     edges = [whole.first + whole.size * number // count for number in range(count + 1)]
-    return [whole._replace(first=first, end=end) for first, end in pairwise(edges) if end > first]
+    pieces = [whole._replace(first=first, end=end) for first, end in pairwise(edges) if end > first]
+    first_epoch = UNCHECKED if whole.leader_epoch == end_epoch else whole.leader_epoch
+    return [pieces[0]._replace(leader_epoch=first_epoch)] + [
+        piece._replace(leader_epoch=UNCHECKED) for piece in pieces[1:]
+    ]

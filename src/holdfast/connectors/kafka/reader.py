@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from holdfast.connectors.contract import Json, MalformedRow, Sifted, Slice
-from holdfast.connectors.kafka.client import Cluster, Refused, Topic
+from holdfast.connectors.kafka.client import Cluster, Refused, Topic, not_allowed
 from holdfast.connectors.kafka.positions import (
     Partition,
     Place,
@@ -51,25 +52,33 @@ class KafkaReader:
         self._last: Position | None = None
         """What `end_at` has fixed."""
         self._misses: dict[str, int] = {}
+        self._looked_at: set[str] = set()
+        """Topics of which it is known whether they are compacted."""
         self._news: list[str] = []
         self._trouble = ""
 
     def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
+        with self._asking():
+            return self._next(after, max_rows, now_ms)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """The cluster is asked; what it says of trouble is shown until it answers again."""
         try:
-            found = self._next(after, max_rows, now_ms)
-        except Unavailable as error:
-            self._trouble = str(error)
-            raise
+            yield
         except Refused as error:
             # It let us in before: a password that is being rotated, a broker that has not loaded its users.
             self._trouble = str(error)
             raise Unavailable(str(error)) from error
+        except Unavailable as error:
+            self._trouble = str(error)
+            raise
         self._trouble = ""
-        return found
 
     def _next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
         topics = self._topics(now_ms, Position.of(after or {}))
         partitions = [Partition(name, n) for name, topic in topics.items() for n in range(topic.partitions)]
+        self._look_at(topics)
         firsts, self._ends = self._cluster.bounds(partitions)
         position = Position.of(after) if after is not None else self._begun(topics, firsts)
         ids = {name: topic.id for name, topic in topics.items()}
@@ -95,9 +104,10 @@ class KafkaReader:
 
     def end_at(self, after: Json | None, now_ms: int, end: Json | None) -> Json:
         if end is None:
-            topics = self._topics(now_ms, Position.of(after or {}))
-            partitions = [Partition(name, n) for name, each in topics.items() for n in range(each.partitions)]
-            _, self._ends = self._cluster.bounds(partitions)
+            with self._asking():
+                topics = self._topics(now_ms, Position.of(after or {}))
+                every = [Partition(name, n) for name, each in topics.items() for n in range(each.partitions)]
+                _, self._ends = self._cluster.bounds(every)
             given = Position.of(after or {})
             ends = {**given.places, **self._ends}
             # As the slice says that ends there: a place that does not move keeps its epoch.
@@ -123,7 +133,8 @@ class KafkaReader:
 
     def verify(self, slice: Slice) -> None:
         """The rows came from the topics that were planned, if these are the same still."""
-        self._compare_ids(slice, self._cluster.topics(list(slice.end)))
+        with self._asking():
+            self._compare_ids(slice, self._cluster.topics(list(slice.end)))
 
     def partitions(self, slice: Slice) -> Mapping[str, bool]:
         return {str(each.partition): each.size > 0 or each.waits for each in ranges_of(slice.detail)}
@@ -138,7 +149,8 @@ class KafkaReader:
 
     def committed(self, position: Json) -> None:
         if self._source.group is not None:
-            self._cluster.commit(self._source.group, Position.of(position).places)
+            with self._asking():
+                self._cluster.commit(self._source.group, Position.of(position).places)
 
     def health(self) -> str:
         return self._trouble
@@ -150,8 +162,9 @@ class KafkaReader:
     def _rows(self, spark: SparkSession, slice: Slice) -> ValueRows:
         ranges = ranges_of(slice.detail)
         wanted = [each for each in ranges if each.size]
-        self._compare_ids(slice, self._cluster.topics(list(slice.end)))
-        firsts, ends = self._cluster.bounds(each.partition for each in wanted)
+        with self._asking():
+            self._compare_ids(slice, self._cluster.topics(list(slice.end)))
+            firsts, ends = self._cluster.bounds(each.partition for each in wanted)
         for each in wanted:
             first, end = firsts[each.partition].offset, ends[each.partition].offset
             if first > each.first:
@@ -159,7 +172,8 @@ class KafkaReader:
             if end < each.end:
                 raise self._vanished(each.partition, max(end, each.first), each.end, "are gone")
         form = self._source.form
-        tasks = in_tasks(wanted, spark.sparkContext.defaultParallelism, TASK_ROWS_MIN)
+        places = Position.of(slice.end).places
+        tasks = in_tasks(wanted, places, spark.sparkContext.defaultParallelism, TASK_ROWS_MIN)
         if not tasks:
             return ValueRows(form, spark.createDataFrame([], form.read_columns))
         reader = RangesReader(self._source.connection, tuple(tasks), form.decode)
@@ -181,7 +195,19 @@ class KafkaReader:
         for name, topic in found.items():
             if position.ids.get(name, topic.id) != topic.id:
                 raise self._made_again(name)
+            if not topic.readable:
+                raise not_allowed(self._source.connection, f"the rows of topic {name!r}")
         return found
+
+    def _look_at(self, topics: Iterable[str]) -> None:
+        """Say once of each topic that is compacted what that means."""
+        new = set(topics) - self._looked_at
+        for name in sorted(self._cluster.compacted(new)):
+            self._news.append(
+                f"topic {name!r} is compacted: a slice that is read twice may have fewer rows the second "
+                "time; put transform(fn, materialize=True) behind the source, so that all see the same"
+            )
+        self._looked_at |= new
 
     def _count_misses(self, wanted: Sequence[str], found: Mapping[str, Topic]) -> None:
         missing = [name for name in wanted if name not in found]

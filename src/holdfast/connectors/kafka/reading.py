@@ -12,19 +12,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from holdfast.connectors.kafka.client import Connection, Troubles, confluent
-from holdfast.connectors.kafka.positions import Range
-from holdfast.errors import InputVanished
+from holdfast.connectors.kafka.client import Connection, Troubles, confluent, not_allowed
+from holdfast.connectors.kafka.positions import UNCHECKED, Range
+from holdfast.errors import InputVanished, Unavailable
 
 BATCH_ROWS_MAX = 10_000
 BATCH_BYTES = 8 << 20
 FIRST_ROWS = 1_000
-STALLED_SECONDS = 60.0
+STALLED_SECONDS = 20.0
+"""After so long without a row a task gives up: the wait is the driver's, which shows it."""
+TUNED = {
+    "check_crcs": True, "fetch_wait_max_ms": 20, "queued_min_messages": 100_000,
+    "queued_max_messages_kbytes": 32 << 10, "fetch_message_max_bytes": 4 << 20, "fetch_queue_backoff_ms": 2,
+}  # fmt: skip
+"""How rows are fetched, unless options say otherwise. By default librdkafka waits a second before it fetches
+more whenever its queue was full, which a task has emptied long before."""
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RAW = pa.schema(
     [
@@ -63,15 +71,17 @@ class _Held(threading.local):
     troubles: Troubles | None = None
 
     def for_(self, connection: Connection) -> tuple[Any, Troubles]:
-        settings = connection.settings(
-            group_id="holdfast-unused", enable_auto_commit=False, enable_partition_eof=True,
-            enable_auto_offset_store=False, auto_offset_reset="error", isolation_level="read_committed",
-            check_crcs=True, fetch_wait_max_ms=20, queued_min_messages=20_000,
-        )  # fmt: skip
+        own = {
+            "group_id": "holdfast-unused", "enable_auto_commit": False, "enable_partition_eof": True,
+            "enable_auto_offset_store": False, "auto_offset_reset": "error",
+            "isolation_level": "read_committed",
+            **{name: TUNED[name] for name in TUNED if name.replace("_", ".") not in connection.options},
+        }  # fmt: skip
+        settings = connection.settings(**own)
         if self.consumer is None or self.settings != settings:
             self.let_go()
             self.troubles = Troubles(connection)
-            self.consumer = confluent().Consumer({**settings, "error_cb": self.troubles})
+            self.consumer = connection.client(confluent().Consumer, self.troubles, **own)
             self.settings = settings
         assert self.troubles is not None
         self.troubles.clear()
@@ -94,6 +104,10 @@ class RangeConsumer:
 
     def __iter__(self) -> Iterator[list[Any]]:
         kafka, wanted = confluent(), self._range
+        if wanted.leader_epoch != UNCHECKED:
+            # The library asks a broker about an epoch when it first hears of the partition's leader: one that
+            # has read the partition before would not ask.
+            _held.let_go()
         consumer, troubles = _held.for_(self._connection)
         try:
             consumer.assign(
@@ -125,14 +139,16 @@ class RangeConsumer:
             if over:
                 return
             if not got:
-                troubles.raise_refusal()
+                if (refusal := troubles.refusal) is not None:
+                    # It let the driver in: the epoch is tried again, and the driver waits.
+                    raise Unavailable(str(refusal))
                 if time.monotonic() > give_up:
                     raise troubles.unavailable(f"offsets {at} to {wanted.end - 1} of {wanted.partition}")
 
     def _sorted_out(self, got: list[Any]) -> tuple[list[Any], bool]:
         """Those messages that are rows of the range, and whether it is over."""
         kafka, end = confluent(), self._range.end
-        if all(message.error() is None for message in got):
+        if not any(map(kafka.Message.error, got)):
             if not got or got[-1].offset() < end:
                 return got, False
             return [message for message in got if message.offset() < end], True
@@ -157,26 +173,30 @@ class RangeConsumer:
         )  # fmt: skip
         if error.code() in gone:
             return InputVanished(
-                f"offsets {wanted.first} to {wanted.end - 1} of {wanted.partition} were planned and are not "
-                f"all there any more: {said}"
+                f"offsets {wanted.first} to {wanted.end - 1} of {wanted.partition} were planned, and they, "
+                f"or rows before them, are not there any more: {said}; restore them, or go on without "
+                "them: `holdfast skip --epoch ... --checkpoint ...`"
             )
+        if error.code() == kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return Unavailable(str(not_allowed(self._connection, f"the rows of {wanted.partition}")))
         return Troubles(self._connection).unavailable(f"{wanted.partition}", said)
 
 
 def batch_of(range: Range, messages: list[Any], decode: Decode | None) -> pa.RecordBatch:
     """Messages as rows. `value` as the decoder has it, or as bytes."""
-    rows = len(messages)
-    values = [message.value() for message in messages]
-    times = np.fromiter((message.timestamp()[1] for message in messages), np.int64, rows)
-    headers = [message.headers() for message in messages]
+    # Functions of the library mapped over all messages: nothing is interpreted for each of them.
+    message, rows = confluent().Message, len(messages)
+    values = list(map(message.value, messages))
+    times = np.fromiter(map(itemgetter(1), map(message.timestamp, messages)), np.int64, rows)
+    headers = list(map(message.headers, messages))
     told: list[tuple[pa.Field, pa.Array]] = [
-        (RAW.field("key"), pa.array([message.key() for message in messages], pa.binary())),
+        (RAW.field("key"), pa.array(list(map(message.key, messages)), pa.binary())),
         *(decode(values) if decode is not None else [(RAW.field("value"), pa.array(values, pa.binary()))]),
         (RAW.field("headers"), _headers(headers) if any(headers) else pa.nulls(rows, HEADERS)),
         # A message without a time has -1.
         (RAW.field("timestamp"), pa.array(times * 1000, mask=times < 0).cast(RAW.field("timestamp").type)),
         (RAW.field("partition"), pa.repeat(pa.scalar(range.number, pa.int32()), rows)),
-        (RAW.field("offset"), pa.array([message.offset() for message in messages], pa.int64())),
+        (RAW.field("offset"), pa.array(np.fromiter(map(message.offset, messages), np.int64, rows))),
         (RAW.field("topic"), pa.repeat(pa.scalar(range.topic), rows)),
     ]
     return pa.RecordBatch.from_arrays([array for _, array in told], schema=pa.schema([f for f, _ in told]))

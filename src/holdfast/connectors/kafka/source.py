@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 from holdfast.connectors.contract import Json
-from holdfast.connectors.kafka.client import Cluster, Connection, confluent
+from holdfast.connectors.kafka.client import Cluster, Connection, confluent, not_allowed
 from holdfast.connectors.kafka.reader import KafkaReader
 from holdfast.connectors.kafka.values import PARTITION_COLUMN, ValueForm
 from holdfast.errors import DefinitionError, Unavailable
@@ -111,7 +111,9 @@ class KafkaSource:
         self.connection.settings()
         cluster = Cluster(self.connection)
         try:
-            found = cluster.topics(self.topics) if self.topics else cluster.topic_names()
+            if not self.topics:
+                cluster.topic_names()
+            found = cluster.topics(self.topics)
         except Unavailable:
             return
         missing = sorted(set(self.topics) - set(found))
@@ -120,6 +122,9 @@ class KafkaSource:
                 f"Kafka at {self.connection.servers} has no topic {', '.join(map(repr, missing))}; correct "
                 "the name, or create the topic first"
             )
+        for name in self.topics:
+            if not found[name].readable:
+                raise not_allowed(self.connection, f"the rows of topic {name!r}")
 
     def reader(self, notes: Sequence[Json]) -> KafkaReader:
         return KafkaReader(self, Cluster(self.connection))

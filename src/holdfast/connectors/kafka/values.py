@@ -18,6 +18,7 @@ import pyarrow as pa
 from holdfast.connectors.contract import MALFORMED, Sifted
 from holdfast.connectors.kafka.avro import BAD, RAW_VALUE, AvroValues
 from holdfast.connectors.misfits import json_misfit, missing_value
+from holdfast.connectors.received_rows import is_one_value
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -140,9 +141,10 @@ class ValueRows:
 
         schema = StructType([*self._fields(), StructField(BAD, StringType())])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
-        whole = from_json(col(RAW_VALUE).cast("string"), schema, options)
+        text = col(RAW_VALUE).cast("string")
+        whole = from_json(text, schema, options)
         parsed = frame.withColumnRenamed("value", RAW_VALUE).withColumn("__hf_whole", whole)
-        misfit = col("__hf_whole").isNull() | self._misfit(col("__hf_whole"))
+        misfit = col("__hf_whole").isNull() | self._misfit(col("__hf_whole")) | ~is_one_value(text)
         return (
             parsed.withColumn(_FITS_NOT, col(RAW_VALUE).isNotNull() & misfit)
             .withColumn(BAD, col("__hf_whole").getField(BAD))

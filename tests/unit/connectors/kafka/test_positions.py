@@ -48,16 +48,25 @@ def test_without_a_limit_all_is_read() -> None:
 )
 def test_tasks_hold_every_offset_once(sizes: list[int], tasks: int, least: int) -> None:
     ranges = [Range("t", n, 100, 100 + size, 3, False) for n, size in enumerate(sizes)]
-    dealt = in_tasks(ranges, tasks, least)
+    dealt = in_tasks(ranges, {each.partition: Place(each.end, 5) for each in ranges}, tasks, least)
     assert len(dealt) <= tasks
     assert all(dealt)
     offsets = [
         (each.number, offset) for task in dealt for each in task for offset in range(each.first, each.end)
     ]
     assert sorted(offsets) == [(each.number, o) for each in ranges for o in range(each.first, each.end)]
-    assert all(each.leader_epoch == 3 for task in dealt for each in task)
+    epochs = {each.leader_epoch == (3 if each.first == 100 else -1) for task in dealt for each in task}
+    assert epochs <= {True}, "the position's epoch says nothing of places within the range"
+
+
+def test_an_epoch_is_compared_only_where_leaders_have_changed() -> None:
+    whole = Range("t", 0, 100, 200, 3, False)
+    for end_epoch, compared in ((3, -1), (4, 3)):
+        ((piece,),) = in_tasks([whole], {whole.partition: Place(200, end_epoch)}, 1, 1)
+        assert piece.leader_epoch == compared
 
 
 def test_one_large_partition_is_read_by_all_tasks() -> None:
-    assert len(in_tasks([Range("t", 0, 0, 100_000, 0, False)], 4, 20_000)) == 4
-    assert len(in_tasks([Range("t", 0, 0, 30_000, 0, False)], 4, 20_000)) == 2
+    ends = {Partition("t", 0): Place(100_000, 0)}
+    assert len(in_tasks([Range("t", 0, 0, 100_000, 0, False)], ends, 4, 20_000)) == 4
+    assert len(in_tasks([Range("t", 0, 0, 30_000, 0, False)], ends, 4, 20_000)) == 2

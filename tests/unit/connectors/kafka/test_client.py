@@ -1,0 +1,64 @@
+"""What the driver asks a cluster: a client that failed is not asked again."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, admin
+
+import holdfast as hf
+from holdfast.connectors.kafka.client import Cluster, Connection
+from holdfast.connectors.kafka.positions import Partition, Place
+
+
+class Stubborn:
+    """A client that holds on to what it knew when it was made: the first one knows of no leader."""
+
+    made = 0
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        Stubborn.made += 1
+        self._knows = Stubborn.made > 1
+
+    def list_offsets(self, wanted: Any, **_: Any) -> dict[Any, Future[Any]]:
+        return {each: self._answered(SimpleNamespace(offset=7, leader_epoch=0)) for each in wanted}
+
+    def list_topics(self, timeout: float) -> Any:
+        if not self._knows:
+            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+        return SimpleNamespace(topics={"t": None, "__consumer_offsets": None})
+
+    def poll(self, seconds: float) -> None:
+        pass
+
+    def _answered(self, answer: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if self._knows:
+            future.set_result(answer)
+        else:
+            future.set_exception(KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)))
+        return future
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setattr(admin, "AdminClient", Stubborn)
+    Stubborn.made = 0
+    return Cluster(Connection("localhost:9092"))
+
+
+def test_offsets_that_a_client_does_not_know_are_asked_of_a_new_one(cluster: Cluster) -> None:
+    with pytest.raises(hf.Unavailable, match="not there for the offsets of t-0"):
+        cluster.bounds([Partition("t", 0)])
+    for _ in range(2):
+        assert cluster.bounds([Partition("t", 0)])[1] == {Partition("t", 0): Place(7, 0)}
+    assert Stubborn.made == 2, "one that is answered is kept"
+
+
+def test_topics_that_a_client_does_not_know_are_asked_of_a_new_one(cluster: Cluster) -> None:
+    with pytest.raises(hf.Unavailable, match="not there for the list of its topics"):
+        cluster.topic_names()
+    assert cluster.topic_names() == ["t"]
