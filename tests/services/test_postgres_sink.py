@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
 
+from holdfast.connectors.contract import StagedPart
+from holdfast.connectors.lane_publisher import LaneConnection
 from holdfast.connectors.lanes import LANES, LaneMark, Outcome
 from holdfast.connectors.postgres import lane_writer
 from holdfast.connectors.postgres.lane_writer import OpenPostgresLanes
@@ -97,6 +102,97 @@ def test_rows_are_shown_once_however_often_they_are_written(postgres: Server, ta
     assert shown(postgres.url, table) == [("anna", 1), ("ben", 2), ("cleo", 3)]
 
 
+@pytest.mark.parametrize("type", ["double precision", "timestamptz"])
+def test_a_column_that_was_given_another_type_is_not_filled_with_bytes_of_the_old_one(
+    postgres: Server, db: psycopg.Connection[Any], table: str, type: str
+) -> None:
+    """Binary COPY takes eight bytes of a whole number for eight of whatever the column is by now."""
+    writer = PostgresSink(table, dsn=postgres.url).lane_writer("job", table)
+    lanes = LaneConnection(writer, 1)
+    lanes.begin(0)
+    assert lanes.write(lane_rows(TWO)).outcome is Outcome.WRITTEN
+    db.execute(f"ALTER TABLE {table} ALTER total TYPE {type} USING NULL")
+    more = lane_rows(MORE, 2, before=LaneMark(1, 2))
+    assert lanes.write(more).outcome is Outcome.REFUSED
+    assert [user for user, *_ in shown(postgres.url, table)] == ["anna", "ben"]
+    db.execute(f"ALTER TABLE {table} ALTER total TYPE bigint USING NULL")
+    assert lanes.write(more).outcome is Outcome.WRITTEN
+    assert shown(postgres.url, table)[2] == ("cleo", 3)
+
+
+def test_a_column_that_has_grown_is_written_on(
+    postgres: Server, db: psycopg.Connection[Any], table: str
+) -> None:
+    db.execute(f"ALTER TABLE {table} ALTER total TYPE int")
+    rows = rows_of(("anna", 1), schema=pa.schema([("user", pa.string()), ("total", pa.int32())]))
+    lanes = LaneConnection(PostgresSink(table, dsn=postgres.url).lane_writer("job", table), 1)
+    lanes.begin(0)
+    assert lanes.write(lane_rows(rows)).outcome is Outcome.WRITTEN
+    db.execute(f"ALTER TABLE {table} ALTER total TYPE bigint")
+    again = lane_rows(rows, 2, before=LaneMark(1, 1))
+    assert [lanes.write(again).outcome for _ in range(2)] == [Outcome.BUSY, Outcome.WRITTEN]
+    assert shown(postgres.url, table) == [("anna", 1)] * 2
+
+
+@pytest.mark.parametrize(
+    ("column", "given"),
+    [("timestamp(0)", pa.timestamp("us")), ("timestamptz(3)", pa.timestamp("us", "UTC")),
+     ("numeric(10,-3)", pa.decimal128(6, 0))],
+)  # fmt: skip
+def test_a_column_that_would_round_is_refused(
+    postgres: Server, db: psycopg.Connection[Any], table: str, column: str, given: pa.DataType
+) -> None:
+    db.execute(f"ALTER TABLE {table} ADD c {column}")
+    with pytest.raises(DefinitionError, match=r"which column 'c' of table .* does not take"):
+        PostgresSink(table, dsn=postgres.url).check_schema(pa.schema([("c", given)]))
+
+
+def test_a_table_of_another_server_is_refused(
+    postgres: Server, db: psycopg.Connection[Any], table: str
+) -> None:
+    db.execute(f"CREATE FOREIGN DATA WRAPPER w_{table}")
+    db.execute(f"CREATE SERVER s_{table} FOREIGN DATA WRAPPER w_{table}")
+    db.execute(f"CREATE FOREIGN TABLE f_{table} (total bigint) SERVER s_{table}")
+    with pytest.raises(DefinitionError, match="is a foreign table: its own server commits for itself"):
+        PostgresSink(f"f_{table}", dsn=postgres.url).check_schema(pa.schema([("total", pa.int64())]))
+
+
+def test_a_table_that_a_crash_empties_is_refused(
+    postgres: Server, db: psycopg.Connection[Any], table: str
+) -> None:
+    """Its marks would stay, and say that the rows are there."""
+    schema, unlogged = pa.schema([("total", pa.int64())]), "is unlogged: a crash of the server empties it"
+    db.execute(f"CREATE UNLOGGED TABLE u_{table} (total bigint)")
+    with pytest.raises(DefinitionError, match=f"u_{table} {unlogged}.*ALTER TABLE u_{table} SET LOGGED"):
+        PostgresSink(f"u_{table}", dsn=postgres.url).check_schema(schema)
+    for kept in ({"marks": f"u_{table}"}, {"rejects": f"u_{table}"}):
+        with pytest.raises(DefinitionError, match=f"u_{table} {unlogged}"):
+            PostgresSink(table, dsn=postgres.url, **kept).check_schema(schema)
+    db.execute(f"CREATE TEMP TABLE t_{table} (total bigint)")
+    (home,) = db.execute("SELECT pg_my_temp_schema()::regnamespace::text").fetchone() or ("",)
+    with pytest.raises(DefinitionError, match=f"t_{table} is temporary: its rows end with a session"):
+        PostgresSink(f"{home}.t_{table}", dsn=postgres.url).check_schema(schema)
+
+    db.execute(f"CREATE TABLE p_{table} (total bigint) PARTITION BY LIST (total)")
+    db.execute(f"CREATE TABLE p1_{table} PARTITION OF p_{table} FOR VALUES IN (1)")
+    sink = PostgresSink(f"p_{table}", dsn=postgres.url)
+    sink.check_schema(schema)
+    db.execute(f"CREATE UNLOGGED TABLE p2_{table} PARTITION OF p_{table} FOR VALUES IN (2)")
+    with pytest.raises(DefinitionError, match=f"p2_{table} {unlogged}"):
+        sink.check_schema(schema)
+
+
+def test_a_table_that_becomes_unlogged_is_not_written(
+    postgres: Server, db: psycopg.Connection[Any], table: str
+) -> None:
+    lanes = opened(postgres.url, table)
+    assert lanes.write(lane_rows(TWO)).outcome is Outcome.WRITTEN
+    db.execute(f"ALTER TABLE {table} SET UNLOGGED")
+    result = lanes.write(lane_rows(MORE, 2, before=LaneMark(1, 2)))
+    assert result.outcome is Outcome.REFUSED
+    assert "is unlogged" in result.reason
+
+
 def test_without_the_mark_rows_are_shown_twice(
     postgres: Server, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +221,24 @@ def test_twins_at_the_same_moment_show_rows_once(postgres: Server, table: str) -
     assert len(shown(postgres.url, table)) == 5_000
 
 
+def test_rows_are_loaded_and_encoded_before_the_lane_is_locked(postgres: Server, table: str) -> None:
+    """Storage may be slow, and whoever waits for the lane would wait for it."""
+    lanes, free = opened(postgres.url, table), list[bool]()
+
+    def load() -> pa.Table:
+        with psycopg.connect(postgres.url) as other:
+            found = other.execute(
+                "SELECT lane FROM holdfast_marks WHERE uid = %s AND lane = 0 FOR UPDATE SKIP LOCKED", [table]
+            )
+            free.append(found.fetchone() is not None)
+        return TWO
+
+    rows = lane_rows(TWO)
+    slow = replace(rows, parts=(StagedPart(0, 2, load),))
+    assert lanes.write(slow).outcome is Outcome.WRITTEN
+    assert free == [True]
+
+
 def test_a_lane_that_another_writer_holds_is_busy_within_seconds(postgres: Server, table: str) -> None:
     lanes = opened(postgres.url, table)
     with psycopg.connect(postgres.url) as other:
@@ -137,9 +251,12 @@ def test_a_lane_that_another_writer_holds_is_busy_within_seconds(postgres: Serve
     assert lanes.write(lane_rows(TWO)).outcome is Outcome.WRITTEN
 
 
-def test_a_client_that_was_stopped_inside_copy_is_ended_by_a_newer_term(postgres: Server, table: str) -> None:
+@pytest.mark.parametrize("seconds", [10.0, 1.5])
+def test_a_client_that_was_stopped_inside_copy_is_ended_by_a_newer_term(
+    postgres: Server, table: str, seconds: float
+) -> None:
     """No time-out of the server ends it: it would hold its lane for ever."""
-    newer = PostgresSink(table, dsn=postgres.url).lane_writer("job", "out").open(2)
+    newer = PostgresSink(table, dsn=postgres.url, timeout_seconds=seconds).lane_writer("job", "out").open(2)
     newer.begin(0)
     before = newer.marks()[0]
     other = stopped_in_copy(postgres.url, table)
@@ -151,6 +268,38 @@ def test_a_client_that_was_stopped_inside_copy_is_ended_by_a_newer_term(postgres
         assert other.communicate(timeout=60)[0] == "UNAVAILABLE\n"
     assert shown(postgres.url, table) == [("anna", 1), ("ben", 2)]
     newer._connection.execute("DELETE FROM holdfast_marks WHERE uid = 'out'")
+
+
+def test_a_client_that_is_lost_while_it_reads_marks_is_ended_by_a_newer_term(
+    postgres: Server, table: str
+) -> None:
+    """It has locked all lanes, and the server waits for it."""
+    with Cable(port_of(postgres)) as cable, ThreadPoolExecutor(1) as pool:
+        dsn = f"postgresql://holdfast@127.0.0.1:{cable.port}/postgres"
+        older = opened(dsn, table, timeout_seconds=60)
+        newer = opened(postgres.url, table, term=2)
+        cable.lose_answers_to = b"FOR UPDATE"
+        reading = pool.submit(older.marks)
+        wait_until(lambda: cable.answers_lost == 1, "all lanes to be locked")
+        assert newer.write(lane_rows(TWO, term=2)).outcome is Outcome.WRITTEN
+        with pytest.raises(Unavailable):
+            reading.result()
+    assert shown(postgres.url, table) == [("anna", 1), ("ben", 2)]
+
+
+def test_a_server_that_falls_silent_is_not_waited_for_without_end(postgres: Server, table: str) -> None:
+    """As it is asked for the first time, and as a holder of the lane is looked for."""
+    with Cable(port_of(postgres)) as cable, psycopg.connect(postgres.url) as other:
+        dsn = f"postgresql://holdfast@127.0.0.1:{cable.port}/postgres"
+        sink = PostgresSink(table, dsn=dsn, timeout_seconds=3)
+        lanes = opened(dsn, table, timeout_seconds=3)
+        cable.lose_answers_to = b"synchronous_commit"
+        with pytest.raises(Unavailable):
+            sink.lane_writer("job", table).open(1)
+        other.execute("SELECT FROM holdfast_marks WHERE uid = %s AND lane = 0 FOR UPDATE", [table])
+        cable.lose_answers_to = b"pg_terminate_backend"
+        assert lanes.write(lane_rows(TWO)).outcome is Outcome.BUSY
+        assert cable.answers_lost == 2
 
 
 def test_one_of_the_same_term_is_ended_when_it_has_waited_for_its_client_for_long(
@@ -375,6 +524,47 @@ def test_a_table_that_cannot_take_the_rows_is_refused_in_one_line_before_anythin
     assert "; " in str(refused.value)
     assert "\n" not in str(refused.value)
     assert "not-this-one" not in str(refused.value)
+
+
+def test_a_table_that_was_changed_behind_its_back_stops_the_sink_with_the_reason(
+    postgres: Server, db: psycopg.Connection[Any], table: str
+) -> None:
+    """Nothing is lost: what the table takes again is written from where the mark is."""
+    dsn = postgres.url.replace("holdfast@", f"{table}_writer@")
+    lanes = opened(postgres.url, table)
+    assert lanes.write(lane_rows(TWO)).outcome is Outcome.WRITTEN
+    db.execute(f"CREATE ROLE {table}_writer LOGIN")
+    db.execute(f"GRANT ALL ON {table}, holdfast_marks TO {table}_writer")
+    more = lane_rows(MORE, 2, before=LaneMark(1, 2))
+    writer = PostgresSink(table, dsn=dsn).lane_writer("job", table)
+    changes = {
+        "permission denied|may not insert": (
+            f"REVOKE INSERT ON {table} FROM {table}_writer", f"GRANT INSERT ON {table} TO {table}_writer",
+        ),
+        "there is no table|does not exist": (
+            f"ALTER TABLE {table} RENAME TO {table}_away", f"ALTER TABLE {table}_away RENAME TO {table}",
+        ),
+        "does not take|of type": (
+            f"ALTER TABLE {table} ALTER total TYPE int", f"ALTER TABLE {table} ALTER total TYPE bigint",
+        ),
+        "needs a value for 'must'|must": (
+            f"ALTER TABLE {table} ADD must int; UPDATE {table} SET must = 1; "
+            f"ALTER TABLE {table} ALTER must SET NOT NULL",
+            f"ALTER TABLE {table} DROP must",
+        ),
+    }  # fmt: skip
+    open_before = writer.open(1)
+    assert open_before.write(lane_rows(TWO)).outcome is Outcome.ALREADY
+    for told, (hurt, heal) in changes.items():
+        db.execute(hurt)
+        for connection in (open_before, writer.open(1)):
+            found = connection.write(more)
+            assert found.outcome is Outcome.REFUSED, (told, found)
+            assert re.search(told, found.reason), found.reason
+        db.execute(heal)
+        open_before = writer.open(1)
+    assert open_before.write(more).outcome is Outcome.WRITTEN
+    assert shown(postgres.url, table) == [("anna", 1), ("ben", 2), ("cleo", 3)]
 
 
 def test_what_does_not_go_together_is_refused() -> None:

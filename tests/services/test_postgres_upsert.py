@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.connectors.lanes import LaneMark, Outcome
+from holdfast.connectors.postgres.lane_writer import OpenPostgresLanes
 from holdfast.connectors.postgres.sink import PostgresSink
 from tests.services.postgres_lanes import SCHEMA, lane_rows, rows_of, shown
 from tests.services.servers import Server, postgres_server
@@ -104,3 +105,19 @@ def test_lanes_with_the_same_keys_at_once_all_come_to_an_end(postgres: Server, t
         writer.join()
     assert not failures
     assert shown(postgres.url, table) == sorted((key, 503) for key in keys)
+
+
+def test_a_deadlock_with_somebody_else_is_tried_again(
+    postgres: Server, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, met = OpenPostgresLanes._write, list[int]()
+
+    def once(self: OpenPostgresLanes, *given: Any) -> Any:
+        if not met:
+            met.append(1)
+            raise psycopg.errors.DeadlockDetected("deadlock detected")
+        return real(self, *given)
+
+    monkeypatch.setattr(OpenPostgresLanes, "_write", once)
+    written = upserting(postgres.url, table).write(lane_rows(rows_of(("anna", 1))))
+    assert (written.outcome, met) == (Outcome.WRITTEN, [1])

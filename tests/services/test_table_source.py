@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import uuid
 from collections.abc import Iterator
@@ -12,8 +13,9 @@ import psycopg
 import pytest
 
 import holdfast as hf
+from holdfast.connectors.contract import FollowingReader
 from holdfast.connectors.postgres.table_source import TableReader, TableSource
-from holdfast.errors import DefinitionError, RestoreError, Unavailable
+from holdfast.errors import DefinitionError, InputVanished, RestoreError, Unavailable
 from holdfast.graph.guarantees import Guarantee, check_guarantee, statements
 from holdfast.secret import Secret
 from holdfast.testing import conformance
@@ -87,7 +89,8 @@ def test_a_transaction_that_takes_its_number_early_and_commits_late_is_not_misse
     with psycopg.connect(postgres.url, application_name="nightly") as slow:
         add(slow, table, 2)
         add(db, table, 3)
-        assert read(reader) == ([1], {"by": [number(db, table, 1)], "server": identity(db)})
+        found, after = read(reader)
+        assert (found, after["by"], after["server"]) == ([1], [number(db, table, 1)], identity(db))
         _, after = read(reader)
         assert not reader.exhausted(after), "a row is there that cannot be planned yet"
         assert f"process {slow.info.backend_pid} of user holdfast (application 'nightly'" in reader.health()
@@ -95,6 +98,25 @@ def test_a_transaction_that_takes_its_number_early_and_commits_late_is_not_misse
         slow.commit()
     assert sorted(read(reader, after)[0]) == [2, 3]
     assert reader.health() == ""
+
+
+def test_a_transaction_of_which_little_may_be_seen_is_waited_for_all_the_same(
+    postgres: Server, db: psycopg.Connection[Any], table: str
+) -> None:
+    """Postgres shows a user without rights to statistics little of what others do."""
+    db.execute(f"CREATE ROLE clerk_{table} LOGIN")
+    db.execute(f"GRANT SELECT ON {table} TO clerk_{table}")
+    dsn = postgres.url.replace("holdfast@", f"clerk_{table}@")
+    reader = TableSource(table, dsn=dsn, by="txid", schema="n int").reader([])
+    with psycopg.connect(postgres.url) as slow:
+        add(slow, table, 1)
+        add(db, table, 2)
+        assert read(reader)[0] == []
+        told = reader.health()
+        assert f"which is still open: process {slow.info.backend_pid} of user holdfast" in told
+        assert "pg_read_all_stats" in told
+        slow.commit()
+    assert sorted(read(reader)[0]) == [1, 2]
 
 
 def test_a_prepared_transaction_holds_rows_up_and_is_named(
@@ -178,6 +200,57 @@ def test_another_server_is_refused_until_it_is_accepted(
     assert read(accepting.reader([]), before)[0] == [2]
 
 
+def awaited(reader: TableReader, after: Any = None) -> tuple[list[int], Any]:
+    """The same, once there are any: what is not on the server's disk yet is not planned."""
+    found: list[tuple[list[int], Any]] = []
+    wait_until(lambda: found.append(read(reader, after)) or found[-1][0], "rows")
+    return found[-1]
+
+
+def test_a_table_that_was_dropped_and_made_again_is_refused_until_it_is_accepted(
+    postgres: Server, db: psycopg.Connection[Any], table: str
+) -> None:
+    add(db, table, 1)
+    how: dict[str, Any] = {"dsn": postgres.url, "by": "txid", "schema": "n int"}
+    reader = TableSource(table, **how).reader([])
+    _, after = awaited(reader)
+    add(db, table, 2)
+    db.execute(f"ALTER TABLE {table} RENAME TO {table}_before")
+    with pytest.raises(DefinitionError, match=f'relation "{table}" does not exist.*correct the table'):
+        reader.next(after, None, 0)
+    other = new_table(db)
+    add(db, other, 1, 3)
+    db.execute(f"ALTER TABLE {other} RENAME TO {table}")
+    for opened in (reader, TableSource(table, **how).reader([])):
+        with pytest.raises(InputVanished, match=r"made again.*rows after that may be lost") as refused:
+            opened.next(after, None, 0)
+    said = re.search(r"accept='(table \d+)'", str(refused.value))
+    assert said is not None
+    assert awaited(TableSource(table, accept=said[1], **how).reader([]), after)[0] == [1, 3]
+    db.execute(f"ALTER TABLE {table} RENAME TO {other}")
+    db.execute(f"ALTER TABLE {table}_before RENAME TO {table}")
+    assert awaited(reader, after)[0] == [2], "the former one is back"
+
+
+def test_rights_that_are_taken_away_end_the_run_with_their_name(
+    postgres: Server, db: psycopg.Connection[Any], table: str
+) -> None:
+    add(db, table, 1)
+    db.execute(f"CREATE ROLE {table}_reader LOGIN")
+    db.execute(f"GRANT SELECT ON {table} TO {table}_reader")
+    dsn = postgres.url.replace("holdfast@", f"{table}_reader@")
+    reader = TableSource(table, dsn=dsn, by="txid", schema="n int").reader([])
+    _, after = awaited(reader)
+    add(db, table, 2)
+    db.execute(f"REVOKE SELECT ON {table} FROM {table}_reader")
+    with pytest.raises(
+        DefinitionError, match=f"permission denied for table {table}; correct the table, the r"
+    ):
+        reader.next(after, None, 0)
+    db.execute(f"GRANT SELECT ON {table} TO {table}_reader")
+    assert awaited(reader, after)[0] == [2]
+
+
 def test_rows_taken_away_after_they_were_planned_are_noticed(
     postgres: Server, db: psycopg.Connection[Any], table: str
 ) -> None:
@@ -188,6 +261,9 @@ def test_rows_taken_away_after_they_were_planned_are_noticed(
     db.execute(f"DELETE FROM {table} WHERE n = 2")
     with pytest.raises(hf.InputVanished, match=r"had 3 rows where .* and has 2 now"):
         list(reader.tasks(slice).all_rows())
+    spark: Any = None
+    with pytest.raises(hf.InputVanished, match="and has 2 now"):
+        reader.frame(spark, slice)  # before Spark reads anything
 
 
 def test_with_a_lag_a_late_row_is_missed_and_that_is_said(
@@ -230,6 +306,24 @@ def test_columns_are_inferred_once_and_checked_at_every_start(
     again = TableSource(table, dsn=postgres.url, by="txid")
     with pytest.raises(DefinitionError, match="`more` string now; say which of them count"):
         again.reader(slice.notes).next(slice.end, None, 0)
+
+
+def test_a_member_of_a_set_of_replicas_reads_what_another_has_planned(
+    postgres: Server, db: psycopg.Connection[Any], table: str
+) -> None:
+    one, other = (TableSource(table, dsn=postgres.url, by=("txid", "id")) for _ in range(2))
+    reader = other.reader([])
+    assert isinstance(reader, FollowingReader)
+    assert reader.next(None, None, 0) is None
+    add(db, table, 1, 2)
+    plan = one.reader([]).next(None, None, 0)
+    assert plan is not None
+    reader.follow(plan)
+    assert [n for batch in reader.tasks(plan).all_rows() for n in batch.column("n").to_pylist()] == [1, 2]
+    db.execute(f"ALTER TABLE {table} ADD more text")
+    late = TableSource(table, dsn=postgres.url, by=("txid", "id")).reader([])
+    with pytest.raises(DefinitionError, match="say which of them count"):
+        late.follow(plan)
 
 
 def test_every_value_comes_as_it_is(postgres: Server, db: psycopg.Connection[Any], table: str) -> None:

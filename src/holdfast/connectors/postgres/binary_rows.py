@@ -8,7 +8,8 @@ another value.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +20,8 @@ import pyarrow.compute as pc
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
 CHUNK_ROWS = 16_384
+
+Numbers = np.ndarray[Any, Any]
 
 _EPOCH_DAYS = 10_957
 _EPOCH_US = _EPOCH_DAYS * 86_400_000_000
@@ -50,7 +53,7 @@ def takes(kind: str, given: pa.DataType) -> bool:
     return kind in _WIRE and given in _WIRE[kind][1]
 
 
-def binary_chunks(table: pa.Table, kinds: Sequence[str]) -> Iterator[bytes]:
+def binary_chunks(table: pa.Table, kinds: Sequence[str]) -> Iterator[memoryview]:
     """The rows, without header and trailer. `kinds` are the Postgres types of the columns."""
     for start in range(0, table.num_rows, CHUNK_ROWS):
         piece = table.slice(start, CHUNK_ROWS).combine_chunks()
@@ -58,85 +61,105 @@ def binary_chunks(table: pa.Table, kinds: Sequence[str]) -> Iterator[bytes]:
         yield _interleaved(columns, piece.num_rows)
 
 
+@dataclass(frozen=True)
 class _Column:
-    """`lengths` are those of the values, -1 for null; `put` writes the values to where they begin."""
+    """`lengths` are those of the values, -1 for null. `values`: numbers, one for each row; or bytes, none
+    for a null."""
 
-    def __init__(self, lengths: np.ndarray[Any, Any], put: Callable[[Any, Any], None]) -> None:
-        self.lengths, self.put = lengths, put
+    lengths: Numbers | int
+    values: Numbers | pa.LargeBinaryArray
 
 
-def _interleaved(columns: Sequence[_Column], rows: int) -> bytes:
-    sizes = np.full(rows, 2 + 4 * len(columns), np.int64)
+def _interleaved(columns: Sequence[_Column], rows: int) -> memoryview:
+    """Row after row. What has the same width in all rows lies side by side in one array; bytes of any length
+    are joined between such arrays by Arrow."""
+    pieces: list[pa.LargeBinaryArray] = []
+    beside: list[tuple[np.dtype[Any], Numbers | int]] = [(np.dtype(">i2"), len(columns))]
     for column in columns:
-        sizes += np.maximum(column.lengths, 0)
-    ends = np.cumsum(sizes)
-    out = np.empty(int(ends[-1]) if rows else 0, np.uint8)
-    place = ends - sizes
-    out[place], out[place + 1] = len(columns) >> 8, len(columns) & 255
-    place += 2
-    for column in columns:
-        _scatter(out, place, column.lengths.astype(">i4"))
-        place += 4
-        column.put(out, place)
-        place += np.maximum(column.lengths, 0)
-    return out.tobytes()
+        beside.append((np.dtype(">i4"), column.lengths))
+        if isinstance(column.values, np.ndarray):
+            beside.append((column.values.dtype.newbyteorder(">"), column.values))
+        else:
+            pieces += [_side_by_side(beside, rows), column.values]
+            beside = []
+    if beside:
+        pieces.append(_side_by_side(beside, rows))
+    joined = pieces[0]
+    if len(pieces) > 1:
+        joined = pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.large_binary()))
+    return memoryview(joined.buffers()[2])
 
 
-def _scatter(out: np.ndarray[Any, Any], place: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
-    """Fixed-width values to their places."""
-    width = values.dtype.itemsize
-    given = values.view(np.uint8).reshape(len(values), width)
-    for byte in range(width):
-        out[place + byte] = given[:, byte]
+def _side_by_side(fields: Sequence[tuple[np.dtype[Any], Numbers | int]], rows: int) -> pa.LargeBinaryArray:
+    """The bytes of some fields of each row."""
+    packed = _packed(fields, rows)
+    return _bytes_array(np.arange(rows + 1) * packed.itemsize, packed)
+
+
+def _packed(fields: Sequence[tuple[np.dtype[Any], Numbers | int]], rows: int) -> Numbers:
+    packed = np.empty(rows, [(str(place), kind) for place, (kind, _) in enumerate(fields)])
+    for place, (_, values) in enumerate(fields):
+        packed[str(place)] = values
+    return packed
+
+
+def _bytes_array(ends: Numbers, data: Numbers) -> pa.LargeBinaryArray:
+    buffers = [None, pa.py_buffer(ends.astype(np.int64)), pa.py_buffer(data)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ends) - 1, buffers)
 
 
 def _column(values: pa.ChunkedArray, kind: str) -> _Column:
     array = values.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-    valid = np.asarray(array.is_valid())
     if kind == "numeric":
+        if (small := _small_decimals(array)) is not None:
+            return _fixed(small, array)
         array = pa.array(
             [None if each is None else _numeric(each) for each in array.to_pylist()], pa.large_binary()
         )
-        return _variable(array, valid)
+        return _variable(array)
     if kind in _WIRE and _WIRE[kind][0] == pa.large_binary():
         if kind == "jsonb":
             array = pc.binary_join_element_wise(
                 pa.scalar(b"\x01", pa.large_binary()), _bytes_of(array), pa.scalar(b"", pa.large_binary())
             )
-        return _variable(_bytes_of(array), valid)
-    return _fixed(_numbers(array, kind), valid)
+        return _variable(_bytes_of(array))
+    return _fixed(_numbers(array, kind), array)
 
 
-def _numbers(array: pa.Array, kind: str) -> Any:
-    """Big-endian, as the server counts."""
+def _numbers(array: pa.Array, kind: str) -> Numbers:
+    """As the server counts."""
     if kind in ("timestamp", "timestamptz"):
-        given = pc.fill_null(array.cast(pa.timestamp("us", array.type.tz)).view(pa.int64()), 0).to_numpy()
+        given = _filled(array.cast(pa.timestamp("us", array.type.tz)).view(pa.int64()), 0)
         # What would wrap around becomes the lowest number that is no infinity: the server refuses it.
         low = np.iinfo(np.int64).min
-        return np.where(given < low + 1 + _EPOCH_US, low + 1, given - _EPOCH_US).astype(">i8")
+        return np.maximum(given, low + 1 + _EPOCH_US) - _EPOCH_US
     if kind == "date":
-        days = pc.fill_null(array.view(pa.int32()), 0).to_numpy().astype(np.int64) - _EPOCH_DAYS
-        return np.maximum(days, np.iinfo(np.int32).min + 1).astype(">i4")
-    sent = array.cast(_WIRE[kind][0])
+        days = _filled(array.view(pa.int32()), 0).astype(np.int64) - _EPOCH_DAYS
+        return np.maximum(days, np.iinfo(np.int32).min + 1).astype(np.int32)
     if kind == "bool":
-        return pc.fill_null(sent, False).to_numpy(zero_copy_only=False).astype(np.uint8)
-    found = pc.fill_null(sent, 0).to_numpy(zero_copy_only=False)
-    return found.astype(found.dtype.newbyteorder(">"))
+        return _filled(array, False).astype(np.uint8)
+    return _filled(array.cast(_WIRE[kind][0]), 0)
 
 
-def _fixed(numbers: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> _Column:
-    lengths = np.where(valid, numbers.dtype.itemsize, -1)
-
-    def put(out: np.ndarray[Any, Any], place: np.ndarray[Any, Any]) -> None:
-        whole = bool(valid.all())
-        _scatter(out, place if whole else place[valid], numbers if whole else numbers[valid])
-
-    return _Column(lengths, put)
+def _filled(array: pa.Array, blank: object) -> Numbers:
+    filled = array.fill_null(blank) if array.null_count else array
+    found: Numbers = filled.to_numpy(zero_copy_only=False)
+    return found
 
 
-def _bytes_of(array: pa.Array) -> pa.Array:
+def _fixed(numbers: Numbers, array: pa.Array) -> _Column:
+    width = numbers.dtype.itemsize
+    if not array.null_count:
+        return _Column(width, numbers)
+    valid = np.asarray(array.is_valid())
+    ends = np.concatenate([[0], np.cumsum(valid) * width])
+    sent = numbers[valid].astype(numbers.dtype.newbyteorder(">"))
+    return _Column(np.where(valid, width, -1), _bytes_array(ends, sent))
+
+
+def _bytes_of(array: pa.Array) -> pa.LargeBinaryArray:
     return (
         array.cast(pa.binary()).cast(pa.large_binary())
         if array.type == pa.string()
@@ -144,19 +167,34 @@ def _bytes_of(array: pa.Array) -> pa.Array:
     )
 
 
-def _variable(array: pa.Array, valid: np.ndarray[Any, Any]) -> _Column:
-    filled = pc.fill_null(array, b"")
-    _, offsets, data = filled.buffers()
-    ends = np.frombuffer(offsets, np.int64, len(filled) + 1, filled.offset * 8)
-    sizes = np.diff(ends)
+def _variable(array: pa.LargeBinaryArray) -> _Column:
+    lengths = pc.binary_length(array)
+    if not array.null_count:
+        return _Column(lengths.to_numpy(), array)
+    return _Column(lengths.fill_null(-1).to_numpy(), array.fill_null(b""))
 
-    def put(out: np.ndarray[Any, Any], place: np.ndarray[Any, Any]) -> None:
-        if data is None or ends[-1] == ends[0]:
-            return
-        source = np.frombuffer(data, np.uint8, int(ends[-1] - ends[0]), int(ends[0]))
-        out[np.repeat(place - (ends[:-1] - ends[0]), sizes) + np.arange(len(source))] = source
 
-    return _Column(np.where(valid, sizes, -1), put)
+def _small_decimals(array: pa.Decimal128Array) -> Numbers | None:
+    """Decimals whose digits fit into 64 bits, as the server has them: all with as many digits to the base of
+    10,000 as the longest. It strips zeros by itself. None: they do not fit."""
+    scale = array.type.scale
+    if array.type.bit_width != 128 or scale < 0:
+        return None
+    after = -(-scale // 4)
+    raised = 10 ** (after * 4 - scale)
+    array = array.fill_null(0) if array.null_count else array
+    words = np.frombuffer(array.buffers()[1], np.int64, 2 * len(array), 16 * array.offset)
+    number, above = words[::2], words[1::2]
+    most = np.iinfo(np.int64).max // raised
+    if (above != number >> 63).any() or (number < -most).any() or (number > most).any():
+        return None
+    rest: Numbers = np.abs(number) * raised
+    groups: list[Numbers] = []
+    while rest.any():
+        rest, low = np.divmod(rest, 10_000)
+        groups.insert(0, low)
+    head = (len(groups), len(groups) - after - 1, np.where(number < 0, 0x4000, 0), scale)
+    return _packed([(np.dtype(np.int16), values) for values in (*head, *groups)], len(array))
 
 
 def _numeric(value: Decimal) -> bytes:

@@ -83,6 +83,11 @@ def holder(connection: psycopg.Connection[Any], number: int) -> str:
     if row is None:
         return f"rows wait for transaction {number}, which is still open"
     _, who, since, stop = row
+    if since is None:
+        return (
+            f"rows wait for transaction {number}, which is still open: {who}; end it: {stop}; since when is "
+            "shown only to users with the role pg_read_all_stats"
+        )
     return (
         f"rows wait for transaction {number}, open since {since:%Y-%m-%d %H:%M:%S} UTC: {who}; end it: {stop}"
     )
@@ -110,6 +115,13 @@ class OrderedTable:
         above = [] if after is None else [f"({self.columns}) > ({self.values(after)})"]
         below = [] if end is None else [f"({self.columns}) <= ({self.values(end)})"]
         return " AND ".join([*above, *below]) or "true"
+
+    def number(self, connection: psycopg.Connection[Any]) -> int:
+        """What the server calls it by: another for a table that was made again, the same for one that was
+        rewritten or renamed. 0: there is none."""
+        asked = "SELECT coalesce(to_regclass(%s)::oid::bigint, 0)"
+        (number,) = connection.execute(asked, [quoted_name(self.table)]).fetchone() or (0,)
+        return int(number)
 
     def below_transaction(self, number: int) -> str:
         return f"{quoted_column(self.by[0])} < '{number}'::xid8"

@@ -1,9 +1,9 @@
 """Lanes in Postgres: one transaction locks a lane's mark, writes its rows and moves the mark.
 
-A transaction says in its `application_name` which lane it writes, and under which term. Whoever waits for
-the lane in vain looks there: a transaction of a lower term, or one that has waited for its own client for
-long, is ended. Without that, a client that was stopped in the middle of a COPY would hold its lane for ever:
-no time-out of the server counts there.
+A transaction says in its `application_name` which lane it writes or that it reads all marks, and under which
+term. Whoever waits for a lane in vain looks there: a transaction of a lower term, or one that has waited for
+its own client for long, is ended. Without that, a client that was stopped in the middle of a COPY would hold
+its lane for ever: no time-out of the server counts there.
 Always true: rows and mark are committed together, durably, under READ COMMITTED: a mark that was waited for
 is read as its last writer left it.
 """
@@ -11,11 +11,13 @@ is read as its last writer left it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.connectors.lanes import LANES, LaneMark, LaneRows, Outcome, Result, continues
@@ -29,6 +31,7 @@ from holdfast.connectors.postgres.target import (
     append_statements,
     create_table,
     fitting_columns,
+    locked_columns,
     merge_statements,
 )
 from holdfast.errors import DefinitionError, Unavailable, one_line
@@ -36,8 +39,9 @@ from holdfast.errors import DefinitionError, Unavailable, one_line
 if TYPE_CHECKING:
     import psycopg
 
-LOCK_SECONDS = 2
+LOCK_SECONDS = 2.0
 """How long a lane is waited for before another writer is taken to be at it."""
+ALL_LANES = "all"
 STALLED_SECONDS = 30
 """A transaction that waits for its own client so long has lost it."""
 TRIES_MAX = 3
@@ -46,7 +50,7 @@ WRITING_PATIENCE = 12.0
 
 _STALE = """
     SELECT pid, application_name, pg_terminate_backend(pid) FROM pg_stat_activity
-    WHERE pid <> pg_backend_pid() AND application_name LIKE %s AND (
+    WHERE pid <> pg_backend_pid() AND application_name LIKE ANY (%s) AND (
         substring(application_name FROM 'term ([0-9]+)')::bigint < %s
         OR (wait_event = 'ClientRead' AND xact_start < now() - make_interval(secs => %s)))
 """
@@ -65,9 +69,12 @@ class PostgresLaneWriter:
     rejects: str | None = None
 
     def open(self, term: int) -> OpenPostgresLanes:
-        connection = self.server.connect(f"holdfast sink {self.uid}", lock_timeout=f"{LOCK_SECONDS}s")
+        patience = self.server.timeout_seconds
+        # Sooner than the silence of a server that waits for a lock is taken for its end.
+        lock = f"{int(1_000 * min(LOCK_SECONDS, patience / 2))}ms"
+        connection = self.server.connect(f"holdfast sink {self.uid}", lock_timeout=lock)
         try:
-            with self.server.told("opening the sink"):
+            with self.server.told("opening the sink"), Silence(connection, patience):
                 # Marks must outlive a crash of the server.
                 connection.execute(
                     "SELECT set_config('synchronous_commit', 'on', false) "
@@ -83,7 +90,7 @@ class PostgresLaneWriter:
         """Names job and sink in the name of an application, which has room for 63 letters."""
         return hashlib.sha256(f"{self.job}\0{self.uid}".encode()).hexdigest()[:12]
 
-    def application(self, lane: int, term: int) -> str:
+    def application(self, lane: int | str, term: int) -> str:
         return f"holdfast {self.digest} lane {lane} term {term} {self.uid}"
 
 
@@ -116,6 +123,7 @@ class OpenPostgresLanes:
                 silence.heard()
                 try:
                     with self._connection.transaction():
+                        self._say_what(ALL_LANES, self._term)
                         found = self._connection.execute(
                             f"SELECT lane, epoch, rows, input FROM {self._marks} WHERE job = %s AND uid = %s "
                             "ORDER BY lane FOR UPDATE",
@@ -167,6 +175,11 @@ class OpenPostgresLanes:
             start = continues(mark, rows)
             if isinstance(start, Outcome):
                 return Result(start, mark, reason=f"its mark is {mark}")
+            given = prepared.schema
+            if locked_columns(connection, writer.table, given, writer.merge) != prepared.kinds:
+                # Numbers of one type are not refused as another of the same width, but taken for it.
+                return Result(Outcome.BUSY, mark, f"the columns of table {writer.table} have changed")
+            silence.heard()
             put = partial(prepared.put, connection, silence)
             rejected, reason = 0, ""
             try:
@@ -187,9 +200,8 @@ class OpenPostgresLanes:
 
     def _locked_mark(self, rows: LaneRows) -> LaneMark | None:
         writer = self._writer
-        name = writer.application(rows.lane, rows.term)
         self._connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        self._connection.execute("SELECT set_config('application_name', %s, true)", [name])
+        self._say_what(rows.lane, rows.term)
         # What is checked at the commit could not be told by rows.
         self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         found = self._connection.execute(
@@ -199,12 +211,18 @@ class OpenPostgresLanes:
         ).fetchone()
         return None if found is None else LaneMark(*found)
 
+    def _say_what(self, lane: int | str, term: int) -> None:
+        """In the transaction that has begun."""
+        name = self._writer.application(lane, term)
+        self._connection.execute("SELECT set_config('application_name', %s, true)", [name])
+
     def _failed(self, rows: LaneRows, cause: Exception) -> Result | None:
         """What an error of the server means; None: it is worth another try at once."""
         errors = psycopg_driver().errors
         if isinstance(cause, errors.LockNotAvailable):
             try:
-                self._end_stale(str(rows.lane), rows.term)
+                with self._listening():
+                    self._end_stale(str(rows.lane), rows.term)
             except psycopg_driver().Error as failure:
                 return Result(Outcome.BUSY, reason=one_line(failure))
             return None
@@ -218,38 +236,38 @@ class OpenPostgresLanes:
 
     def _end_stale(self, lane: str, term: int) -> None:
         """End transactions that hold a lane and will not give it back by themselves."""
-        pattern = f"holdfast {self._writer.digest} lane {lane} term %"
-        self._connection.execute(_STALE, [pattern, term, STALLED_SECONDS])
+        names = [f"holdfast {self._writer.digest} lane {each} term %" for each in (lane, ALL_LANES)]
+        self._connection.execute(_STALE, [names, term, STALLED_SECONDS])
 
     def _listening(self) -> Silence:
         return Silence(self._connection, self._writer.server.timeout_seconds)
 
 
 class _Prepared:
-    """Rows that are encoded, and the statements that write them."""
+    """Rows that were read and verified, and the statements that write them. They are encoded as they are
+    sent: the server takes a chunk in while the next one is made, and none of them is kept."""
 
     def __init__(self, writer: PostgresLaneWriter, table: pa.Table, kinds: list[str]) -> None:
         names, merge = table.column_names, writer.merge
+        self.schema, self.kinds = table.schema, kinds
         self._before, self._copy, self._after = (
             append_statements(writer.table, names)
             if merge is None
             else merge_statements(writer.table, names, merge)
         )
         if merge is not None:
-            numbers = pa.array(range(table.num_rows), pa.int64())
+            numbers = pa.array(np.arange(table.num_rows))
             table, kinds = table.append_column(ROW_NUMBER, numbers), [*kinds, "int8"]
-        self.table, self._kinds = table, kinds
-        self._chunks = list(binary_chunks(table, kinds))
+        self.table, self._sent_as = table, kinds
 
     def put(self, connection: psycopg.Connection[Any], silence: Silence, start: int, end: int) -> None:
         """Write some rows, inside a transaction."""
-        chunks = self._chunks
-        if end - start < self.table.num_rows:
-            chunks = list(binary_chunks(self.table.slice(start, end - start), self._kinds))
+        encoded = binary_chunks(self.table.slice(start, end - start), self._sent_as)
+        chunks: Iterable[bytes | memoryview] = chain([HEADER], encoded, [TRAILER])
         for statement in self._before:
             connection.execute(statement)
         with connection.cursor() as cursor, cursor.copy(self._copy) as sent:
-            for chunk in (HEADER, *chunks, TRAILER):
+            for chunk in chunks:
                 sent.write(chunk)
                 silence.heard()
             silence.heard(WRITING_PATIENCE)

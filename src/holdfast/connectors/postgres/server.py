@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DefinitionError, HoldfastError, MachineError, Unavailable, one_line
-from holdfast.secret import Secret, refuse_password_in
+from holdfast.secret import Secret, refuse_password_in, refuse_text
 
 if TYPE_CHECKING:
     import psycopg
@@ -59,10 +59,7 @@ class PostgresServer:
 
     def __post_init__(self) -> None:
         refuse_password_in(self.dsn, "dsn")
-        if self.password is not None and not isinstance(self.password, Secret):
-            raise DefinitionError(
-                "password=... is not a reference; give password=hf.Secret.env('NAME') or hf.Secret.file(path)"
-            )
+        refuse_text(self.password, "password")
 
     def connect(self, application: str, **settings: str) -> psycopg.Connection[Any]:
         """A new connection, in autocommit mode. `settings` are for the session (`lock_timeout`)."""
@@ -161,9 +158,10 @@ class Silence:
 
     def _watch(self) -> None:
         while self._heard.wait(self._seconds * self._patience):
+            # In this order: the end, if it comes in between, is seen, and not cleared away.
+            self._heard.clear()
             if self._ended:
                 return
-            self._heard.clear()
         try:
             # A copy of the descriptor: the library keeps its own, and reads from it that all is over.
             with socket.socket(fileno=os.dup(self._fileno())) as cable:

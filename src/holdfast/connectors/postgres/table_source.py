@@ -48,8 +48,8 @@ class TableSource:
     that has other columns at a later start is refused then.
     `lag`: read by a column of another type (a number, a time), and take a row for read once one as high was
     seen so long ago. **Not exactly once**: a row whose transaction commits later than that is never read.
-    `accept`: the identity of a server to go on with after a failover, as the refusal names it. Say so only
-    of one that has every row that the former server had committed.
+    `accept`: a server to go on with after a failover, or a table that was made again, as the refusal names
+    it. Say so only of one that has every row that the former one had, under the same numbers.
     """
 
     replayable: Final = True
@@ -116,7 +116,8 @@ class TableSource:
 
 
 class TableReader:
-    """A position is {"by": the values, "server": its identity}."""
+    """A position is {"by": the values, "server": its identity, "table": the number that the server has given
+    the table}; older ones lack the last."""
 
     def __init__(self, source: TableSource, schema_then: str | None = None) -> None:
         self._source = source
@@ -138,6 +139,8 @@ class TableReader:
     def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
         with self._open() as (connection, table, now):
             self._refuse_other_server(now, after)
+            number = table.number(connection)
+            self._refuse_other_table(now, number, after)
             start = None if after is None else after["by"]
             limit = self._limit(connection, table, now, now_ms)
             self._health = self._held_up(connection, table, now, start)
@@ -150,7 +153,7 @@ class TableReader:
         rows = [through for _, through in cuts]
         counts = [count - before for count, before in zip(rows, [0, *rows], strict=False)]
         detail = [[values, count] for (values, _), count in zip(cuts, counts, strict=True)]
-        end = {"by": cuts[-1][0], "server": now.server}
+        end = {"by": cuts[-1][0], "server": now.server, "table": number}
         return Slice(after, end, rows[-1], detail, (self._source.schema,), replaces_notes=True)
 
     def end_at(self, after: Json | None, now_ms: int, end: Json | None) -> Json:
@@ -159,7 +162,8 @@ class TableReader:
             with self._open() as (connection, table, now):
                 limit = self._limit(connection, table, now, now_ms)
                 newest = None if limit is None else table.newest(connection, limit)
-                end = after if newest is None else {"by": newest, "server": now.server}
+                at = {"server": now.server, "table": table.number(connection)}
+                end = after if newest is None else {"by": newest, **at}
         self._end, self._nothing = None if end is None else end["by"], end is None
         return end
 
@@ -176,6 +180,7 @@ class TableReader:
         end = tuple(slice.end["by"])
         with self._open() as (connection, table, now):
             self._refuse_other_server(now, slice.end)
+            self._refuse_other_table(now, table.number(connection), slice.end)
             found = table.count(connection, table.between(after, end))
             if found != slice.rows:
                 raise InputVanished(changed(table, after, end, slice.rows or 0, found))
@@ -194,6 +199,11 @@ class TableReader:
         )
         source = self._source
         return TableRead(source.server, self._identity, self._table, source.schema, ranges)
+
+    def follow(self, slice: Slice) -> None:
+        """All that a plan goes by is in its position, but for the columns where they were inferred."""
+        for schema in slice.notes[-1:]:
+            self._refuse_other_columns(schema)
 
     def health(self) -> str:
         return self._health
@@ -230,11 +240,7 @@ class TableReader:
         source = self._source
         facts = look_at(connection, source.table, source.by)
         refuse_unreadable(facts, source.table, source.by, source.schema, source.lag is not None)
-        if source.declared is None and self._schema_then not in (None, source.schema):
-            raise DefinitionError(
-                f"table {source.table} had the columns {self._schema_then} when it was first read, and has "
-                f"{source.schema} now; say which of them count: TableSource(..., schema=...)"
-            )
+        self._refuse_other_columns(self._schema_then)
         if not facts.indexed:
             by = ", ".join(map(quoted_column, source.by))
             self._news.append(
@@ -243,6 +249,14 @@ class TableReader:
             )
         types = tuple(column.declared for name in source.by if (column := facts.column(name)) is not None)
         return OrderedTable(source.table, source.by, types)
+
+    def _refuse_other_columns(self, then: str | None) -> None:
+        source = self._source
+        if source.declared is None and then not in (None, source.schema):
+            raise DefinitionError(
+                f"table {source.table} had the columns {then} when it was first read, and has "
+                f"{source.schema} now; say which of them count: TableSource(..., schema=...)"
+            )
 
     def _limit(
         self, connection: psycopg.Connection[Any], table: OrderedTable, now: Look, now_ms: int
@@ -291,4 +305,22 @@ class TableReader:
                 f"table {table} was read up to transaction {position['by'][0]}, and server {now.server} has "
                 f"come to {now.next_number} only: it has gone back, as a restored backup does; rows would be "
                 "missed without a trace: begin anew, or connect to the server that has them"
+            )
+
+    def _refuse_other_table(self, now: Look, number: int, position: Json | None) -> None:
+        """A table that was made again lacks rows that were never read, and gives others, which were, new
+        numbers of transactions. Another server that was accepted may have given it another number; that there
+        is none (0) is said by the server."""
+        if position is None or position["server"] != now.server:
+            return
+        if number in (0, position.get("table", number)):
+            return
+        accepted = f"table {number}"
+        if self._source.accept != accepted:
+            read = ", ".join(position["by"])
+            raise InputVanished(
+                f"table {self._source.table} was dropped and made again, or another took its name, since it "
+                f"was read up to {read}: rows after that may be lost, and rows before it may come again; "
+                "bring the former table back, give the source another uid, which then reads all of this "
+                f"one, or, where every row has the number that it had, say TableSource(accept={accepted!r})"
             )

@@ -26,8 +26,8 @@ ROW_NUMBER = "holdfast_row"
 _COLUMNS = """
     SELECT a.attname, CASE t.typtype WHEN 'e' THEN 'enum' ELSE t.typname END,
            format_type(a.atttypid, a.atttypmod), a.attnotnull AND NOT a.atthasdef AND a.attidentity = '',
-           a.attgenerated, has_column_privilege(a.attrelid, a.attnum, 'INSERT')
-    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+           a.attgenerated, has_column_privilege(a.attrelid, a.attnum, 'INSERT'), c.relkind::text
+    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid JOIN pg_class c ON c.oid = a.attrelid
     WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _KEYED = """
@@ -38,6 +38,15 @@ _KEYED = """
                         FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, n)
                              JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
                         WHERE k.n <= i.indnkeyatts AND a.attnotnull) = %s::text[])
+"""
+
+_FORGETTING = """
+    WITH RECURSIVE part(oid) AS (
+        SELECT to_regclass(%s)::oid
+        UNION SELECT i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid
+                     JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition)
+    SELECT c.oid::regclass::text, c.relpersistence = 't' FROM part JOIN pg_class c ON c.oid = part.oid
+    WHERE c.relpersistence <> 'p' ORDER BY 1 LIMIT 1
 """
 
 
@@ -62,6 +71,12 @@ def fitting_columns(
             f"there is no table {table} in the database, or not for this user; create it, correct the name, "
             "or grant USAGE on its schema"
         )
+    if found[0][6] == "f":
+        raise DefinitionError(
+            f"table {table} is a foreign table: its own server commits for itself, and rows and marks would "
+            "not be written in one step; write to that server"
+        )
+    refuse_forgetting(connection, table)
     columns = {row[0]: (PgColumn(row[0], row[1], row[2], row[3]), row[4], row[5]) for row in found}
     marker = None if merge is None else merge.deleted
     kinds = []
@@ -87,6 +102,21 @@ def fitting_columns(
     return kinds
 
 
+def refuse_forgetting(connection: psycopg.Connection[Any], table: str) -> None:
+    """DefinitionError: the table, or a partition of it, does not outlive a crash of the server, after which
+    rows or marks would stand alone. A table that is not there yet is not refused."""
+    found = connection.execute(_FORGETTING, [quoted_name(table)]).fetchone()
+    if found is None:
+        return
+    name, temporary = found
+    if temporary:
+        raise DefinitionError(f"table {name} is temporary: its rows end with a session; name one that stays")
+    raise DefinitionError(
+        f"table {name} is unlogged: a crash of the server empties it, and what was in it is not written "
+        f"again; ALTER TABLE {name} SET LOGGED"
+    )
+
+
 def _fitting(field: pa.Field, found: tuple[PgColumn, str, bool] | None, table: str) -> str:
     if found is None:
         raise DefinitionError(
@@ -105,9 +135,12 @@ def _fitting(field: pa.Field, found: tuple[PgColumn, str, bool] | None, table: s
         )
     fits = takes(column.type, field.type)
     if fits and pa.types.is_decimal(field.type):
-        typed = re.fullmatch(r"numeric\((\d+),(\d+)\)", column.declared)
+        typed = re.fullmatch(r"numeric\((\d+),(-?\d+)\)", column.declared)
         whole = field.type.precision - field.type.scale
         fits = typed is None or (int(typed[2]) >= field.type.scale and int(typed[1]) - int(typed[2]) >= whole)
+    if fits and pa.types.is_timestamp(field.type):
+        # Fewer digits of a second would be rounded to.
+        fits = re.match(r"timestamp\([0-5]\)", column.declared) is None
     if not fits:
         raise DefinitionError(
             f"column {field.name!r} is {field.type}, which column {field.name!r} of table {table} "
@@ -127,10 +160,20 @@ def _refuse_key(connection: psycopg.Connection[Any], table: str, schema: pa.Sche
     ).fetchone() or (False,)
     if not unique:
         columns = ", ".join(map(quoted_column, merge.key))
+        never_null = ", ".join(f"ALTER COLUMN {quoted_column(name)} SET NOT NULL" for name in merge.key)
         raise DefinitionError(
             f"table {table} has no unique index on ({columns}), all of them NOT NULL, so rows cannot take "
-            f"the place of others; CREATE UNIQUE INDEX ON {quoted_name(table)} ({columns})"
+            f"the place of others; CREATE UNIQUE INDEX ON {quoted_name(table)} ({columns}), and where they "
+            f"may be null ALTER TABLE {quoted_name(table)} {never_null}"
         )
+
+
+def locked_columns(
+    connection: psycopg.Connection[Any], table: str, schema: pa.Schema, merge: Merge | None
+) -> list[str]:
+    """`fitting_columns`, which stay so until the end of the transaction."""
+    connection.execute(f"LOCK TABLE ONLY {quoted_name(table)} IN ROW EXCLUSIVE MODE")
+    return fitting_columns(connection, table, schema, merge)
 
 
 def append_statements(table: str, columns: Sequence[str]) -> tuple[list[str], str, list[str]]:
