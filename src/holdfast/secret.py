@@ -100,3 +100,11 @@ def refuse_password_in(url: str, argument: str) -> None:
             f"{argument}=... holds a password, which would get into logs and records; take it out there and "
             'give it as password=hf.Secret.env("NAME") or hf.Secret.file("/path")'
         )
+
+
+def refuse_text(password: object, argument: str) -> None:
+    """DefinitionError: a password was written down where a reference belongs. It is not shown."""
+    if password is not None and not isinstance(password, Secret):
+        raise DefinitionError(
+            f"{argument}=... is no reference; give {argument}=hf.Secret.env('NAME') or hf.Secret.file(path)"
+        )

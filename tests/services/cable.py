@@ -19,9 +19,10 @@ class _State(Enum):
 class Cable:
     """Passes bytes to and from a server on this machine, from its making on. May be used as a context."""
 
-    def __init__(self, server_port: int) -> None:
+    def __init__(self, server_port: int, port: int = 0) -> None:
+        """`port`: where clients come in. 0: any that is free."""
         self._server_port = server_port
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         self._state = _State.WHOLE
         self._changed = threading.Condition()
@@ -36,6 +37,8 @@ class Cable:
         """How many of the next connections are taken and never answered."""
         self.lose_answers_to = b""
         """What the server says to a piece with these bytes in it, and after it, is lost. Empty: nothing."""
+        self.answers_lost = 0
+        """How often that has happened."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> Cable:
@@ -61,6 +64,9 @@ class Cable:
         self._become(_State.WHOLE)
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            # Whoever waits there for a connection would keep the port.
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.refuse()
 
@@ -113,6 +119,7 @@ class Cable:
                         self._break_all()
                     if asking and self.lose_answers_to and self.lose_answers_to in piece:
                         self._lost.add(target)
+                        self.answers_lost += 1
                     if source in self._lost:
                         continue
                 target.sendall(piece)

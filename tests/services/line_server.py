@@ -9,11 +9,11 @@ import threading
 
 class LineServer:
     """`lines` may grow at any time. With `breaks`, that many connections end right after their lines were
-    sent, before an answer is read."""
+    sent, before an answer is read. `port`: 0 for any that is free."""
 
-    def __init__(self, lines: list[str], breaks: int = 0) -> None:
+    def __init__(self, lines: list[str], breaks: int = 0, port: int = 0) -> None:
         self.lines, self.safe, self.breaks, self.connections = lines, 0, breaks, 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._serve, daemon=True).start()
 

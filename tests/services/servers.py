@@ -22,6 +22,16 @@ USER = "nobody"
 """Who a server is run by that must not be root: there is one everywhere."""
 
 
+RABBIT_SETTINGS = """
+max_message_size = 1000000
+default_user = guest
+default_permissions.configure = .*
+default_permissions.read = ^(?!sealed)
+default_permissions.write = ^(?!sealed)
+"""
+"""It takes no large messages, and nobody may read or write what is called `sealed`."""
+
+
 @dataclass
 class Server:
     """A running server: where it is, and its process, to be stopped and killed by tests."""
@@ -32,7 +42,9 @@ class Server:
     def signal(self, number: signal.Signals) -> None:
         """To the server and everything it started."""
         for pid in _tree(self.process.pid):
-            os.kill(pid, number)
+            # What it had started for a moment may be gone by now.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 def program(name: str, package: str, *places: str) -> str:
@@ -66,15 +78,17 @@ def free_port() -> int:
 
 
 @contextmanager
-def redis_server() -> Iterator[Server]:
-    """A Redis that syncs every write."""
-    path, port = program("redis-server", "redis-server"), free_port()
-    with tempfile.TemporaryDirectory(prefix="holdfast-redis-") as directory:
+def redis_server(*settings: str, directory: Path | None = None, port: int | None = None) -> Iterator[Server]:
+    """A Redis that syncs every write. `settings`: more of them, as its command takes them. With a directory
+    it finds there what it left."""
+    path, port = program("redis-server", "redis-server"), port or free_port()
+    with contextlib.ExitStack() as made:
+        place = directory or Path(made.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-redis-")))
         command = [
-            path, "--port", str(port), "--bind", "127.0.0.1", "--dir", directory, "--save", "",
-            "--appendonly", "yes", "--appendfsync", "always",
+            path, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(place), "--save", "",
+            "--appendonly", "yes", "--appendfsync", "always", *settings,
         ]  # fmt: skip
-        with _running(command, Path(directory) / "log", lambda: _answers(port)) as process:
+        with _running(command, place / "log", lambda: _answers(port)) as process:
             yield Server(f"redis://127.0.0.1:{port}/0", process)
 
 
@@ -141,7 +155,9 @@ class PostgresDirectory:
 
 
 @contextmanager
-def rabbitmq_server(directory: Path | None = None, port: int | None = None) -> Iterator[Server]:
+def rabbitmq_server(
+    directory: Path | None = None, port: int | None = None, password: str = "guest"
+) -> Iterator[Server]:
     """A RabbitMQ node of its own, whose only user is guest. With a directory it finds there what it left."""
     path = program("rabbitmq-server", "rabbitmq-server", "/usr/lib/rabbitmq/bin")
     with contextlib.ExitStack() as made:
@@ -150,6 +166,7 @@ def rabbitmq_server(directory: Path | None = None, port: int | None = None) -> I
         epmd = free_port()
         (place / "home").mkdir(exist_ok=True)
         (place / "plugins").write_text("[].")
+        (place / "rabbitmq.conf").write_text(f"{RABBIT_SETTINGS}default_pass = {password}\n")
         settings = {
             "RABBITMQ_NODENAME": f"holdfast{port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
@@ -159,7 +176,7 @@ def rabbitmq_server(directory: Path | None = None, port: int | None = None) -> I
             "RABBITMQ_LOG_BASE": str(place / "logs"),
             "RABBITMQ_PID_FILE": str(place / "pid"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(place / "plugins"),
-            "RABBITMQ_CONFIG_FILE": str(place / "none"),
+            "RABBITMQ_CONFIG_FILE": str(place / "rabbitmq.conf"),
             "RABBITMQ_CONF_ENV_FILE": str(place / "none"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
             "HOME": str(place / "home"),
@@ -235,6 +252,6 @@ def _answers(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
             connection.sendall(b"PING\r\n")
-            return connection.recv(7).startswith(b"+PONG")
+            return connection.recv(7).startswith((b"+PONG", b"-NOAUTH"))
     except OSError:
         return False

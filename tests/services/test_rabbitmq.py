@@ -16,9 +16,10 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.log.received import ReceivedLog
 from holdfast.connectors.contract import StagedPart
-from holdfast.connectors.rabbitmq.source import RabbitSource
+from holdfast.connectors.rabbitmq.connection import RabbitServer
+from holdfast.connectors.rabbitmq.source import RabbitReceiver, RabbitSource
 from holdfast.connectors.receiving import ReceivingReader
-from holdfast.errors import SinkFailed, StorageError, Unavailable
+from holdfast.errors import DefinitionError, SinkFailed, StorageError, Unavailable
 from holdfast.graph.guarantees import Guarantee, statements
 from holdfast.storage.local_directory import LocalStorage
 from tests.services.cable import Cable
@@ -171,12 +172,27 @@ def rows(*numbers: int) -> list[StagedPart]:
 
 def test_rows_are_confirmed_messages_with_ids_that_stay_the_same(server: Server, queue: str) -> None:
     publisher = hf.RabbitSink(server.url, queue).publisher("job", "out")
-    publisher.publish(7, rows(1, 2))
-    publisher.publish(7, rows(1, 2))
+    for _ in range(2):
+        publisher.publish(7, rows(1, 2))
+    publisher.publish(7, rows(3))
     with pika.BlockingConnection(pika.URLParameters(server.url)) as connection:
-        found = [connection.channel().basic_get(queue, auto_ack=True) for _ in range(4)]
-    bodies = [(properties.message_id, body) for _, properties, body in found]
-    assert bodies == [("job/out/7/0/0", b'{"n":1}'), ("job/out/7/0/1", b'{"n":2}')] * 2
+        found = [connection.channel().basic_get(queue, auto_ack=True) for _ in range(5)]
+    sent = [(properties.message_id.rpartition("/"), body) for _, properties, body in found]
+    assert [(place, body) for (place, *_), body in sent] == [
+        ("job/out/7/0/0", b'{"n":1}'), ("job/out/7/0/1", b'{"n":2}'),
+        ("job/out/7/0/0", b'{"n":1}'), ("job/out/7/0/1", b'{"n":2}'),
+        ("job/out/7/0/0", b'{"n":3}'),
+    ]  # fmt: skip
+    assert sent[:2] == sent[2:4]
+    assert sent[4][0] != sent[0][0], "another row in the same place is not taken for it"
+
+
+def test_an_empty_id_is_none() -> None:
+    receiver = RabbitReceiver(RabbitServer("amqp://127.0.0.1:1/%2F"), "q", 1)
+    for given in ("", None):
+        properties = pika.BasicProperties(message_id=given)
+        _, id, _ = receiver._row(pika.spec.Basic.Deliver(delivery_tag=3), properties, b"")
+        assert id is None
 
 
 def test_a_message_that_no_queue_takes_fails_the_epoch(server: Server) -> None:
@@ -188,6 +204,94 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
     sink = hf.RabbitSink(f"amqp://127.0.0.1:{free_port()}/%2F", "q")
     with pytest.raises(Unavailable, match="cannot be used now"):
         sink.publisher("job", "out").publish(1, rows(1))
+
+
+def test_a_message_that_is_too_large_stops_the_sink_and_is_no_outage(server: Server, queue: str) -> None:
+    """The server never takes it: to wait would be to wait for ever."""
+    table = pa.table({"text": ["x" * 1_500_000]})
+    publisher = hf.RabbitSink(server.url, queue).publisher("job", "out")
+    with pytest.raises(DefinitionError, match="larger than configured max size"):
+        publisher.publish(1, [StagedPart(0, 1, lambda: table)])
+    assert waiting(server, queue) == 0
+
+
+def places(url: str, queue: str, **who: Any) -> list[Any]:
+    """A source and sinks of a queue."""
+    source = hf.RabbitSource(url, queue, schema="n long", **who)
+    return [source, hf.RabbitSink(url, queue, **who), hf.RabbitSink(url, "", exchange=queue, **who)]
+
+
+def test_what_is_not_there_is_refused_before_the_run(server: Server, queue: str) -> None:
+    for place in places(server.url, "nowhere"):
+        with pytest.raises(DefinitionError, match=r"NOT_FOUND.*'nowhere'.*correct the name"):
+            place.check()
+    source, sink, _ = places(server.url, queue)
+    source.check()
+    sink.check()
+
+
+def test_a_wrong_password_is_refused_and_not_shown(
+    server: Server, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RABBIT_WRONG", "the-wrong-one-5581")
+    for place in places(server.url, queue, username="guest", password=hf.Secret.env("RABBIT_WRONG")):
+        with pytest.raises(DefinitionError, match=r"refuses guest: .*ACCESS_REFUSED") as refused:
+            place.check()
+        assert "5581" not in str(refused.value)
+
+
+@pytest.mark.parametrize("pieces", [2, 3])
+def test_a_connection_that_breaks_during_the_login_is_no_refusal(server: Server, pieces: int) -> None:
+    """As the name is told, and as the virtual host is asked for."""
+    port = urlsplit(server.url).port
+    assert port is not None
+    with Cable(port) as cable:
+        cable.break_every = pieces
+        with (
+            pytest.raises(Unavailable, match="Probable"),
+            RabbitServer(f"amqp://{cable.hosts}/%2F").channel(),
+        ):
+            pass
+
+
+def test_a_server_that_is_away_when_the_run_starts_is_waited_for() -> None:
+    for place in places(f"amqp://127.0.0.1:{free_port()}/%2F", "q"):
+        place.check()
+
+
+def test_rights_that_were_taken_away_are_named(server: Server, tmp_path: Path) -> None:
+    with pika.BlockingConnection(pika.URLParameters(server.url)) as connection:
+        connection.channel().queue_declare("sealed", durable=True)
+        connection.channel().exchange_declare("sealed-exchange", durable=True)
+    reader = opened(server.url, "sealed", ReceivedLog(LocalStorage(tmp_path), "q", "w"))
+    try:
+        reader.next(None, None, 0)
+        until(lambda: "ACCESS_REFUSED" in reader.health())
+    finally:
+        reader.close()
+    sink = hf.RabbitSink(server.url, "sealed", exchange="sealed-exchange")
+    with pytest.raises(DefinitionError, match=r"ACCESS_REFUSED.*sealed-exchange"):
+        sink.publisher("job", "out").publish(1, rows(1))
+
+
+def test_a_queue_that_was_deleted_and_made_again_is_read_on(
+    server: Server, queue: str, tmp_path: Path
+) -> None:
+    log = ReceivedLog(LocalStorage(tmp_path), "q", "w")
+    reader = opened(server.url, queue, log)
+    try:
+        reader.next(None, None, 0)
+        send(server, queue, 1)
+        until(lambda: "m1" in ids(log))
+        with pika.BlockingConnection(pika.URLParameters(server.url)) as connection:
+            connection.channel().queue_delete(queue)
+            until(lambda: "NOT_FOUND" in reader.health())
+            connection.channel().queue_declare(queue, durable=True)
+        send(server, queue, 2)
+        until(lambda: "m2" in ids(log))
+    finally:
+        reader.close()
+    assert reader.health() == ""
 
 
 def test_only_with_de_duplication_right_after_it_is_it_exactly_once() -> None:

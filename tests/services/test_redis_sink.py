@@ -17,6 +17,7 @@ from holdfast.connectors.lanes import LaneMark, LaneRows, Outcome
 from holdfast.connectors.redis import sink as sink_module
 from holdfast.connectors.redis.sink import RedisSink
 from holdfast.errors import DefinitionError
+from holdfast.secret import Secret
 from holdfast.testing import conformance
 from holdfast.testing.conformance.sink_columns import COLUMNS
 from holdfast.testing.conformance.sink_marks import MARKS
@@ -155,6 +156,112 @@ def test_nothing_of_a_chunk_is_written_where_one_key_is_taken_by_another_type(
     assert "p:k2 is a string" in result.reason
     assert not client.exists("p:k1")
     assert lanes.marks()[0] == LaneMark(0)
+
+
+def test_a_server_whose_memory_is_full_is_waited_for_and_takes_nothing(server: Server, client: Any) -> None:
+    """`DEL` frees memory and is not refused: after it a script may write as much as it likes."""
+    for form in ("hash", "json", "stream"):
+        lanes = begun(server, form, form)
+        client.config_set("maxmemory", 1)
+        try:
+            result = lanes.write(lane(1, 2))
+            assert result.outcome is Outcome.UNAVAILABLE
+            assert "maxmemory" in result.reason
+        finally:
+            client.config_set("maxmemory", 0)
+        assert client.keys(f"{form}*") == [f"{form}:holdfast:job/out".encode()], "nothing was written"
+        assert lanes.write(lane(1, 2)).outcome is Outcome.WRITTEN
+
+
+def test_a_server_that_cannot_write_to_its_disk_is_waited_for(server: Server, client: Any) -> None:
+    lanes = begun(server)
+    client.config_set("min-replicas-to-write", 1)
+    try:
+        assert lanes.write(lane(1)).outcome is Outcome.UNAVAILABLE
+    finally:
+        client.config_set("min-replicas-to-write", 0)
+    assert lanes.write(lane(1)).outcome is Outcome.WRITTEN
+
+
+def test_a_user_who_may_add_rows_and_not_move_the_mark_adds_none(
+    server: Server, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows without their mark would come again with every try."""
+    monkeypatch.setenv("REDIS_PASSWORD", "of-the-writer-2207")
+    client.execute_command("ACL", "SETUSER", "writer", "on", ">of-the-writer-2207", "~*", "+@all", "-hset")
+    begun(server, "stream")
+    secret = Secret.env("REDIS_PASSWORD")
+    sink = RedisSink(server.url, "p", form="stream", username="writer", password=secret)
+    try:
+        result = sink.lane_writer("job", "out").open(1).write(lane(1))
+    finally:
+        client.execute_command("ACL", "DELUSER", "writer")
+    assert result.outcome is Outcome.REFUSED
+    assert "can't run this command" in result.reason
+    assert not client.exists("p")
+
+
+def test_a_value_that_the_server_never_takes_is_refused_with_its_row(server: Server, client: Any) -> None:
+    """The server closes the connection of who sends it: that would look like an outage, for ever."""
+    client.config_set("proto-max-bulk-len", 2 << 20)
+    try:
+        lanes, table = begun(server), pa.table({"k": ["a", "b"], "text": ["x", "ü" * (3 << 19)]})
+        rows = LaneRows(0, 1, LaneMark(0), 2, 1, "", (StagedPart(0, 2, lambda: table),))
+        result = lanes.write(rows)
+    finally:
+        client.config_set("proto-max-bulk-len", 512 << 20)
+    assert result.outcome is Outcome.REFUSED
+    assert f"row 1 of the lane, for key p:b, has a value of {3 << 20} bytes" in result.reason
+    assert not client.exists("p:a")
+    assert lanes.write(rows).outcome is Outcome.WRITTEN
+
+
+def test_large_rows_are_sent_in_smaller_chunks(
+    server: Server, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server answers nobody else while it takes a chunk in and works on it."""
+    monkeypatch.setattr(sink_module, "CHUNK_BYTES", 300_000)
+    lanes, table = begun(server, "stream"), pa.table({"text": ["x" * 200_000] * 9 + ["y"] * 9})
+    rows = LaneRows(0, 1, LaneMark(0), 18, 1, "", (StagedPart(0, 18, lambda: table),))
+    client.config_resetstat()
+    assert lanes.write(rows).outcome is Outcome.WRITTEN
+    assert client.info("commandstats")["cmdstat_eval"]["calls"] == 9
+    assert client.xlen("p") == 18
+
+
+def test_rows_of_as_many_columns_as_a_script_takes_are_written_and_more_are_refused(
+    server: Server, client: Any
+) -> None:
+    names = [f"c{n}" for n in range(sink_module.COLUMNS_MAX)]
+    table = pa.table({name: ["v"] for name in names})
+    rows = LaneRows(0, 1, LaneMark(0), 1, 1, "", (StagedPart(0, 1, lambda: table),))
+    assert begun(server, "stream").write(rows).outcome is Outcome.WRITTEN
+    more = pa.schema([(name, pa.string()) for name in (*names, "k")])
+    with pytest.raises(DefinitionError, match="columns, and as hash Redis takes 3500"):
+        RedisSink(server.url, "p", key="k").check_schema(more)
+    RedisSink(server.url, "p", key="k", form="json").check_schema(more)
+
+
+def test_a_wrong_password_is_refused_and_a_rotated_one_is_used(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_PASSWORD", "the-first-9141")
+    with redis_server("--requirepass", "the-first-9141") as guarded:
+        sink = RedisSink(guarded.url, "p", key="k", password=Secret.env("REDIS_PASSWORD"))
+        sink.check()
+        lanes = sink.lane_writer("job", "out").open(1)
+        lanes.begin(0)
+        with client_library.Redis.from_url(guarded.url, password="the-first-9141") as admin:
+            admin.config_set("requirepass", "the-second-9142")
+            admin.client_kill_filter(_type="normal", skipme=True)
+            with pytest.raises(DefinitionError, match=r"refuses the default user.*correct username") as wrong:
+                lanes.write(lane(1))
+            assert "9141" not in str(wrong.value)
+            monkeypatch.setenv("REDIS_PASSWORD", "the-second-9142")
+            assert lanes.write(lane(1)).outcome is Outcome.WRITTEN
+        for password in (None, Secret.env("HOME")):
+            with pytest.raises(DefinitionError, match="correct username, password"):
+                RedisSink(guarded.url, "p", key="k", password=password).check()
 
 
 def test_a_server_that_drops_keys_by_itself_is_refused(server: Server, client: Any) -> None:

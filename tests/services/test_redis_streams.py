@@ -12,6 +12,7 @@ import redis as client_library
 from holdfast.connectors.redis import stream_source
 from holdfast.connectors.redis.stream_source import RedisStreamSource
 from holdfast.errors import DefinitionError, InputVanished, Unavailable
+from holdfast.secret import Secret
 from holdfast.testing import conformance
 from tests.services.servers import Server, free_port, redis_server
 
@@ -124,6 +125,63 @@ def test_released_entries_are_removed_only_where_that_was_asked_for(server: Serv
     trimming.released(slice.end)
     assert client.xlen("s") == ROWS - 4, "the entry at the position stays: it proves the place"
     assert trimming.next(slice.end, None, 0) is not None
+
+
+def test_something_else_than_a_stream_is_refused_before_the_run(server: Server, client: Any) -> None:
+    client.set("s", "a text")
+    for stream, wrong in (("missing", False), ("s", True)):
+        made = source(server, stream)
+        if wrong:
+            with pytest.raises(DefinitionError, match=r"does not give stream 's': .*wrong kind of value"):
+                made.check()
+        else:
+            made.check()
+
+
+def test_a_stream_that_gives_way_to_something_else_ends_the_run_with_its_name(
+    server: Server, client: Any
+) -> None:
+    fill(client)
+    reader = source(server).reader([])
+    first = reader.next(None, 4, 0)
+    client.delete("s")
+    client.set("s", "a text")
+    with pytest.raises(DefinitionError, match="does not give stream 's'"):
+        reader.next(first and first.end, 4, 0)
+
+
+def test_a_stream_that_was_deleted_and_begun_again_is_refused_with_the_range(
+    server: Server, client: Any
+) -> None:
+    fill(client)
+    reader = source(server).reader([])
+    first = reader.next(None, 4, 0)
+    assert first is not None
+    client.delete("s")
+    with pytest.raises(InputVanished, match="it is empty now"):
+        reader.next(first.end, 4, 0)
+    newer = fill(client, rows=20)
+    with pytest.raises(InputVanished, match=rf"the oldest entry there now is {newer[0]}"):
+        reader.next(first.end, 4, 0)
+
+
+def test_rights_that_were_taken_away_and_a_wrong_password_are_named(
+    server: Server, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client)
+    monkeypatch.setenv("REDIS_PASSWORD", "of-the-reader-7713")
+    client.execute_command("ACL", "SETUSER", "reader", "on", ">of-the-reader-7713", "~*", "+@all")
+    made = source(server, username="reader", password=Secret.env("REDIS_PASSWORD"))
+    made.check()
+    reader = made.reader([])
+    assert reader.next(None, 4, 0) is not None
+    client.execute_command("ACL", "SETUSER", "reader", "resetkeys", "~other")
+    with pytest.raises(DefinitionError, match=r"refuses reader: .*access one of the keys"):
+        reader.next(None, 4, 0)
+    client.execute_command("ACL", "DELUSER", "reader")
+    with pytest.raises(DefinitionError, match=r"refuses reader: .*invalid username-password") as refused:
+        made.check()
+    assert "7713" not in str(refused.value)
 
 
 def test_a_server_that_is_not_there_is_unavailable() -> None:

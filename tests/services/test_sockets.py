@@ -14,6 +14,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.log.received import ReceivedLog
+from holdfast.connectors import sockets
 from holdfast.connectors.contract import StagedPart
 from holdfast.errors import StorageError, Unavailable
 from holdfast.graph.guarantees import Guarantee, statements
@@ -72,6 +73,37 @@ def test_lines_that_could_not_be_logged_are_not_acknowledged(tmp_path: Path) -> 
     server.close()
 
 
+def test_a_server_that_is_not_there_at_the_start_is_waited_for_and_said(tmp_path: Path) -> None:
+    log, port = ReceivedLog(LocalStorage(tmp_path), "s", "w"), free_port()
+    reader: Any = hf.SocketSource("127.0.0.1", port, acknowledged=True).logged_reader([], log)
+    try:
+        assert reader.next(None, None, 0) is None
+        until(lambda: "reconnecting after" in reader.health())
+        assert f"127.0.0.1:{port}" in reader.health()
+        server = LineServer(["a"], port=port)
+        until(lambda: server.safe == 1)
+        assert reader.health() == ""
+        server.close()
+    finally:
+        reader.close()
+    assert logged(log) == ["a"]
+
+
+def test_a_line_without_an_end_is_named_and_nothing_of_it_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "LINE_BYTES_MAX", 1_000)
+    server, log = LineServer(["a", "x" * 2_000_000]), ReceivedLog(LocalStorage(tmp_path), "s", "w")
+    reader: Any = hf.SocketSource("127.0.0.1", server.port, acknowledged=True).logged_reader([], log)
+    try:
+        reader.next(None, None, 0)
+        until(lambda: "sent a line of more than 1000 bytes" in reader.health())
+    finally:
+        reader.close()
+        server.close()
+    assert set(logged(log)) <= {"a"}
+
+
 def test_what_a_socket_gives_is_said() -> None:
     def of(acknowledged: bool) -> Guarantee:
         job = hf.Job("lines")
@@ -107,6 +139,27 @@ def test_an_epoch_is_shown_when_all_its_lines_were_taken(taken: int) -> None:
     thread.join()
     listener.close()
     assert lines == [b'{"n":1}\n', b'{"n":2}\n']
+
+
+def test_a_server_that_answers_every_line_is_heard_while_more_are_sent() -> None:
+    """It stops to read where its answers do not get through, and its buffers are small here."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    count = 300_000
+
+    def take() -> None:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as received:
+            for number, _ in zip(range(1, count + 1), received, strict=False):
+                connection.sendall(b"%012d\n" % number)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    publisher = hf.SocketSink("127.0.0.1", listener.getsockname()[1], timeout_seconds=5).publisher("j", "out")
+    publisher.publish(1, rows(*range(count)))
+    thread.join()
+    listener.close()
 
 
 def test_nobody_who_listens_is_unavailable() -> None:

@@ -13,9 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.checkpoint.log.received import ReceivedLog
 from holdfast.cli.load_job import load_job
+from holdfast.connectors.received_rows import raw_rows
+from holdfast.storage.local_directory import LocalStorage
 from tests.services.line_server import LineServer
-from tests.services.servers import rabbitmq_server
+from tests.services.servers import free_port, rabbitmq_server
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -51,6 +54,26 @@ def test_lines_of_a_socket_go_on_after_a_restart(
         run_until(job, spark, tmp_path, lambda w=wanted: shown(out) == w, guarantee="at-least-once")
     assert server.safe == 5
     server.close()
+
+
+def test_lines_that_do_not_fit_are_named_or_set_aside(spark: SparkSession, tmp_path: Path) -> None:
+    log = ReceivedLog(LocalStorage(tmp_path), "lines", "w")
+    lines = [b'{"n": 1}', b"nonsense", b'{"n": "x"}', b'{"n": 2}']
+    log.append(
+        raw_rows("peer", [(f"line {n} from peer", None, {"value": line}) for n, line in enumerate(lines)])
+    )
+    # Nobody listens there: what was logged is read all the same.
+    source = hf.SocketSource("127.0.0.1", free_port(), schema="n long", format="json")
+    reader: Any = source.logged_reader([], log)
+    try:
+        slice = reader.next(None, None, 0)
+        found = reader.first_malformed(spark, slice)
+        assert (found.file, found.row) == ("line 1 from peer", "nonsense")
+        assert sorted(row.n for row in reader.sifted(spark, slice).rows.collect()) == [1, 2]
+        letters = sorted((row["file"], row["row"]) for row in reader.malformed(spark, slice).collect())
+        assert letters == [("line 1 from peer", "nonsense"), ("line 2 from peer", '{"n": "x"}')]
+    finally:
+        reader.close()
 
 
 def test_messages_of_a_queue_that_come_again_count_once(

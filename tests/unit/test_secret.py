@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,3 +130,23 @@ def test_a_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
 )
 def test_a_url_without_a_password_passes(url: str) -> None:
     refuse_password_in(url, "url")
+
+
+def test_a_password_that_is_written_down_is_refused_by_every_connector_and_not_shown() -> None:
+    text: Any = "hunter2"
+    made: list[Callable[[], object]] = [
+        lambda: hf.PostgresSink("t", dsn="postgresql://127.0.0.1/x", password=text),
+        lambda: hf.TableSource("t", dsn="postgresql://127.0.0.1/x", by="txid", password=text),
+        lambda: hf.RedisSink("redis://127.0.0.1/0", "p", key="k", password=text),
+        lambda: hf.RedisStreamSource("redis://127.0.0.1/0", "s", schema="n long", password=text),
+        lambda: hf.RabbitSink("amqp://127.0.0.1/%2F", "q", password=text),
+        lambda: hf.RabbitSource("amqp://127.0.0.1/%2F", "q", schema="n long", password=text),
+        lambda: hf.KafkaSource("127.0.0.1:9092", "t", options={"sasl.password": text}),
+        lambda: hf.IcebergSink("a.b", properties={"s3.secret-access-key": text}),
+        lambda: hf.IcebergSink("a.b", properties={"uri": "postgresql://bob:hunter2@localhost/db"}),
+        lambda: hf.IcebergSink("a.b", properties={"token": text}),
+    ]
+    for make in made:
+        with pytest.raises(DefinitionError, match=r"hf\.Secret\.env") as refused:
+            make()
+        assert "hunter2" not in str(refused.value)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.connectors.contract import MALFORMED, MalformedRow, Sifted
@@ -138,6 +139,7 @@ class RowForm:
             when(bytes_of.isNull(), lit(f"there is no field {self.json_field}")),
             when(col("__hf_parsed").isNull(), lit("it is not JSON in UTF-8")),
             when(col("__hf_parsed").getField(_BAD).isNotNull(), lit("its JSON does not fit the columns")),
+            when(~is_one_value(bytes_of.cast("string")), lit("there is more after its JSON")),
         ]
         return _Values(frame, columns, reasons, make_valid_utf8(bytes_of.cast("string")))
 
@@ -163,6 +165,18 @@ class RowForm:
         return [f"`{name}`" for name in self._checked().names]
 
 
+def is_one_value(text: Column) -> Column:
+    """Whether a text is one JSON value alone. Spark's parser reads the first and leaves the rest unseen: of
+    two objects in one message the second would be lost in silence."""
+    from pyspark.sql.functions import coalesce, concat, from_json, json_array_length, lit, size
+
+    listed = concat(lit("["), text, lit("]"))
+    # The first takes the least time and knows no NaN; the second takes what the parser of rows does.
+    return coalesce(
+        (json_array_length(listed) == 1) | (size(from_json(listed, "array<string>")) == 1), lit(False)
+    )
+
+
 @dataclass(frozen=True)
 class _Values:
     """Columns over `frame`, by name; of each row what does not fit (null where it does), and its text."""
@@ -176,6 +190,16 @@ class _Values:
 def raw_rows(origin: str, rows: Sequence[tuple[str, str | None, Mapping[str, bytes]]]) -> pa.RecordBatch:
     """Rows from one origin: of each its place, its id and its values."""
     places, ids, fields = zip(*rows, strict=True) if rows else ((), (), ())
-    columns = [list(places), [origin] * len(places), list(ids), [list(each.items()) for each in fields]]
-    arrays = [pa.array(column, type) for column, type in zip(columns, RAW_SCHEMA.types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=RAW_SCHEMA)
+    # The map is put together from its parts: Arrow is slow to make one of Python's own pairs.
+    ends = np.cumsum([0, *map(len, fields)], dtype=np.int32)
+    names = pa.array([name for each in fields for name in each], pa.string())
+    values = pa.array([value for each in fields for value in each.values()], pa.binary())
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(places, pa.string()),
+            pa.repeat(pa.scalar(origin, pa.string()), len(places)),
+            pa.array(ids, pa.string()),
+            pa.MapArray.from_arrays(pa.array(ends), names, values),
+        ],
+        schema=RAW_SCHEMA,
+    )

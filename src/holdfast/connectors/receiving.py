@@ -10,6 +10,7 @@ Never here: how the log is stored (see `DurableLog`), or when an epoch is planne
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -18,13 +19,19 @@ import pyarrow as pa
 
 from holdfast.connectors.contract import DurableLog, Json, LogBatch, MalformedRow, Sifted, Slice
 from holdfast.connectors.received_rows import RAW_DDL, RowForm
-from holdfast.errors import InputVanished, one_line
+from holdfast.errors import InputVanished, RetryableError, one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-BATCH_ROWS = 1_000
-"""Rows of a batch, at most."""
+BATCH_ROWS = 10_000
+BATCH_BYTES = 8 << 20
+"""A batch ends with so many rows or bytes, about. It is a write that is waited for: with few rows in each, a
+fast sender would wait for the disk."""
+BATCH_SECONDS = 0.25
+"""A batch ends so long after its first row came, however the next ones come."""
+LINGER_SECONDS = 0.05
+"""A batch ends when nothing has come for so long."""
 UNREAD_BATCHES_MAX = 2_000
 """So many batches may wait in the log; then nothing more is taken from the sender until some were read."""
 LOOK_MS = 1_000
@@ -46,12 +53,36 @@ class Receiver(Protocol):
         raised or returned."""
 
 
+class Filling:
+    """How full the next batch is."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._begun = now, 0.0
+        self._rows = self._bytes = 0
+
+    def add(self, rows: int, bytes: int) -> None:
+        if not self._rows:
+            self._begun = self._now()
+        self._rows += rows
+        self._bytes += bytes
+
+    def ends(self) -> bool:
+        """Whether it is to be delivered, though more may come at once."""
+        full = self._rows >= BATCH_ROWS or self._bytes >= BATCH_BYTES
+        return full or (self._rows > 0 and self._now() - self._begun >= BATCH_SECONDS)
+
+    def clear(self) -> None:
+        self._rows = self._bytes = 0
+
+
 class ReceivingReader:
     """A position is {"batch": the newest batch read, "turns": {writer: [newest turn, its batch]}}."""
 
     def __init__(self, log: DurableLog, form: RowForm, receiver: Receiver) -> None:
         self._log, self._form, self._receiver = log, form, receiver
         self._stopped, self._moved = threading.Event(), threading.Condition()
+        self._left = threading.Event()
+        """Set where the thread did not come back in time: who has the log now may not see what it appends."""
         self._thread: threading.Thread | None = None
         self._looked_ms: int | None = None
         self._read = self._end = 0
@@ -81,7 +112,9 @@ class ReceivingReader:
         return sum(batch.rows for batch in self._log.after((after or {"batch": 0})["batch"]))
 
     def follow(self, slice: Slice) -> None:
-        """Everything that another member has planned by is in the position."""
+        """Everything that another member has planned by is in the position; but what it has received itself,
+        and planned at once, may be news here."""
+        self._looked_ms = None
 
     def health(self) -> str:
         return self._trouble
@@ -107,6 +140,8 @@ class ReceivingReader:
             self._moved.notify_all()
         if self._thread is not None:
             self._thread.join(WAIT_SECONDS_MAX)
+            if self._thread.is_alive():
+                self._left.set()
 
     def _raw(self, spark: SparkSession, slice: Slice) -> DataFrame:
         if self._looked_ms is None:
@@ -143,6 +178,8 @@ class ReceivingReader:
 
     def _deliver(self, rows: pa.RecordBatch) -> None:
         batch = self._log.append(rows)
+        if self._left.is_set():
+            raise RetryableError("the run has ended meanwhile; what was sent is sent again")
         self._trouble = ""
         with self._moved:
             self._moved.wait_for(

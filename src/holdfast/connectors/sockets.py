@@ -7,11 +7,13 @@ acknowledged when the connection ended is sent again on the next one.
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import pyarrow as pa
@@ -19,13 +21,13 @@ import pyarrow as pa
 from holdfast.connectors.columns_as_text import check_json_names, json_rows
 from holdfast.connectors.contract import DurableLog, Json, SourceReader, StagedPart
 from holdfast.connectors.received_rows import RowForm, raw_rows
-from holdfast.connectors.receiving import BATCH_ROWS, Deliver, ReceivingReader
+from holdfast.connectors.receiving import LINGER_SECONDS, Deliver, Filling, ReceivingReader
 from holdfast.errors import DefinitionError, Unavailable
 
-LINGER_SECONDS = 0.05
-"""A batch ends when nothing has come for so long."""
 LINE_BYTES_MAX = 16 << 20
-CHUNK_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 18
+SENT_LINES = 1_000
+"""Lines that are encoded at once, and sent before the next are."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class LineReceiver:
     def receive(self, deliver: Deliver, stopped: threading.Event) -> None:
         with self.peer.connection() as connection:
             connection.settimeout(LINGER_SECONDS)
-            rest, lines, safe = b"", list[bytes](), 0
+            rest, lines, safe, filling = b"", list[bytes](), 0, Filling()
             while not stopped.is_set():
                 try:
                     chunk = connection.recv(CHUNK_BYTES)
@@ -110,12 +112,14 @@ class LineReceiver:
                     chunk, quiet, ended = b"", True, False
                 *whole, rest = (rest + chunk).split(b"\n")
                 lines += whole
+                filling.add(len(whole), len(chunk))
                 if len(rest) > LINE_BYTES_MAX:
                     raise Unavailable(f"{self.peer} sent a line of more than {LINE_BYTES_MAX} bytes; end it")
-                while len(lines) >= BATCH_ROWS or (lines and (quiet or ended)):
-                    batch, lines = lines[:BATCH_ROWS], lines[BATCH_ROWS:]
-                    deliver(self._rows(batch, safe))
-                    safe += len(batch)
+                if lines and (quiet or ended or filling.ends()):
+                    deliver(self._rows(lines, safe))
+                    safe += len(lines)
+                    lines = []
+                    filling.clear()
                     if self.acknowledged:
                         # Durable by now, and not before.
                         connection.sendall(b"%d\n" % safe)
@@ -124,11 +128,12 @@ class LineReceiver:
                     return
 
     def _rows(self, lines: Sequence[bytes], before: int) -> pa.RecordBatch:
+        peer = str(self.peer)
         return raw_rows(
-            str(self.peer),
+            peer,
             [
-                (f"line {before + number} from {self.peer}", None, {"value": line.removesuffix(b"\r")})
-                for number, line in enumerate(lines, start=1)
+                (f"line {number} from {peer}", None, {"value": line.removesuffix(b"\r")})
+                for number, line in enumerate(lines, start=before + 1)
             ],
         )
 
@@ -162,19 +167,35 @@ class SocketPublisher:
         wanted = sum(part.rows for part in parts)
         if not wanted:
             return
-        with self._peer.connection() as connection, connection.makefile("rb") as answers:
-            for part in parts:
-                for line in json_rows(part.load()):
-                    connection.sendall(line + b"\n")
-            taken = 0
-            while taken < wanted:
-                answer = answers.readline().strip()
-                if not answer.isdigit():
-                    raise Unavailable(
-                        f"{self._peer} has taken {taken} of {wanted} lines and answered {answer[:40]!r}; let "
-                        "it answer with the number of lines that it has taken for good"
-                    )
-                taken = int(answer)
+        lines = (line + b"\n" for part in parts for line in json_rows(part.load()))
+        with self._peer.connection() as connection:
+            self._send(connection, lines, wanted)
+
+    def _send(self, connection: socket.socket, lines: Iterator[bytes], wanted: int) -> None:
+        """Answers are read while lines are sent: who is not heard may stop to listen."""
+        taken, answers, waiting, has_more = 0, b"", b"", True
+        while taken < wanted:
+            if not waiting and has_more:
+                waiting = b"".join(islice(lines, SENT_LINES))
+                has_more = bool(waiting)
+            readable, writable, _ = select.select(
+                [connection], [connection] if waiting else [], [], self._peer.timeout_seconds
+            )
+            if not readable and not writable:
+                raise TimeoutError("timed out")
+            if writable:
+                waiting = waiting[connection.send(waiting) :]
+            if readable:
+                answers += connection.recv(CHUNK_BYTES) or b"\n"
+                *whole, answers = answers.split(b"\n")
+                for answer in whole:
+                    if not answer.strip().isdigit():
+                        raise Unavailable(
+                            f"{self._peer} has taken {taken} of {wanted} lines and answered "
+                            f"{answer[:40]!r}; let it answer with the number of lines that it has taken for "
+                            "good"
+                        )
+                    taken = int(answer)
 
     def close(self) -> None:
         pass

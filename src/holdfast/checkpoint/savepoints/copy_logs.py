@@ -19,16 +19,18 @@ from holdfast.storage.contract import Storage
 
 
 def copy_unread(storage: Storage, target: Storage, positions: Mapping[str, Json]) -> None:
-    """Copy what the logs of a checkpoint hold after these positions into a savepoint."""
+    """Copy what the logs of a checkpoint hold after these positions into a savepoint. CorruptionError: some
+    of it is missing."""
     for source, batches in _logs(storage).items():
         position = positions.get(source)
         read = position["batch"] if position else 0
-        unread = [number for number in batches if number > read]
-        for number in unread:
+        end = max([read, *batches])
+        # Each by its number: a listing need not show what is written while it runs.
+        for number in range(read + 1, end + 1):
             _copy(storage, target, source, number)
         floor = names.log_floor(source, read)
         write_once(target, floor, seal_bytes(FLOOR_KIND, b""))
-        target.put(names.log_end(source, max([read, *unread])), seal_bytes(FLOOR_KIND, b""))
+        target.put(names.log_end(source, end), seal_bytes(FLOOR_KIND, b""))
 
 
 def take_over(savepoint: Storage, storage: Storage) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -10,15 +12,16 @@ import pyarrow as pa
 from holdfast.connectors.columns_as_text import check_json_names, json_rows
 from holdfast.connectors.contract import StagedPart
 from holdfast.connectors.rabbitmq.connection import RabbitServer, library
-from holdfast.errors import SinkFailed
+from holdfast.errors import SinkFailed, Unavailable
 from holdfast.secret import Secret
 
 
 class RabbitSink:
     """Publishes each row as a persistent message of JSON, and waits until the server has confirmed it. A
     message that no queue takes fails the epoch. At least once: an epoch that was interrupted is published
-    again. Every message has an id, which is the same each time: JOB/UID/EPOCH/PART/ROW; consumers tell
-    repetitions apart by it, as `RabbitSource(id_column=)` with `drop_duplicates` does.
+    again. Every message has an id, JOB/UID/EPOCH/PART/ROW/DIGEST, which is the same for the same row in the
+    same place of an epoch, and never for another row; consumers tell repetitions apart by it, as
+    `RabbitSource(id_column=)` with `drop_duplicates` does.
     """
 
     exactly_once: Final = False
@@ -40,6 +43,14 @@ class RabbitSink:
     def check_schema(self, schema: pa.Schema) -> None:
         check_json_names(schema)
 
+    def check(self) -> None:
+        """Whether the exchange, or without one the queue, is there. A server that is away is waited for."""
+        with suppress(Unavailable), self._server.channel() as channel:
+            if self.exchange:
+                channel.exchange_declare(self.exchange, passive=True)
+            else:
+                channel.queue_declare(self.routing_key, passive=True)
+
     def publisher(self, job: str, uid: str) -> RabbitPublisher:
         return RabbitPublisher(self, self._server, f"{job}/{uid}")
 
@@ -58,7 +69,9 @@ class RabbitPublisher:
             channel.confirm_delivery()
             for part in parts:
                 for number, line in enumerate(json_rows(part.load())):
-                    self._send(channel, line, f"{self._name}/{epoch}/{part.part}/{number}")
+                    # An epoch that was shown before its commit may have other rows when it is run again.
+                    digest = hashlib.blake2b(line, digest_size=8).hexdigest()
+                    self._send(channel, line, f"{self._name}/{epoch}/{part.part}/{number}/{digest}")
 
     def _send(self, channel: Any, line: bytes, id: str) -> None:
         pika = library()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.connectors.contract import DurableLog, Json, SourceReader
 from holdfast.connectors.rabbitmq.connection import RabbitServer
 from holdfast.connectors.received_rows import RowForm, raw_rows
-from holdfast.connectors.receiving import BATCH_ROWS, Deliver, ReceivingReader
-from holdfast.errors import DefinitionError
+from holdfast.connectors.receiving import BATCH_ROWS, LINGER_SECONDS, Deliver, Filling, ReceivingReader
+from holdfast.errors import DefinitionError, Unavailable
 from holdfast.secret import Secret
-
-LINGER_SECONDS = 0.05
-"""A batch ends when no message has come for so long."""
 
 
 class RabbitSource:
@@ -63,6 +61,11 @@ class RabbitSource:
             RabbitServer(url, username, password, timeout_seconds), queue, prefetch
         )
 
+    def check(self) -> None:
+        """Whether the queue is there for who asks. A server that is away is waited for."""
+        with suppress(Unavailable), self._receiver.server.channel() as channel:
+            channel.queue_declare(self._receiver.queue, passive=True)
+
     def reader(self, notes: Sequence[Json]) -> SourceReader:
         raise DefinitionError("a RabbitSource is read by way of a log; it is opened by logged_reader")
 
@@ -81,18 +84,24 @@ class RabbitReceiver:
             channel.queue_declare(self.queue, passive=True)
             channel.basic_qos(prefetch_count=self.prefetch)
             waiting: list[Any] = []
+            filling = Filling()
             for message in channel.consume(self.queue, inactivity_timeout=LINGER_SECONDS):
                 if message[0] is not None:
                     waiting.append(message)
-                if waiting and (message[0] is None or len(waiting) >= min(BATCH_ROWS, self.prefetch)):
+                    filling.add(1, len(message[2]))
+                # More than are prefetched do not come before these are acknowledged.
+                complete = message[0] is None or len(waiting) >= self.prefetch or filling.ends()
+                if waiting and complete:
                     deliver(raw_rows(self.queue, [self._row(*each) for each in waiting]))
                     # Durable by now, and not before.
                     channel.basic_ack(waiting[-1][0].delivery_tag, multiple=True)
                     waiting = []
+                    filling.clear()
                 if stopped.is_set():
                     # What is waiting was not acknowledged: the server delivers it again.
                     return
 
     def _row(self, method: Any, properties: Any, body: bytes) -> tuple[str, str | None, dict[str, bytes]]:
-        id = properties.message_id
+        # Some clients send an empty id where none was given: it names no message.
+        id = properties.message_id or None
         return f"message {id or method.delivery_tag} of {self.queue}", id, {"value": body}

@@ -2,7 +2,8 @@
 
 A chunk of rows and the mark of its lane are one script, which the server runs whole: nobody sees a part of
 it, and the append-only file holds all of it or nothing. Scripts do not roll back, so everything that could
-refuse a row is looked at before the first is written.
+refuse a row is looked at before the first is written: where the mark is, of which type each key is, and, by
+writing the mark as it is, whether there is memory and the right to move it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,18 @@ import pyarrow as pa
 from holdfast.connectors.columns_as_text import check_json_names, json_rows, plain_texts
 from holdfast.connectors.lane_publisher import LanePublisher
 from holdfast.connectors.lanes import LANES, Atomic, LaneMark, LaneRows, Outcome, Result
-from holdfast.connectors.redis.connection import RedisServer, library
+from holdfast.connectors.redis.connection import RedisServer, SlotElsewhere, library
 from holdfast.errors import DefinitionError, Unavailable, one_line
 from holdfast.secret import Secret
 
 CHUNK_ROWS = 500
-"""Rows that one script writes: it answers nobody else meanwhile."""
+"""Rows that one script writes: the server answers nobody else meanwhile."""
+CHUNK_BYTES = 4 << 20
+"""A chunk is full with so many bytes, too: rows may be large."""
+COLUMNS_MAX = 3_500
+"""Of hashes and streams: a script hands no more than about 8,000 values to a command."""
+VALUE_BYTES_MAX = 512 << 20
+"""What a server takes as one value, unless its setting (proto-max-bulk-len, from 1 MiB on) says otherwise."""
 
 _WRITE = """
 local mark = redis.call('HGET', KEYS[1], ARGV[1])
@@ -47,6 +54,7 @@ while place < #ARGV do
   if type ~= 'none' and type ~= wanted then return {'refused', ARGV[place] .. ' is a ' .. type} end
   place = place + 2 + tonumber(ARGV[place + 1])
 end
+redis.call('HSET', KEYS[1], ARGV[1], mark)
 place = 10
 while place < #ARGV do
   local key, count = ARGV[place], tonumber(ARGV[place + 1])
@@ -86,6 +94,7 @@ class RedisSink:
     exactly_once: Final = True
     atomic: Final[Atomic] = "chunk"
     shared: Final = True
+    order_by: Final = None
 
     def __init__(
         self,
@@ -106,11 +115,17 @@ class RedisSink:
         if bool(columns) is (form == "stream"):
             raise DefinitionError(f"key={key!r} does not go with form={form!r}: hashes and JSON have a key")
         self._server = RedisServer(url, username, password, timeout_seconds)
-        self._prefix, self._form, self._key = prefix, form, columns
+        self._prefix, self._form = prefix, form
+        self.key: Final = columns
 
     def check_schema(self, schema: pa.Schema) -> None:
         check_json_names(schema)
-        if missing := [name for name in self._key if name not in schema.names]:
+        if self._form != "json" and len(schema.names) > COLUMNS_MAX:
+            raise DefinitionError(
+                f"the rows have {len(schema.names)} columns, and as {self._form} Redis takes {COLUMNS_MAX}; "
+                "give form='json', or fewer columns"
+            )
+        if missing := [name for name in self.key if name not in schema.names]:
             raise DefinitionError(
                 f"the rows have no column {missing[0]!r} to be the key in Redis; name one of {schema.names}"
             )
@@ -127,15 +142,25 @@ class RedisSink:
                 f"Redis at {self._server.url} has maxmemory-policy {policy}: it drops rows and marks when "
                 "its memory is full; set noeviction, or one of the volatile policies"
             )
-        if facts.get("cluster_enabled") and not ("{" in self._prefix and "}" in self._prefix):
+        if facts.get("cluster_enabled"):
+            self._check_slot()
+
+    def _check_slot(self) -> None:
+        if not _has_tag(self._prefix):
             raise DefinitionError(
                 f"Redis at {self._server.url} is of a cluster, and rows and marks have to be in one slot; "
-                f"give a prefix with a hash tag, such as '{{{self._prefix}}}'"
+                f"give a prefix with a hash tag, such as '{{{self._prefix.strip('{}')}}}'"
             )
+        try:
+            self._server.ask("EXISTS", self._prefix)
+        except SlotElsewhere as elsewhere:
+            raise DefinitionError(str(elsewhere)) from None
+        except Unavailable:
+            return
 
     def lane_writer(self, job: str, uid: str) -> RedisLaneWriter:
         marks = f"{self._prefix}:holdfast:{job}/{uid}"
-        return RedisLaneWriter(self._server, self._prefix, self._form, self._key, marks)
+        return RedisLaneWriter(self._server, self._prefix, self._form, self.key, marks)
 
     def publisher(self, job: str, uid: str) -> LanePublisher:
         return LanePublisher(self.lane_writer(job, uid))
@@ -170,20 +195,39 @@ class RedisLanes:
         encoded = [row for table in rows.load() for row in self._encoded(table)]
         start = 0
         try:
+            if large := self._too_large(encoded):
+                return Result(Outcome.REFUSED, reason=large)
             while True:
-                answer, told = self._chunk(rows, start, encoded[start : start + CHUNK_ROWS])
+                end = _end_of_chunk(encoded, start)
+                answer, told = self._chunk(rows, start, encoded[start:end])
                 if answer == "moved":
                     start = int(told)
-                elif answer == "written" and start + CHUNK_ROWS < len(encoded):
-                    start += CHUNK_ROWS
+                elif answer == "written" and end < len(encoded):
+                    start = end
                 else:
                     return _result(answer, told, rows)
         except Unavailable as gone:
             return Result(Outcome.UNAVAILABLE, reason=one_line(gone))
         except library().ResponseError as refusal:
-            if str(refusal).startswith(("OOM", "LOADING", "BUSY", "MISCONF", "NOREPLICAS", "CLUSTERDOWN")):
-                return Result(Outcome.UNAVAILABLE, reason=one_line(refusal))
             return Result(Outcome.REFUSED, reason=one_line(refusal))
+
+    def _too_large(self, encoded: Sequence[list[Any]]) -> str:
+        """Which row has a value that the server never takes: it would close the connection instead of
+        saying so. Empty: none."""
+        size, number = max(((_largest(row), number) for number, row in enumerate(encoded)), default=(0, 0))
+        if size < 1 << 20:
+            return ""
+        try:
+            limit = int(self._server.ask("CONFIG GET", "proto-max-bulk-len")["proto-max-bulk-len"])
+        except DefinitionError:
+            limit = VALUE_BYTES_MAX  # It is not for everybody to ask for settings.
+        if size <= limit:
+            return ""
+        key = encoded[number][0][:200].decode(errors="replace")
+        return (
+            f"row {number} of the lane, for key {key}, has a value of {size} bytes, and the server takes "
+            f"{limit} (proto-max-bulk-len)"
+        )
 
     def close(self) -> None:
         """Connections are the process's."""
@@ -197,26 +241,61 @@ class RedisLanes:
         return answer.decode(), told.decode(errors="replace")
 
     def _encoded(self, table: pa.Table) -> list[list[Any]]:
-        """Each row as the script takes it: its key, how many values follow, and these."""
-        writer = self._writer
-        texts = {name: plain_texts(table[name].combine_chunks()).to_pylist() for name in table.column_names}
-        keys = [writer.prefix] * table.num_rows
-        if writer.key:
-            parts = zip(*([_escaped(text) for text in texts[name]] for name in writer.key), strict=True)
-            keys = [":".join((writer.prefix, *each)) for each in parts]
+        """Each row as the script takes it: its key, how many values follow, and these. As bytes: how
+        many they are counts."""
+        writer, prefix = self._writer, self._writer.prefix.encode()
         if writer.form == "json":
+            keys = self._keys({name: _bytes(table[name]) for name in writer.key})
             return [[key, 1, text] for key, text in zip(keys, json_rows(table), strict=True)]
+        texts = {name: _bytes(table[name]) for name in table.column_names}
+        keys = self._keys(texts) if writer.key else [prefix] * table.num_rows
         rows = []
         for number, key in enumerate(keys):
-            pairs = [(name, column[number]) for name, column in texts.items() if column[number] is not None]
-            flat = [piece for pair in pairs or [("", "")] for piece in pair]
+            pairs = [
+                (name.encode(), column[number])
+                for name, column in texts.items()
+                if column[number] is not None
+            ]
+            flat = [piece for pair in pairs or [(b"", b"")] for piece in pair]
             rows.append([key, len(flat), *flat])
         return rows
 
+    def _keys(self, texts: Mapping[str, list[bytes | None]]) -> list[bytes]:
+        parts = zip(*([_escaped(text) for text in texts[name]] for name in self._writer.key), strict=True)
+        return [b":".join((self._writer.prefix.encode(), *each)) for each in parts]
 
-def _escaped(text: str | None) -> str:
+
+def _bytes(column: pa.ChunkedArray) -> list[bytes | None]:
+    texts: list[bytes | None] = plain_texts(column.combine_chunks()).cast(pa.large_binary()).to_pylist()
+    return texts
+
+
+def _escaped(text: bytes | None) -> bytes:
     """A part of a key: other texts give other keys, and null another one still."""
-    return "%null" if text is None else text.replace("%", "%25").replace(":", "%3A")
+    return b"%null" if text is None else text.replace(b"%", b"%25").replace(b":", b"%3A")
+
+
+def _has_tag(prefix: str) -> bool:
+    """Whether all keys that begin so are in one slot of a cluster: by what is in the first braces, if that is
+    anything."""
+    tag, closed, _ = prefix.partition("{")[2].partition("}")
+    return bool(tag and closed)
+
+
+def _largest(row: list[Any]) -> int:
+    """Of its values, in bytes."""
+    return max(len(value) for value in row if not isinstance(value, int))
+
+
+def _end_of_chunk(encoded: Sequence[list[Any]], start: int) -> int:
+    """Behind the last row of the chunk that begins with row `start`; of one row at least."""
+    size, end = 0, start
+    while end < min(start + CHUNK_ROWS, len(encoded)):
+        size += sum(len(value) for value in encoded[end] if not isinstance(value, int))
+        if size > CHUNK_BYTES and end > start:
+            break
+        end += 1
+    return end
 
 
 def _mark(text: str) -> LaneMark:

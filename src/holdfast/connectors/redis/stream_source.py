@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from holdfast.connectors.contract import Json, MalformedRow, Sifted, Slice
 from holdfast.connectors.received_rows import RAW_DDL, RowForm, raw_rows
-from holdfast.connectors.redis.connection import RedisServer
-from holdfast.errors import DefinitionError, InputVanished
+from holdfast.connectors.redis.connection import RedisServer, library
+from holdfast.errors import DefinitionError, InputVanished, Unavailable, one_line
 from holdfast.secret import Secret
 
 if TYPE_CHECKING:
@@ -90,6 +90,14 @@ class RedisStreamSource:
     def sifts(self) -> bool:
         return True
 
+    def check(self) -> None:
+        """Whether each is a stream, or not there yet, for who asks. A server that is away is waited for."""
+        try:
+            for stream in self.streams:
+                _asked(self._server, stream, "XLEN", stream)
+        except Unavailable:
+            return
+
     def reader(self, notes: Sequence[Json]) -> RedisStreamReader:
         return RedisStreamReader(self.streams, self._server, self._form, self.trim)
 
@@ -138,7 +146,7 @@ class RedisStreamReader:
         waiting = [stream for stream in self._streams if self._has_more(stream, after or {})]
         if any(stream in (after or {}) for stream in waiting):
             return None
-        return sum(int(self._server.ask("XLEN", stream)) for stream in waiting)
+        return sum(int(_asked(self._server, stream, "XLEN", stream)) for stream in waiting)
 
     def partitions(self, slice: Slice) -> Mapping[str, bool]:
         waiting: dict[str, bool] = slice.detail["waiting"]
@@ -169,7 +177,7 @@ class RedisStreamReader:
         """Entries before these ids are needed by nothing. Those at them stay: they prove the place."""
         if self._trim:
             for stream, (id, _) in position.items():
-                self._server.ask("XTRIM", stream, "MINID", "=", id)
+                _asked(self._server, stream, "XTRIM", stream, "MINID", "=", id)
 
     def _raw(self, spark: SparkSession, slice: Slice) -> DataFrame:
         self.verify(slice)
@@ -194,7 +202,7 @@ class RedisStreamReader:
         """At most `most` entries after an id, up to another: of each page how many, and the last id."""
         while most > 0:
             first, asked = f"({before}" if before else "-", min(PAGE_ROWS, most)
-            count, last = self._server.ask("EVAL", _LAST_OF, 1, stream, first, end, asked)
+            count, last = _asked(self._server, stream, "EVAL", _LAST_OF, 1, stream, first, end, asked)
             if count:
                 before = last.decode()
                 yield count, before
@@ -203,7 +211,7 @@ class RedisStreamReader:
             most -= count
 
     def _newest(self, stream: str) -> str:
-        found = self._server.ask("XREVRANGE", stream, "+", "-", "COUNT", 1)
+        found = _asked(self._server, stream, "XREVRANGE", stream, "+", "-", "COUNT", 1)
         newest: str = found[0][0].decode() if found else ""
         return newest
 
@@ -213,7 +221,7 @@ class RedisStreamReader:
 
     def _digest(self, stream: str, id: str) -> str:
         """Of the entry with this id; '' if there is none."""
-        found = self._server.ask("XRANGE", stream, id, id)
+        found = _asked(self._server, stream, "XRANGE", stream, id, id)
         return _digest_of(found[0]) if found else ""
 
     def _hold_there(self, stream: str, at: list[str] | None) -> None:
@@ -221,7 +229,7 @@ class RedisStreamReader:
             raise self._vanished(stream, f"entry {at[0]}, up to which it was read", at[0])
 
     def _vanished(self, stream: str, what: str, id: str) -> InputVanished:
-        oldest = self._server.ask("XRANGE", stream, "-", "+", "COUNT", 1)
+        oldest = _asked(self._server, stream, "XRANGE", stream, "-", "+", "COUNT", 1)
         there = f"the oldest entry there now is {oldest[0][0].decode()}" if oldest else "it is empty now"
         return InputVanished(
             f"the stream {stream!r} of {self._server.url} no longer has {what}: it was trimmed, or made "
@@ -229,6 +237,17 @@ class RedisStreamReader:
             "(a copy of the server), or give the source another uid: it then begins with the oldest entry "
             "that is there"
         )
+
+
+def _asked(server: RedisServer, stream: str, *command: Any) -> Any:
+    """What the server answers about a stream. DefinitionError: there is something else of that name."""
+    try:
+        return server.ask(*command)
+    except library().ResponseError as refusal:
+        raise DefinitionError(
+            f"Redis at {server.url} does not give stream {stream!r}: {one_line(refusal)}; name a stream, or "
+            "remove what has its name"
+        ) from None
 
 
 def read_ranges(

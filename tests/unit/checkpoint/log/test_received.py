@@ -14,6 +14,7 @@ from holdfast.connectors.contract import LogBatch
 from holdfast.connectors.received_rows import raw_rows
 from holdfast.connectors.receiving import next_slice
 from holdfast.errors import CorruptionError, InputVanished
+from holdfast.storage.contract import Entry
 from holdfast.storage.local_directory import LocalStorage
 
 FROZEN = Path(__file__).parents[3] / "fixtures" / "received-log" / "000000000007"
@@ -104,6 +105,34 @@ def test_a_savepoint_holds_what_was_not_read(storage: LocalStorage, tmp_path: Pa
     savepoint.delete([names.log_batch("q", 5)])
     with pytest.raises(CorruptionError, match="000000000005 is missing"):
         take_over(savepoint, LocalStorage(tmp_path / "third"))
+
+
+def test_a_savepoint_that_lacks_a_batch_is_not_made(storage: LocalStorage, tmp_path: Path) -> None:
+    log = ReceivedLog(storage, "q", "a")
+    for number in range(1, 6):
+        log.append(rows(number))
+    log.trim(3)
+    with pytest.raises(CorruptionError, match="000000000003 is missing"):
+        copy_unread(storage, LocalStorage(tmp_path / "save"), {"q": {"batch": 2, "turns": {}}})
+
+
+def test_a_batch_that_a_listing_did_not_show_is_in_the_savepoint(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was appended while the directory was being listed, and the one after it, too."""
+    log = ReceivedLog(storage, "q", "a")
+    for number in range(1, 4):
+        log.append(rows(number))
+    found = storage.list
+
+    def without_second(prefix: str) -> list[Entry]:
+        return [entry for entry in found(prefix) if entry.name != names.log_batch("q", 2)]
+
+    savepoint, begun = LocalStorage(tmp_path / "save"), LocalStorage(tmp_path / "new")
+    monkeypatch.setattr(storage, "list", without_second)
+    copy_unread(storage, savepoint, {})
+    take_over(savepoint, begun)
+    assert logged(ReceivedLog(begun, "q", "b")) == [1, 2, 3]
 
 
 def test_a_batch_of_format_4_is_read() -> None:
