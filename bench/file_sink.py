@@ -1,29 +1,28 @@
 """How fast do rows get into Parquet files, beside Spark's own `df.write.parquet`?
 
-    python -m bench.file_sink [ROWS]
+    python -m bench.file_sink [ROWS] [ROUNDS]
 
 The same generated rows in the same session: Spark's own writer; a job of one epoch whose FileSink writes one
-file per epoch; one whose tasks write the files of its lanes. Each once to warm up, then once timed. What a
-job does besides (plan, staged rows, commit) is in its time: rows are written twice, and once to be kept.
+file per epoch; one whose tasks write the files of its lanes. What a job does besides (plan, staged rows,
+commit) is in its time: rows are written twice, and every file is synced, which Spark's are not.
 """
 
 from __future__ import annotations
 
-import json
+import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
-
-from pyspark.sql import SparkSession
 
 import holdfast as hf
 from bench import spark_baselines
+from bench.turns import Turns, machine
 
 COLUMNS = {"k": "id % 1000", "value": "rnd", "text": "concat('user-', pmod(rnd, 100000))"}
 SCHEMA = "k long, value long, text string"
-ROWS = 4_000_000
+BASE = "df.write.parquet"
 
 
 def job(rows: int, sink: hf.FileSink) -> hf.Job:
@@ -33,48 +32,46 @@ def job(rows: int, sink: hf.FileSink) -> hf.Job:
     return job
 
 
-def measure(spark: SparkSession, rows: int) -> dict[str, float]:
-    """Contender -> rows per second."""
-    place = Path(tempfile.mkdtemp(prefix="holdfast-file-sink-"))
+def main(rows: int, rounds: int) -> None:
+    print(machine())
+    spark = spark_baselines.session()
+    # As sessions have it that Holdfast opens; Spark's own writer uses no Arrow.
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "250000")
+    numbers = count()
 
-    def own(number: int) -> None:
+    def own() -> None:
         reader = hf.GeneratorSource(COLUMNS, schema=SCHEMA, total=rows).reader([])
         slice = reader.next(None, rows, 0)
         assert slice is not None
-        reader.frame(spark, slice).write.parquet(str(place / f"own-{number}"))
+        reader.frame(spark, slice).write.parquet(str(place / f"out-{next(numbers)}"))
 
-    def holdfast(name: str, max_file_rows: int | None) -> Callable[[int], None]:
-        def run(number: int) -> None:
-            out = place / f"{name}-{number}"
-            sink = hf.FileSink(out, format="parquet", max_file_rows=max_file_rows)
-            checkpoint = place / f"ck-{name}-{number}"
-            job(rows, sink).run(checkpoint, spark=spark, until="exhausted", max_rows_per_epoch=rows)
+    def holdfast(max_file_rows: int | None) -> Callable[[], None]:
+        def run() -> None:
+            number = next(numbers)
+            sink = hf.FileSink(place / f"out-{number}", format="parquet", max_file_rows=max_file_rows)
+            job(rows, sink).run(
+                place / f"ck-{number}", spark=spark, until="exhausted", max_rows_per_epoch=rows
+            )
 
         return run
 
-    contenders = {
-        "df.write.parquet": own,
-        "FileSink, one file": holdfast("one", None),
-        "FileSink, lanes": holdfast("lanes", 1_000_000),
-    }
-    found = {}
-    for name, run in contenders.items():
-        run(0)
-        begun = time.perf_counter()
-        run(1)
-        found[name] = rows / (time.perf_counter() - begun)
-    return found
+    def emptied(name: str) -> None:
+        for path in place.iterdir():
+            shutil.rmtree(path)
 
-
-def main() -> None:
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
-    spark = spark_baselines.session()
-    rates = measure(spark, rows)
-    best = rates["df.write.parquet"]
-    ratios = {name: round(rate / best, 2) for name, rate in rates.items()}
-    print(json.dumps({"rows": rows, "rows_per_s": {n: round(r) for n, r in rates.items()}, "ratio": ratios}))
+    with tempfile.TemporaryDirectory(prefix="holdfast-file-sink-") as directory:
+        place = Path(directory)
+        contenders = {
+            BASE: own,
+            "FileSink, one file": holdfast(None),
+            "FileSink, lanes": holdfast(1_000_000),
+        }
+        turns = Turns(contenders, emptied)
+        turns.take(rounds, warm_up=2)
+    turns.show(rows, BASE)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main()
+    given = [int(each) for each in sys.argv[1:]]
+    main(*[*given, *[4_000_000, 7][len(given) :]])

@@ -2,7 +2,7 @@
 
 Each epoch is one commit of each table: a reader sees whole epochs, each once. Needs
 `pip install 'holdfast[delta,iceberg]'` and a catalog named `default` in `.pyiceberg.yaml` (see
-docs/how-to/lakes.md).
+docs/how-to/lakes.md, which also says what a local catalog needs).
 """
 
 import holdfast as hf

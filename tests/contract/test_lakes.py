@@ -26,6 +26,7 @@ from holdfast.testing.conformance.sink_columns import EXTREMES
 
 Sink = DeltaSink | IcebergSink
 COLUMNS = pa.schema([("user", pa.string()), ("n", pa.int64())])
+NUMBER = pa.table({"n": pa.array([1], pa.int64())})
 
 
 @dataclass(frozen=True)
@@ -315,6 +316,20 @@ def test_fewer_columns_in_another_order_go_to_those_of_their_names(case: Case) -
     found = case.rows("t")
     assert found is not None
     assert {row["n"]: row["user"] for row in found.to_pylist()} == {1: "u1", 2: None}
+
+
+def test_rows_that_wait_for_a_table_which_lost_their_column_are_not_cut(case: Case) -> None:
+    """An upgrade, or another hand, has changed the table while the sink was behind."""
+    begun(case.make("t", pa.schema([("n", pa.int64())]))).publish(1, [StagedPart(0, 1, lambda: NUMBER)])
+    behind = case.make("t", pa.schema([("n", pa.int64())])).publisher("job", "out")
+    with pytest.raises(DefinitionError, match=r"table .* has no column for 'user' \(string\); add it"):
+        behind.publish(2, [part(2)])
+    assert case.numbers("t") == [1]
+    text = pa.table({"n": ["3"]})
+    with pytest.raises(DefinitionError, match="has column 'n' as int64, the rows have it as string"):
+        behind.publish(3, [StagedPart(0, 1, lambda: text)])
+    behind.publish(4, [StagedPart(0, 1, lambda: NUMBER)])
+    assert case.numbers("t") == [1, 1]
 
 
 def test_a_table_of_iceberg_needs_a_namespace() -> None:

@@ -130,6 +130,9 @@ def test_a_dead_sink_holds_up_no_other_a_stop_names_it_and_the_next_start_shows_
     wait_until(handle, lambda: handle.status().sinks["dead"]["epochs"] == 7, "all of it is told")
     told = handle.status().sinks
     assert told["dead"]["unavailable"]["reason"] == "no connection to server.example"
+    taken = handle.savepoint(tmp_path / "beside")
+    assert taken.waiting.startswith("7 epochs for sink 'dead' are still to be shown and are not in it")
+    assert "'alive'" not in taken.waiting
     handle.stop(savepoint=tmp_path / "sp")
     with pytest.raises(hf.Unpublished, match="7 epochs unpublished in sink 'dead'") as ended:
         handle.wait(DEADLINE_SECONDS)

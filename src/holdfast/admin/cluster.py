@@ -56,6 +56,8 @@ def cluster_standing(cluster: Cluster, clock: Clock) -> dict[str, Any]:
     told, votes = [], {part: _votes(seen, part) for part in replicated_parts(seen)}
     for job, seat in sorted(seen.seats.items()):
         holder, pulse, over = seat.holder, seat.pulse, seat.over
+        # The newest sign of life may be that of the node which had the seat before.
+        is_holders = pulse is None or holder is None or pulse.instance == holder.instance
         told.append(
             {
                 "job": job,
@@ -63,10 +65,10 @@ def cluster_standing(cluster: Cluster, clock: Clock) -> dict[str, Any]:
                 "since_ms": holder.since_ms if holder else None,
                 "checkpoint": holder.checkpoint if holder else None,
                 "term": pulse.term if pulse else None,
-                "phase": pulse.phase if pulse and holder else None,
+                "phase": pulse.phase if pulse and holder and is_holders else None,
                 "epoch": pulse.epoch if pulse else None,
                 "commit": pulse.commit if pulse else None,
-                "heard_ms": seat.pulse_ms,
+                "heard_ms": seat.pulse_ms if is_holders else None,
                 "heir": heir(seen, job),
                 "survives": ends_survived(seen, job, votes=votes.get(part_of(job), False)),
                 "handing_over": msgspec.to_builtins(seat.wish) if seat.wish else None,

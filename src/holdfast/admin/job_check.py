@@ -20,7 +20,7 @@ from holdfast.graph.job_graph import Graph
 from holdfast.graph.parts import is_in_parts
 from holdfast.graph.validate import check
 from holdfast.runtime.parts.part_jobs import checked_parts, layout_of, part_jobs, refuse_other_parts
-from holdfast.runtime.parts.removed_parts import refuse_left_rows
+from holdfast.runtime.parts.removed_parts import refuse_gaps, refuse_left_rows
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 
@@ -83,5 +83,6 @@ def _refused(graph: Graph, storage: Storage, layout: LayoutRecord, start: Start)
         else:
             refuse_layout(storage, layout, start.allow_dropped_state)
             refuse_left_rows(storage.url, layout.parts)
+            refuse_gaps(storage.url, layout.channels)
     except RestoreError as refusal:
         yield str(refusal)

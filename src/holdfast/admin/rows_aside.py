@@ -1,4 +1,5 @@
-"""Rows that a checkpoint holds, written where the user wants them: Parquet, one file per epoch.
+"""Rows that a checkpoint holds, written where the user wants them: Parquet, one file for an epoch, or one for
+each lane of it.
 
 Always true: the same rows give the same files; files of other rows are never overwritten.
 """
@@ -11,27 +12,32 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.checkpoint.store.records import SentFile, StagedFile
+from holdfast.connectors.lanes import lane_of
 from holdfast.errors import RestoreError
 from holdfast.storage.contract import Put, Storage
 from holdfast.tasks.task_output import load_extent
 
 
 def write_aside(
-    storage: Storage, target: Storage, uid: str, files: Sequence[StagedFile] | Sequence[SentFile]
+    storage: Storage,
+    target: Storage,
+    uid: str,
+    files: Sequence[StagedFile] | Sequence[SentFile],
+    *,
+    by_lane: bool = False,
 ) -> tuple[str, ...]:
-    """Write these rows of a sink or channel to `target`; gives the names of the files."""
-    epochs = sorted({file.epoch for file in files})
-    return tuple(
-        _write(storage, target, uid, epoch, [file for file in files if file.epoch == epoch])
-        for epoch in epochs
-    )
+    """Write these rows of a sink or channel to `target`; gives the names of the files. `by_lane`: the sink is
+    written by lanes, each of which it may show a beginning of; so each is a file, in its order."""
+    together: dict[str, list[StagedFile | SentFile]] = {}
+    each: list[StagedFile | SentFile] = sorted(files, key=lambda file: (file.epoch, file.part))
+    for file in each:
+        lane = f"-{lane_of(file.part):02d}" if by_lane else ""
+        together.setdefault(f"{uid}-{file.epoch:012d}{lane}.parquet", []).append(file)
+    return tuple(_write(storage, target, name, its) for name, its in sorted(together.items()))
 
 
-def _write(
-    storage: Storage, target: Storage, uid: str, epoch: int, files: Sequence[StagedFile | SentFile]
-) -> str:
-    name = f"{uid}-{epoch:012d}.parquet"
-    tables = [load_extent(storage.url, file.extent) for file in sorted(files, key=lambda file: file.part)]
+def _write(storage: Storage, target: Storage, name: str, files: Sequence[StagedFile | SentFile]) -> str:
+    tables = [load_extent(storage.url, file.extent) for file in files]
     out = pa.BufferOutputStream()
     pq.write_table(pa.concat_tables(tables), out)
     data = out.getvalue().to_pybytes()

@@ -1,6 +1,6 @@
 """Putting aside rows that a sink cannot show, so that what comes after them is not held up.
 
-    read what waits for the sink -> write it as Parquet, one file per epoch -> commit that the sink is past it
+    read what waits for the sink -> write it as Parquet, by epoch -> commit that the sink is past it
 
 For a job that is not running: a sink that refuses a committed epoch for good, or that the job no longer has.
 Always true: no row is given up before it is durable where the user wants it; interrupted, it is done again
@@ -17,19 +17,23 @@ from holdfast.checkpoint.chain.commits import RETAIN_ALL, Adopted, Chain
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.clock import Clock
+from holdfast.connectors.lanes import LaneMark, lane_of
 from holdfast.errors import RestoreError, RetryableError
+from holdfast.runtime.epoch.lane_marks import NOTHING, marks_in
 from holdfast.storage.contract import Storage
 
 
 @dataclass(frozen=True)
 class Standing:
     """How a sink stands: epochs up to `shown` are recorded as shown, `rows` of later epochs are not. After a
-    kill the first of those may be shown all the same: the sink knows, and is asked when the job starts."""
+    kill the first of those may be shown all the same: the sink knows, and is asked when the job starts.
+    `by_lane`: it may show the beginning of each lane of that epoch."""
 
     sink: str
     shown: int
     waiting_epochs: tuple[int, ...]
     rows: int
+    by_lane: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ def standings(view: CheckpointView) -> list[Standing]:
         files = _waiting(view, sink)
         epochs = tuple(sorted({file.epoch for file in files}))
         rows = sum(file.rows for file in files)
-        found.append(Standing(sink, view.published_through[sink], epochs, rows))
+        by_lane = sink in view.lanes_through
+        found.append(Standing(sink, view.published_through[sink], epochs, rows, by_lane))
     return found
 
 
@@ -75,7 +80,7 @@ def set_aside(
         view = chain.load()
         files, last = _chosen(view, sink, through)
         epochs = tuple(sorted({file.epoch for file in files}))
-        names = write_aside(storage, target, sink, files)
+        names = write_aside(storage, target, sink, files, by_lane=sink in view.lanes_through)
         _commit(chain, view, sink, last, term, run)
     return SetAside(sink, epochs, sum(file.rows for file in files), target.url, names)
 
@@ -95,13 +100,15 @@ def _chosen(view: CheckpointView, sink: str, through: int | None) -> tuple[list[
 
 
 def _waiting(view: CheckpointView, sink: str) -> list[StagedFile]:
-    """Records of format 2 do not name the sinks of their rows: those count for every sink."""
-    shown = view.published_through[sink]
-    return [
+    """Records of format 2 do not name the sinks of their rows: those count for every sink. Of a lane that
+    the commits know to be shown nothing waits, though others of its epoch do."""
+    shown, lanes = view.published_through[sink], marks_in(view, sink)
+    files = [
         file
         for file in view.staged
         if file.rows and file.epoch > shown and (not file.sinks or sink in file.sinks)
     ]
+    return [file for file in files if lanes.get(lane_of(file.part), NOTHING) < LaneMark(file.epoch, 1)]
 
 
 def _commit(chain: Chain, view: CheckpointView, sink: str, last: int, term: int, run: str) -> None:

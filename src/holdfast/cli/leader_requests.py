@@ -73,6 +73,8 @@ def tell_state(asked: Asked, *, as_json: bool, part: str = "") -> None:
     if place := arguments.get("url") or arguments.get("savepoint"):
         facts.append(f"at {place}")
     more = f" ({', '.join(facts)})" if facts else ""
+    if waiting := result.get("waiting"):
+        more += f"; {waiting}"
     whose = f"{part}: " if part else ""
     answer(as_json, told, f"{whose}{told.get('verb', 'request')}: {asked.state}{more}")
 

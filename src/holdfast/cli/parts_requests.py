@@ -59,7 +59,8 @@ def savepoint_of_parts(
         )
     _refuse_unless_all_run("savepoint", parts)
     taken = _taken(root, url, timeout, "savepoint")
-    answer(as_json, asdict(taken), f"savepoint: done ({_in_words(taken)})")
+    waiting = f"; {taken.waiting}" if taken.waiting else ""
+    answer(as_json, asdict(taken), f"savepoint: done ({_in_words(taken)}){waiting}")
 
 
 def stop_parts_with_savepoint(
@@ -108,7 +109,11 @@ def _taken(
     root: Storage, url: str, timeout: str, verb: str, stop_rest: Callable[[], None] | None = None
 ) -> JobSavepoint:
     clock, seconds = SystemClock(), min(ALIGN_SECONDS, duration_ms(timeout) / 1_000)
-    return take_job_savepoint(root.url, url, clock, asker(f"holdfast {verb}"), seconds, stop_rest)
+    return take_job_savepoint(root.url, url, clock, asker(f"holdfast {verb}"), seconds, stop_rest, _say)
+
+
+def _say(text: str) -> None:
+    print(f"holdfast: {text}", file=sys.stderr)
 
 
 def _in_words(taken: JobSavepoint) -> str:

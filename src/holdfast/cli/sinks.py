@@ -69,7 +69,9 @@ def set_aside_command(
     """Write committed rows that a sink cannot show to another place, and let the job go on after them.
 
     For a job that is not running. The sink never shows these rows itself. After a kill it may show the first
-    of the epochs already: look there before you use what was put aside.
+    of the epochs already: look there before you use what was put aside. A sink that is written by lanes may
+    show the beginnings of some lanes: each lane of an epoch is a file of its own, UID-EPOCH-LANE.parquet, and
+    the sink's mark of that lane says how many of its rows are shown.
     """
     with one_line_errors(verbose):
         storage, _ = open_checkpoint(checkpoint)

@@ -63,7 +63,7 @@ class BatchReader:
         through = self._source.through(after, max_rows)
         if self._ended and through is not None and through > self._end:
             through = self._end
-        return None if through is None or through == after else Slice(after, through)
+        return None if through is None or not _is_above(through, after) else Slice(after, through)
 
     def end_at(self, after: Json | None, now_ms: int, end: Json | None) -> Json:
         if end is None:
@@ -82,3 +82,9 @@ class BatchReader:
 
     def lag(self, after: Json | None) -> int | None:
         return None
+
+
+def _is_above(through: Json, after: Json | None) -> bool:
+    """Whether there is something new. A copy of the table that lags behind ends lower than what was read of
+    another one: read from there, rows would come twice."""
+    return after is None or bool(through > after)

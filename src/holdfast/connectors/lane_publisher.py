@@ -125,9 +125,10 @@ class LanePublisher:
         """Lane -> the mark that its newest rows left. None: the sink is asked before the first epoch."""
 
     def published_through(self) -> int:
-        """The epoch up to which every lane is known to be shown, also those without rows."""
+        """The epoch up to which every lane is known to be shown, also those without rows. Whether the rows up
+        to a mark are all that its epoch has for the lane is not known here."""
         marks = self.marks()
-        return min((mark.epoch for mark in marks.values()), default=0)
+        return min((mark.epoch - (mark.rows > 0) for mark in marks.values()), default=0)
 
     def marks(self) -> Mapping[int, LaneMark]:
         """What the sink itself says. Empty: it was never begun."""
@@ -190,7 +191,14 @@ class LanePublisher:
         return self._elsewhere
 
     def _written_here(self, waiting: Sequence[LaneRows]) -> list[Result | Exception]:
-        return [self._here.write(rows) for rows in waiting]
+        answers: list[Result | Exception] = []
+        away: Result | None = None
+        for rows in waiting:
+            found = away or self._here.write(rows)
+            # A server that does not answer is waited for once, and not by each lane.
+            away = found if found.outcome is Outcome.UNAVAILABLE else None
+            answers.append(found)
+        return answers
 
     def _taken(
         self, waiting: Sequence[LaneRows], answers: Sequence[Result | Exception]

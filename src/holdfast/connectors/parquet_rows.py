@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.connectors.columns_as_text import utf8
 from holdfast.errors import DefinitionError
 
 _SHOWN_CHARS_MAX = 80
+_SAMPLE_ROWS = 8_192
 
 TEXT_TYPES = frozenset([pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
 _PLAIN_TYPES = TEXT_TYPES | frozenset(
@@ -44,10 +46,29 @@ def check_parquet_columns(what: str, schema: pa.Schema) -> None:
 def parquet_bytes(tables: Sequence[pa.Table]) -> bytes:
     """The file of these rows; there is at least one table, and all have the same columns."""
     out = pa.BufferOutputStream()
-    with pq.ParquetWriter(out, tables[0].schema, compression="snappy", write_page_checksum=True) as writer:
+    with pq.ParquetWriter(
+        out,
+        tables[0].schema,
+        compression="snappy",
+        write_page_checksum=True,
+        use_dictionary=_repeating(tables[0]),
+    ) as writer:
         for table in tables:
             writer.write_table(readable(table))
     return bytes(out.getvalue())
+
+
+def _repeating(table: pa.Table) -> list[str] | bool:
+    """The columns that get a dictionary: those of which most values come again soon. Where they do not, one
+    is begun, grows too large and is given up: that takes longer than the rest of the column, for nothing."""
+    if any(pa.types.is_nested(type) for type in table.schema.types):
+        return True  # Parts of columns have no names that could be given.
+    sample = table.slice(0, _SAMPLE_ROWS)
+    return [
+        name
+        for name, column in zip(sample.column_names, sample.columns, strict=True)
+        if pa.types.is_null(column.type) or 2 * pc.count_distinct(column).as_py() <= sample.num_rows
+    ]
 
 
 def _name_lists(schema: pa.Schema) -> Iterator[list[str]]:

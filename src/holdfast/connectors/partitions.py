@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
+from holdfast.connectors.columns_as_text import utf8
 from holdfast.errors import DefinitionError
 
 
@@ -37,14 +38,23 @@ def partitions(rows: pa.Table, by: Sequence[str]) -> list[tuple[dict[str, str | 
     """The rows of each partition in their order, without these columns, and what the columns hold as text."""
     if not by:
         return [({}, rows)]
-    numbered = rows.select(list(by)).append_column("__hf_row", pa.array(range(rows.num_rows), pa.int64()))
-    groups = numbered.group_by(list(by)).aggregate([("__hf_row", "list")])
+    # By place, because Arrow takes some names for paths; and as text that is told alike is in one partition.
+    places = [str(place) for place in range(len(by))]
+    told = [_readable(rows.column(name)) for name in by]
+    numbered = pa.table([*told, pa.array(range(rows.num_rows), pa.int64())], [*places, "row"])
+    groups = numbered.group_by(places).aggregate([("row", "list")])
     found = []
     for group in groups.to_pylist():
-        values = {name: _as_text(group[name]) for name in by}
-        numbers = pa.array(sorted(group["__hf_row_list"]), pa.int64())
+        values = {name: _as_text(group[place]) for name, place in zip(by, places, strict=True)}
+        numbers = pa.array(sorted(group["row_list"]), pa.int64())
         found.append((values, rows.take(numbers).drop_columns(list(by))))
     return found
+
+
+def _readable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not types.is_string(column.type):
+        return column
+    return pa.chunked_array([utf8(chunk) for chunk in column.chunks], column.type)
 
 
 def _as_text(value: Any) -> str | None:

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.connectors.lane_publisher import LaneConnection
-from holdfast.connectors.lanes import LaneRows, LaneWriter, Result
+from holdfast.connectors.lanes import LaneRows, LaneWriter, Outcome, Result
 from holdfast.errors import HoldfastError, first_line
 from holdfast.tasks.messages import Failure
 
@@ -52,10 +52,14 @@ def run_lanes(task: LaneTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 
 def _answers(task: LaneTask, group: tuple[LaneRows, ...]) -> Iterator[LaneAnswer]:
     connection = LaneConnection(task.writer, task.term)
+    away: Result | None = None
     try:
         for rows in group:
             try:
-                answer = LaneAnswer(rows.lane, connection.write(rows))
+                found = away or connection.write(rows)
+                # A server that does not answer is waited for once, and not by each lane.
+                away = found if found.outcome is Outcome.UNAVAILABLE else None
+                answer = LaneAnswer(rows.lane, found)
             except HoldfastError as error:
                 answer = LaneAnswer(rows.lane, failure=Failure(type(error).__name__, error.args))
             except Exception as error:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from holdfast.admin.cluster import cluster_standing
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
-from holdfast.cli.cluster_tables import cluster_picture
+from holdfast.cli.cluster_tables import cluster_picture, state_of
 from holdfast.clock import SystemClock
 from holdfast.cluster.node_records import HolderRecord, NodeRecord, PulseRecord
 from holdfast.cluster.ranking import ClusterSeen, SeatSeen, seat_name
@@ -76,6 +76,18 @@ def test_a_frozen_member_is_not_counted_though_it_holds_its_seat(tmp_path: Path)
     Console(file=out, width=200).print(cluster_picture(told))
     assert out.getvalue().count("no more nodes") == 2
     assert "1 of 2 replicas run; NOTHING IS HEARD OF shop.scored~2; it survives the end of 0" in part["told"]
+
+
+def test_what_the_node_before_was_heard_to_do_is_not_said_of_the_one_that_takes_over(tmp_path: Path) -> None:
+    before = _seat(tmp_path, "shop", "running")
+    holder = HolderRecord(node="b", instance="b", since_ms=0, checkpoint=str(tmp_path), code={})
+    seats = {"shop": SeatSeen(holder=holder, pulse=before.pulse, pulse_ms=NOW_MS)}
+    seen = ClusterSeen(nodes={"b": _node("b", ["shop"])}, seats=seats)
+    cluster: Any = SimpleNamespace(name="shop", look=lambda: seen)
+    told = cluster_standing(cluster, SystemClock())
+    (seat,) = told["seats"]
+    assert (seat["holder"], seat["phase"], seat["heard_ms"]) == ("b", None, None)
+    assert state_of(seat, told["now_ms"]) == "starting, not heard of yet, NOBODY STANDS BY"
 
 
 def test_the_seats_of_a_set_that_votes_survive_what_the_votes_allow(tmp_path: Path) -> None:

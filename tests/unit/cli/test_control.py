@@ -85,6 +85,13 @@ def test_a_savepoint_under_a_relative_path_is_taken_where_the_asker_stands(
     assert led.job.calls == [("savepoint", f"{tmp_path}/sp", "canonical")]
 
 
+def test_a_savepoint_beside_sinks_that_are_behind_says_so(led: Place, tmp_path: Path) -> None:
+    led.job.given = {"id": "sp-1", "waiting": "7 epochs for sink 'out' are still to be shown"}
+    code, out, _ = run("savepoint", f"{tmp_path}/sp", "--checkpoint", led.url)
+    more = "7 epochs for sink 'out' are still to be shown"
+    assert (code, out) == (0, f"savepoint: done (id sp-1, at {tmp_path}/sp); {more}\n")
+
+
 def test_the_answer_for_programs_is_one_object(led: Place) -> None:
     led.job.given = {"id": "sp-1"}
     code, out, _ = run("savepoint", os.path.join(led.url, "../sp"), "--checkpoint", led.url, "--json")

@@ -212,15 +212,19 @@ def test_a_savepoint_is_taken_of_all_parts(
 ) -> None:
     asked: list[tuple[object, ...]] = []
 
-    def take(root: str, url: str, clock: object, by: str, seconds: float, stop_rest: object) -> JobSavepoint:
+    def take(
+        root: str, url: str, clock: object, by: str, seconds: float, stop_rest: object, say: object
+    ) -> JobSavepoint:
         assert stop_rest is None
         asked.append((root, url, seconds))
-        return JobSavepoint(url=url, job="fraud", barrier=7, commits={"main": 3, "scoring": 1})
+        return JobSavepoint(
+            url=url, job="fraud", barrier=7, commits={"main": 3, "scoring": 1}, waiting="2 epochs"
+        )
 
     monkeypatch.setattr(parts_requests, "take_job_savepoint", take)
     monkeypatch.chdir(tmp_path)
     told = text("savepoint", "sp", "--timeout", "30s", "--checkpoint", parts.root.url)
-    assert told == f"savepoint: done (barrier 7, commits main 3, scoring 1, at {tmp_path}/sp)\n"
+    assert told == f"savepoint: done (barrier 7, commits main 3, scoring 1, at {tmp_path}/sp); 2 epochs\n"
     assert asked == [(parts.root.url, f"{tmp_path}/sp", 30.0)]
 
 
@@ -230,7 +234,13 @@ def barrier(led: Led, monkeypatch: pytest.MonkeyPatch) -> Callable[[HoldfastErro
 
     def played(failure: HoldfastError | None) -> None:
         def take(
-            root: str, url: str, clock: object, by: str, seconds: float, stop_rest: Callable[[], None]
+            root: str,
+            url: str,
+            clock: object,
+            by: str,
+            seconds: float,
+            stop_rest: Callable[[], None],
+            say: object,
         ) -> JobSavepoint:
             led.main.stopping.set()
             led.main.thread.join()
@@ -282,9 +292,13 @@ def test_a_part_that_does_not_end_is_told_beside_the_savepoint(
 def test_a_job_whose_savepoint_cannot_begin_goes_on(led: Led) -> None:
     begin_barrier(led.parts.root, "another", SystemClock().now_ms(), 100_000)
     url = led.parts.root.url
-    told = refusal("stop", "--savepoint", f"{url}-sp", "--checkpoint", url, code=75)
-    assert "barrier 1 of another is under way" in told
-    assert "stopped" not in told
+    stop = ["stop", "--savepoint", f"{url}-sp", "--checkpoint", url, "--timeout", "1s"]
+    done = CliRunner().invoke(app, stop)
+    assert done.exit_code == 75
+    assert done.stderr.splitlines() == [
+        "holdfast: barrier 1 of another is under way; waiting for its end, up to 1 s",
+        "error: barrier 1 of another is under way; try again when it has ended",
+    ]
     assert led.story == []
 
 

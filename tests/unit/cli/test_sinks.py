@@ -77,8 +77,8 @@ def called(*arguments: str, code: int = 0) -> Any:
 def test_sinks_are_listed_with_what_waits_for_them(checkpoint: LocalStorage) -> None:
     done = called("list", "--checkpoint", checkpoint.url, "--json")
     good, stuck = (json.loads(line) for line in done.stdout.splitlines())
-    assert good == {"sink": "good", "shown": 3, "waiting_epochs": [], "rows": 0}
-    assert stuck == {"sink": "stuck", "shown": 1, "waiting_epochs": [2, 3], "rows": 20}
+    assert good == {"sink": "good", "shown": 3, "waiting_epochs": [], "rows": 0, "by_lane": False}
+    assert stuck == {"sink": "stuck", "shown": 1, "waiting_epochs": [2, 3], "rows": 20, "by_lane": False}
     assert "2 to 3" in called("list", "--checkpoint", checkpoint.url).stdout
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
 
 from holdfast.connectors import lane_publisher
 from holdfast.connectors.contract import StagedPart
-from holdfast.connectors.lane_publisher import LanePublisher
+from holdfast.connectors.lane_publisher import PAUSE_SECONDS, LanePublisher
 from holdfast.connectors.lanes import LANES, LaneMark, LaneRows, Outcome, Result, continues
 from holdfast.errors import (
     CorruptionError,
@@ -89,7 +90,7 @@ def test_an_epoch_is_dealt_into_lanes_that_follow_one_another() -> None:
     assert lanes.opened == 1, "the connection is kept"
 
 
-@pytest.mark.parametrize("outcome", [Outcome.BUSY, Outcome.FENCED, Outcome.UNAVAILABLE])
+@pytest.mark.parametrize("outcome", [Outcome.BUSY, Outcome.FENCED])
 def test_what_may_pass_is_tried_again_after_a_look_at_the_terms(outcome: Outcome) -> None:
     looked: list[int] = []
     lanes = Lanes([Result(outcome, reason="a twin")])
@@ -114,6 +115,16 @@ def test_a_sink_that_stays_away_is_said_to_be_after_some_tries() -> None:
     with pytest.raises(Unavailable, match=r"sink 'out' did not take epoch 4 in lane 2: unavailable \(no rou"):
         publisher(lanes).publish(4, [part(2)])
     assert len(lanes.calls) == lane_publisher.TRIES_MAX
+
+
+def test_each_try_waits_longer_than_the_one_before() -> None:
+    """Without a wait a lane is tried five times against the very twin that it met."""
+    clock, at = ManualClock(), list[float]()
+    lanes = Lanes([Result(Outcome.BUSY, reason="a twin")] * 4)
+    out = LanePublisher(lanes, clock=clock, look=lambda: at.append(clock.monotonic()))
+    out.publish(1, [part(0)])
+    waits = [late - early for early, late in pairwise([*at, clock.monotonic()])]
+    assert waits == pytest.approx([PAUSE_SECONDS * 2**n for n in range(4)])
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError("refused"), Unavailable("refused")])
@@ -185,3 +196,20 @@ def test_what_is_known_of_a_lane_never_shrinks() -> None:
     out.shown = {0: LaneMark(7, 4)}
     out.publish(5, [part(0, 3)])
     assert out.shown == {0: LaneMark(7, 4)}
+
+
+def test_a_server_that_does_not_answer_is_waited_for_once_in_a_round() -> None:
+    """Each of 16 lanes would wait for a connection of its own, before anybody is told that it is away."""
+    lanes = Lanes(told=[Result(Outcome.UNAVAILABLE, reason="no answer")])
+    publisher(lanes).publish(1, [part(number) for number in range(LANES)])
+    assert [rows.lane for rows in lanes.calls] == [0, *range(LANES)]
+    assert lanes.opened == 2, "a connection that failed is not used again"
+
+
+def test_an_epoch_that_a_lane_shows_by_half_is_not_said_to_be_published() -> None:
+    """By this word a member of a set of replicas passes over an epoch that it failed to show."""
+    lanes = Lanes(begun={lane: LaneMark(4, 2) for lane in range(LANES)})
+    assert publisher(lanes).published_through() == 3
+    lanes.begun[7] = LaneMark(2)
+    assert publisher(lanes).published_through() == 2
+    assert publisher(Lanes()).published_through() == 0

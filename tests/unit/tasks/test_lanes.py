@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from holdfast.connectors.contract import StagedPart
 from holdfast.connectors.lanes import LaneMark, LaneRows, Outcome, Result
 from holdfast.errors import CorruptionError
-from holdfast.runtime.epoch.lane_jobs import _told, grouped
+from holdfast.runtime.epoch.lane_jobs import TURN_BYTES, LaneJobs, _told, grouped, next_turn
 from holdfast.tasks.lanes import LaneTask, decode_answer, run_lanes
 
 
@@ -54,6 +56,19 @@ def answers(writer: Writer, *lanes: int) -> list[Result | Exception]:
     return [_told(decode_answer(data)) for batch in batches for data in batch.column(0).to_pylist()]
 
 
+def test_a_server_that_does_not_answer_is_tried_once_by_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+
+    def silent(writer: Writer, term: int) -> Writer:
+        tries.append(term)
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(Writer, "open", silent)
+    found = answers(Writer(), 1, 2, 3)
+    assert [each.outcome for each in found if isinstance(each, Result)] == [Outcome.UNAVAILABLE] * 3
+    assert len(tries) == 1
+
+
 def test_a_lane_that_fails_fails_no_task_and_no_other_lane() -> None:
     damaged, mistake, written = answers(Writer(), 1, 2, 3)
     assert written == Result(Outcome.WRITTEN, LaneMark(1, 1, "i"))
@@ -77,3 +92,63 @@ def test_lanes_are_dealt_to_tasks_by_their_size() -> None:
     groups = grouped(waiting, 2)
     assert sorted(sum(rows.parts[0].bytes for rows in group) for group in groups) == [70, 80]
     assert grouped(waiting[:1], 4) == ((waiting[0],),), "no task without a lane"
+
+
+class Spark:
+    """A session with so many slots, which runs tasks here; with `lost`, as one whose job has failed. `jobs`:
+    what else runs in it."""
+
+    def __init__(self, slots: int, lost: Exception | None = None, jobs: tuple[int, ...] = ()) -> None:
+        self._slots, self._lost, self._jobs, self.tasks = slots, lost, jobs, 0
+
+    @property
+    def sparkContext(self) -> Any:
+        return SimpleNamespace(
+            defaultParallelism=self._slots,
+            setJobDescription=lambda text: None,
+            statusTracker=lambda: SimpleNamespace(getActiveJobsIds=lambda: self._jobs),
+        )
+
+    def range(self, start: int, end: int, step: int, tasks: int) -> Any:
+        self.tasks = tasks
+        ids = pa.RecordBatch.from_arrays([pa.array(range(start, end, step))], ["id"])
+
+        def map_in_arrow(run: Any, schema: Any) -> Any:
+            return SimpleNamespace(collect=lambda: self._collected(run(iter([ids]))))
+
+        return SimpleNamespace(mapInArrow=map_in_arrow)
+
+    def _collected(self, batches: Any) -> list[tuple[bytes]]:
+        if self._lost is not None:
+            raise self._lost
+        return [(data,) for batch in batches for data in batch.column(0).to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("slots", "jobs", "tasks"), [(8, (7,), 4), (3, (7, 8), 1), (1, (7,), 1), (8, (), 5), (3, (), 3)]
+)
+def test_publishing_takes_at_most_half_of_the_slots_while_anything_else_runs(
+    slots: int, jobs: tuple[int, ...], tasks: int
+) -> None:
+    spark: Any = Spark(slots, jobs=jobs)
+    found = LaneJobs(spark, Writer(), "out", 1)([lane(number) for number in (0, 3, 4, 5, 6)])
+    assert found == [Result(Outcome.WRITTEN, LaneMark(1, 1, "i"))] * 5
+    assert spark.tasks == tasks
+
+
+def test_of_a_job_that_spark_gave_up_no_outcome_is_known() -> None:
+    spark: Any = Spark(4, lost=ConnectionResetError("the JVM is gone"))
+    found = LaneJobs(spark, Writer(), "out", 1)([lane(0), lane(3)])
+    reason = "failed in Spark: the connection to Spark was lost (the JVM is gone)"
+    assert found == [Result(Outcome.UNAVAILABLE, reason=reason)] * 2
+
+
+def test_lanes_are_written_in_turns_of_a_limited_size() -> None:
+    small = [lane(number) for number in range(16)]
+    assert next_turn(small, 2) == (small, []), "what is quickly written is one job"
+    large = [lane(number, TURN_BYTES) for number in range(5)]
+    turn, rest = next_turn(large, 2)
+    assert (turn, rest) == (large[:2], large[2:])
+    assert next_turn(rest[-1:], 2) == (rest[-1:], [])
+    huge = [lane(number, 9 * TURN_BYTES) for number in range(3)]
+    assert next_turn(huge, 2) == (huge[:2], huge[2:]), "no slot stays idle, however large a lane is"

@@ -15,6 +15,7 @@ Not promised: that a file which was taken away before its mark was there stays a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,7 @@ VALUE_CHARS_MAX = 150
 names of files have an end."""
 CUT_CHARS = 12
 NULL = "__HIVE_DEFAULT_PARTITION__"
+_LIKE_CUT = re.compile("~[0-9a-f]{32}$")
 
 
 @dataclass(frozen=True)
@@ -161,14 +163,18 @@ def _chunks(rows: LaneRows, start: int, most: int) -> Iterator[tuple[int, pa.Tab
 
 def _by_directory(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
     for values, part in partitions(table, columns):
-        yield "".join(f"{quote(name)}={_segment(text)}/" for name, text in values.items()), part
+        yield "".join(f"{quote(name, safe='')}={_segment(text)}/" for name, text in values.items()), part
 
 
 def _segment(text: str | None) -> str:
-    """A value as a part of a path. Two values never have the same."""
+    """A value as a part of a path. Two values never have the same: rows of the second would be taken for
+    shown."""
     if text is None:
         return NULL
     quoted = quote(text, safe=" ")
-    if len(quoted) <= VALUE_CHARS_MAX:
-        return quoted
-    return f"{quote(text[:CUT_CHARS], safe=' ')}~{checksum(text.encode())}"
+    if len(quoted) > VALUE_CHARS_MAX:
+        return f"{quote(text[:CUT_CHARS], safe=' ')}~{checksum(text.encode())}"
+    if quoted == NULL or _LIKE_CUT.search(quoted):
+        # A text that looks like the name of no text, or of a longer one.
+        return quoted.replace("_", "%5F", 1) if quoted == NULL else quoted.replace("~", "%7E")
+    return quoted

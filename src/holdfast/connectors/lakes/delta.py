@@ -144,6 +144,9 @@ class _DeltaLook:
     def commit(self, rows: pa.Table | None, mark: Mark) -> None:
         columns = _columns_of(self.table)
         partitioned = self.table.metadata().partition_columns
+        if rows is not None:
+            # The table may have changed since the run began, and so may the job since these rows were staged.
+            check_against(self.lake.name, rows.schema, columns)
         added = [] if rows is None else self._written(as_table_has_them(rows, columns), partitioned)
         self.table.create_write_transaction(
             added, "append", columns, partitioned, commit_properties=self.lake.properties(mark)

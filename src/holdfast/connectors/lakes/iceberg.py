@@ -22,12 +22,15 @@ from holdfast.connectors.lakes.epochs import EpochPublisher
 from holdfast.connectors.parquet_rows import check_parquet_columns, listed
 from holdfast.connectors.partitions import check_partition_columns
 from holdfast.errors import DefinitionError, MachineError, RetryableError, first_line
+from holdfast.secret import Secret, refuse_password_in, refuse_text
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
 MAIN = "main"
+_SECRETS = ("credential", "token", "password", "secret-access-key", "session-token", "account-key", "secret")
+"""How names of settings end that hold a secret."""
 _TRIES = "commit.retry.num-retries"
 _STATISTICS = "write.metadata.metrics.column"
 _DAYS = (-719_162, 2_932_896)
@@ -40,8 +43,8 @@ class IcebergSink:
     columns of the rows and partitioned by the values of `partition_by`.
 
     `catalog` is the name of a catalog of pyiceberg's (`.pyiceberg.yaml`, `PYICEBERG_CATALOG__...`), and
-    `properties` are added to its settings: put no secrets there, they belong into the environment. An epoch
-    is one commit, so readers see whole epochs. Several jobs and other writers may append to one table.
+    `properties` are added to its settings; passwords, keys and tokens in them are `hf.Secret`s. An epoch is
+    one commit, so readers see whole epochs. Several jobs and other writers may append to one table.
     """
 
     exactly_once: Final = True
@@ -51,7 +54,7 @@ class IcebergSink:
         table: str,
         *,
         catalog: str = "default",
-        properties: Mapping[str, str] | None = None,
+        properties: Mapping[str, str | Secret] | None = None,
         partition_by: Sequence[str] = (),
     ) -> None:
         if "." not in table:
@@ -59,6 +62,12 @@ class IcebergSink:
         self.table: Final = table
         self.catalog: Final = catalog
         self.properties: Final = dict(properties or {})
+        for name, value in self.properties.items():
+            argument = f"properties[{name!r}]"
+            if name.endswith(_SECRETS):
+                refuse_text(value, argument)
+            elif isinstance(value, str):
+                refuse_password_in(value, argument)
         self.partition_by: Final = tuple(partition_by)
         self._columns: pa.Schema | None = None
         """Those that were checked last: a table that has to be made gets them."""
@@ -83,13 +92,18 @@ class IcebergSink:
         _require_library()
         from pyiceberg.catalog import load_catalog
 
+        given = self.properties
+        resolved = {name: of.resolve() if isinstance(of, Secret) else of for name, of in given.items()}
         try:
-            return load_catalog(self.catalog, **self.properties)
+            return load_catalog(self.catalog, **resolved)
         except Exception as cause:
+            said = first_line(cause)
+            for value in given.values():
+                said = value.hide_in(said) if isinstance(value, Secret) else said
             raise DefinitionError(
-                f"Iceberg catalog {self.catalog!r} cannot be opened: {first_line(cause)}; describe it in "
-                ".pyiceberg.yaml, or give properties="
-            ) from cause
+                f"Iceberg catalog {self.catalog!r} cannot be opened: {said}; describe it in .pyiceberg.yaml, "
+                "or give properties="
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -163,7 +177,10 @@ class _IcebergLook:
             same = AssertTableUUID(uuid=self.table.metadata.table_uuid)
             self.lake.catalog.commit_table(self.table, (same, still), (SetPropertiesUpdate(updates=shown),))
             return
-        rows = as_table_has_them(_cast(rows), _columns_of(self.table))
+        rows, columns = _cast(rows), _columns_of(self.table)
+        # The table may have changed since the run began, and so may the job since these rows were staged.
+        check_against(self.lake.name, rows.schema, columns)
+        rows = as_table_has_them(rows, columns)
         without_bounds = {f"{_STATISTICS}.{path}": "counts" for path in _far_away(rows)}
         properties = {**self.table.metadata.properties, **without_bounds, _TRIES: "0"}
         # Only this look has it: what is sent to the catalog are the changes of the transaction.

@@ -1,8 +1,8 @@
 """Tells the readers of sources how far the job has come: what is committed, and what is needed no more.
 
 Always true: a source is told of committed positions alone. What it is told to be released no commit needs
-that the job could go back to, also one that loses its newest commit. Recovery depends on none of it: what a
-reader raises here is said, and changes nothing.
+that the job could go back to, also one that loses its newest commit, and none that is pinned. Recovery
+depends on none of it: what a reader raises here is said, and changes nothing.
 Never here: what is retained (see checkpoint.chain.retention).
 """
 
@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.connectors.contract import AcknowledgingReader, Json, SourceReader, TrimmingReader
-from holdfast.errors import HoldfastError, one_line
+from holdfast.errors import CorruptionError, HoldfastError, one_line
 from holdfast.runtime.leader_context import LeaderContext
 
 
@@ -60,8 +61,17 @@ class Acknowledgements:
             self._retained[view.number] = view.last_epoch, view.positions
             self._retained = {number: kept for number, kept in self._retained.items() if number >= first}
             # One that is a rewind has come less far than those before it.
-            return min(self._retained.values(), key=lambda kept: kept[0])[1]
+            return min([*self._retained.values(), *self._pinned(first, view)], key=lambda kept: kept[0])[1]
         return None
+
+    def _pinned(self, first: int, view: CheckpointView) -> list[tuple[int, Mapping[str, Json]]]:
+        """Of commits before `first` that are being copied: a savepoint takes along what was not read then."""
+        pins = read_pins(self._chain.storage)
+        if pins.damaged:
+            raise CorruptionError(f"{pins.damaged[0]} is damaged; remove it once nobody needs it")
+        older = {pin.commit for pin in pins.held_at(view.clock_ms) if pin.commit < first}
+        records = [self._chain.record(number) for number in older]
+        return [(record.last_epoch, record.positions) for record in records]
 
     def _tell(
         self, uid: str, positions: Mapping[str, Json], told: dict[str, Json], tell: Callable[[Json], None]

@@ -1,7 +1,11 @@
 """Has lanes of a sink written by Spark's tasks, so that no row of a large epoch passes through the driver.
 
-Always true: a job gives one answer for each lane; one that Spark gave up says of all its lanes that their
-outcome is not known. At most half of the slots are taken: epochs go on meanwhile.
+Lanes are written in turns of a limited size, each of which is a Spark job. While epochs or anything else run
+in the session, a turn takes at most half of the slots; where nothing does, nobody waits for them, and it
+takes all. What begins meanwhile waits for one turn at most.
+
+Always true: there is one answer for each lane; a job that Spark gave up says of all its lanes that their
+outcome is not known, and none is begun after it.
 """
 
 from __future__ import annotations
@@ -14,12 +18,16 @@ from typing import TYPE_CHECKING
 from holdfast import errors
 from holdfast.connectors.lanes import LaneRows, LaneWriter, Outcome, Result
 from holdfast.runtime.spark_failures import explained
-from holdfast.runtime.spark_session import default_parallelism, describe_jobs
+from holdfast.runtime.spark_session import default_parallelism, describe_jobs, is_idle
 from holdfast.tasks.lanes import LaneAnswer, LaneTask, decode_answer, run_lanes
 from holdfast.tasks.messages import RESULT_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+TURN_BYTES = 64 << 20
+"""What a task writes in a turn, as large as it is staged: some seconds of work, beside which starting a job
+is cheap."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +40,55 @@ class LaneJobs:
     term: int
 
     def __call__(self, waiting: Sequence[LaneRows]) -> list[Result | Exception]:
+        answers: dict[int, Result | Exception] = {}
+        rest = list(waiting)
+        while rest:
+            # Looked at before every turn: an epoch may have begun since.
+            slots = slots_for(default_parallelism(self.spark), alone=is_idle(self.spark))
+            turn, rest = next_turn(rest, slots)
+            try:
+                answers |= self._written(turn, slots)
+            except _GivenUp as lost:
+                unknown = Result(Outcome.UNAVAILABLE, reason=f"failed in Spark: {lost}")
+                answers |= {rows.lane: unknown for rows in (*turn, *rest)}
+                break
+        return [answers[rows.lane] for rows in waiting]
+
+    def _written(self, turn: Sequence[LaneRows], slots: int) -> dict[int, Result | Exception]:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        slots = default_parallelism(self.spark) // 2
-        task = LaneTask(self.writer, self.term, grouped(waiting, max(1, slots)))
+        task = LaneTask(self.writer, self.term, grouped(turn, slots))
         tasks = len(task.groups)
-        describe_jobs(self.spark, f"holdfast epoch {waiting[0].epoch} into sink {self.uid}")
+        describe_jobs(self.spark, f"holdfast epoch {turn[0].epoch} into sink {self.uid}")
         try:
             rows = self.spark.range(0, tasks, 1, tasks).mapInArrow(partial(run_lanes, task), RESULT_SCHEMA)
             answers = [decode_answer(bytes(row[0])) for row in rows.collect()]
         except (PySparkException, Py4JError, ConnectionError, EOFError) as cause:
-            lost = Result(Outcome.UNAVAILABLE, reason=f"failed in Spark: {explained(cause).reason}")
-            return [lost for _ in waiting]
-        by_lane = {answer.lane: answer for answer in answers}
-        return [_told(by_lane[rows.lane]) for rows in waiting]
+            raise _GivenUp(explained(cause).reason) from cause
+        return {answer.lane: _told(answer) for answer in answers}
+
+
+class _GivenUp(Exception):
+    """Spark gave up a job that wrote lanes."""
+
+
+def slots_for(slots: int, *, alone: bool) -> int:
+    """How many tasks may write at once: all where nothing else runs, else at most half."""
+    return max(1, slots if alone else slots // 2)
+
+
+def next_turn(waiting: Sequence[LaneRows], slots: int) -> tuple[list[LaneRows], list[LaneRows]]:
+    """The lanes of the next turn, and the rest. A turn has a lane for each slot at least, then more as long
+    as each slot has no more than TURN_BYTES to write."""
+    turn: list[LaneRows] = []
+    size = 0
+    for place, rows in enumerate(waiting):
+        size += _size(rows)
+        if place >= slots and size > slots * TURN_BYTES:
+            break
+        turn.append(rows)
+    return turn, list(waiting[len(turn) :])
 
 
 def grouped(waiting: Sequence[LaneRows], groups: int) -> tuple[tuple[LaneRows, ...], ...]:

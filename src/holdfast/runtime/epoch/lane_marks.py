@@ -96,6 +96,7 @@ def standing(asked: LaneQuestion, superseded: Callable[[], HoldfastError | None]
         # Commits come before the rows here: what is lost or shown by half stays so.
         through = max(recorded, newest.epoch)
         return LaneStanding(through, shown, dict(asked.marks), begins=through)
+    _refuse_without_trace(asked)
     _refuse_left(asked)
     _refuse_unknown(asked, superseded)
     through, ends = _whole(asked)
@@ -142,6 +143,21 @@ def _damaged(asked: LaneQuestion, epoch: int) -> list[StagedFile]:
     )
 
 
+def _refuse_without_trace(asked: LaneQuestion) -> None:
+    """Refuse to show what waits where the sink has shown rows by no lanes, elsewhere: it was another kind of
+    sink, and how far that one came is not known here."""
+    shown_elsewhere = asked.view.rows_through.get(asked.uid, 0) and not asked.known and not asked.marks
+    waiting = [file for file in asked.files(asked.view.staged) if file.epoch > asked.recorded]
+    if shown_elsewhere and waiting:
+        rows, last = sum(file.rows for file in waiting), waiting[-1].epoch
+        raise RestoreError(
+            f"sink {asked.uid!r} has shown epochs up to {asked.recorded} and has no trace of it where it "
+            f"writes now: whether epochs {asked.recorded + 1} to {last} ({rows} rows, committed) were shown "
+            "where it wrote before cannot be told; start once with the former sink, or put these rows aside "
+            f"with `holdfast sinks set-aside {asked.uid}`"
+        )
+
+
 def _refuse_left(asked: LaneQuestion) -> None:
     """Refuse a copy of the checkpoint that the job has left since."""
     for file in asked.files(asked.view.staged):
@@ -179,7 +195,7 @@ def _staged_since(asked: LaneQuestion, behind: Marks) -> list[StagedFile]:
         for file in _named_by_commits(asked)
         if file.epoch <= asked.recorded and asked.mark(lane_of(file.part)) < LaneMark(file.epoch + 1)
     ]
-    lost = [file for file in files if _is_lost(asked, file, files)]
+    lost = [file for file in files if _is_lost(asked, file, files) and not _was_set_aside(asked, file)]
     if not _complete(asked):
         low = min(asked.mark(lane).epoch for lane in behind)
         high = max(mark.epoch for mark in behind.values())
@@ -196,6 +212,20 @@ def _is_lost(asked: LaneQuestion, file: StagedFile, files: list[StagedFile]) -> 
     lane = lane_of(file.part)
     same = [each for each in files if each.epoch == file.epoch and lane_of(each.part) == lane]
     return asked.mark(lane) < ends_of(same)[lane]
+
+
+def _was_set_aside(asked: LaneQuestion, file: StagedFile) -> bool:
+    """Whether a person has put these rows aside: then the first commit that is past their epoch does not know
+    their lane to be shown. What the sink refused then it would refuse now, and those rows are elsewhere."""
+    lane, oldest = lane_of(file.part), _oldest(asked)
+    if oldest.published_through.get(asked.uid, 0) >= file.epoch:
+        return marks_in(oldest, asked.uid).get(lane, NOTHING) < LaneMark(file.epoch, 1)
+    for number in range(oldest.number + 1, asked.view.number + 1):
+        record = asked.history.record(number)
+        if record.published_through.get(asked.uid, 0) >= file.epoch:
+            shown = record.lanes_through.get(asked.uid, {}).get(str(lane), (0, 0))
+            return LaneMark(*shown) < LaneMark(file.epoch, 1)
+    return False
 
 
 def _complete(asked: LaneQuestion) -> bool:

@@ -148,6 +148,43 @@ def test_rows_are_in_directories_of_their_values_for_any_reader(tmp_path: Path) 
     assert [found[n] for n in (0, 1, 6, 7)] == ["a b/c=%é", None, "..", "tab\tand \\ back"]
 
 
+def written_by_value(place: Path, values: pa.Array, column: str = "user") -> dict[str, list[int]]:
+    """What is shown where a row of each value was written."""
+    lanes = lanes_in(place, partition_by=[column], max_file_rows=100)
+    lanes.begin(0)
+    count = len(values)
+    table = pa.table({column: values, "n": range(count)})
+    lanes.write(LaneRows(0, 1, LaneMark(0), count, 1, "", (StagedPart(0, count, lambda: table),)))
+    return {name.split("/")[0]: numbers for name, numbers in shown(place).items()}
+
+
+def test_values_that_look_like_the_name_of_another_keep_their_rows(tmp_path: Path) -> None:
+    """A file that is there is taken for shown: two values in one directory would lose the rows of one."""
+    long = "x" * 400
+    cut = sink_lanes._segment(long)
+    found = written_by_value(tmp_path, pa.array([None, sink_lanes.NULL, long, cut, "a~b"]))
+    assert found == {
+        "user=__HIVE_DEFAULT_PARTITION__": [0],
+        "user=%5F_HIVE_DEFAULT_PARTITION__": [1],
+        f"user={cut}": [2],
+        f"user={cut.replace('~', '%7E')}": [3],
+        "user=a~b": [4],
+    }
+
+
+def test_values_that_are_no_text_are_shown_as_readers_can_read_them(tmp_path: Path) -> None:
+    raw = pa.array([b"\xff", b"ok", b"\xfe"], pa.binary())
+    found = written_by_value(tmp_path, pa.Array.from_buffers(pa.string(), 3, raw.buffers()))
+    assert found == {"user=%EF%BF%BD": [0, 2], "user=ok": [1]}
+
+
+@pytest.mark.parametrize("column", ["../up", "a/b", ".dot"])
+def test_a_column_of_any_name_is_one_directory(tmp_path: Path, column: str) -> None:
+    (directory,) = written_by_value(tmp_path, pa.array(["v"]), column)
+    assert directory.endswith("=v")
+    assert (tmp_path / directory).is_dir()
+
+
 def test_pandas_reads_them_too(tmp_path: Path) -> None:
     lanes = lanes_in(tmp_path, "parquet", partition_by=["user"])
     lanes.begin(0)
@@ -169,6 +206,19 @@ def test_how_rows_are_cut_counts_for_good(tmp_path: Path) -> None:
     FileSink(other, format="json").publisher("job", "out").begin(0)
     with pytest.raises(DefinitionError, match="was begun with one file per epoch, not with"):
         lanes_in(other).marks()
+
+
+def test_a_directory_that_was_begun_anew_with_another_cut_is_not_written_by_who_knew_the_former(
+    tmp_path: Path,
+) -> None:
+    """Names tell first rows: with another cut, files of both would overlap."""
+    former = lanes_in(tmp_path)
+    former.begin(0)
+    (tmp_path / "_holdfast-out").unlink()
+    lanes_in(tmp_path, max_file_rows=5).begin(0)
+    with pytest.raises(DefinitionError, match=r"was begun with format=json, max_file_rows=5, not"):
+        former.write(rows(7))
+    assert shown(tmp_path) == {}
 
 
 @pytest.mark.parametrize("how", [{}, {"partition_by": ["user"]}], ids=["lanes", "partitions"])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.chain.commits import Chain, Committed
+from holdfast.checkpoint.chain.pins import pin, unpin
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import CommitRecord
 from holdfast.graph.protection import UpstreamBackup
@@ -84,6 +85,20 @@ def test_what_is_released_no_commit_needs_that_can_be_gone_back_to(tmp_path: Pat
         assert job.reader.let_go[-1] <= job.chain.record(oldest).positions["in"]
     assert job.reader.let_go[-1] == 50, "three are retained, and one should the newest be lost"
     assert job.reader.let_go == sorted(set(job.reader.let_go))
+
+
+def test_what_a_savepoint_is_being_taken_of_is_not_released(tmp_path: Path) -> None:
+    """The rows of a log that were not read by then are copied, and that may take long."""
+    job = Job(tmp_path)
+    job.commit(1)
+    job.commit(2)
+    pin(job.chain, "savepoint-1", 2, "run", 0)
+    for epoch in range(3, 9):
+        job.acknowledged.step(job.commit(epoch))
+        assert job.reader.let_go[-1] <= 20
+    unpin(job.chain.storage, ["savepoint-1"])
+    job.acknowledged.step(job.commit(9))
+    assert job.reader.let_go[-1] == 60
 
 
 def test_what_a_rewind_went_back_to_is_not_released(tmp_path: Path) -> None:

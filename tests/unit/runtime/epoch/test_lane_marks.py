@@ -27,7 +27,7 @@ class Commits:
             LocalStorage(root), "job", 4, SystemClock(), identity="id", retain=retain
         )
         self.view = CheckpointView()
-        self.shown = 0
+        self.shown = self.rows_shown = 0
         self.lanes: dict[str, tuple[int, int]] = {}
 
     def epoch(self, *parts: tuple[int, int]) -> None:
@@ -37,7 +37,7 @@ class Commits:
             CommitRecord(
                 term=1, run="r", first_epoch=epoch, last_epoch=epoch, attempts={str(epoch): 1}, clock_ms=1,
                 parallelism=1, fingerprint="f", positions={}, published_through={"out": self.shown},
-                lanes_through={"out": self.lanes},
+                lanes_through={"out": self.lanes}, rows_through={"out": self.rows_shown},
                 staged=tuple(staged(epoch, part, rows) for part, rows in parts),
             )
         )  # fmt: skip
@@ -98,6 +98,20 @@ def test_a_new_sink_begins_with_the_next_epoch(tmp_path: Path) -> None:
     question = LaneQuestion("other", {}, commits.view, commits.checkpoint.chain)
     found = standing(question, lambda: None)
     assert (found.through, found.begins, found.shown) == (1, 1, {})
+
+
+def test_rows_that_wait_for_a_sink_of_another_kind_may_be_shown_already(tmp_path: Path) -> None:
+    """A FileSink of one file per epoch became a sink with lanes, after a kill."""
+    commits = Commits(tmp_path)
+    commits.epoch((0, 5))
+    assert commits.asked({}).through == 0, "nothing was shown anywhere"
+    commits.shown = commits.rows_shown = 1
+    commits.epoch((0, 4), (1, 2))
+    with pytest.raises(RestoreError, match=r"no trace of it .*: whether epochs 2 to 2 \(6 rows, committed\)"):
+        commits.asked({})
+    commits.shown = commits.rows_shown = 2
+    commits.epoch()
+    assert commits.asked({}).through == 2, "nothing waits"
 
 
 def test_a_checkpoint_that_lost_its_newest_commit_is_refused_with_the_lanes_shown(tmp_path: Path) -> None:

@@ -8,20 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from holdfast.admin.set_aside_rows import set_aside, standings
 from holdfast.checkpoint.chain.commits import Committed
+from holdfast.checkpoint.chain.terms import claim
 from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store.records import CommitRecord, Extent, StagedFile
-from holdfast.connectors.lanes import LANES, LaneMark
-from holdfast.errors import RestoreError, SinkFailed, Unavailable
+from holdfast.clock import SystemClock
+from holdfast.connectors.lanes import LANES, LaneMark, LaneRows, Outcome, Result, continues
+from holdfast.errors import DefinitionError, RestoreError, SinkFailed, Unavailable
 from holdfast.runtime.epoch.publisher import Publishing
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.task_output import pack_rows
 from holdfast.testing import sqlite_lanes
-from holdfast.testing.sqlite_lanes import SqliteLaneSink
+from holdfast.testing.sqlite_lanes import OpenSqliteLanes, SqliteLaneSink, SqliteLaneWriter
 from tests.unit.runtime.leader_kit import leader_of, show_in_all
 
 JOB = "job (id)"
@@ -41,23 +45,25 @@ class World:
         sinks = {"out": (sink or self.sink, "s")}
         return leader_of(self.storage, sinks=sinks, say=self.said.append)
 
-    def commit(self, *parts: tuple[int, list[int]], publishing: Publishing | None = None) -> None:
+    def commit(
+        self, *parts: tuple[int, list[int]], publishing: Publishing | None = None, term: int = 1
+    ) -> None:
         """Commit an epoch with these parts: number and rows."""
         epoch = self.view.last_epoch + 1
         staged = tuple(self._staged(epoch, part, rows) for part, rows in parts)
         self._append(
             CommitRecord(
-                term=1, run="r", first_epoch=epoch, last_epoch=epoch, attempts={str(epoch): 1}, clock_ms=1,
+                term=term, run="r", first_epoch=epoch, last_epoch=epoch, attempts={str(epoch): 1}, clock_ms=1,
                 parallelism=1, fingerprint="f", positions={}, staged=staged,
                 published_through=publishing.through if publishing else {"out": 0},
                 lanes_through=publishing.lanes_through if publishing else {},
             )
         )  # fmt: skip
 
-    def tell(self, publishing: Publishing) -> None:
+    def tell(self, publishing: Publishing, term: int = 1) -> None:
         """Commit what is published."""
         told = {"published_through": publishing.through, "lanes_through": publishing.lanes_through}
-        self._append(news(self.view, term=1, run="r", rows_through=publishing.rows_through, **told))
+        self._append(news(self.view, term=term, run="r", rows_through=publishing.rows_through, **told))
 
     def _append(self, record: CommitRecord) -> None:
         done = self.context.checkpoint.chain.commit(self.view, record)
@@ -207,3 +213,77 @@ def test_a_sink_that_is_busy_for_good_is_unavailable_and_nothing_is_lost(
         other.execute("rollback")
     show_in_all(publishing, 1, 1, world.view.staged)
     assert world.shown() == [1]
+
+
+class Refusing(SqliteLaneSink):
+    """Takes no 13."""
+
+    def lane_writer(self, job: str, uid: str) -> SqliteLaneWriter:
+        return RefusingWriter(self.path, job, uid, self.chunk_rows)
+
+
+class RefusingWriter(SqliteLaneWriter):
+    def open(self, term: int) -> OpenSqliteLanes:
+        return RefusingLanes(self, super().open(term)._file)
+
+
+class RefusingLanes(OpenSqliteLanes):
+    def _write(self, rows: LaneRows, encoded: list[str]) -> Result | None:
+        start = continues(self._mark(rows.lane), rows)
+        if isinstance(start, int) and '{"n": 13}' in encoded[start : start + 1]:
+            return Result(Outcome.REFUSED, reason=f"row {start} is unlucky")
+        return super()._write(rows, encoded)
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["commits-know-nothing", "commits-know-a-lane"])
+def test_rows_that_are_refused_stop_the_sink_and_are_set_aside_by_lane(tmp_path: Path, told: bool) -> None:
+    world = World(tmp_path, chunk_rows=1)
+    world.commit((0, [1]))
+    publishing = world.start(Refusing(world.sink.path, 1))
+    world.commit((0, [2, 3]), (1, [4, 13, 5]), publishing=publishing)
+    world.commit((1, [6]), publishing=publishing)
+    stopped = (
+        r"sink 'out' cannot show epoch 2, which is committed: in lane 1 rows are refused for good \(row 1 is "
+        r"unlucky\); .* put its rows aside with `holdfast sinks set-aside out "
+    )
+    with pytest.raises(DefinitionError, match=stopped):
+        show_in_all(publishing, 2, 3, world.view.staged)
+    assert world.shown() == [1, 2, 3, 4], "lane 0 is whole, lane 1 is half written, and nothing is after it"
+    if told:
+        world.tell(publishing)
+    waiting = standings(world.view)[0]
+    assert (waiting.waiting_epochs, waiting.rows, waiting.by_lane) == ((2, 3), 4 if told else 6, True)
+
+    claim(world.storage, "r", "here", 1, 0)
+    aside = tmp_path / "aside"
+    done = set_aside(world.storage, "out", LocalStorage(aside), SystemClock(), through=2, not_running=True)
+    lanes = {name: pq.read_table(aside / name)["n"].to_pylist() for name in done.files}
+    # What the mark of a lane says is shown are the first rows of its file.
+    of_lane_0 = {} if told else {"out-000000000002-00.parquet": [2, 3]}
+    assert lanes == {**of_lane_0, "out-000000000002-01.parquet": [4, 13, 5]}
+    assert world.marks()[1] == LaneMark(2, 1, "i2")
+    world.view = world.context.checkpoint.chain.load()
+    world.start(Refusing(world.sink.path, 1))
+    assert world.shown() == [1, 2, 3, 4, 6], "the job goes on after them, and shows nothing again"
+
+
+def test_rows_that_were_set_aside_stay_aside_when_the_sink_goes_back(tmp_path: Path) -> None:
+    """It would refuse them again, and nobody could set them aside a second time: no rows wait."""
+    world = World(tmp_path, chunk_rows=1)
+    world.commit((0, [1]))
+    publishing = world.start(Refusing(world.sink.path, 1))
+    world.commit((0, [2]), (1, [13]), publishing=publishing)
+    with pytest.raises(DefinitionError, match="refused for good"):
+        show_in_all(publishing, 2, 2, world.view.staged)
+    world.tell(publishing)
+    claim(world.storage, "r", "here", 1, 0)
+    set_aside(world.storage, "out", LocalStorage(tmp_path / "aside"), SystemClock(), not_running=True)
+    world.view = world.context.checkpoint.chain.load()
+    world.commit((1, [3]), publishing=world.start(), term=3)
+    world.tell(world.start(), term=3)
+    assert world.shown() == [1, 2, 3]
+    world.alter("delete from shown where epoch > 1")
+    world.alter("update marks set epoch = 1, rows = 1, input = 'i1' where lane = 0")
+    world.alter("update marks set epoch = 0, rows = 0, input = '' where lane = 1")
+    world.start(Refusing(world.sink.path, 1))
+    assert world.shown() == [1, 2, 3]
