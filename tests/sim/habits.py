@@ -52,3 +52,6 @@ class Habits:
     """Of a new barrier of the whole job, before a turn of a member."""
     forget_chance: float = 0.0
     """Of a member's working state being lost, before an epoch."""
+    without_chance: float = 0.0
+    """Of a life of a part in which its job does not have the channels that leave it: what is in them is given
+    up."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from holdfast.cluster.node_records import HolderRecord, NodeRecord, OverRecord, PulseRecord, WishRecord
+from holdfast.cluster.node_records import HolderRecord, NodeRecord, OverRecord, PulseRecord, Unfit, WishRecord
 
 STEP_SECONDS = 0.4
 """How much longer each next node waits before it takes a free seat."""
@@ -81,8 +81,12 @@ def is_free(seat: SeatSeen) -> bool:
 
 
 def is_able(node: NodeRecord, job: str) -> bool:
-    """Whether a node has the job, and it has not failed there."""
-    return job in node.code and job not in node.unfit
+    """Whether a node has the job, and it has not failed there, in whichever of its seats."""
+    return job in node.code and _failure_on(node, job) is None
+
+
+def _failure_on(node: NodeRecord, job: str) -> Unfit | None:
+    return next((unfit for name, unfit in node.unfit.items() if part_of(name) == part_of(job)), None)
 
 
 def hopeless(seen: ClusterSeen, job: str) -> str | None:
@@ -90,7 +94,8 @@ def hopeless(seen: ClusterSeen, job: str) -> str | None:
     having = sorted((node for node in seen.nodes.values() if job in node.code), key=lambda node: node.name)
     if not having or not is_free(seen.seats[job]) or any(is_able(node, job) for node in having):
         return None
-    return "it failed on every node: " + "; ".join(f"{node.name}: {node.unfit[job].error}" for node in having)
+    failures = ((node.name, _failure_on(node, job)) for node in having)
+    return "it failed on every node: " + "; ".join(f"{name}: {each.error}" for name, each in failures if each)
 
 
 def is_over(seen: ClusterSeen, job: str) -> bool:
@@ -179,8 +184,8 @@ def _order(seen: ClusterSeen, job: str) -> Callable[[NodeRecord], _Order]:
         meant = seat.wish is not None and seat.wish.to == node.name
         kind = KINDS.index(node.standby) if node.standby in KINDS else len(KINDS)
         return (
-            job in node.unfit, not meant, node.name in gave, len(seen.to_be_held_by(node.name)), kind,
-            node.since_ms, node.name,
+            _failure_on(node, job) is not None, not meant, node.name in gave,
+            len(seen.to_be_held_by(node.name)), kind, node.since_ms, node.name,
         )  # fmt: skip
 
     return key

@@ -17,6 +17,7 @@ that, so its own count ends later still.
     PAUSED         Lost, Give                                  ENDING         as when LEADING
     ENDING         Contact, while the seat is still ours       ENDING         Extend
     ENDING         Lost, or Tick after `resign_seconds`        ENDING         Revoke
+    ENDING         Tick, the run has not claimed a term        ENDING         Revoke, Release
     any but the first: RunEnded                                STANDING_BY    Release, if still ours
 
 When the session is lost: the seat is gone, the run is told to stop, and the node stands by again under its
@@ -93,9 +94,11 @@ class RunEnded:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed. `stuck_since`: since when the run cannot commit; None: it can, or has nothing to."""
+    """Time has passed. `stuck_since`: since when the run cannot commit; None: it can, or has nothing to.
+    `claimed`: whether the run has claimed a term; one that has not has nothing to end in good order."""
 
     stuck_since: float | None = None
+    claimed: bool = True
 
 
 Event = Won | Contact | Suspended | Lost | Give | RunEnded | Tick
@@ -251,8 +254,11 @@ def _on_tick(lease: Lease, event: Tick, now: float, limits: Limits) -> tuple[Lea
             return _resigned(lease, f"nothing could be committed for {now - event.stuck_since:.1f} s", now)
     elif lease.stage is Stage.PAUSED and now - lease.since >= limits.resign_seconds:
         return _resigned(lease, f"commits were paused for {now - lease.since:.1f} s", now)
-    elif lease.stage is Stage.ENDING and now - lease.since >= limits.resign_seconds and not lease.revoked:
-        return _resigned(lease, f"the run did not end in {now - lease.since:.1f} s", now)
+    elif lease.stage is Stage.ENDING and not lease.revoked:
+        if not event.claimed:
+            return _resigned(lease, "the run had not begun to lead", now)
+        if now - lease.since >= limits.resign_seconds:
+            return _resigned(lease, f"the run did not end in {now - lease.since:.1f} s", now)
     return lease, []
 
 

@@ -21,7 +21,7 @@ def replacing_mistakes(node: SinkNode) -> Iterator[tuple[str, str]]:
             f"rows with the same {', '.join(sink.key)} may be written at once, so that the last is not "
             f"known: {found}",
             "let key=... contain the columns of that operator's key, sink its rows as they are, or give "
-            "order_by=",
+            "order_by= where the sink takes it",
         )
 
 

@@ -62,7 +62,7 @@ class Follower:
         self._placement = Placement(spark)
         self._job: JobRecord | None = None
         self._sight = Sight()
-        self._problem = ""
+        self._problem, self._looked = "", False
         self._forget()
         self._lineages: dict[str, Lineage] = {}
         # Keys that are saved on their own are fetched when they are seen: there is nothing to follow.
@@ -74,7 +74,10 @@ class Follower:
         return self._followed.view
 
     @property
-    def lag(self) -> Lag:
+    def lag(self) -> Lag | None:
+        """How far behind the working state is; None: that is not known before the first look."""
+        if not self._looked and not self._problem:
+            return None
         return self._sight.lag(self._clock.monotonic(), self._problem)
 
     def step(self) -> bool:
@@ -103,6 +106,7 @@ class Follower:
     def _step(self) -> bool:
         view = self._newest()
         self._sight = self._sight.seen(view.last_epoch, self._clock.monotonic())
+        self._looked = True
         if view.checksum == self._followed.view.checksum:
             return False
         lineages = operator_schemas(

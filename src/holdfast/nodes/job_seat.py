@@ -65,6 +65,12 @@ class JobSeat:
         return (self.run.progress if self.run else None) or Progress(job=self.job.name)
 
     @property
+    def has_claimed(self) -> bool:
+        """Whether the run has claimed a term. Until then it starts Spark, compiles the job, and writes
+        nothing: the seat may be another's at once."""
+        return self.progress.term > 0
+
+    @property
     def stuck_since(self) -> float | None:
         return self.run.permit.wanted_since if self.run else None
 

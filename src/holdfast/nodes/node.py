@@ -168,7 +168,7 @@ class Node:
 
     def _mind_runs(self) -> None:
         for seat in self._seats.values():
-            self._keeper.feed(seat, Tick(seat.stuck_since))
+            self._keeper.feed(seat, Tick(seat.stuck_since, seat.has_claimed))
             if self._leaving.is_set():
                 seat.feed(Give("the node was told to end"))
         for seat in self._seats.values():
@@ -193,7 +193,7 @@ class Node:
                 self._failure = self._failure or failure
             self._keeper.cool(job)
             self._say(f"{job}: the run ended: {failure}")
-        elif failure is not None and is_of_the_job(failure):
+        elif failure is not None and is_of_the_job(failure) and not self._keeper.goes_on_elsewhere(seat):
             self._failure = failure
             self._keeper.end(job, "failed", in_short(failure, 2_000))
             if len(self._seats) > 1:

@@ -181,6 +181,14 @@ class SeatKeeper:
         seat.job.unfit = Unfit(error=in_short(failure), at_ms=self._clock.now_ms(), commit=commit)
         self._registration.tell(self.lags)
 
+    def goes_on_elsewhere(self, seat: JobSeat) -> bool:
+        """Whether other nodes run the same part: what failed here may be this node's own."""
+        seen = [self._seen.seats.get(fellow.job.name) for fellow in seat.fellows]
+        return any(
+            each is not None and each.over is None and each.holder is not None and not self._is_ours(each)
+            for each in seen
+        )
+
     def failed(self, job: str) -> bool:
         """Whether the job is over because it failed."""
         seen = self._seen.seats.get(job)
@@ -217,6 +225,9 @@ class SeatKeeper:
             return False
         here = self._seen.nodes.get(self._registration.name)
         if seat.job.left_to_others or here is None or job not in here.code:
+            return False
+        if any(fellow.job.unfit is not None for fellow in seat.fellows):
+            # What failed here in one seat of a part fails in the others as well.
             return False
         if seat.leads_fellow or self._seen.holds_fellow(self._registration.name, job):
             # The replicas of a part are on different nodes, or the end of one would be the end of several.

@@ -83,7 +83,7 @@ class Standby:
 
     @property
     def lag(self) -> Lag | None:
-        """How far behind the working state is; None: this standby follows nothing."""
+        """How far behind the working state is; None: this standby follows nothing, or has not looked yet."""
         return self._follower.lag if self._follower is not None else None
 
     def _stand_by(self) -> None:
@@ -127,9 +127,10 @@ class Standby:
                 self._worked = self._clock.monotonic()
         except Exception as failure:
             problem = failure
-        text, self._told = news(self._follower.lag, self._told)
-        if text:
-            self._say(text)
+        if (lag := self._follower.lag) is not None:
+            text, self._told = news(lag, self._told)
+            if text:
+                self._say(text)
         if problem is not None:
             self._revive(problem)
         return problem is None

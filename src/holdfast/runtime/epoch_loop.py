@@ -164,6 +164,7 @@ class EpochLoop:
             phase=self._joining.phase,
             epoch=view.last_epoch,
             committed_epoch=view.last_epoch,
+            committed_ms=view.clock_ms or None,
             commit=view.number,
             rows=view.rows,
             parallelism=self._shards,

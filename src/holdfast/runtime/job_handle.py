@@ -7,14 +7,13 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.store.savepoint_records import SavepointRecord
 from holdfast.clock import SystemClock
 from holdfast.errors import Unpublished
 from holdfast.graph.job_graph import Graph
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import NOTHING, Driver, Prepared
 from holdfast.runtime.progress import Listener, Message, Monitor, Progress
-from holdfast.runtime.savepoints.run_savepoints import await_commit
+from holdfast.runtime.savepoints.run_savepoints import TakenSavepoint, await_commit, taken_beside
 from holdfast.runtime.settings import RunSettings, check_shards
 from holdfast.runtime.spark_session import missing_settings, open_session
 from holdfast.storage.urls import open_storage
@@ -77,16 +76,16 @@ class JobHandle:
             self._wishes.leave_savepoint(str(savepoint))
         (self._wishes.draining if drain else self._wishes.stopping).set()
 
-    def savepoint(self, url: str | Path, format: str = "native") -> SavepointRecord:
+    def savepoint(self, url: str | Path, format: str = "native") -> TakenSavepoint:
         """Take a savepoint of all that was run before now, while the job goes on; returns when it is
         complete. `format`: native (a copy of the checkpoint's files), or canonical (Parquet that other tools
-        read, made by Spark).
+        read, made by Spark). Its `waiting` says what sinks have still to show, which is in no savepoint.
         """
         self._driver.refuse_savepoint(str(url))
         epoch = self.status().epoch
         self._wishes.barrier.set()
         await_commit(self._monitor, epoch, SystemClock())
-        return self._driver.save(str(url), format)
+        return taken_beside(self._driver.save(str(url), format), self.status().sinks)
 
     def rescale(self, parallelism: int) -> None:
         """Go on with this many shards from the next epoch on; returns at once."""

@@ -33,6 +33,8 @@ from tests.sim.controls import Control
 from tests.sim.leaders import Parts
 from tests.sim.parts import part_leaders
 from tests.sim.parts.job_world import Content
+from tests.sim.parts.part_leaders import PartLead, PartOperator
+from tests.sim.parts.part_members import MemberLeadOfPart, SameOperator
 
 _ran = LowWater.ran
 _look, _look_at, _waiting, _met = ChannelReader._look, ChannelReading.look, Outlets._waiting, Passage._met
@@ -284,6 +286,32 @@ CONTROLS: dict[str, Control] = {
     ),
     "epoch-computed-again-without-its-state": Control(
         "", instead=((Recovery, "before_epoch", _before_it),), season="damaged-replays"
+    ),
+    "gap-of-a-channel-not-told": Control(
+        "loses or doubles rows",
+        instead=((Outlets, "_new_channel", lambda self, uid, since: Channel()),),
+        season="removals",
+    ),
+    "channels-taken-back-by-a-rewind-of-a-set": Control(
+        "channel",
+        instead=((commits, "rewound", _taken_back), (history, "rewound", _taken_back)),
+        season="replicas",
+    ),
+    "sent-again-by-a-set": Control(
+        "in channel", instead=((EpochRunner, "_channels_of", _sent_again),), season="replicas"
+    ),
+    "released-by-the-newest-commit-of-a-set": Control(
+        "can go back to", instead=((ChannelReading, "look", _released_by_the_newest),), season="replicas"
+    ),
+    "shown-rows-not-staged-by-a-member": Control(
+        "has come to other results",
+        instead=((MemberLeadOfPart, "shown_through", PartLead.shown_through),),
+        season="replicas",
+    ),
+    "results-of-members-named-by-their-files": Control(
+        "has come to other results",
+        instead=((SameOperator, "_version", PartOperator._version),),
+        season="replicas",
     ),
     "refused-what-the-leader-before-has-read": Control(
         "though it is the newest", instead=((Planner, "_slice", _refused),), season="ghosts"

@@ -5,18 +5,20 @@ On top of what holds for every part as for a job of its own (see `tests.sim.worl
 - what is in a channel of an epoch is what the first commit of that epoch has put there, whatever was computed
   again later; a reader reads that, in order, each row once, and nothing that is not committed;
 - an epoch of a channel is replaced only if it is damaged, and no commit of its reader has read any of it;
-- nothing is let go, and nothing deleted, that a retained commit of the part after it can still read;
+- nothing is let go, and nothing deleted, that a retained commit of the part after it can still read; where a
+  job was without a channel for a while, no part that has read it before reads on behind the gap;
 - a channel is taken for ended only while no leader of the part before it may read more;
 - the commits of a complete barrier are a consistent cut: what a part has read of a channel there is what the
   part before it had sent;
-- a part that saves no state has none in storage, and every window that it closes has all its rows.
+- a part that saves no state has none in storage, and every window that it closes has all its rows;
+- the members of a part that a set of replicas leads come to the same results, and a term is held by one set.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +36,7 @@ from holdfast.checkpoint.store.records import (
     PlanRecord,
 )
 from holdfast.connectors.contract import Mark
+from holdfast.errors import HoldfastError, InputVanished
 from holdfast.runtime.parts.channel_source import Position
 from holdfast.runtime.parts.edges import BARRIERS_RETAINED
 from holdfast.state.contract import EMPTY_VERSION, Version
@@ -95,6 +98,8 @@ class PartWorld(World):
     """Channel -> epoch -> its files, by the first commit of the epoch."""
     lost: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     """Channel -> epochs that are to be computed again."""
+    gaps: dict[str, int] = field(default_factory=dict)
+    """Channel -> the newest epoch that was given up, or not sent, because the job was without it."""
     spoiled: dict[str, bytes] = field(default_factory=dict)
     """What is damaged, as it was."""
     endings: list[tuple[int, int | None, int]] = field(default_factory=list)
@@ -103,6 +108,11 @@ class PartWorld(World):
     """The newest commit when one was lost."""
     unpinned: int = 0
     """The newest commit when a pin was removed."""
+    members: int = 1
+    """Of the set that leads it."""
+    vote: bool = False
+    contents: dict[int, list[bytes]] = field(default_factory=dict)
+    """Of a part with replicas: epoch -> what is in the files for the sink that its first commit has named."""
     swept: CheckpointView | None = None
     """After the newest commit that was followed by a sweep which nothing disturbed."""
 
@@ -164,9 +174,29 @@ class PartWorld(World):
         self.spoiled.clear()
         self.tell("damaged files are restored from a copy")
 
+    def claimed(self, term: int, run: str) -> None:
+        if self.members == 1 or self.terms.setdefault(term, run) != run:
+            super().claimed(term, run)
+
+    def diverged(self, seat: int, what: str) -> None:
+        raise Violation(f"member {seat} of part {self.part} has come to other results: {what}")
+
+    def stopped(self, term: int, error: HoldfastError, replaced: bool = False) -> None:
+        """A leader may also give up whose channel the job was without for a while, or whose seat in a set of
+        replicas another process has."""
+        if replaced:
+            return
+        links = [self.job.shape.links[uid] for uid in self.job.shape.inputs[self.part] if uid != SOURCE]
+        if any(self.job.parts[link.before].gaps for link in links):
+            self.seen["reader told of a gap"] += isinstance(error, InputVanished)
+            return
+        super().stopped(term, error)
+
     def told_ended(self, uid: str, at: Position, since: int) -> None:
         """The part after a channel takes it for ended, after a look that began at step `since`."""
         for began, over, commit in self.endings:
+            if uid not in self.views[commit].channels:
+                return  # its job is without it, and would not run that part
             through = self.views[commit].channels[uid].through
             if (over is None or over >= since) and began <= self.scheduler.steps and through <= at.epoch:
                 self.seen["channel that has ended"] += 1
@@ -207,6 +237,7 @@ class PartWorld(World):
 
     def _grow(self, record: CommitRecord, stored: str) -> None:
         self._lose(record)
+        self._give_up(record)
         super()._grow(record, stored)
         view = self.views[record.number]
         self.seen["barrier carried"] += record.barrier > 0
@@ -229,12 +260,39 @@ class PartWorld(World):
                 )
             after = self.job.parts[link.after]
             furthest_back = min(after.kept_positions(uid))
-            if channel.released > furthest_back.epoch:
+            if channel.released > max(furthest_back.epoch, self.gaps.get(uid, 0)):
                 raise Violation(
                     f"commit {record.number} lets go of channel {uid} up to {channel.released}, and part "
                     f"{link.after} can go back to {furthest_back}"
                 )
             self.seen["epochs released"] += channel.released > 0
+
+    def _settle(self, record: CommitRecord) -> None:
+        before = set(self.first)
+        super()._settle(record)
+        for epoch in self.first.keys() - before if self.members > 1 else ():
+            self.contents[epoch] = self._read(self.first[epoch])
+
+    def _are_same(self, epoch: int, files: list[str]) -> bool:
+        """A member shows its own files, whose content is that of those that were committed."""
+        return epoch in self.contents and self._read(files) == self.contents[epoch]
+
+    def _read(self, files: Collection[str]) -> list[bytes]:
+        return sorted(self.objects_in(name)[name] for name in files)
+
+    def _give_up(self, record: CommitRecord) -> None:
+        """What is in a channel that a commit names no more."""
+        for uid in self.views[len(self.chain)].channels.keys() - (record.channels or {}).keys():
+            if record.channels is None:
+                continue
+            if not self.job.removes:
+                raise Violation(f"commit {record.number} has channel {uid} no more")
+            self.seen["channel given up"] += 1
+            self._go_without(uid, record.last_epoch)
+
+    def _go_without(self, uid: str, epoch: int) -> None:
+        self.sent[uid].setdefault(epoch, ())
+        self.gaps[uid] = epoch
 
     def _lose(self, record: CommitRecord) -> None:
         self.seen["epoch asked for again"] += bool(record.asks)
@@ -264,7 +322,8 @@ class PartWorld(World):
 
     def _check_channel(self, uid: str, view: CheckpointView) -> None:
         channel, known = view.channels[uid], self.sent[uid]
-        wanted = [file.object for epoch in sorted(known) if epoch > channel.released for file in known[epoch]]
+        gone = max(channel.released, self.gaps.get(uid, 0))
+        wanted = [file.object for epoch in sorted(known) if epoch > gone for file in known[epoch]]
         found = [file.extent.object for file in channel.files]
         if found != wanted or channel.through != max(known, default=0):
             raise Violation(
@@ -273,19 +332,17 @@ class PartWorld(World):
             )
 
     def _check_unread(self, uid: str, name: str) -> None:
-        after = self.job.parts[self.job.shape.links[uid].after]
+        after, end = self.job.parts[self.job.shape.links[uid].after], Position(max(self.sent[uid], default=0))
         for at in after.kept_positions(uid):
-            if name in [
-                file.object for file in self._between(uid, at, Position(max(self.sent[uid], default=0)))
-            ]:
+            if name in [file.object for file in self._between(uid, at, end, self.gaps.get(uid, 0))]:
                 raise Violation(f"{name} of channel {uid} is gone, and part {after.part} can go back to {at}")
 
-    def _between(self, uid: str, start: Position, end: Position) -> list[Sent]:
-        """What is in a channel between two positions."""
-        known = self.sent[uid]
+    def _between(self, uid: str, start: Position, end: Position, gone: int = 0) -> list[Sent]:
+        """What is in a channel between two positions, where the epochs up to `gone` were given up."""
+        known = {epoch: files for epoch, files in self.sent[uid].items() if epoch > gone}
         found = [file for epoch in sorted(known) if start.epoch < epoch <= end.epoch for file in known[epoch]]
         found += known.get(end.epoch + 1, ())[: end.files]
-        return found[start.files :]
+        return found[start.files if start.newest > gone else 0 :]
 
     def _check_position(self, record: CommitRecord) -> None:
         state = self.line[-1]
@@ -337,6 +394,9 @@ class PartWorld(World):
                 self.seen["epoch computed again behind a channel"] += 1
                 continue
             self.lost[uid].discard(epoch)
+            if self.job.removes and uid not in (record.channels or {}):
+                self._go_without(uid, epoch)
+                continue
             named = sorted(
                 (file for file in record.sent if (file.channel, file.epoch) == (uid, epoch)),
                 key=lambda file: file.part,
@@ -367,8 +427,14 @@ class PartWorld(World):
         if end.newest > max(before.sent[uid], default=0):
             raise Violation(f"part {self.part} reads channel {uid} up to {end}, which is not committed")
         wanted, found = before._between(uid, start, end), [file[0] for file in part.detail["files"]]
+        if uid in before.gaps and found != [file.object for file in wanted]:
+            # It was planned after the channel was there again.
+            wanted = before._between(uid, start, end, before.gaps[uid])
         if found != [file.object for file in wanted]:
             raise Violation(f"part {self.part} reads {found} of channel {uid}, in it was {wanted}")
+        if uid in before.gaps and not at and wanted:
+            self.seen["part that begins behind a gap"] += 1
+            at = wanted[0].rows[0]
         first = at
         for file in wanted:
             if file.rows[0] != at:
@@ -420,12 +486,17 @@ class JobWorld:
         self.complete: list[BarrierEndRecord] = []
         self.ghost_chance = 0.0
         self.is_calm, self.restarts = False, 0
+        self.removes = False
+        """Whether the job is without some of its channels now and then."""
         self.spoils = False
         """Whether files in channels are damaged now and then."""
         self.seen: Counter[str] = Counter()
         self.story: list[tuple[int, str, str, str]] = []
         shared: dict[str, Any] = {"seen": self.seen, "story": self.story, "job": self, **chances}
-        self.parts = {name: PartWorld(scheduler, chance, part=name, **shared) for name in shape.parts}
+        self.parts = {
+            name: PartWorld(scheduler, chance, part=name, members=shape.members.get(name, 1), **shared)
+            for name in shape.parts
+        }
         self.root = RootWorld(scheduler, chance, **shared)
         for name, world in self.parts.items():
             record = JobRecord(job=name, identity=name, key_groups=1, created_ms=0, written_by="sim")

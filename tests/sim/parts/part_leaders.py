@@ -6,7 +6,7 @@ and hands on the rows of the first; what it writes is never the same twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from holdfast.checkpoint.chain.low_water import base_of, lacks_state
 from holdfast.checkpoint.chain.plans import input_of
 from holdfast.checkpoint.chain.shard_lines import extended, lines_of
 from holdfast.checkpoint.chain.terms import newest_term, record_ending
-from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.chain.view import CheckpointView, news
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import (
     DeltaFile,
@@ -52,7 +52,7 @@ from holdfast.runtime.epoch.publisher import Publishing
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans, replayed_through
 from holdfast.runtime.epoch.runner import EpochRunner
 from holdfast.runtime.epoch_loop import EpochLoop
-from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.parts.channel_source import ChannelReader, Position
 from holdfast.runtime.parts.coordinator import Coordinator
 from holdfast.runtime.parts.damaged_epochs import EpochDamaged, EpochsAsked, damaged_epoch
@@ -100,6 +100,7 @@ class PartLeader(Leader):
 
     def _live(self, run: str) -> None:
         self.asking = Asking()
+        self.without = self.world.chance.random() < self.habits.without_chance
         if self.world.chance.random() < self.habits.lose_last_chance:
             self.world.lose_newest()
         super()._live(run)
@@ -112,6 +113,8 @@ class PartLeader(Leader):
         again."""
         # One look for all: what another leader has lost since then must not be gone past.
         view = chain.load()
+        if self.without and view.channels:
+            return self._given_up(chain, view, term, run)
         if view.number == 0 or any(channel.lost for channel in view.channels.values()):
             return view
         if self.world.chance.random() >= self.habits.rewind_chance:
@@ -123,6 +126,16 @@ class PartLeader(Leader):
             return view
         outcome = chain.rewind(view.head, CommitNumber(to), term=term, run=run)
         self.world.seen["record adopted"] += isinstance(outcome, Adopted)
+        return outcome.view
+
+    def _given_up(self, chain: Chain, view: CheckpointView, term: int, run: str) -> CheckpointView:
+        """As a person gives up the channels that the job has no more."""
+        record = news(
+            view, term=term, run=run, published_through=view.published_through, channels={}, ended=view.ended
+        )
+        outcome = chain.commit(view, record)
+        if isinstance(outcome, Adopted):
+            raise AdoptedOther("another leader has committed")
         return outcome.view
 
     def _lead(self, checkpoint: Checkpoint, view: CheckpointView, term: int, run: str) -> None:
@@ -173,6 +186,7 @@ class PartLead:
         self.leader, self.world, self.habits = leader, leader.world, leader.habits
         self.job: JobWorld = self.world.job
         self.checkpoint, self.term, self.run_name = checkpoint, term, run
+        self.process = run
         self._context = context = self._made_context()
         view = gone_back(context, view)
         self._begins = begins(view, context.settings)
@@ -187,11 +201,18 @@ class PartLead:
         self._edges = Edges(context, view, self._outlets, self._planner.readers)
         if self.job.interval and self.world.part == self.job.shape.parts[0]:
             self._edges._coordinator = self._coordinator()
-        kind = WindowOperator if self._saves_nothing else PartOperator
-        self.operator = kind(self, view)
+        self.operator = self._operator(view)
         self._committer = leader.parts.committer(context, publishing, view, SCHEMAS, self._outlets)
         self._pending: list[EpochOutcome] = []
         self._barrier = 0.0
+
+    def _operator(self, view: CheckpointView) -> PartOperator:
+        return (WindowOperator if self._saves_nothing else PartOperator)(self, view)
+
+    @property
+    def shown_through(self) -> Mapping[str, int]:
+        """What sinks show: that is not staged again."""
+        return self._publishing.through
 
     @property
     def _reads_channels(self) -> bool:
@@ -230,6 +251,7 @@ class PartLead:
                 ),
             )
             for uid, link in job.shape.leaving(part).items()
+            if not self.leader.without
         )  # fmt: skip
         graph = SimpleNamespace(
             name=part, nodes=(*sources, operator), operators=(operator,), sources=sources,
@@ -280,8 +302,8 @@ class PartLead:
         chance, loop = self.world.chance, self._as_loop
         for _ in range(self.habits.epochs):
             self._committer.check(allowed=1_000)
-            if chance.random() < 0.1:
-                self._check_term()
+            if self._look_around():
+                return True
             if self._reads_channels and chance.random() < self.habits.nap_chance:
                 self.job.scheduler.sleep(self.world.chance.choice((100, 250)))
             self._spoil()
@@ -304,10 +326,19 @@ class PartLead:
                 self.job.scheduler.step()
                 continue
             self._pending.append(self._run(plan))
-            if chance.random() < self.habits.barrier_chance:
+            if self._is_barrier():
                 self._commit_pending()
         self._commit_pending()
         return False
+
+    def _look_around(self) -> bool:
+        """Whether another has come to the end for all."""
+        if self.world.chance.random() < 0.1:
+            self._check_term()
+        return False
+
+    def _is_barrier(self) -> bool:
+        return self.world.chance.random() < self.habits.barrier_chance
 
     def _run(self, plan: PlanRecord) -> EpochOutcome:
         try:
@@ -368,11 +399,12 @@ class PartOperator:
         self.through: dict[str, int] = {}
         if line.deltas:
             self.through = Content.of(read_extent(self.storage, line.deltas[-1].extent)).through
+        leaving = self.job.shape.leaving(self.world.part)
         self.runner: Any = SimpleNamespace(
-            channels=view.channels, settled=view.settled, shown_through=lead._publishing.through,
+            channels=view.channels, settled=view.settled, shown_through=lead.shown_through,
             whole_after=view.whole_after,
             program=SimpleNamespace(
-                channels_of=lambda stream: list(self.job.shape.leaving(self.world.part)),
+                channels_of=lambda stream: [] if lead.leader.without else list(leaving),
                 sinks_of=lambda stream: (SINK,),
             ),
         )  # fmt: skip
@@ -386,7 +418,7 @@ class PartOperator:
         self._send(outcome, read, lambda link: (link.handed_on(ends[0]), link.handed_on(ends[1])))
         ((_, line),) = self.lines.items()
         extent = self._write(plan, Content(self._made_by, through=self.through))
-        version = Version(epoch=plan.epoch, attempt=plan.attempt, result=extent.object)
+        version = self._version(plan, line.version, extent)
         outcome.deltas.append(
             DeltaFile(
                 operator=OPERATOR, first_group=0, end_group=1, version=version, parent=line.version,
@@ -397,6 +429,9 @@ class PartOperator:
         assert lines is not None
         self.lines = lines
         return outcome
+
+    def _version(self, plan: PlanRecord, before: Version, extent: Extent) -> Version:
+        return Version(epoch=plan.epoch, attempt=plan.attempt, result=extent.object)
 
     def _send(self, outcome: EpochOutcome, shown: dict[str, Rows], leaving: Callable[[Link], Rows]) -> None:
         """Rows for the sink, and rows for the channels: those share files where they have the same rows."""
@@ -440,6 +475,8 @@ class PartOperator:
         for name, offset, length, sum_ in part.detail["files"]:
             extent = Extent(object=name, offset=offset, length=length, checksum=sum_)
             rows = Content.of(read_extent(storage, extent)).sent
+            if uid in self.job.parts[self.job.shape.links[uid].before].gaps and not at:
+                first = at = rows[0]
             if rows[0] != at:
                 raise Violation(f"{self._made_by} loses or doubles rows of {uid}: {rows} after {at}")
             at = rows[1]
@@ -451,7 +488,7 @@ class PartOperator:
 
     def _write(self, plan: PlanRecord, content: Content) -> Extent:
         self.files += 1
-        run, steps, data = self.lead.run_name, self.job.scheduler.steps, content.encoded()
+        run, steps, data = self.lead.process, self.job.scheduler.steps, content.encoded()
         name = f"{names.data_of(plan.epoch)}{run}-{steps}-{self.files}"
         self.storage.put(name, data)
         return Extent(object=name, offset=0, length=len(data), checksum=checksum(data))

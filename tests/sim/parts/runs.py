@@ -19,8 +19,9 @@ from holdfast.storage.checksums import read_extent
 from tests.sim.event_time import Violation
 from tests.sim.habits import Habits
 from tests.sim.parts.controls import CONTROLS, Control
-from tests.sim.parts.job_world import Content, JobWorld
+from tests.sim.parts.job_world import Content, JobWorld, PartWorld
 from tests.sim.parts.part_leaders import STEPS_PER_SECOND, JobClock, PartLeader
+from tests.sim.parts.part_members import PartMember
 from tests.sim.parts.savers import Saver
 from tests.sim.parts.weather import JobWeather, drawn, stretched
 from tests.sim.scheduler import Process, Scheduler
@@ -53,14 +54,18 @@ def _job(chance: random.Random, weather: JobWeather) -> JobWorld:
         weather.shape, weather.interval, scheduler, chance, fault_chance=weather.fault_chance,
         linger_chance=weather.linger_chance,
     )  # fmt: skip
-    job.ghost_chance = weather.ghost_chance
+    job.ghost_chance, job.removes = weather.ghost_chance, weather.habits.without_chance > 0
     return job
 
 
 def _storm(job: JobWorld, weather: JobWeather, setup: Control) -> None:
     scheduler = job.scheduler
     for part, world in job.parts.items():
-        for name in "abc"[: job.chance.randint(*weather.leaders)]:
+        world.vote = weather.vote and world.members > 2
+        for seat in range(1, world.members + 1) if world.members > 1 else ():
+            member = PartMember(world, f"{part}{seat}", setup.parts, weather.habits, seat)
+            scheduler.spawn(Process(f"{part}{seat}", job.chance.choice((0, 0, 30))), member)
+        for name in "abc"[: job.chance.randint(*weather.leaders)] if world.members == 1 else "":
             asleep = Process(f"{part}{name}", job.chance.choice((0, 30, 80)))
             scheduler.spawn(asleep, PartLeader(world, f"{part}{name}", setup.parts, weather.habits))
     if weather.savepoints:
@@ -78,6 +83,9 @@ def _calm(job: JobWorld, setup: Control) -> None:
     to_the_end = Habits(lives=1, epochs=QUIET_STEPS_MAX)
     for part, world in job.parts.items():
         world.available += 1
+        if world.members > 1:
+            _calm_set(job, world, setup)
+            continue
         leader = PartLeader(world, f"{part}z", setup.parts, to_the_end)
         job.scheduler.spawn(Process(f"{part}z"), leader)
     last = Saver(job, "t", 100, 100.0, once=True)
@@ -88,6 +96,14 @@ def _calm(job: JobWorld, setup: Control) -> None:
     job.check_end()
     if not last.taken:
         raise Violation("nothing fails any more, but no barrier comes through all parts")
+
+
+def _calm_set(job: JobWorld, world: PartWorld, setup: Control) -> None:
+    """As few members as suffice."""
+    to_the_end = Habits(lives=5, epochs=QUIET_STEPS_MAX, rows=0)
+    for seat in range(1, world.members // 2 + 2 if world.vote else 2):
+        member = PartMember(world, f"{world.part}z{seat}", setup.parts, to_the_end, seat)
+        job.scheduler.spawn(Process(f"{world.part}z{seat}"), member)
 
 
 @contextmanager

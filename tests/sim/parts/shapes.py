@@ -29,11 +29,13 @@ class Link:
 @dataclass(frozen=True)
 class Shape:
     """`inputs`: of each part, in the order of the parts; channels and sources by uid. `windows`: of a part
-    that saves no state, how many rows a window has; the channels that leave it hand on as many together."""
+    that saves no state, how many rows a window has; the channels that leave it hand on as many together.
+    `members`: of a part that a set of replicas leads, how many."""
 
     inputs: dict[str, tuple[str, ...]]
     links: dict[str, Link]
     windows: dict[str, int] = field(default_factory=dict)
+    members: dict[str, int] = field(default_factory=dict)
 
     def closed(self, part: str, through: int) -> int:
         """The last row of the windows that are closed when `through` is the last that was read."""

@@ -30,6 +30,8 @@ class JobWeather:
     ghost_chance: float = 0.0
     """Of a commit whose number is taken being written again much later."""
     calm_chance: float = 0.3
+    vote: bool = False
+    """Whether members of sets of replicas vote."""
     limit: int = 0
     """Of epochs that wait in a channel; 0: any."""
     habits: Habits = field(default_factory=Habits)
@@ -277,6 +279,57 @@ def _damaged_replays(chance: random.Random) -> JobWeather:
     return replace(weather, savepoints=0, interval=0.0, habits=habits)
 
 
+def _removals(chance: random.Random) -> JobWeather:
+    """The job is without the channels of a part for a while, and then has them again."""
+    return JobWeather(
+        shape=_shape(chance, "pair", "diamond"),
+        leaders=chance.choice(((1, 1), (1, 2))),
+        crash_chance=chance.choice((0.0, 0.002)),
+        fault_chance=chance.choice((0.0, 0.01)),
+        calm_chance=0.0,
+        habits=Habits(
+            retain=chance.choice((1, 3)),
+            manifest_every=chance.choice((1, 2, 4)),
+            lives=8,
+            epochs=chance.choice((6, 14)),
+            rows=8,
+            rest=chance.choice((0, 60)),
+            nap_chance=chance.choice((0.0, 0.1)),
+            without_chance=0.3,
+        ),
+    )
+
+
+def _replicas(chance: random.Random) -> JobWeather:
+    """One part is led by a set of replicas: it sends into channels, reads from them, or both."""
+    shape = _shape(chance, "pair", "chain", "diamond")
+    vote = chance.random() < 0.3
+    replicated = chance.choice(shape.parts)
+    return JobWeather(
+        shape=replace(shape, members={replicated: 3 if vote else 2}),
+        leaders=(1, 1),
+        vote=vote,
+        savepoints=chance.choice((0, 4)),
+        interval=chance.choice((0.0, 0.0, 1.0)),
+        steps_max=1_200,
+        stay_chance=chance.choice((0.5, 0.8)),
+        crash_chance=chance.choice((0.0, 0.002, 0.004)),
+        pause_chance=chance.choice((0.002, 0.01)),
+        fault_chance=chance.choice((0.0, 0.01)),
+        linger_chance=chance.choice((0.0, 0.1)),
+        calm_chance=0.5,
+        habits=Habits(
+            retain=chance.choice((1, 2, 4)),
+            manifest_every=chance.choice((1, 2, 4)),
+            lives=5,
+            epochs=chance.choice((8, 20)),
+            rewind_chance=chance.choice((0.0, 0.3)),
+            recode_chance=chance.choice((0.0, 0.2)),
+            rows=chance.choice((6, 12)),
+        ),
+    )
+
+
 SEASONS: dict[str, Callable[[random.Random], JobWeather]] = {
     "mixed": _mixed,
     "rewinds": _rewinds,
@@ -289,4 +342,6 @@ SEASONS: dict[str, Callable[[random.Random], JobWeather]] = {
     "repairs": _repairs,
     "replays": _replays,
     "damaged-replays": _damaged_replays,
+    "removals": _removals,
+    "replicas": _replicas,
 }

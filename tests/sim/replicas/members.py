@@ -118,7 +118,7 @@ class Member(Leader):
         while True:
             try:
                 view = self._load(checkpoint.chain, term, run)
-                MemberLead(self, checkpoint, view, replica, process).run()
+                self._led(checkpoint, view, replica, process)
                 return
             except AdoptedOther as other:
                 world.tell(str(other))
@@ -150,6 +150,10 @@ class Member(Leader):
                 world.tell(str(refusal))
                 world.stopped(term, refusal)
                 return
+
+    def _led(self, checkpoint: Checkpoint, view: CheckpointView, replica: Replica, process: str) -> None:
+        """From one load of the checkpoint to the next."""
+        MemberLead(self, checkpoint, view, replica, process).run()
 
     def _refuse_if_superseded(self, checkpoint: Checkpoint, term: int) -> None:
         newest = newest_term(checkpoint.storage)

@@ -161,6 +161,17 @@ def test_a_job_is_hopeless_once_it_failed_on_every_node_that_has_it() -> None:
     assert hopeless(seen(a, b, counts=SeatSeen(over=over)), "counts") is None
 
 
+def test_a_part_with_replicas_is_hopeless_once_it_failed_on_every_node_in_whichever_seat() -> None:
+    seats = ("main", "main~2")
+    a = replace(node("a", jobs=seats), unfit={"main": Unfit(error="no mount", at_ms=0, commit=0)})
+    b = replace(node("b", jobs=seats), unfit={"main~2": Unfit(error="no java", at_ms=0, commit=0)})
+    free = dict.fromkeys(seats, SeatSeen())
+    for seat in seats:
+        assert hopeless(seen(a, b, **free), seat) == "it failed on every node: a: no mount; b: no java"
+        assert hopeless(seen(a, node("b", jobs=seats), **free), seat) is None
+        assert order(seen(a, node("b", jobs=seats), **free), seat) == ["b", "a"]
+
+
 def test_a_seat_that_is_being_handed_over_counts_for_the_node_that_it_goes_to() -> None:
     wish = WishRecord(giver="a", to="b", by="me", at_ms=0)
     seats = {

@@ -120,6 +120,15 @@ def test_a_leader_that_is_paused_for_too_long_resigns() -> None:
     assert [type(action) for action in story.tell(Tick(), 166.0)] == [Revoke, Release]
 
 
+def test_a_run_that_has_not_claimed_a_term_is_not_waited_for_when_the_seat_is_handed_over() -> None:
+    story = leading()
+    assert story.tell(Tick(claimed=False), 100.5) == []
+    assert story.tell(Give("hand-over to b"), 101.0) == [Finish("hand-over to b")]
+    assert [type(action) for action in story.tell(Tick(claimed=False), 101.1)] == [Revoke, Release]
+    assert story.stage is Stage.ENDING
+    assert story.tell(RunEnded(), 120.0) == []
+
+
 def test_a_handover_lets_the_epoch_finish_and_then_gives_the_seat_up() -> None:
     story = leading()
     assert story.tell(Give("hand-over"), 101.0) == [Finish("hand-over")]

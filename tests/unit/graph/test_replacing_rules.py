@@ -13,7 +13,9 @@ from holdfast.graph.validate import mistakes
 DSN = "postgresql://127.0.0.1:1/x"
 
 
-def wrong(sink: hf.PostgresSink, *, transformed: bool = False, operator: bool = True) -> list[str]:
+def wrong(
+    sink: hf.PostgresSink | hf.RedisSink, *, transformed: bool = False, operator: bool = True
+) -> list[str]:
     job = hf.Job("job")
     rows = job.source(hf.MemorySource([("a", 1)], schema="user string, n long"), uid="in")
     stream = rows.key_by("user").aggregate(n=hf.sum("n"), uid="sums") if operator else rows
@@ -49,3 +51,14 @@ def test_rows_of_a_key_that_different_tasks_may_write_are_refused(
     (found,) = wrong(sink(**how), **stream)
     assert why in found
     assert "or give order_by=" in found
+
+
+def test_hashes_and_json_in_redis_replace_others_and_entries_of_a_stream_do_not() -> None:
+    def sink(**how: Any) -> hf.RedisSink:
+        return hf.RedisSink("redis://127.0.0.1:1/0", "totals", **how)
+
+    for form in ("hash", "json"):
+        assert wrong(sink(form=form, key="user")) == []
+        (found,) = wrong(sink(form=form, key="n"))
+        assert "the operator before it has the key" in found
+    assert wrong(sink(form="stream"), operator=False) == []

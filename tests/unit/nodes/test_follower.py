@@ -115,6 +115,7 @@ def some(number: int) -> dict[tuple[Any, ...], dict[str, Any]]:
 def test_a_takeover_finds_the_followed_state_and_restores_nothing(
     made: MadeCheckpoint, standby: Standby
 ) -> None:
+    assert standby.follower.lag is None, "nothing is known before the first look"
     standby.step()
     assert standby.follower.lag == Lag(epoch=0)
     for number in range(5):
@@ -169,6 +170,7 @@ def test_a_file_that_no_other_stands_in_for_is_told_and_looked_for_again(
     made.storage.delete([lost])
     with pytest.raises(RetryableError, match="shard 0: "):
         standby.step()
+    assert standby.follower.lag is not None
     assert lost in standby.follower.lag.problem
     made.storage.put(lost, data)
     standby.step()
@@ -315,6 +317,7 @@ def test_storage_that_fails_is_told_and_followed_again(
         broken.setattr(made.storage, "list", lambda prefix: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             standby.step()
+        assert standby.follower.lag is not None
         assert standby.follower.lag.problem == "division by zero"
     standby.step()
     assert standby.follower.lag == Lag(epoch=1)

@@ -43,6 +43,18 @@ class IdleJob(hf.Job):
         return SimpleNamespace(running=False, wait=wait)
 
 
+STARTED = threading.Event()
+
+
+class StartingJob(IdleJob):
+    """Starts until the test says that it has, whatever it is told; then it would claim a term."""
+
+    def start_as(self, wishes: Any, *args: Any, **more: Any) -> Any:
+        assert STARTED.wait(DEADLINE_SECONDS)
+        wishes.permit.await_valid()
+        return super().start_as(wishes)
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
@@ -114,6 +126,19 @@ def test_a_seat_that_is_handed_over_is_given_back_after_the_run(seat: JobSeat) -
     seat.forget_run()
     assert not seat.holds
     assert not seat.job.running
+
+
+def test_a_seat_whose_run_only_starts_is_given_back_before_it_ends(
+    seat_of: Callable[[IdleJob], JobSeat],
+) -> None:
+    seat = seat_of(StartingJob("counts"))
+    seat.feed(Give("hand-over to b"))
+    assert seat.run is not None
+    assert seat.feed(Tick(claimed=seat.has_claimed)) == "resigned: the run had not begun to lead"
+    assert not seat.run.over
+    assert seat.stage is Stage.ENDING, "no other run begins meanwhile"
+    STARTED.set()
+    assert isinstance(ended(seat).failure, SeatLost), "it claims no term any more"
 
 
 def test_a_seat_is_given_back_while_a_run_hangs(seat: JobSeat, clock: ManualClock) -> None:

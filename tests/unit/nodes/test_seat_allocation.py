@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,9 +15,10 @@ import holdfast as hf
 from holdfast.cluster.node_records import HolderRecord, NodeRecord, OverRecord, PulseRecord, WishRecord
 from holdfast.cluster.ranking import ClusterSeen, SeatSeen, seat_name
 from holdfast.cluster.seat_lease import Limits, Stage
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, UserCodeError
 from holdfast.nodes.job_on_node import JobOnNode
 from holdfast.nodes.job_seat import JobSeat
+from holdfast.nodes.node import Node
 from holdfast.nodes.registration import NodeContext
 from holdfast.nodes.seat_allocation import SeatKeeper
 from holdfast.runtime.parts.part_jobs import part_jobs
@@ -48,6 +51,9 @@ class FakeSeat:
 
     def unwish(self) -> None:
         pass
+
+    def release(self) -> None:
+        del self._cluster.holders[self._job]
 
 
 class FakeCluster:
@@ -92,8 +98,9 @@ class Here:
             name=HERE, instance=HERE, standby="cold", cluster=self.cluster, tell=lambda lags: None,
             mark_checkpoint=lambda job, move: None, other_code=_other_code,
         )  # fmt: skip
+        self.clock = ManualClock()
         context = NodeContext(
-            registration=cast(Any, registration), owner="o", clock=ManualClock(), say=self.said.append,
+            registration=cast(Any, registration), owner="o", clock=self.clock, say=self.said.append,
             limits=lambda: Limits(session_seconds=9.0, resign_seconds=60.0), on_progress=lambda now: None,
         )  # fmt: skip
         self.seats = {job.name: JobSeat(job, context) for job in _jobs(root, vote)}
@@ -146,6 +153,39 @@ def test_a_part_that_has_come_to_its_end_has_done_so_in_its_empty_seats_too(here
 def test_a_part_that_failed_in_one_seat_may_go_on_in_the_others(here: Here) -> None:
     here.keeper.end("shop.main~2", "failed", "why")
     assert list(here.cluster.over) == ["shop.main~2"]
+
+
+def fail(here: Here, job: str) -> Any:
+    """Let the run of a seat end with what is an error of the job; gives the node, as far as it minds that."""
+    node: Any = SimpleNamespace(
+        _keeper=here.keeper, _say=here.said.append, _leaving=threading.Event(), told_to_leave=False,
+        _failure=None, _seats=here.seats,
+    )  # fmt: skip
+    failure = UserCodeError("count", 3, "1", "(1,)", "it broke")
+    run: Any = SimpleNamespace(failure=failure, asked_to_end=False, progress=None)
+    here.seats[job].run = run
+    Node._ended(node, here.seats[job], run)
+    return node
+
+
+def test_a_seat_whose_member_failed_is_left_to_a_node_that_stands_by(here: Here) -> None:
+    here.cluster.holders["shop.main~2"] = holder("there")
+    here.turn()
+    assert here.turn() == ["shop.main"]
+    node = fail(here, "shop.main")
+    assert (here.cluster.over, node._failure) == ({}, None)
+    assert any("shop.main: FAILED HERE, left to the other nodes" in text for text in here.said)
+    assert "shop.main" not in here.cluster.holders
+    here.clock.advance(timedelta(minutes=1))
+    assert here.turn() == [], "also of the other free seat: it would fail there as well"
+
+
+def test_a_part_whose_last_member_failed_is_over_in_that_seat(here: Here) -> None:
+    here.turn()
+    assert here.turn() == ["shop.main"]
+    node = fail(here, "shop.main")
+    assert [over.state for over in here.cluster.over.values()] == ["failed"]
+    assert isinstance(node._failure, UserCodeError)
 
 
 def test_a_part_whose_newest_member_has_other_code_is_left_to_nodes_of_that_code(here: Here) -> None:

@@ -24,6 +24,10 @@ BARRIERS_KEPT = 64
 Outcome = Literal["complete", "aborted"]
 
 
+class BarrierUnderWay(RetryableError):
+    """Another barrier has not ended yet: one is on its way at a time."""
+
+
 class BarrierRecord(Record, frozen=True, kw_only=True):
     """`barriers/N/begun`: a barrier was asked for. It is to take until `expires_ms` at most: then any process
     may abort it. `ends`: the run of every part ends with the commit that carries it."""
@@ -75,12 +79,12 @@ def begin_barrier(
     root: Storage, by: str, now_ms: int, lasts_ms: int, *, ends: bool = False, above: int = 0
 ) -> int:
     """Begin the next barrier; gives its number. `ends`: runs end with it. `above`: the newest that a part
-    carries; records of barriers may have been lost since. RetryableError: another one is under way."""
+    carries; records of barriers may have been lost since. BarrierUnderWay: another one is."""
     standing = newest_barrier(root)
     if standing.under_way:
         before = begun_barrier(root, standing.number)
         if now_ms < before.expires_ms:
-            raise RetryableError(
+            raise BarrierUnderWay(
                 f"barrier {before.number} of {before.by} is under way; try again when it has ended"
             )
         end_barrier(root, before.number, "aborted", now_ms, reason="it was left behind")
@@ -88,7 +92,7 @@ def begin_barrier(
     record = BarrierRecord(number=number, by=by, begun_ms=now_ms, expires_ms=now_ms + lasts_ms, ends=ends)
     data = seal("barrier", record)
     if write_once(root, names.barrier(record.number), data) != data:
-        raise RetryableError(f"barrier {record.number} was begun by another at the same time; try again")
+        raise BarrierUnderWay(f"barrier {record.number} was begun by another at the same time; try again")
     return record.number
 
 

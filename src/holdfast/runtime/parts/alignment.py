@@ -89,8 +89,13 @@ class Alignment:
         if self._root is not None and self._keeps and self._kept is None:
             return view.retained_from
         standing, kept = self._standing, self._kept or frozenset()
-        coming = [place.commit for place in view.barriers if place.number == standing.number]
-        return min([*kept, *(coming if standing.under_way else ())], default=None)
+        # Another member of a set may have carried one that was not seen to begin here.
+        coming = [
+            place.commit
+            for place in view.barriers
+            if place.number > standing.number or (place.number == standing.number and standing.under_way)
+        ]
+        return min([*kept, *coming], default=None)
 
     def carry(self, barrier: int) -> None:
         """A commit that carries it is under way."""

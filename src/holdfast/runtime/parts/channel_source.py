@@ -273,7 +273,9 @@ class ChannelReader(OpenChannel):
             raise InputVanished(
                 f"channel {self._channel!r} has let go of epochs up to {channel.released}, and this "
                 f"checkpoint has read it up to epoch {at.epoch}: it is older than what {self.sender} "
-                "was told; restore a newer copy of it, or go back with the whole job to a common barrier"
+                "was told, or the job was without the channel for a while; restore a newer copy of it, go "
+                "back with the whole job to a common barrier, or give the channel another uid: it then "
+                "begins with what is sent from there on, without the epochs between"
             )
 
 

@@ -12,11 +12,13 @@ from contextlib import suppress
 from holdfast.checkpoint.chain.barriers import (
     begin_barrier,
     begun_barrier,
+    complete_barriers,
     end_barrier,
     forget_barriers,
     newest_barrier,
 )
 from holdfast.checkpoint.chain.checkpoint import place_of_part
+from holdfast.checkpoint.chain.history import History
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, ObjectMissing, RetryableError, StorageError
 from holdfast.graph.parts import homes_of, part_names
@@ -63,11 +65,24 @@ class Coordinator:
                 self._newest, self._began = standing.number, now
             if standing.under_way:
                 self._mind(standing.number, now)
+            elif now - self._began >= self._interval and self._is_idle():
+                self._began = now
             elif now - self._began >= self._interval:
                 lasts_ms = round(LASTS_SECONDS * 1_000)
                 above, now_ms = newest_carried(self._parts.values()), self._clock.now_ms()
                 self._newest = begin_barrier(self._root, self._by, now_ms, lasts_ms, above=above)
                 self._began = now
+
+    def _is_idle(self) -> bool:
+        """Whether no part has run an epoch since the newest complete barrier: the next would fall in the same
+        place, and the commits that carry it would take that of others which can be gone back to."""
+        with suppress(CorruptionError, ObjectMissing):
+            for newest in complete_barriers(self._root, 1):
+                return newest.commits.keys() == self._parts.keys() and all(
+                    _last_epoch(part) == History(part).view_at(newest.commits[name]).last_epoch
+                    for name, part in self._parts.items()
+                )
+        return False
 
     def _mind(self, number: int, now: float) -> None:
         """See whether a barrier has come through all parts, or never will. Its time is counted since it was
@@ -81,6 +96,10 @@ class Coordinator:
         elif now - self._began >= begun_barrier(self._root, number).lasts_seconds:
             missing = ", ".join(self._passage.missing)
             end_barrier(self._root, number, "aborted", now_ms, reason=f"it did not come through {missing}")
+
+
+def _last_epoch(part: Storage) -> int:
+    return History(part).load().last_epoch
 
 
 def coordinator_of(context: LeaderContext) -> Coordinator | None:

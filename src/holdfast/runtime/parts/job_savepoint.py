@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from holdfast.checkpoint.chain.barriers import begin_barrier, end_barrier
+from holdfast.checkpoint.chain.barriers import BarrierUnderWay, begin_barrier, end_barrier
 from holdfast.checkpoint.chain.checkpoint import Checkpoint, place_of_part, read_job, read_layout
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import History
@@ -34,7 +34,8 @@ from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, RestoreError, RetryableError
 from holdfast.runtime.parts.channel_source import Position
 from holdfast.runtime.parts.passage import Channels, Passage, newest_carried
-from holdfast.runtime.savepoints.run_savepoints import refuse_target
+from holdfast.runtime.progress import Message
+from holdfast.runtime.savepoints.run_savepoints import refuse_target, waiting_in_words
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 
@@ -46,12 +47,14 @@ LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class JobSavepoint:
-    """A savepoint of a whole job. `commits`: of each part, the one that it was taken of."""
+    """A savepoint of a whole job. `commits`: of each part, the one that it was taken of.
+    `waiting`: what sinks have still to show of what came before it, by the newest commits, in words."""
 
     url: str
     job: str
     barrier: int
     commits: dict[str, int]
+    waiting: str = ""
 
 
 def take_job_savepoint(
@@ -61,21 +64,24 @@ def take_job_savepoint(
     by: str,
     align_seconds: float = ALIGN_SECONDS,
     stop_rest: Callable[[], None] | None = None,
+    say: Message = lambda text: None,
 ) -> JobSavepoint:
-    """Take a savepoint of the job in parts whose checkpoint is at `root`, while it goes on.
+    """Take a savepoint of the job in parts whose checkpoint is at `root`, while it goes on. Another barrier
+    that is under way is waited for, as long as this one may take; `say` is told of that.
 
     `stop_rest`: the run of every part ends at the barrier; this is called after it, whether or not there is a
     savepoint then, to stop the parts that the barrier has not ended.
-    RetryableError: the barrier did not come through all parts in time; nothing is left of it. Or, where the
-    runs end at it, a sink has not shown what came before it.
+    RetryableError: the barrier did not come through all parts in time, or could not begin; nothing is left of
+    it. Or, where the runs end at it, a sink has not shown what came before it.
     """
     layout, parts = refuse_savepoint(root, url)
-    taken = _barrier(open_storage(root), parts, layout.channels, clock, by, align_seconds, stop_rest)
+    taken = _barrier(open_storage(root), parts, layout.channels, clock, by, align_seconds, stop_rest, say)
     with taken as (number, commits):
         if stop_rest is not None:
             _await_shown(parts, commits, clock, align_seconds)
         _copy(parts, commits, layout, url, clock, by)
-    return JobSavepoint(url=url, job=layout.job, barrier=number, commits=dict(commits))
+        waiting = waiting_in_words(_left_to_show(parts, commits))
+    return JobSavepoint(url=url, job=layout.job, barrier=number, commits=dict(commits), waiting=waiting)
 
 
 def refuse_savepoint(root: str, url: str) -> tuple[LayoutRecord, dict[str, Storage]]:
@@ -100,11 +106,15 @@ def _barrier(
     by: str,
     align_seconds: float,
     stop_rest: Callable[[], None] | None = None,
+    say: Message = lambda text: None,
 ) -> Iterator[tuple[int, dict[str, int]]]:
     """Within it, the commits that carry a barrier stay; gives its number and these."""
-    lasts_ms = round(align_seconds * 2_000)
-    above = newest_carried(parts.values())
-    number = begin_barrier(root, by, clock.now_ms(), lasts_ms, ends=stop_rest is not None, above=above)
+
+    def begin() -> int:
+        lasts_ms, above = round(align_seconds * 2_000), newest_carried(parts.values())
+        return begin_barrier(root, by, clock.now_ms(), lasts_ms, ends=stop_rest is not None, above=above)
+
+    number = _begun(begin, clock, align_seconds, say)
 
     def keep(part: Storage, commit: int) -> None:
         now_ms = clock.now_ms()
@@ -127,6 +137,21 @@ def _barrier(
                 unpin(storage, [_pin_name(number)])
         if stop_rest is not None:
             stop_rest()
+
+
+def _begun(begin: Callable[[], int], clock: Clock, seconds: float, say: Message) -> int:
+    """Begin a barrier as soon as no other is under way; gives its number."""
+    give_up, told = clock.monotonic() + seconds, ""
+    while True:
+        try:
+            return begin()
+        except BarrierUnderWay as other:
+            if clock.monotonic() > give_up:
+                raise
+            if str(other) != told:
+                told = str(other)
+                say(f"{told.partition(';')[0]}; waiting for its end, up to {seconds:.0f} s")
+            clock.sleep(LOOK_SECONDS)
 
 
 def _pin_name(number: int) -> str:
@@ -166,6 +191,15 @@ def _await_shown(
                     "stop it with a savepoint again"
                 )
             clock.sleep(LOOK_SECONDS)
+
+
+def _left_to_show(parts: Mapping[str, Storage], commits: Mapping[str, int]) -> dict[str, int]:
+    """Of each sink that rows up to the barrier wait for: how many epochs."""
+    left: dict[str, int] = {}
+    for part, storage in parts.items():
+        epoch, newest = History(storage).view_at(commits[part]).last_epoch, History(storage).load()
+        left |= {sink: epoch - newest.published_through[sink] for sink in waited_for(newest, epoch)}
+    return left
 
 
 def _copy(

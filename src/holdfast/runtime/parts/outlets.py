@@ -46,6 +46,8 @@ class ChannelReading:
         """Of its newest commit."""
         self.released = 0
         """The newest epoch that none of its checkpoints can read again."""
+        self.has_read = False
+        """Whether it had read anything of a channel of this uid, or planned to, when that was last asked."""
 
     def look(self) -> None:
         """Read its newest commits. What cannot be read now stays as it was, which is safe."""
@@ -83,6 +85,7 @@ class ChannelReading:
             with suppress(CorruptionError, ObjectMissing):
                 part = plans.named(entry.name).slices.get(self.uid)
                 seen = max(seen, Position.of(part.end if part is not None else None))
+        self.has_read = seen > Position()
         return seen.newest
 
     def request(self, channel: Channel) -> Request | None:
@@ -151,14 +154,17 @@ class Outlets:
                 channel = channels.get(node.uid) or new_door(since)
                 found[node.uid] = door_state(channel, max(since, through), node.sink.keep_epochs)
             else:
-                # A channel that is new has nothing of what came before, and a barrier may fall there.
-                found[node.uid] = self._state(node.uid, channels, list(outcomes), max(since, through))
+                channel = channels.get(node.uid) or self._new_channel(node.uid, since)
+                found[node.uid] = self._state(node.uid, channel, list(outcomes), max(since, through))
         return found
 
-    def _state(
-        self, uid: str, channels: Channels, outcomes: list[EpochOutcome], through: int
-    ) -> ChannelState:
-        channel = channels.get(uid, Channel())
+    def _new_channel(self, uid: str, since: int) -> Channel:
+        """A channel that has nothing of the epochs up to `since`; a barrier may fall there. Its reader may
+        have read one of that uid which the job had before: that one is told that they are gone, instead of
+        reading on as if they had no rows."""
+        return Channel(released=since if self._readings[uid].has_read else 0)
+
+    def _state(self, uid: str, channel: Channel, outcomes: list[EpochOutcome], through: int) -> ChannelState:
         known = channel.times[-1][1] if channel.times else None
         times = []
         for outcome in outcomes:

@@ -26,7 +26,7 @@ from holdfast.runtime.driver import NOTHING, Prepared
 from holdfast.runtime.epoch.program import state_layouts
 from holdfast.runtime.job_handle import JobHandle, launch
 from holdfast.runtime.parts.channel_source import PartChannel
-from holdfast.runtime.parts.removed_parts import refuse_left_rows
+from holdfast.runtime.parts.removed_parts import refuse_gaps, refuse_left_rows
 from holdfast.runtime.progress import Listener, Message
 from holdfast.runtime.savepoints.run_savepoints import stored_view
 from holdfast.runtime.settings import RunOptions, RunSettings, check_settings
@@ -131,20 +131,24 @@ def enter_checkpoint(
     graph: Graph, checkpoint: str, options: RunOptions, open_spark: Callable[[], SparkSession]
 ) -> None:
     """See that the checkpoint is this job's and knows its parts. RestoreError: it is not, it has a part that
-    the job has no more, or rows of one, or the job has other parts than it and what is stored of one does not
-    fit: then nothing was written. `open_spark`: called where that cannot be told without Spark."""
+    the job has no more, or rows of one, a part would read on behind a gap, or the job has other parts than it
+    and what is stored of one does not fit: then nothing was written. `open_spark`: called where that cannot
+    be told without Spark."""
     layout, settings = layout_of(graph), check_settings(checkpoint, options)
     if settings.from_savepoint is not None:
         refuse_other_parts(settings.from_savepoint, layout)
-    refuse_left = partial(refuse_left_rows, checkpoint, layout.parts)
+
+    def refuse_lost_rows() -> None:
+        refuse_left_rows(checkpoint, layout.parts)
+        refuse_gaps(checkpoint, layout.channels)
 
     def refuse() -> None:
-        refuse_left()
+        refuse_lost_rows()
         for part in part_jobs(graph, checkpoint):
             part.refuse_misfit(options, open_spark)
 
     keep_layout(open_storage(checkpoint), layout, settings.allow_dropped_state, refuse)
-    refuse_left()
+    refuse_lost_rows()
 
 
 def layout_of(graph: Graph) -> LayoutRecord:

@@ -62,7 +62,7 @@ def start_parts(
         for handle in handles.values():
             handle.stop()
         raise
-    return PartsHandle(graph, handles, checkpoint)
+    return PartsHandle(graph, handles, checkpoint, on_message)
 
 
 def _alone(part: str, replicas: ActiveReplicas, say: Message) -> None:
@@ -89,9 +89,15 @@ def _named(part: str, say: Message) -> Message:
 class PartsHandle:
     """A running job in parts. `parts`: each of them by name, after those that it reads from."""
 
-    def __init__(self, graph: Graph, parts: dict[str, JobHandle], root: str) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        parts: dict[str, JobHandle],
+        root: str,
+        say: Message = lambda text: None,
+    ) -> None:
         self.parts = parts
-        self._name, self._root = graph.name, root
+        self._name, self._root, self._say = graph.name, root, say
         self._leaving: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._before = parts_before(graph)
@@ -156,12 +162,13 @@ class PartsHandle:
             raise DefinitionError(
                 f"format={format!r}: savepoints of jobs in parts are native; convert those of its parts"
             )
-        return take_job_savepoint(self._root, str(url), SystemClock(), self._name)
+        return take_job_savepoint(self._root, str(url), SystemClock(), self._name, say=self._say)
 
     def _leave(self, url: str) -> None:
         """Stop with a savepoint: all parts end with the commits that carry its barrier."""
         try:
-            take_job_savepoint(self._root, url, SystemClock(), self._name, stop_rest=self._stop_all)
+            clock, stop = SystemClock(), self._stop_all
+            take_job_savepoint(self._root, url, clock, self._name, stop_rest=stop, say=self._say)
         except BaseException as failure:
             self._failure = failure
             self._stop_all()

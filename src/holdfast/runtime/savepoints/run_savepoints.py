@@ -7,9 +7,11 @@ Never here: what a savepoint consists of (see checkpoint.savepoints.take), makin
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
 
 from holdfast.checkpoint.chain.checkpoint import (
     Checkpoint,
@@ -143,6 +145,30 @@ def save(
         return native.convert(url, spark).record
     finally:
         native.dispose()
+
+
+class TakenSavepoint(SavepointRecord, frozen=True, kw_only=True):
+    """A savepoint that was taken while the job goes on. `waiting`: what sinks have still to show of what came
+    before it, in words; empty if nothing."""
+
+    waiting: str = ""
+
+
+def taken_beside(record: SavepointRecord, sinks: Mapping[str, Mapping[str, Any]]) -> TakenSavepoint:
+    """`sinks`: how they stand by now, as progress shows it."""
+    left = {uid: record.manifest.last_epoch - told["through"] for uid, told in sinks.items()}
+    return TakenSavepoint(**asdict(record), waiting=waiting_in_words(left))
+
+
+def waiting_in_words(left: Mapping[str, int]) -> str:
+    """`left`: of each sink, how many epochs up to a savepoint it has still to show."""
+    sinks = ", ".join(f"{epochs} epochs for sink {uid!r}" for uid, epochs in left.items() if epochs > 0)
+    if not sinks:
+        return ""
+    return (
+        f"{sinks} are still to be shown and are not in it: before a job goes on from it, let this one show "
+        "them (see `holdfast status`), or stop it with a savepoint"
+    )
 
 
 def sibling(url: str, suffix: str) -> str:

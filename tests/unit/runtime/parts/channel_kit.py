@@ -204,9 +204,23 @@ class Producer(End):
                 term=1, run="run-1", first_epoch=first, last_epoch=last,
                 attempts={str(epoch): 1 for epoch in range(first, last + 1)}, clock_ms=last, parallelism=1,
                 fingerprint="f", positions={"clicks": last}, published_through={}, sent=tuple(sent),
-                channels=self.outlets.states(self.view.channels, outcomes, last), needs_from=needs_from,
+                channels=self.outlets.states(self.view.channels, outcomes, last, since=first - 1),
+                needs_from=needs_from,
             )
         )  # fmt: skip
+
+    def go_on_without(self, epochs: int) -> None:
+        """Commit so many epochs as a job does that has the channel no more, and begin with it again."""
+        first, last = self.view.last_epoch + 1, self.view.last_epoch + epochs
+        self.commit_record(
+            CommitRecord(
+                term=1, run="run-1", first_epoch=first, last_epoch=last,
+                attempts={str(epoch): 1 for epoch in range(first, last + 1)}, clock_ms=last, parallelism=1,
+                fingerprint="f", positions={"clicks": last}, published_through={}, channels={},
+            )
+        )  # fmt: skip
+        self.open()
+        self.outlets.marks()
 
     def answer(self) -> None:
         """See to what the part after asks for, as a leader does that has just looked."""

@@ -224,6 +224,18 @@ def test_commits_of_the_barrier_under_way_and_of_the_newest_complete_ones_are_ke
     assert (no_parts.next({}, 0), no_parts.keep_from(EMPTY)) == (0, None)
 
 
+def test_the_commit_of_a_barrier_that_a_fellow_carried_is_kept_before_the_barrier_was_seen_here(
+    tmp_path: Path,
+) -> None:
+    root = LocalStorage(tmp_path)
+    view = CheckpointView(number=9, barriers=(BarrierPlace(number=1, commit=7, epoch=5),))
+    alignment = Alignment(root, view, {}, ManualClock(), waits=True, keeps=2, part="main")
+    alignment.next({}, 0)
+    assert alignment.keep_from(view) == 7
+    begin_barrier(root, "test", 0, 1_000)
+    assert alignment.keep_from(view) == 7, "it has not looked since"
+
+
 def test_a_part_that_computes_again_what_is_in_its_channels_meets_no_barrier_before_it_is_past_that(
     tmp_path: Path,
 ) -> None:

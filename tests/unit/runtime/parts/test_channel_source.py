@@ -258,6 +258,46 @@ def test_rows_that_were_let_go_are_missed(both: Both) -> None:
         consumer.new_reader().next([1, 0], None, 0)
 
 
+def test_a_channel_that_is_there_again_is_not_read_on_behind_the_gap(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([b"a"], [b"b"])
+    consumer.take(max_rows=1)
+    consumer.commit()
+    producer.go_on_without(3)
+    producer.commit([b"f"])
+    with pytest.raises(InputVanished, match=r"up to 5, .* up to epoch 1: .* give the channel another uid"):
+        consumer.take()
+
+
+def test_a_reader_that_had_only_planned_to_read_is_told_of_the_gap_too(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([b"a"])
+    consumer.take()
+    producer.go_on_without(1)
+    producer.commit([b"c"])
+    consumer.open()
+    with pytest.raises(InputVanished, match="up to 2, and this"):
+        consumer.take()
+
+
+def test_a_channel_that_is_there_again_is_read_on_where_nothing_is_missing(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([b"a"], [b"b"])
+    consumer.take()
+    consumer.commit()
+    producer.go_on_without(0)
+    producer.commit([b"c"])
+    assert shape(consumer.take()) == ([2, 0], [3, 0], 1)
+
+
+def test_a_part_that_never_read_a_channel_begins_where_it_is_there_again(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([b"a"])
+    producer.go_on_without(2)
+    producer.commit([b"d"])
+    assert shape(consumer.take()) == (None, [4, 0], 1)
+
+
 @pytest.mark.parametrize("position", [[2, 0], [1, 1]])
 def test_a_reader_that_is_ahead_of_the_channel_is_refused(both: Both, position: list[int]) -> None:
     producer, consumer = both

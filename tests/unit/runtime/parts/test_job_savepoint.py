@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.barriers import (
+    Standing,
     begin_barrier,
     begun_barrier,
     end_barrier,
@@ -129,24 +130,42 @@ def test_to_stop_with_a_savepoint_needs_sinks_that_have_shown_what_is_before_it(
 ) -> None:
     """A savepoint holds no output: what waits for a sink would be shown by nobody who goes on from it."""
     job, root, shown = TwoParts(tmp_path), str(tmp_path / "ck"), {"out": 0}
-    plain, extent = job.producer.commit_record, Extent(object="data/rows", offset=0, length=1, checksum="")
-
-    def commit(record: CommitRecord) -> None:
-        file = StagedFile(epoch=record.last_epoch, stream="s", sinks=("out",), part=0, rows=1, extent=extent)
-        plain(replace(record, staged=(file,) if record.attempts else (), published_through=dict(shown)))
 
     def work() -> None:
         if comes_back and ending_of_barrier(open_storage(root), 1) is not None:
             shown["out"] = 1_000
         job.work()
 
-    job.producer.commit_record = commit  # type: ignore[method-assign]
-    job.producer.commit([b"a"])
+    give_rows_to_a_sink(job.producer, shown)
     sp = open_storage(str(tmp_path / "sp"))
     without = pytest.raises(RetryableError, match="no savepoint was left: sink 'out' of part 'main'")
     with nullcontext() if comes_back else without:
         take_job_savepoint(root, sp.url, WorkingClock(work), "test", 3.0, lambda: None)
     assert bool(read_layout(sp)) is comes_back
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_a_savepoint_beside_a_sink_that_is_behind_says_so(tmp_path: Path, shows: bool) -> None:
+    job = TwoParts(tmp_path)
+    give_rows_to_a_sink(job.producer, {"out": 1_000 if shows else 1})
+    taken = take_job_savepoint(job.root, str(tmp_path / "sp"), WorkingClock(job.work), "test")
+    main = read_savepoint(open_storage(str(tmp_path / "sp" / "parts" / "main"))).manifest
+    assert main.last_epoch > 1
+    waiting = f"{main.last_epoch - 1} epochs for sink 'out' are still to be shown and are not in it"
+    assert taken.waiting.startswith(waiting) is not shows
+    assert bool(taken.waiting) is not shows
+
+
+def give_rows_to_a_sink(producer: Producer, shown: dict[str, int]) -> None:
+    """From now on every epoch has a row for sink `out`, which has `shown` what that says."""
+    plain, extent = producer.commit_record, Extent(object="data/rows", offset=0, length=1, checksum="")
+
+    def commit(record: CommitRecord) -> None:
+        file = StagedFile(epoch=record.last_epoch, stream="s", sinks=("out",), part=0, rows=1, extent=extent)
+        plain(replace(record, staged=(file,) if record.attempts else (), published_through=dict(shown)))
+
+    producer.commit_record = commit  # type: ignore[method-assign]
+    producer.commit([b"a"])
 
 
 def test_a_barrier_whose_records_were_lost_is_not_taken_for_the_next_one(tmp_path: Path) -> None:
@@ -170,11 +189,30 @@ def test_a_barrier_whose_records_were_lost_is_not_taken_for_the_next_one(tmp_pat
 def test_what_cannot_begin_stops_nothing(tmp_path: Path) -> None:
     job, story = TwoParts(tmp_path), list[str]()
     begin_barrier(open_storage(job.root), "another", 0, 1 << 60)
+    clock = WorkingClock(lambda: None)
     with pytest.raises(RetryableError, match="barrier 1 of another is under way"):
         take_job_savepoint(
-            job.root, str(tmp_path / "sp"), ManualClock(), "test", stop_rest=lambda: story.append("stopped")
-        )
-    assert story == []
+            job.root, str(tmp_path / "sp"), clock, "test", stop_rest=lambda: story.append("stopped"),
+            say=story.append,
+        )  # fmt: skip
+    assert story == ["barrier 1 of another is under way; waiting for its end, up to 120 s"]
+    assert newest_barrier(open_storage(job.root)) == Standing(1, under_way=True)
+
+
+def test_a_savepoint_begins_when_the_barrier_that_is_under_way_has_ended(tmp_path: Path) -> None:
+    job, said, looks = TwoParts(tmp_path), list[str](), iter(range(1_000))
+    root = open_storage(job.root)
+    begin_barrier(root, "another", 0, 1 << 60)
+
+    def work() -> None:
+        if next(looks) < 3:
+            return
+        end_barrier(root, 1, "aborted", 0)
+        job.work()
+
+    taken = take_job_savepoint(job.root, str(tmp_path / "sp"), WorkingClock(work), "test", say=said.append)
+    assert taken.barrier == 2
+    assert said == ["barrier 1 of another is under way; waiting for its end, up to 120 s"]
 
 
 def test_a_part_whose_state_is_in_no_file_is_not_stopped_for_a_savepoint(tmp_path: Path) -> None:
@@ -252,6 +290,28 @@ def test_several_that_coordinate_begin_no_more_barriers_than_one(tmp_path: Path)
                 begun.append(newest_barrier(root).number)
                 end_barrier(root, begun[-1], "aborted", clock.now_ms(), reason="enough of it")
     assert begun == [1, 2, 3, 4]
+
+
+def test_no_barrier_begins_where_nothing_was_run_since_the_last_one(tmp_path: Path) -> None:
+    """Else an idle job would give up every commit but those of its barriers."""
+    job, clock = TwoParts(tmp_path), ManualClock()
+    root, parts = open_storage(job.root), {"main": job.producer.storage, "scoring": job.consumer.storage}
+    coordinator = Coordinator(root, parts, {CHANNEL: ("main", "scoring")}, "test", 1.0, clock)
+    begun = []
+    for turn in range(30):
+        clock.advance(timedelta(seconds=1))
+        coordinator.step()
+        barrier = newest_barrier(root)
+        if barrier.under_way and barrier.number not in begun:
+            begun.append(barrier.number)
+            job.producer.say(barrier=barrier.number)
+            while job.consumer.take() is not None:
+                job.consumer.commit()
+            job.consumer.say(barrier.number)
+        if turn == 15:
+            assert begun == [1]
+            job.producer.commit([b"ddd"])
+    assert begun == [1, 2]
 
 
 def test_a_barrier_that_takes_too_long_is_given_up(tmp_path: Path) -> None:

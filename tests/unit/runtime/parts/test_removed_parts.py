@@ -175,6 +175,33 @@ def test_a_start_that_is_refused_changes_nothing_that_is_stored(
     assert everything(parts) == before
 
 
+def give_up_channel(parts: Parts) -> None:
+    """As `holdfast channels remove` does, for a job that has the channel no more."""
+    chain = Chain(parts.main)
+    record = news(chain.load(), term=1, run="run-main", published_through={}, channels={})
+    assert isinstance(chain.commit(chain.load(), record), Committed)
+
+
+@pytest.mark.parametrize("more", ["", "audit"])
+def test_a_channel_that_is_there_again_behind_a_gap_is_refused_and_nothing_changes(
+    parts: Parts, more: str
+) -> None:
+    give_up_channel(parts)
+    before = everything(parts)
+    told = rf"has read channel {CHANNEL!r} up to epoch 1 .*'main' has come to epoch 3 without it.*another uid"
+    with pytest.raises(RestoreError, match=told):
+        enter_checkpoint(job_of(more=more).graph(), parts.root.url, {"key_groups": 4}, no_spark)
+    assert everything(parts) == before
+    again = job_of(channels=("clicks-again",))
+    enter_checkpoint(again.graph(), parts.root.url, {"key_groups": 4}, no_spark)
+
+
+def test_a_channel_that_is_there_again_without_a_gap_is_not_refused(parts: Parts) -> None:
+    parts.read([3, 0])
+    give_up_channel(parts)
+    enter_checkpoint(job_of().graph(), parts.root.url, {"key_groups": 4}, no_spark)
+
+
 def test_a_savepoint_that_does_not_fit_leaves_the_place_of_the_new_job_empty(
     parts: Parts, tmp_path: Path
 ) -> None:
