@@ -93,6 +93,14 @@ def judge(evidence: Evidence, shape: Shape) -> Finding:
     return Finding(Verdict.FALSE if wrong else Verdict.TRUE, tuple(wrong), len(rows))
 
 
+def judge_rows(rows: list[Row], shape: Shape) -> Finding:
+    """Only what a sink shows of the ledger, of a job that has ended; the rows of a key in their order."""
+    if not rows:
+        return Finding(Verdict.UNKNOWN, ("the sink is empty: nothing was run",))
+    wrong = [*_wrong_in_sink(rows, shape), *_some(_events(rows, shape))]
+    return Finding(Verdict.FALSE if wrong else Verdict.TRUE, tuple(wrong), len(rows))
+
+
 def _shown(ledger: dict[int, list[Row]]) -> list[Row]:
     return [row for epoch in sorted(ledger) for row in ledger[epoch]]
 

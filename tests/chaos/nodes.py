@@ -12,13 +12,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from holdfast.chaos.history import History as Story
+from holdfast.chaos.processes import give_way
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.log.incidents import read_failovers
 from holdfast.checkpoint.store import names
@@ -162,11 +162,8 @@ class NodeProcess:
             nemesis.resume(process.pid)
 
     def give_way(self, niceness: int) -> None:
-        """What it gets of the machine beside other nodes: 0 as much as they, 19 the least. Nothing
-        happens where that may not be chosen."""
-        for process in nemesis.members(self.pid) if os.geteuid() == 0 else ():
-            with suppress(ProcessLookupError):
-                os.setpriority(os.PRIO_PGRP, os.getpgid(process.pid), niceness)
+        """What it gets of the machine beside other nodes."""
+        give_way(self.pid, niceness)
 
     def close(self) -> None:
         nemesis.end_session(self.pid)
