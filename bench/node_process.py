@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.chaos.processes import end_session
+from holdfast.chaos.processes import end_session, give_way
 from holdfast.nodes.zookeeper_server import ZooKeeperServer, free_port
 
 CLUSTER = "bench"
@@ -95,6 +95,10 @@ class Node:
         """For the message of an error."""
         errors = self._errors.read_text(errors="replace").splitlines()
         return "; ".join([*(message.text for message in self.said[-3:]), *errors[-3:]])
+
+    def give_way(self, niceness: int) -> None:
+        """What it gets of the machine beside other nodes, relative to this process."""
+        give_way(self.session, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
 
     def kill(self) -> float:
         """SIGKILL of the driver; when that was."""

@@ -15,6 +15,16 @@ from bench import plots
 
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT_IN = {"files": "synced files", "redis": "a Redis that syncs every write"}
+CONNECTORS = {
+    "rows of a topic by KafkaSource beside Spark's own connector": "bench.kafka_source",
+    "rows into a topic by KafkaSink beside an idempotent producer": "bench.kafka_sink",
+    "an append by PostgresSink beside a plain COPY of the same rows": "bench.postgres",
+    "Parquet files by FileSink beside `df.write.parquet`": "bench.file_sink",
+    "publishing by two executors beside one": "bench.publishing",
+    "the driver's memory and reading, while 10 GB of output pass": "bench.large_output",
+    "rows from a socket and from RabbitMQ, logged and acknowledged, beside reading alone": "bench.received",
+}
+"""What each of them measures, for a list of those whose figures are not on the page."""
 SOAKED = ("objects", "working_files", "shuffle_files", "driver_mb", "heap_mb")
 
 
@@ -28,7 +38,7 @@ def report(found: dict[str, Any], soak: list[dict[str, Any]], operations: list[l
         "`make bench` measures again and writes all figures to `results.json`.",
     ]
     speed = (_throughput(found), _guarantees(found), _growth(found["state_growth"]))
-    sections = (head, *speed, *operations, _soak(soak))
+    sections = (head, *speed, *operations, _soak(soak), _connectors())
     return "\n\n".join("\n".join(section) for section in sections) + "\n"
 
 
@@ -251,6 +261,18 @@ def _soak(soak: list[dict[str, Any]]) -> list[str]:
         f"{soak[-1]['epoch']:,} epochs of a small job (`python -m bench.soak`).",
         "",
         *_table("what", "at most", most),
+    ]
+
+
+def _connectors() -> list[str]:
+    commands = {what: f"`python -m {module}`" for what, module in CONNECTORS.items()}
+    return [
+        "## Connectors",
+        "",
+        "Each is measured alone, on a quiet machine, and prints the machine, its load, medians, spreads and",
+        "ratios.",
+        "",
+        *_table("what", "command", commands),
     ]
 
 

@@ -76,26 +76,26 @@ def _look(place: Path) -> dict[str, Any]:
         "checkpoint_kb": sum(p.stat().st_size for p in (place / "ck").rglob("*") if p.is_file()) // 1_024,
         "working_files": sum(1 for path in (place / "working").rglob("*") if path.is_file()),
         "shuffle_files": sum(1 for path in (place / "spark").rglob("shuffle_*")),
-        "driver_mb": _resident_mb(os.getpid()),
-        "heap_mb": _heap_mb(),
+        "driver_mb": resident_mb(os.getpid()),
+        "heap_mb": resident_mb(java_child()),
     }
 
 
-def _resident_mb(pid: int) -> int:
+def resident_mb(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 2**20
 
 
-def _heap_mb() -> int:
-    """Resident memory of the driver's JVM, the one Java child of this process."""
+def java_child() -> int:
+    """The process of the driver's JVM. A cluster that this process started has others."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                if parent == os.getpid() and b"java" in (entry / "cmdline").read_bytes():
-                    return _resident_mb(int(entry.name))
+                if parent == os.getpid() and b"SparkSubmit" in (entry / "cmdline").read_bytes():
+                    return int(entry.name)
             except (OSError, IndexError):
                 continue
-    return 0
+    raise AssertionError("this process has no Spark session of its own")
 
 
 def over_limits(samples: list[dict[str, Any]]) -> list[str]:

@@ -200,12 +200,12 @@ def _check_sums(directory: Path, workload: Workload, slices: int) -> None:
     assert sums == expected_sums(workload, slices), "the sums are wrong: nothing measured here means anything"
 
 
-def session() -> SparkSession:
+def session(jars: str = "") -> SparkSession:
     # Spark would take the first python3 of the PATH, which need not be the one with the packages.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{CORES}]").appName("spark-baselines")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    for name, value in SETTINGS.items():
+    for name, value in {**SETTINGS, "spark.jars": jars}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

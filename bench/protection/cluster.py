@@ -34,6 +34,7 @@ RETAIN = 100
 """More commits than are made between two looks at them."""
 HAND_OVER_SECONDS = 120.0
 LOOK_SECONDS = 0.2
+START_NICENESS = 5
 FOLLOWS = f"{PART_SEAT}: HOT: "
 """What a node says whose working state of the part has caught up with the leader's."""
 
@@ -143,12 +144,17 @@ class ProtectedPart:
         return visit(ZooKeeperSettings(hosts=self._hosts), CLUSTER, SystemClock())
 
     def kill_one(self, chance: random.Random) -> tuple[float, Node]:
-        """Lose a node that runs the part, and start another; when it was lost, and the new one."""
+        """Lose a node that runs the part, and start another; when it was lost, and the new one. Where others
+        go on meanwhile the new one gives way to them: on a machine of its own its start would take nothing
+        from them."""
         victims = {self.holders()[seat] for seat in self._case.seats}
         victim = chance.choice([node for node in self.nodes if node.name in victims])
         killed = victim.lose()
         self.nodes.remove(victim)
-        return killed, self.start()
+        replacement = self.start()
+        if self._case.kind in ("active", "passive"):
+            replacement.give_way(START_NICENESS)
+        return killed, replacement
 
     def taken_since(self, killed: float) -> list[FailoverRecord]:
         """Which nodes have taken a seat of the part since then, and have seen a commit."""

@@ -100,6 +100,7 @@ def _kill(case: Case, part: ProtectedPart, watch: CommitWatch, usual: float, cha
         killed, replacement = part.kill_one(chance)
         newest_plan, term = watch.newest_plan, watch.commits[-1].term
         protected = _protected_again(part, watch, killed, replacement)
+        replacement.give_way(0)
         _next_commits(watch, COMMITS_BEFORE)
         commits = watch.commits
         if protected is not None:
