@@ -257,4 +257,5 @@ class Timeline:
             ]
             last = dict(numbers)
             lines.append(f"{second:5} s  {'   '.join(told):63} {done}")
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(lines) + "\n")

@@ -144,11 +144,7 @@ class KafkaBroker:
             topic, partitions, 1, config={key.replace("_", "."): config[key] for key in config}
         )
         self.admin.create_topics([made])[topic].result()
-        wanted = {TopicPartition(topic, number): API.OffsetSpec.latest() for number in range(partitions)}
-        end = time.monotonic() + START_SECONDS
-        while not self._all_led(wanted):
-            assert time.monotonic() < end, f"topic {topic} was made and has no leader"
-            time.sleep(0.05)
+        self._await_leaders(topic, partitions)
 
     def delete(self, topic: str) -> None:
         """Delete a topic, and wait until it is gone."""
@@ -194,6 +190,7 @@ class KafkaBroker:
                      *partition.glob("*.snapshot")]:  # fmt: skip
             path.unlink()
         self.start()
+        self._await_leaders(topic)
 
     def send(self, topic: str, rows: Sequence[Any], partition: int = 0, **more: Any) -> None:
         """Values, or (key, value)."""
@@ -222,6 +219,14 @@ class KafkaBroker:
                     ends.add(message.partition())
         consumer.close()
         return found
+
+    def _await_leaders(self, topic: str, partitions: int = 1) -> None:
+        """Until each partition has one that knows that it is: a broker answers before that."""
+        wanted = {TopicPartition(topic, number): API.OffsetSpec.latest() for number in range(partitions)}
+        end = time.monotonic() + START_SECONDS
+        while not self._all_led(wanted):
+            assert time.monotonic() < end, f"topic {topic} has no leader"
+            time.sleep(0.05)
 
     def _all_led(self, wanted: dict[TopicPartition, Any]) -> bool:
         """Whether all these partitions have a leader by now."""
