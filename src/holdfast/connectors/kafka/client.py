@@ -19,6 +19,8 @@ from holdfast.secret import Secret
 
 REQUEST_SECONDS = 10.0
 POLL_SECONDS = 0.05
+NO_ROWS = -1
+"""What a cluster answers for a time after which a partition has no rows."""
 QUICK = {"reconnect.backoff.max.ms": 1_000}
 """A broker that is back is noticed within a second; options may say otherwise."""
 OWN_OPTIONS = {
@@ -225,7 +227,7 @@ class Cluster:
     def at_time(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, Place]:
         """The first offsets whose rows are not older; partitions without such rows are left out."""
         found = self._places(self._asked(list(partitions), _spec("for_timestamp", time_ms)))
-        return {partition: place for partition, place in found.items() if place.offset >= 0}
+        return {partition: place for partition, place in found.items() if place.offset != NO_ROWS}
 
     def commit(self, group: str, places: Mapping[Partition, Place]) -> None:
         """Tell monitors how far a group is."""
@@ -255,6 +257,10 @@ class Cluster:
         for of, future in asked.items():
             partition = Partition(of.topic, of.partition)
             told = self._answer(future, f"the offsets of {partition}")
+            if told.offset < NO_ROWS:
+                # Where a connection ends in between, the library calls it answered, with no offset in it.
+                self._client = None
+                raise self.troubles.unavailable(f"the offsets of {partition}")
             epoch = told.leader_epoch
             found[partition] = Place(told.offset, -1 if epoch is None else epoch)
         return found

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, admin
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, admin
 
 import holdfast as hf
 from holdfast.connectors.kafka.client import Cluster, Connection
@@ -62,3 +62,30 @@ def test_topics_that_a_client_does_not_know_are_asked_of_a_new_one(cluster: Clus
     with pytest.raises(hf.Unavailable, match="not there for the list of its topics"):
         cluster.topic_names()
     assert cluster.topic_names() == ["t"]
+
+
+def test_an_answer_without_an_offset_is_none(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken for an offset it would be one before all others: every row would be gone."""
+    Stubborn.made = 1
+    cut_off = SimpleNamespace(offset=OFFSET_INVALID, leader_epoch=-1)
+    monkeypatch.setattr(Stubborn, "_answered", lambda self, answer: future_of(cut_off))
+    for ask in (cluster.bounds, lambda partitions: cluster.at_time(partitions, 0)):
+        with pytest.raises(hf.Unavailable, match="not there for the offsets of t-0"):
+            ask([Partition("t", 0)])
+    assert Stubborn.made == 3, "the one that was cut off is not asked again"
+
+
+def test_a_partition_without_rows_after_a_time_is_left_out(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Stubborn.made = 1
+    monkeypatch.setattr(
+        Stubborn, "_answered", lambda self, answer: future_of(SimpleNamespace(offset=-1, leader_epoch=-1))
+    )
+    assert cluster.at_time([Partition("t", 0)], 0) == {}
+
+
+def future_of(answer: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(answer)
+    return future
