@@ -2,9 +2,10 @@
 
     python -m bench.file_sink [ROWS] [ROUNDS]
 
-The same generated rows in the same session: Spark's own writer; a job of one epoch whose FileSink writes one
-file per epoch; one whose tasks write the files of its lanes. What a job does besides (plan, staged rows,
-commit) is in its time: rows are written twice, and every file is synced, which Spark's are not.
+The same generated rows in the same session: Spark's own writer; Python workers that only count the rows they
+are handed; a job of one epoch whose FileSink writes one file per epoch; one whose tasks write the files of
+its lanes. What a job does besides (plan, staged rows, commit) is in its time: rows are written twice, and
+every file is synced, which Spark's are not. No job that stages rows in Python is faster than the counting.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
 
 import holdfast as hf
 from bench import spark_baselines
@@ -32,6 +36,11 @@ def job(rows: int, sink: hf.FileSink) -> hf.Job:
     return job
 
 
+def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    number = sum(batch.num_rows for batch in batches)
+    yield pa.RecordBatch.from_arrays([pa.array([number])], ["rows"])
+
+
 def main(rows: int, rounds: int) -> None:
     print(machine())
     spark = spark_baselines.session()
@@ -39,11 +48,18 @@ def main(rows: int, rounds: int) -> None:
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "250000")
     numbers = count()
 
-    def own() -> None:
+    def frame() -> DataFrame:
         reader = hf.GeneratorSource(COLUMNS, schema=SCHEMA, total=rows).reader([])
         slice = reader.next(None, rows, 0)
         assert slice is not None
-        reader.frame(spark, slice).write.parquet(str(place / f"out-{next(numbers)}"))
+        return reader.frame(spark, slice)
+
+    def own() -> None:
+        frame().write.parquet(str(place / f"out-{next(numbers)}"))
+
+    def handed_over() -> None:
+        handed = frame().mapInArrow(counted, "rows long").collect()
+        assert sum(row.rows for row in handed) == rows
 
     def holdfast(max_file_rows: int | None) -> Callable[[], None]:
         def run() -> None:
@@ -63,6 +79,7 @@ def main(rows: int, rounds: int) -> None:
         place = Path(directory)
         contenders = {
             BASE: own,
+            "to Python, counted": handed_over,
             "FileSink, one file": holdfast(None),
             "FileSink, lanes": holdfast(1_000_000),
         }

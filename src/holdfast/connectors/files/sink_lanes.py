@@ -6,7 +6,8 @@
 
 Rows of a lane are cut by number alone, as the owner's record says for good: the same rows are in the file of
 one name, whoever writes it and however often. So a file that is there is this file, and creating it if absent
-is all that two writers need. The mark follows when the files of a cut are there.
+is all that two writers need. The mark follows when the files of a cut are there: these are written at the
+same time, while the next cut is loaded and encoded, because storage is mostly waited for.
 
 Always true: a reader sees whole files of committed epochs only; a mark names nothing that was not shown.
 Not promised: that a file which was taken away before its mark was there stays away.
@@ -14,11 +15,13 @@ Not promised: that a file which was taken away before its mark was there stays a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -37,6 +40,8 @@ VALUE_CHARS_MAX = 150
 """A longer value of a partition column is cut in the name of its directory, and ends in its checksum there:
 names of files have an end."""
 CUT_CHARS = 12
+PUTS_AT_ONCE = 8
+"""How many small objects or files of one cut are on their way to storage at a time."""
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _LIKE_CUT = re.compile("~[0-9a-f]{32}$")
 
@@ -62,6 +67,15 @@ class FileLanes:
         return OpenFileLanes(self)
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """Rows of a lane from `first` up to `end`, as files: their names and bytes."""
+
+    first: int
+    end: int
+    files: list[tuple[str, bytes]]
+
+
 class OpenFileLanes:
     def __init__(self, lanes: FileLanes) -> None:
         self._lanes, self._storage = lanes, open_storage(lanes.path)
@@ -70,9 +84,10 @@ class OpenFileLanes:
     def begin(self, through: int) -> None:
         own(self._storage, self._lanes.job, self._lanes.uid, self._lanes.cut)
         there = self._newest(self._names(""))
-        for lane in range(LANES):
-            if lane not in there:
-                self._put(lane, LaneMark(through))
+        _each(
+            lambda lane: self._put(lane, LaneMark(through)),
+            [lane for lane in range(LANES) if lane not in there],
+        )
 
     def marks(self) -> Mapping[int, LaneMark]:
         cut_of(self._storage, self._lanes.job, self._lanes.uid, self._lanes.cut)
@@ -99,21 +114,30 @@ class OpenFileLanes:
         # Where the marks are, so is the record, and it may be another one than when the run began.
         cut_of(self._storage, self._lanes.job, self._lanes.uid, self._lanes.cut)
         done, stem = mark, f"{self._lanes.uid}-{rows.epoch:012d}-{rows.lane:02d}"
-        for first, table in _chunks(rows, start, self._lanes.max_file_rows):
-            # Loading may have taken any time: what others have shown meanwhile, and a reader may have taken
-            # away, does not come again.
-            now = self._newest(self._names(f"{rows.lane:02d}/")).get(rows.lane)
-            if now is None or now > LaneMark(rows.epoch, first):
-                return Result(
-                    Outcome.ALREADY if now and now >= rows.end else Outcome.BUSY, now, "others write"
-                )
-            for directory, part in _by_directory(table, self._lanes.partition_by):
-                data = encode(self._lanes.format, [part])
+        with contextlib.closing(_ahead(self._cuts(rows, start, stem))) as cuts:
+            for cut in cuts:
+                # Loading may have taken any time: what others have shown meanwhile, and a reader may have
+                # taken away, does not come again.
+                now = self._newest(self._names(f"{rows.lane:02d}/")).get(rows.lane)
+                if now is None or now > LaneMark(rows.epoch, cut.first):
+                    return Result(
+                        Outcome.ALREADY if now and now >= rows.end else Outcome.BUSY, now, "others write"
+                    )
                 # EXISTS: the rows of this name are there.
-                self._storage.put_new(f"{directory}{stem}-{first:012d}.{self._lanes.format}", data)
-            done = LaneMark(rows.epoch, first + table.num_rows, rows.input)
-            self._put(rows.lane, done)
+                _each(lambda file: self._storage.put_new(*file), cut.files)
+                done = LaneMark(rows.epoch, cut.end, rows.input)
+                self._put(rows.lane, done)
         return Result(Outcome.WRITTEN, done)
+
+    def _cuts(self, rows: LaneRows, start: int, stem: str) -> Iterator[_Cut]:
+        lanes = self._lanes
+        for first, table in _chunks(rows, start, lanes.max_file_rows):
+            end = f"{stem}-{first:012d}.{lanes.format}"
+            files = [
+                (f"{directory}{end}", encode(lanes.format, [part]))
+                for directory, part in _by_directory(table, lanes.partition_by)
+            ]
+            yield _Cut(first, first + table.num_rows, files)
 
     def _names(self, below: str) -> list[str]:
         return [entry.name for entry in self._storage.list(f"{self._marks}{below}")]
@@ -142,6 +166,29 @@ class OpenFileLanes:
 
     def _mark(self, lane: int, mark: LaneMark) -> str:
         return f"{self._marks}{lane:02d}/{mark.epoch:012d}-{mark.rows:012d}"
+
+
+_Item = TypeVar("_Item")
+
+
+def _each(do: Callable[[_Item], object], items: Sequence[_Item]) -> None:
+    """Several at a time; comes back when none is under way any more. Raises what the first of them did that
+    failed."""
+    if len(items) < 2:
+        for item in items:
+            do(item)
+        return
+    with ThreadPoolExecutor(min(len(items), PUTS_AT_ONCE)) as pool:
+        list(pool.map(do, items))
+
+
+def _ahead(items: Iterator[_Item]) -> Generator[_Item]:
+    """The same items, each made while the one before it is used."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item
 
 
 def _chunks(rows: LaneRows, start: int, most: int) -> Iterator[tuple[int, pa.Table]]:

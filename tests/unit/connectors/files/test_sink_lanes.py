@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from holdfast.connectors.contract import StagedPart
 from holdfast.connectors.files import sink_lanes
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.sink_lanes import OpenFileLanes
-from holdfast.connectors.lanes import LANES, LaneMark, LaneRows, Outcome
+from holdfast.connectors.lanes import LANES, LaneMark, LaneRows, Outcome, Result
 from holdfast.errors import DefinitionError, StorageError, UnknownOutcome
 from holdfast.testing import conformance
 
@@ -86,6 +88,93 @@ def test_a_lane_that_was_left_in_the_middle_is_gone_on_with(
     assert again.outcome in (Outcome.WRITTEN, Outcome.ALREADY)
     assert sorted(n for numbers in shown(tmp_path).values() for n in numbers) == list(range(7))
     assert lanes_in(tmp_path).write(rows(7)).outcome is Outcome.ALREADY
+
+
+class Together:
+    """Stands in for `put_new`: lets a put through once so many are under way."""
+
+    def __init__(self, put: Any, count: int) -> None:
+        self.put, self.barrier = put, threading.Barrier(count, timeout=60)
+
+    def __call__(self, name: str, data: bytes) -> Any:
+        self.barrier.wait()
+        return self.put(name, data)
+
+
+def test_marks_are_begun_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = lanes_in(tmp_path)
+    owned, put = tmp_path / "_holdfast-out", lanes._storage.put_new
+    together = Together(put, 2)
+    monkeypatch.setattr(
+        lanes._storage, "put_new", lambda *given: (together if owned.exists() else put)(*given)
+    )
+    lanes.begin(7)
+    assert lanes.marks() == dict.fromkeys(range(LANES), LaneMark(7))
+
+
+def test_files_of_a_cut_are_written_at_the_same_time_and_their_mark_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes = lanes_in(tmp_path, partition_by=["user"], max_file_rows=100)
+    lanes.begin(0)
+    put, names = lanes._storage.put_new, []
+    together = Together(put, 2)
+
+    def noted(name: str, data: bytes) -> Any:
+        done = put(name, data) if name.startswith("_holdfast") else together(name, data)
+        names.append(name)
+        return done
+
+    monkeypatch.setattr(lanes._storage, "put_new", noted)
+    assert lanes.write(rows(6)).outcome is Outcome.WRITTEN
+    assert [name.split("/")[0] for name in sorted(names[:2])] == ["user=u0", "user=u1"]
+    assert names[2:] == ["_holdfast/out/lanes/02/000000000001-000000000006"]
+
+
+def test_the_next_cut_is_made_while_one_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = lanes_in(tmp_path, max_file_rows=2)
+    lanes.begin(0)
+    given, put, second = rows(4), lanes._storage.put_new, threading.Event()
+    first_part, second_part = given.parts
+
+    def load() -> pa.Table:
+        second.set()
+        return second_part.load()
+
+    def waits(name: str, data: bytes) -> Any:
+        assert second.wait(60), "the second cut is not loaded before the first is written"
+        return put(name, data)
+
+    monkeypatch.setattr(lanes._storage, "put_new", waits)
+    assert lanes.write(replace(given, parts=(first_part, replace(second_part, load=load)))).mark == given.end
+    assert sorted(n for numbers in shown(tmp_path).values() for n in numbers) == list(range(4))
+
+
+def test_a_file_that_is_refused_leaves_no_mark_and_nothing_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes = lanes_in(tmp_path, partition_by=["user"], max_file_rows=100)
+    lanes.begin(0)
+    put, begun, refused, ended = lanes._storage.put_new, threading.Event(), threading.Event(), []
+
+    def once(name: str, data: bytes) -> Any:
+        if name.startswith("user=u0"):
+            assert begun.wait(60)
+            refused.set()
+            raise StorageError("it is full")
+        begun.set()
+        assert refused.wait(60)
+        done = put(name, data)
+        ended.append(name)
+        return done
+
+    monkeypatch.setattr(lanes._storage, "put_new", once)
+    assert lanes.write(rows(6)) == Result(Outcome.UNAVAILABLE, reason="it is full")
+    assert [name.split("/")[0] for name in ended] == ["user=u1"], "it was waited for"
+    monkeypatch.setattr(lanes._storage, "put_new", put)
+    assert lanes.marks()[2] == LaneMark(0)
+    assert lanes.write(rows(6)).outcome is Outcome.WRITTEN
+    assert sorted(n for numbers in shown(tmp_path).values() for n in numbers) == list(range(6))
 
 
 def test_files_may_be_taken_away_once_the_mark_has_passed_them(tmp_path: Path) -> None:
