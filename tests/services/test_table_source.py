@@ -359,6 +359,20 @@ def test_every_value_comes_as_it_is(postgres: Server, db: psycopg.Connection[Any
     assert [row[6:] for row in rows] == [(True, '{"a": [1]}'), (False, "null"), (None, None)]
 
 
+@pytest.mark.parametrize("text", ["x" * (3 << 20), "\ufeffbegins with a mark"])
+def test_a_text_arrives_however_long_it_is_and_whatever_it_begins_with(
+    postgres: Server, db: psycopg.Connection[Any], table: str, text: str
+) -> None:
+    db.execute(f"ALTER TABLE {table} ADD COLUMN t text")
+    for _ in range(3):
+        db.execute(f"INSERT INTO {table} (t) VALUES (%s)", [text])
+    reader = TableSource(table, dsn=postgres.url, by=("txid", "id"), schema="t string").reader([])
+    slice = reader.next(None, None, 0)
+    assert slice is not None
+    found = [each for batch in reader.tasks(slice).all_rows() for each in batch.column(0).to_pylist()]
+    assert found == [text] * 3
+
+
 def test_a_value_that_does_not_fit_fails_with_its_place(
     postgres: Server, db: psycopg.Connection[Any], table: str
 ) -> None:
