@@ -489,7 +489,15 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], pa.Schema]] = {
     "has no column 'more'": ("good", {}, SCHEMA.append(pa.field("more", pa.string()))),
     "which column 'total' of table good (integer) does not take": ("narrow", {}, SCHEMA),
     "needs a value for 'must'": ("needy", {}, SCHEMA),
-    "may not insert into column 'user' of table closed": ("closed", {}, SCHEMA),
+    "lacks rights on table closed: INSERT": ("closed", {}, SCHEMA),
+    "lacks rights on table added: UPDATE": ("added", {"mode": "upsert", "key": "user"}, SCHEMA),
+    "table seen is a view": ("seen", {}, SCHEMA),
+    "table secured has row-level security": ("secured", {}, SCHEMA),
+    "have a column 'holdfast_row'": (
+        "numbered",
+        {"mode": "upsert", "key": "holdfast_row"},
+        pa.schema([("holdfast_row", pa.int64())]),
+    ),
     'has no unique index on ("user")': ("good", {"mode": "upsert", "key": "user"}, SCHEMA),
     "password authentication failed": ("good", {"password": Secret.env("WRONG_PASSWORD")}, SCHEMA),
 }
@@ -504,7 +512,13 @@ def tables(postgres: Server) -> Server:
             'CREATE TABLE needy ("user" text, total bigint, must int NOT NULL)',
             'CREATE TABLE closed ("user" text, total bigint)',
             "CREATE ROLE guest LOGIN PASSWORD 'right'",
-            "GRANT SELECT, INSERT ON good, narrow, needy TO guest",
+            'CREATE TABLE added ("user" text PRIMARY KEY, total bigint)',
+            "CREATE VIEW seen AS SELECT * FROM good",
+            'CREATE TABLE secured ("user" text, total bigint)',
+            "ALTER TABLE secured ENABLE ROW LEVEL SECURITY",
+            "CREATE TABLE numbered (holdfast_row bigint PRIMARY KEY)",
+            "GRANT SELECT, INSERT ON good, narrow, needy, added, seen, secured, numbered TO guest",
+            "GRANT UPDATE ON good, numbered TO guest",
         ):
             db.execute(statement)
     return postgres
@@ -538,7 +552,7 @@ def test_a_table_that_was_changed_behind_its_back_stops_the_sink_with_the_reason
     more = lane_rows(MORE, 2, before=LaneMark(1, 2))
     writer = PostgresSink(table, dsn=dsn).lane_writer("job", table)
     changes = {
-        "permission denied|may not insert": (
+        "permission denied|lacks rights": (
             f"REVOKE INSERT ON {table} FROM {table}_writer", f"GRANT INSERT ON {table} TO {table}_writer",
         ),
         "there is no table|does not exist": (
@@ -567,8 +581,40 @@ def test_a_table_that_was_changed_behind_its_back_stops_the_sink_with_the_reason
     assert shown(postgres.url, table) == [("anna", 1), ("ben", 2), ("cleo", 3)]
 
 
+def test_an_upsert_without_the_right_to_temporary_tables_is_refused_before_anything_is_planned(
+    postgres: Server, db: psycopg.Connection[Any]
+) -> None:
+    db.execute('CREATE TABLE staged ("user" text PRIMARY KEY, total bigint)')
+    db.execute("CREATE ROLE plain LOGIN")
+    db.execute("GRANT ALL ON staged TO plain")
+    db.execute("REVOKE TEMP ON DATABASE postgres FROM PUBLIC")
+    sink = PostgresSink("staged", dsn=postgres.url.replace("holdfast@", "plain@"), mode="upsert", key="user")
+    with pytest.raises(DefinitionError, match="GRANT TEMPORARY ON DATABASE"):
+        sink.check_schema(SCHEMA)
+    db.execute("GRANT TEMP ON DATABASE postgres TO PUBLIC")
+    sink.check_schema(SCHEMA)
+
+
+def test_a_server_that_works_longer_than_it_is_waited_for_is_told_from_one_that_is_gone(
+    postgres: Server, db: psycopg.Connection[Any], table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.execute(
+        f"CREATE FUNCTION slowly_{table}() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_sleep(600); RETURN new; END $$"
+    )
+    db.execute(f"CREATE TRIGGER slow BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION slowly_{table}()")
+    monkeypatch.setattr(lane_writer, "WRITING_PATIENCE", 1.0)
+    found = opened(postgres.url, table, timeout_seconds=3).write(lane_rows(TWO))
+    assert found.outcome is Outcome.UNAVAILABLE
+    assert "said nothing for 3 s" in found.reason
+    assert "timeout_seconds" in found.reason
+
+
 def test_what_does_not_go_together_is_refused() -> None:
     for how in (
+        {"marks": "t"},
+        {"rejects": "t"},
+        {"rejects": "holdfast_marks"},
         {"mode": "replace"},
         {"mode": "upsert"},
         {"key": "user"},

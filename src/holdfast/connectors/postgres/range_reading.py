@@ -87,8 +87,9 @@ class TableRead:
                     found = _parsed(block, [(column.name, column.type) for column in columns])
                 except pa.ArrowInvalid as cause:
                     raise RestoreError(
-                        f"table {self.table.table} has a row that does not fit the schema '{self.schema}', "
-                        f"where {where}: {first_line(cause)}; declare the column as string, or correct the row"
+                        f"table {self.table.table} has a row that does not fit the schema "
+                        f"'{self.schema}', where {where}: {first_line(cause)}; declare the column as string, "
+                        "or correct the row"
                     ) from cause
                 yield from found
 
