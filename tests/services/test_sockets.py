@@ -14,7 +14,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.log.received import ReceivedLog
-from holdfast.connectors import sockets
+from holdfast.connectors import receiving, sockets
 from holdfast.connectors.contract import StagedPart
 from holdfast.errors import StorageError, Unavailable
 from holdfast.graph.guarantees import Guarantee, statements
@@ -59,6 +59,16 @@ def test_lines_of_a_connection_that_broke_are_sent_again(tmp_path: Path) -> None
     received(server, log, lambda: server.safe == 2)
     assert set(logged(log)) == {"a", "b"}
     assert logged(log)[-2:] == ["a", "b"]
+    server.close()
+
+
+def test_lines_that_are_logged_are_acknowledged_though_no_more_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection may end before the job has read enough: lines without an answer come again."""
+    monkeypatch.setattr(receiving, "UNREAD_BATCHES_MAX", 0)
+    server, log = LineServer(["a"]), ReceivedLog(LocalStorage(tmp_path), "s", "w")
+    received(server, log, lambda: server.safe == 1)
     server.close()
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from holdfast.connectors.columns_as_text import check_json_names, json_rows
 from holdfast.connectors.contract import DurableLog, Json, SourceReader, StagedPart
 from holdfast.connectors.received_rows import RowForm, raw_rows
-from holdfast.connectors.receiving import LINGER_SECONDS, Deliver, Filling, ReceivingReader
+from holdfast.connectors.receiving import LINGER_SECONDS, Deliver, Filling, ReceivingReader, Room
 from holdfast.errors import DefinitionError, Unavailable
 
 LINE_BYTES_MAX = 16 << 20
@@ -100,7 +100,7 @@ class LineReceiver:
     peer: Peer
     acknowledged: bool
 
-    def receive(self, deliver: Deliver, stopped: threading.Event) -> None:
+    def receive(self, deliver: Deliver, room: Room, stopped: threading.Event) -> None:
         with self.peer.connection() as connection:
             connection.settimeout(LINGER_SECONDS)
             rest, lines, safe, filling = b"", list[bytes](), 0, Filling()
@@ -123,6 +123,7 @@ class LineReceiver:
                     if self.acknowledged:
                         # Durable by now, and not before.
                         connection.sendall(b"%d\n" % safe)
+                    room()
                 if ended:
                     # A line without an end may be half of one: its sender has it still, or it is lost.
                     return
