@@ -134,6 +134,23 @@ def test_a_prepared_transaction_holds_rows_up_and_is_named(
     assert sorted(read(reader)[0]) == [1, 2]
 
 
+def test_rows_with_numbers_that_are_yet_to_come_are_named_and_can_be_read_then(
+    postgres: Server, db: psycopg.Connection[Any], table: str
+) -> None:
+    """As in a table that was restored into a new server: no transaction holds them up that could be ended."""
+    reader = TableSource(table, dsn=postgres.url, by=("txid", "id")).reader([])
+    add(db, table, 1)
+    db.execute(f"INSERT INTO {table} (txid, n) VALUES ('999999999999', 2)")
+    found, position = read(reader)
+    assert found == [1]
+    assert "numbers of transactions that the server has not come to yet" in reader.health()
+    told = re.search(r"UPDATE .*", reader.health())
+    assert told is not None
+    db.execute(told[0])
+    assert read(reader, position)[0] == [2]
+    assert reader.health() == ""
+
+
 def test_rows_that_a_crash_of_the_server_could_take_back_are_not_planned(
     postgres: Server, db: psycopg.Connection[Any], table: str
 ) -> None:
