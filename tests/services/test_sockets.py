@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -168,6 +169,23 @@ def test_a_server_that_answers_every_line_is_heard_while_more_are_sent() -> None
     thread.start()
     publisher = hf.SocketSink("127.0.0.1", listener.getsockname()[1], timeout_seconds=5).publisher("j", "out")
     publisher.publish(1, rows(*range(count)))
+    thread.join()
+    listener.close()
+
+
+def test_a_server_whose_answer_has_no_end_is_unavailable() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def take() -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            while True:
+                connection.sendall(b"1" * 10_000)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    with pytest.raises(Unavailable, match="answered b'1111"):
+        hf.SocketSink("127.0.0.1", listener.getsockname()[1]).publisher("job", "out").publish(1, rows(1))
     thread.join()
     listener.close()
 

@@ -26,6 +26,7 @@ from holdfast.errors import DefinitionError, Unavailable
 
 LINE_BYTES_MAX = 16 << 20
 CHUNK_BYTES = 1 << 18
+ANSWER_BYTES_MAX = 40
 SENT_LINES = 1_000
 """Lines that are encoded at once, and sent before the next are."""
 
@@ -189,8 +190,9 @@ class SocketPublisher:
             if readable:
                 answers += connection.recv(CHUNK_BYTES) or b"\n"
                 *whole, answers = answers.split(b"\n")
-                for answer in whole:
-                    if not answer.strip().isdigit():
+                endless = [answers] if len(answers) > ANSWER_BYTES_MAX else []
+                for answer in (*whole, *endless):
+                    if len(answer) > ANSWER_BYTES_MAX or not answer.strip().isdigit():
                         raise Unavailable(
                             f"{self._peer} has taken {taken} of {wanted} lines and answered "
                             f"{answer[:40]!r}; let it answer with the number of lines that it has taken for "
