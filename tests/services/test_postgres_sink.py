@@ -23,11 +23,10 @@ from holdfast.connectors.postgres import lane_writer
 from holdfast.connectors.postgres.lane_writer import OpenPostgresLanes
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.errors import DefinitionError, Unavailable
-from holdfast.secret import Secret
 from holdfast.testing import conformance
 from tests.services.cable import Cable
 from tests.services.harness import wait_until
-from tests.services.postgres_lanes import SCHEMA, lane_rows, rows_of, shown, stopped_in_copy
+from tests.services.postgres_lanes import lane_rows, rows_of, shown, stopped_in_copy
 from tests.services.servers import PostgresDirectory, Server
 
 TWO = rows_of(("anna", 1), ("ben", 2))
@@ -484,48 +483,6 @@ def test_a_time_that_the_server_does_not_know_is_refused_and_never_another_time(
     assert opened(postgres.url, name).write(lane_rows(table)).outcome is Outcome.REFUSED
 
 
-REFUSALS: dict[str, tuple[str, dict[str, Any], pa.Schema]] = {
-    "there is no table nowhere": ("nowhere", {}, SCHEMA),
-    "has no column 'more'": ("good", {}, SCHEMA.append(pa.field("more", pa.string()))),
-    "which column 'total' of table good (integer) does not take": ("narrow", {}, SCHEMA),
-    "needs a value for 'must'": ("needy", {}, SCHEMA),
-    "may not insert into column 'user' of table closed": ("closed", {}, SCHEMA),
-    'has no unique index on ("user")': ("good", {"mode": "upsert", "key": "user"}, SCHEMA),
-    "password authentication failed": ("good", {"password": Secret.env("WRONG_PASSWORD")}, SCHEMA),
-}
-
-
-@pytest.fixture(scope="module")
-def tables(postgres: Server) -> Server:
-    with psycopg.connect(postgres.url, autocommit=True) as db:
-        for statement in (
-            'CREATE TABLE good ("user" text, total bigint)',
-            'CREATE TABLE narrow ("user" text, total int)',
-            'CREATE TABLE needy ("user" text, total bigint, must int NOT NULL)',
-            'CREATE TABLE closed ("user" text, total bigint)',
-            "CREATE ROLE guest LOGIN PASSWORD 'right'",
-            "GRANT SELECT, INSERT ON good, narrow, needy TO guest",
-        ):
-            db.execute(statement)
-    return postgres
-
-
-@pytest.mark.parametrize("told", REFUSALS)
-def test_a_table_that_cannot_take_the_rows_is_refused_in_one_line_before_anything_is_planned(
-    tables: Server, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WRONG_PASSWORD", "not-this-one")
-    monkeypatch.setenv("RIGHT_PASSWORD", "right")
-    name, changes, schema = REFUSALS[told]
-    how = {"password": Secret.env("RIGHT_PASSWORD"), **changes}
-    with pytest.raises(DefinitionError) as refused:
-        PostgresSink(name, dsn=tables.url.replace("holdfast@", "guest@"), **how).check_schema(schema)
-    assert told.replace("table good (integer)", "table narrow (integer)") in str(refused.value)
-    assert "; " in str(refused.value)
-    assert "\n" not in str(refused.value)
-    assert "not-this-one" not in str(refused.value)
-
-
 def test_a_table_that_was_changed_behind_its_back_stops_the_sink_with_the_reason(
     postgres: Server, db: psycopg.Connection[Any], table: str
 ) -> None:
@@ -538,7 +495,7 @@ def test_a_table_that_was_changed_behind_its_back_stops_the_sink_with_the_reason
     more = lane_rows(MORE, 2, before=LaneMark(1, 2))
     writer = PostgresSink(table, dsn=dsn).lane_writer("job", table)
     changes = {
-        "permission denied|may not insert": (
+        "permission denied|lacks rights": (
             f"REVOKE INSERT ON {table} FROM {table}_writer", f"GRANT INSERT ON {table} TO {table}_writer",
         ),
         "there is no table|does not exist": (
@@ -567,12 +524,16 @@ def test_a_table_that_was_changed_behind_its_back_stops_the_sink_with_the_reason
     assert shown(postgres.url, table) == [("anna", 1), ("ben", 2), ("cleo", 3)]
 
 
-def test_what_does_not_go_together_is_refused() -> None:
-    for how in (
-        {"mode": "replace"},
-        {"mode": "upsert"},
-        {"key": "user"},
-        {"mode": "upsert", "key": "user", "order_by": "total", "deleted": "gone"},
-    ):
-        with pytest.raises(DefinitionError):
-            PostgresSink("t", dsn="postgresql://127.0.0.1/x", **how)  # type: ignore[arg-type]
+def test_a_server_that_works_longer_than_it_is_waited_for_is_told_from_one_that_is_gone(
+    postgres: Server, db: psycopg.Connection[Any], table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.execute(
+        f"CREATE FUNCTION slowly_{table}() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_sleep(600); RETURN new; END $$"
+    )
+    db.execute(f"CREATE TRIGGER slow BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION slowly_{table}()")
+    monkeypatch.setattr(lane_writer, "WRITING_PATIENCE", 1.0)
+    found = opened(postgres.url, table, timeout_seconds=3).write(lane_rows(TWO))
+    assert found.outcome is Outcome.UNAVAILABLE
+    assert "said nothing for 3 s" in found.reason
+    assert "timeout_seconds" in found.reason

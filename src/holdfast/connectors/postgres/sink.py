@@ -65,6 +65,10 @@ class PostgresSink:
     def _refuse_what_does_not_go_together(self) -> None:
         if self.mode not in ("append", "upsert"):
             raise DefinitionError(f"PostgresSink has no mode {self.mode!r}; use 'append' or 'upsert'")
+        if len({self.table, self.marks, self.rejects}) < 3:
+            raise DefinitionError(
+                f"PostgresSink({self.table!r}) has rows, marks and rejects in one table; name one for each"
+            )
         if self.mode == "append" and (self.key or self.order_by or self.deleted):
             raise DefinitionError(
                 "key, order_by and deleted are for mode='upsert'; leave them out, or say so"

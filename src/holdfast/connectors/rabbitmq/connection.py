@@ -71,7 +71,7 @@ class RabbitServer:
         if isinstance(cause, known.ProbableAuthenticationError | known.ProbableAccessDeniedError):
             said = _SAID_AT_THE_DOOR.search(str(cause))
             code = int(said[1]) if said is not None else 0
-        if code in _REFUSALS:
+        if code in _REFUSALS or isinstance(cause, known.ShortStringTooLong):
             return DefinitionError(
                 f"RabbitMQ at {self.url} refuses {self.username or 'the user of the url'}: {text}; correct "
                 "the name, the password, the rights of the user or what is sent"
