@@ -489,7 +489,15 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], pa.Schema]] = {
     "has no column 'more'": ("good", {}, SCHEMA.append(pa.field("more", pa.string()))),
     "which column 'total' of table good (integer) does not take": ("narrow", {}, SCHEMA),
     "needs a value for 'must'": ("needy", {}, SCHEMA),
-    "may not insert into column 'user' of table closed": ("closed", {}, SCHEMA),
+    "lacks INSERT on table closed": ("closed", {}, SCHEMA),
+    'lacks UPDATE, DELETE on table keyed; GRANT SELECT, INSERT, UPDATE, DELETE ON "keyed" TO "guest"': (
+        "keyed",
+        {"mode": "upsert", "key": "user", "deleted": "gone"},
+        SCHEMA.append(pa.field("gone", pa.bool_())),
+    ),
+    "may not make it; GRANT CREATE ON SCHEMA public TO guest": ("good", {"marks": "no_marks"}, SCHEMA),
+    "lacks INSERT, UPDATE on table read_marks": ("good", {"marks": "read_marks"}, SCHEMA),
+    "no table no_rejects": ("good", {"marks": "own_marks", "rejects": "no_rejects"}, SCHEMA),
     'has no unique index on ("user")': ("good", {"mode": "upsert", "key": "user"}, SCHEMA),
     "password authentication failed": ("good", {"password": Secret.env("WRONG_PASSWORD")}, SCHEMA),
 }
@@ -504,7 +512,14 @@ def tables(postgres: Server) -> Server:
             'CREATE TABLE needy ("user" text, total bigint, must int NOT NULL)',
             'CREATE TABLE closed ("user" text, total bigint)',
             "CREATE ROLE guest LOGIN PASSWORD 'right'",
-            "GRANT SELECT, INSERT ON good, narrow, needy TO guest",
+            'CREATE TABLE keyed ("user" text PRIMARY KEY, total bigint)',
+            "CREATE TABLE read_marks (LIKE good)",
+            "CREATE TABLE own_marks (LIKE good)",
+            "REVOKE CREATE ON SCHEMA public FROM public",
+            "GRANT SELECT, INSERT ON good, narrow, needy, keyed TO guest",
+            "GRANT UPDATE ON good TO guest",
+            "GRANT SELECT ON read_marks TO guest",
+            "GRANT ALL ON own_marks TO guest",
         ):
             db.execute(statement)
     return postgres
@@ -524,6 +539,21 @@ def test_a_table_that_cannot_take_the_rows_is_refused_in_one_line_before_anythin
     assert "; " in str(refused.value)
     assert "\n" not in str(refused.value)
     assert "not-this-one" not in str(refused.value)
+
+
+def test_a_user_who_may_make_no_tables_writes_where_marks_and_rejects_are_there(
+    postgres: Server, db: psycopg.Connection[Any], table: str
+) -> None:
+    own = {"marks": f"{table}_marks", "rejects": f"{table}_rejects"}
+    opened(postgres.url, table, **own).close()
+    db.execute("REVOKE CREATE ON SCHEMA public FROM public")
+    db.execute(f"CREATE ROLE {table}_writer LOGIN")
+    db.execute(f"GRANT INSERT ON {table}, {table}_rejects TO {table}_writer")
+    db.execute(f"GRANT SELECT, INSERT, UPDATE ON {table}_marks TO {table}_writer")
+    dsn = postgres.url.replace("holdfast@", f"{table}_writer@")
+    PostgresSink(table, dsn=dsn, **own).check_schema(SCHEMA)
+    lanes = opened(dsn, table, **own)
+    assert lanes.write(lane_rows(TWO)).outcome is Outcome.WRITTEN
 
 
 def test_a_table_that_was_changed_behind_its_back_stops_the_sink_with_the_reason(

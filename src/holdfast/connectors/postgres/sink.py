@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Final, Literal
 from holdfast.connectors.lane_publisher import LanePublisher
 from holdfast.connectors.lanes import Atomic
 from holdfast.connectors.postgres.lane_writer import PostgresLaneWriter
+from holdfast.connectors.postgres.own_tables import (
+    marks_table,
+    refuse_missing_rights,
+    refuse_without_temporary,
+    rejects_table,
+)
 from holdfast.connectors.postgres.server import PostgresServer
-from holdfast.connectors.postgres.target import Merge, fitting_columns, refuse_forgetting
+from holdfast.connectors.postgres.target import Merge, fitting_columns
 from holdfast.errors import DefinitionError, Unavailable
 from holdfast.secret import Secret
 
@@ -81,6 +87,12 @@ class PostgresSink:
     def _merge(self) -> Merge | None:
         return None if self.mode == "append" else Merge(self.key, self.order_by, self.deleted)
 
+    @property
+    def _rights(self) -> tuple[str, ...]:
+        if self.mode == "append":
+            return ("INSERT",)
+        return ("SELECT", "INSERT", "UPDATE", *(["DELETE"] if self.deleted is not None else []))
+
     def check_schema(self, schema: pa.Schema) -> None:
         """Against the table as it is. A server that is not there now is met again by the run, which waits."""
         try:
@@ -88,9 +100,13 @@ class PostgresSink:
         except Unavailable:
             return
         with self.server.told(f"looking at table {self.table}"), connection:
+            refuse_missing_rights(connection, self.table, self._rights)
             fitting_columns(connection, self.table, schema, self._merge)
-            for kept in filter(None, (self.marks, self.rejects)):
-                refuse_forgetting(connection, kept)
+            if self.mode == "upsert":
+                refuse_without_temporary(connection)
+            marks_table(self.marks).check(connection)
+            if self.rejects is not None:
+                rejects_table(self.rejects).check(connection)
 
     def lane_writer(self, job: str, uid: str) -> PostgresLaneWriter:
         return PostgresLaneWriter(self.server, self.table, job, uid, self.marks, self._merge, self.rejects)

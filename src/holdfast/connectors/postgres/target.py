@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from holdfast.connectors.postgres.binary_rows import takes
 from holdfast.connectors.postgres.columns import PgColumn
-from holdfast.connectors.postgres.server import psycopg_driver
 from holdfast.connectors.postgres.table import quoted_column, quoted_name
 from holdfast.errors import DefinitionError
 
@@ -221,12 +220,3 @@ def merge_statements(table: str, columns: Sequence[str], merge: Merge) -> tuple[
 
 def _copy(table: str, columns: Sequence[str]) -> str:
     return f"COPY {table} ({', '.join(map(quoted_column, columns))}) FROM STDIN (FORMAT binary)"
-
-
-def create_table(connection: psycopg.Connection[Any], statement: str) -> None:
-    """Two that create it at once: IF NOT EXISTS lets one of them fail, at its name, type or row."""
-    errors = psycopg_driver().errors
-    try:
-        connection.execute(statement)
-    except (errors.DuplicateTable, errors.DuplicateObject, errors.UniqueViolation):
-        return
