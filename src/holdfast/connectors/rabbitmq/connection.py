@@ -74,7 +74,8 @@ class RabbitServer:
             code = int(said[1]) if said is not None else 0
         if code in _REFUSALS and _MISSING.search(text):
             return DefinitionError(
-                f"RabbitMQ at {self.url} does not have what is asked for: {text}; create it, or correct the name"
+                f"RabbitMQ at {self.url} does not have what is asked for: {text}; create it, or correct the "
+                "name"
             )
         if code in _REFUSALS:
             return DefinitionError(
