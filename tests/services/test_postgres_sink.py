@@ -23,7 +23,6 @@ from holdfast.connectors.postgres import lane_writer
 from holdfast.connectors.postgres.lane_writer import OpenPostgresLanes
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.errors import DefinitionError, Unavailable
-from holdfast.secret import Secret
 from holdfast.testing import conformance
 from tests.services.cable import Cable
 from tests.services.harness import wait_until
@@ -482,78 +481,6 @@ def test_a_time_that_the_server_does_not_know_is_refused_and_never_another_time(
     base = pa.int32() if column == "day" else pa.int64()
     table = pa.table({column: pa.array([value], base).cast(kinds[column])})
     assert opened(postgres.url, name).write(lane_rows(table)).outcome is Outcome.REFUSED
-
-
-REFUSALS: dict[str, tuple[str, dict[str, Any], pa.Schema]] = {
-    "there is no table nowhere": ("nowhere", {}, SCHEMA),
-    "has no column 'more'": ("good", {}, SCHEMA.append(pa.field("more", pa.string()))),
-    "which column 'total' of table good (integer) does not take": ("narrow", {}, SCHEMA),
-    "needs a value for 'must'": ("needy", {}, SCHEMA),
-    "lacks INSERT on table closed": ("closed", {}, SCHEMA),
-    'lacks UPDATE, DELETE on table keyed; GRANT SELECT, INSERT, UPDATE, DELETE ON "keyed" TO "guest"': (
-        "keyed",
-        {"mode": "upsert", "key": "user", "deleted": "gone"},
-        SCHEMA.append(pa.field("gone", pa.bool_())),
-    ),
-    "may not make it; GRANT CREATE ON SCHEMA public TO guest": ("good", {"marks": "no_marks"}, SCHEMA),
-    "lacks INSERT, UPDATE on table read_marks": ("good", {"marks": "read_marks"}, SCHEMA),
-    "no table no_rejects": ("good", {"marks": "own_marks", "rejects": "no_rejects"}, SCHEMA),
-    'has no unique index on ("user")': ("good", {"mode": "upsert", "key": "user"}, SCHEMA),
-    "password authentication failed": ("good", {"password": Secret.env("WRONG_PASSWORD")}, SCHEMA),
-}
-
-
-@pytest.fixture(scope="module")
-def tables(postgres: Server) -> Server:
-    with psycopg.connect(postgres.url, autocommit=True) as db:
-        for statement in (
-            'CREATE TABLE good ("user" text, total bigint)',
-            'CREATE TABLE narrow ("user" text, total int)',
-            'CREATE TABLE needy ("user" text, total bigint, must int NOT NULL)',
-            'CREATE TABLE closed ("user" text, total bigint)',
-            "CREATE ROLE guest LOGIN PASSWORD 'right'",
-            'CREATE TABLE keyed ("user" text PRIMARY KEY, total bigint)',
-            "CREATE TABLE read_marks (LIKE good)",
-            "CREATE TABLE own_marks (LIKE good)",
-            "REVOKE CREATE ON SCHEMA public FROM public",
-            "GRANT SELECT, INSERT ON good, narrow, needy, keyed TO guest",
-            "GRANT UPDATE ON good TO guest",
-            "GRANT SELECT ON read_marks TO guest",
-            "GRANT ALL ON own_marks TO guest",
-        ):
-            db.execute(statement)
-    return postgres
-
-
-@pytest.mark.parametrize("told", REFUSALS)
-def test_a_table_that_cannot_take_the_rows_is_refused_in_one_line_before_anything_is_planned(
-    tables: Server, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WRONG_PASSWORD", "not-this-one")
-    monkeypatch.setenv("RIGHT_PASSWORD", "right")
-    name, changes, schema = REFUSALS[told]
-    how = {"password": Secret.env("RIGHT_PASSWORD"), **changes}
-    with pytest.raises(DefinitionError) as refused:
-        PostgresSink(name, dsn=tables.url.replace("holdfast@", "guest@"), **how).check_schema(schema)
-    assert told.replace("table good (integer)", "table narrow (integer)") in str(refused.value)
-    assert "; " in str(refused.value)
-    assert "\n" not in str(refused.value)
-    assert "not-this-one" not in str(refused.value)
-
-
-def test_a_user_who_may_make_no_tables_writes_where_marks_and_rejects_are_there(
-    postgres: Server, db: psycopg.Connection[Any], table: str
-) -> None:
-    own = {"marks": f"{table}_marks", "rejects": f"{table}_rejects"}
-    opened(postgres.url, table, **own).close()
-    db.execute("REVOKE CREATE ON SCHEMA public FROM public")
-    db.execute(f"CREATE ROLE {table}_writer LOGIN")
-    db.execute(f"GRANT INSERT ON {table}, {table}_rejects TO {table}_writer")
-    db.execute(f"GRANT SELECT, INSERT, UPDATE ON {table}_marks TO {table}_writer")
-    dsn = postgres.url.replace("holdfast@", f"{table}_writer@")
-    PostgresSink(table, dsn=dsn, **own).check_schema(SCHEMA)
-    lanes = opened(dsn, table, **own)
-    assert lanes.write(lane_rows(TWO)).outcome is Outcome.WRITTEN
 
 
 def test_a_table_that_was_changed_behind_its_back_stops_the_sink_with_the_reason(
