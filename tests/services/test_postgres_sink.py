@@ -26,7 +26,7 @@ from holdfast.errors import DefinitionError, Unavailable
 from holdfast.testing import conformance
 from tests.services.cable import Cable
 from tests.services.harness import wait_until
-from tests.services.postgres_lanes import SCHEMA, lane_rows, rows_of, shown, stopped_in_copy
+from tests.services.postgres_lanes import lane_rows, rows_of, shown, stopped_in_copy
 from tests.services.servers import PostgresDirectory, Server
 
 TWO = rows_of(("anna", 1), ("ben", 2))
