@@ -249,7 +249,10 @@ def test_a_name_that_is_too_long_for_the_server_is_refused_and_not_waited_for(se
 
 def test_what_is_not_there_is_refused_before_the_run(server: Server, queue: str) -> None:
     for place in places(server.url, "nowhere"):
-        with pytest.raises(DefinitionError, match=r"NOT_FOUND.*'nowhere'.*correct the name"):
+        with pytest.raises(DefinitionError, match=r"does not have .*NOT_FOUND.*'nowhere'.*create it"):
+            place.check()
+    for place in places(server.url.replace("%2F", "nowhere"), queue):
+        with pytest.raises(DefinitionError, match=r"does not have .*vhost nowhere not found; create it"):
             place.check()
     source, sink, _ = places(server.url, queue)
     source.check()

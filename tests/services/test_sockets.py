@@ -125,6 +125,22 @@ def test_what_a_socket_gives_is_said() -> None:
     assert (of(True), of(False)) == (Guarantee.AT_LEAST_ONCE, Guarantee.AT_MOST_ONCE)
 
 
+def test_lines_with_an_id_count_once_behind_drop_duplicates_by_it() -> None:
+    def of(acknowledged: bool, by: str) -> list[Guarantee]:
+        job = hf.Job("lines")
+        source = hf.SocketSource(
+            "127.0.0.1", 1, schema="id string, n long", format="json", acknowledged=acknowledged,
+            id_column="id",
+        )  # fmt: skip
+        once = job.source(source, uid="in").drop_duplicates(by=by, uid="once")
+        once.sink(hf.MemorySink(), uid="out")
+        return [each.guarantee for each in statements(job.graph(), Guarantee.EXACTLY_ONCE)]
+
+    assert of(True, "id") == [Guarantee.EXACTLY_ONCE] * 2
+    assert of(True, "n") == [Guarantee.AT_LEAST_ONCE] * 2
+    assert of(False, "id") == [Guarantee.AT_MOST_ONCE] * 2
+
+
 def rows(*numbers: int) -> list[StagedPart]:
     return [StagedPart(0, len(numbers), lambda: pa.table({"n": list(numbers)}))]
 

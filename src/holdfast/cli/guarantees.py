@@ -38,16 +38,25 @@ def _print(graph: Graph, asked: str, *, as_json: bool) -> None:
         raise DefinitionError(f"guarantee={asked!r} is not known; use one of {', '.join(choices)}")
     found = statements(graph, Guarantee(asked))
     homes = homes_of(graph) if is_in_parts(graph) else {}
-    headings = ("kind", "uid", "connector", "gives", "atomic", "shared", "because")
+    headings = ("kind", "uid", "connector", "gives", "atomic", "shared")
     print_rows(
         found,
         as_json=as_json,
         plain=partial(_plain, homes),
-        cells=lambda statement: _plain(homes, statement).values(),
+        cells=lambda statement: list(_plain(homes, statement).values())[:-1],
         table=new_table(f"{graph.name}, asked for {asked}", *(["part"] if homes else []), *headings),
     )
     if not as_json:
-        OutputConsole().print(verdict(found, Guarantee(asked)), highlight=False)
+        for line in (*_reasons(found), verdict(found, Guarantee(asked))):
+            OutputConsole().print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _reasons(found: list[Statement]) -> list[str]:
+    """Why each part gives what it gives, below the table: beside it there is no room for sentences."""
+    uids_of: dict[str, list[str]] = {}
+    for statement in found:
+        uids_of.setdefault(statement.reason, []).append(statement.node.uid)
+    return [f"{', '.join(uids)}: {reason}" for reason, uids in uids_of.items()]
 
 
 def verdict(found: list[Statement], asked: Guarantee) -> str:

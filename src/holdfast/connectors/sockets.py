@@ -61,11 +61,13 @@ class SocketSource:
     `schema`. With `acknowledged=True` the server is told how many lines of the connection are durable, and
     sends the others again after a break: at least once. Without it, lines that were under way when the
     connection, the driver or the server ended are lost: at most once.
+
+    `id_column` names the column that no two lines share and that a line keeps when it is sent again.
+    `stream.drop_duplicates(by=ID)` right after the source then lets each line through once: exactly once.
     """
 
     replayable: Final = True
     sifts: Final = True
-    told_apart_by: Final = None
 
     def __init__(
         self,
@@ -75,9 +77,11 @@ class SocketSource:
         schema: str = "value string",
         format: str = "fields",
         acknowledged: bool = False,
+        id_column: str | None = None,
         timeout_seconds: float = 10.0,
     ) -> None:
         self.schema: Final = schema
+        self.told_apart_by: Final = id_column
         self.misses: Final = (
             None if acknowledged else "lines that were under way when the connection ended are lost"
         )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import get_args
 
 import pyarrow as pa
 
 from holdfast.clock import duration_ms
 from holdfast.connectors.contract import CheckedSink, CheckedSource, SiftingSource, Sink, Source
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, MachineError
 from holdfast.graph import functions
 from holdfast.graph.aggregates import Aggregate, Aggregation
 from holdfast.graph.column_types import known_input, known_schema, sink_refusals
@@ -84,10 +85,22 @@ def check_places(graph: Graph) -> None:
     """Let every source and sink that can say so refuse a run that could never use it: DefinitionError."""
     for source in graph.sources:
         if isinstance(source.source, CheckedSource):
-            source.source.check()
+            with _placed(source):
+                source.source.check()
     for sink in graph.sinks:
         if isinstance(sink.sink, CheckedSink):
-            sink.sink.check()
+            with _placed(sink):
+                sink.sink.check()
+
+
+@contextmanager
+def _placed(node: SourceNode | SinkNode) -> Iterator[None]:
+    """A refusal within says where the source or sink was declared."""
+    try:
+        yield
+    except DefinitionError as refusal:
+        kind = MachineError if isinstance(refusal, MachineError) else DefinitionError
+        raise kind(f"{node.place} {describe(node)}: {refusal}") from refusal
 
 
 def mistakes(graph: Graph) -> list[Mistake]:
@@ -456,8 +469,19 @@ def _columns_exist(parent: StreamNode, role: str, names: Sequence[object]) -> _F
         elif schema is not None and name not in schema.names:
             yield (
                 f"{role} column {name!r} does not exist; there are {', '.join(schema.names)}",
-                "name one of these",
+                _inside(name, schema) or "name one of these",
             )
+
+
+def _inside(name: str, schema: pa.Schema) -> str:
+    """What to do about a column that is a field of another one, as with `KafkaSource`; empty: it is none."""
+    for field in schema:
+        if pa.types.is_struct(field.type) and field.type.get_field_index(name) >= 0:
+            return (
+                f"it is a field of {field.name!r}: "
+                f"transform(lambda frame: frame.select('{field.name}.*')) makes columns of these"
+            )
+    return ""
 
 
 def _columns(schema: pa.Schema) -> dict[str, pa.DataType]:

@@ -52,6 +52,7 @@ def test_guarantees_names_the_weak_part(app: str) -> None:
     code, out, _ = run("guarantees", app)
     assert code == 0
     assert "`run` would refuse exactly-once, because of console (at-least-once)" in out
+    assert "numbers: it can replay every planned slice" in out.splitlines(), "in a line, not in a narrow cell"
 
 
 def test_guarantees_says_when_all_parts_give_what_was_asked(app: str) -> None:

@@ -8,12 +8,12 @@ import pytest
 
 import holdfast
 from holdfast.connectors.memory import MemorySink, MemorySource
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, MachineError
 from holdfast.graph import aggregates as hf
 from holdfast.graph.functions import BatchFunction, KeyedFunction, OperatorFunction
 from holdfast.graph.streams import Declaration
 from holdfast.graph.uncoordinated import Uncoordinated
-from holdfast.graph.validate import check, mistakes
+from holdfast.graph.validate import check, check_places, mistakes
 from holdfast.state.cells.declarations import ListState, ValueState
 from holdfast.storage.key_saves.files import FileStateStorage
 
@@ -528,3 +528,32 @@ def test_a_channel_is_a_sink_and_keeps_something() -> None:
     keeps, taken = lines(job)
     assert "sink 'orders': keep_epochs=0 keeps nothing; give the number of epochs" in "".join((keeps, taken))
     assert "uid 'orders' is taken by the sink 'orders'" in "".join((keeps, taken))
+
+
+class Unreadable(MemorySource):
+    def check(self) -> None:
+        raise DefinitionError("there is no table orders; create it")
+
+
+class Unwritable(MemorySink):
+    def check(self) -> None:
+        raise MachineError("the client library is missing; install it")
+
+
+def test_what_a_source_or_a_sink_refuses_says_where_it_was_declared() -> None:
+    job = Declaration("shop")
+    job.source(Unreadable([], schema="user string"), uid="orders").sink(MemorySink(), uid="out")
+    with pytest.raises(DefinitionError, match=r"test_validate\.py:\d+ source 'orders': there is no table"):
+        check_places(job.graph())
+    other = Declaration("shop")
+    other.source(source(), uid="orders").sink(Unwritable(), uid="out")
+    with pytest.raises(MachineError, match=r"test_validate\.py:\d+ sink 'out': the client library is"):
+        check_places(other.graph())
+
+
+def test_a_column_that_is_a_field_of_another_one_is_told_how_to_be_had() -> None:
+    job = Declaration("shop")
+    rows = job.source(source("value struct<user string, n long>, at timestamp"), uid="orders")
+    rows.key_by("user").aggregate(n=hf.count(), uid="counts").sink(MemorySink(), uid="out")
+    wanted = "it is a field of 'value': transform(lambda frame: frame.select('value.*'))"
+    assert any(wanted in line for line in lines(job))

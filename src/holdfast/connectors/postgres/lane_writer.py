@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from holdfast.connectors.lanes import LANES, LaneMark, LaneRows, Outcome, Result, continues
 from holdfast.connectors.postgres.binary_rows import HEADER, TRAILER, binary_chunks
+from holdfast.connectors.postgres.own_tables import marks_table, rejects_table
 from holdfast.connectors.postgres.refused_rows import Rejects, is_refusal, written_apart
 from holdfast.connectors.postgres.server import PostgresServer, Silence, is_outage, psycopg_driver
 from holdfast.connectors.postgres.table import quoted_name
@@ -29,7 +30,6 @@ from holdfast.connectors.postgres.target import (
     ROW_NUMBER,
     Merge,
     append_statements,
-    create_table,
     fitting_columns,
     locked_columns,
     merge_statements,
@@ -103,9 +103,9 @@ class OpenPostgresLanes:
     def begin(self, through: int) -> None:
         writer = self._writer
         with writer.server.told(f"making the table of marks {writer.marks_table}"), self._listening():
-            create_marks(self._connection, self._marks)
+            marks_table(writer.marks_table).create(self._connection)
             if writer.rejects is not None:
-                Rejects(writer.rejects).create(self._connection)
+                rejects_table(writer.rejects).create(self._connection)
             self._connection.execute(
                 f"INSERT INTO {self._marks} (job, uid, lane, epoch, rows, input) "
                 "SELECT %s, %s, lane, %s, 0, '' FROM generate_series(0, %s) AS lane ON CONFLICT DO NOTHING",
@@ -274,12 +274,3 @@ class _Prepared:
         for statement in self._after:
             connection.execute(statement)
             silence.heard(WRITING_PATIENCE)
-
-
-def create_marks(connection: psycopg.Connection[Any], name: str) -> None:
-    create_table(
-        connection,
-        f"CREATE TABLE IF NOT EXISTS {name} (job text, uid text, lane int, epoch bigint NOT NULL, "
-        "rows bigint NOT NULL, input text NOT NULL, written timestamptz NOT NULL DEFAULT now(), "
-        "PRIMARY KEY (job, uid, lane))",
-    )

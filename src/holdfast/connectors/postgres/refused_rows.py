@@ -16,7 +16,7 @@ import pyarrow as pa
 from holdfast.connectors.lanes import LaneRows
 from holdfast.connectors.postgres.server import psycopg_driver
 from holdfast.connectors.postgres.table import quoted_name
-from holdfast.connectors.postgres.target import ROW_NUMBER, create_table
+from holdfast.connectors.postgres.target import ROW_NUMBER
 from holdfast.errors import DefinitionError, one_line
 
 if TYPE_CHECKING:
@@ -39,17 +39,9 @@ class _Named(Protocol):
 
 @dataclass(frozen=True)
 class Rejects:
-    """The table of refused rows. `row` counts within a lane of an epoch, from 0."""
+    """The table of refused rows."""
 
     table: str
-
-    def create(self, connection: psycopg.Connection[Any]) -> None:
-        create_table(
-            connection,
-            f"CREATE TABLE IF NOT EXISTS {quoted_name(self.table)} (job text, uid text, epoch bigint, "
-            "lane int, row bigint, reason text, data text, refused timestamptz NOT NULL DEFAULT now(), "
-            "PRIMARY KEY (job, uid, epoch, lane, row))",
-        )
 
     def put(
         self,

@@ -43,6 +43,9 @@ _NEVER = re.compile(
 )
 """What a refused connection says where another try cannot help. There is no SQLSTATE in it to go by."""
 
+_STATEMENT = re.compile(r" LINE \d+: .* \^(?= |$)")
+"""Where in a statement an error is: it is no statement of the user's."""
+
 _OUTAGES = ("08", "53", "57P", "58", "40", "55P03", "57014", "25006", "XX")
 """Beginnings of SQLSTATEs of servers that are not to be had, or in trouble, now: connections, resources (a
 full disk), operators who intervene, the machine, conflicts that pass, locks, read-only standbys."""
@@ -103,7 +106,7 @@ class PostgresServer:
             raise self.error(cause, what) from None
 
     def error(self, cause: Exception, what: str) -> HoldfastError:
-        text = self._hidden(one_line(cause))
+        text = self._hidden(_STATEMENT.sub("", one_line(cause)))
         if is_outage(cause):
             return Unavailable(
                 f"Postgres at {self.place} is not to be had, {what}: {text}; see to the server"

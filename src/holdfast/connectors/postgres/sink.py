@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from holdfast.connectors.lane_publisher import LanePublisher
 from holdfast.connectors.lanes import Atomic
 from holdfast.connectors.postgres.lane_writer import PostgresLaneWriter
+from holdfast.connectors.postgres.own_tables import marks_table, rejects_table
 from holdfast.connectors.postgres.server import PostgresServer
-from holdfast.connectors.postgres.target import Merge, fitting_columns, refuse_forgetting
+from holdfast.connectors.postgres.target import Merge, fitting_columns
 from holdfast.errors import DefinitionError, Unavailable
 from holdfast.secret import Secret
 
@@ -93,8 +94,9 @@ class PostgresSink:
             return
         with self.server.told(f"looking at table {self.table}"), connection:
             fitting_columns(connection, self.table, schema, self._merge)
-            for kept in filter(None, (self.marks, self.rejects)):
-                refuse_forgetting(connection, kept)
+            marks_table(self.marks).check(connection)
+            if self.rejects is not None:
+                rejects_table(self.rejects).check(connection)
 
     def lane_writer(self, job: str, uid: str) -> PostgresLaneWriter:
         return PostgresLaneWriter(self.server, self.table, job, uid, self.marks, self._merge, self.rejects)

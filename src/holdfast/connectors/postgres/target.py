@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from holdfast.connectors.postgres.binary_rows import takes
 from holdfast.connectors.postgres.columns import PgColumn
-from holdfast.connectors.postgres.server import psycopg_driver
 from holdfast.connectors.postgres.table import quoted_column, quoted_name
 from holdfast.errors import DefinitionError
 
@@ -32,10 +31,14 @@ _KINDS = {
     "m": "a materialized view; name a table",
 }
 _TABLE = """
-    SELECT relkind::text, row_security_active(oid),
-           ARRAY(SELECT each FROM unnest(%s::text[]) AS each WHERE NOT has_table_privilege(oid, each)),
-           current_database()::text, has_database_privilege(current_database(), 'TEMP')
+    SELECT relkind::text, row_security_active(oid), quote_ident(current_database()),
+           quote_ident(current_user),
+           has_database_privilege(current_database(), 'TEMPORARY')
     FROM pg_class WHERE oid = to_regclass(%s)
+"""
+_LACKING = """
+    SELECT wanted, current_user FROM unnest(%s::text[]) WITH ORDINALITY AS asked(wanted, n)
+    WHERE NOT has_table_privilege(to_regclass(%s), wanted) ORDER BY n
 """
 _COLUMNS = """
     SELECT a.attname, CASE t.typtype WHEN 'e' THEN 'enum' ELSE t.typname END,
@@ -73,6 +76,11 @@ class Merge:
     order_by: str | None = None
     deleted: str | None = None
 
+    @property
+    def rights(self) -> tuple[str, ...]:
+        """What a user needs at the table."""
+        return ("SELECT", "INSERT", "UPDATE", *(["DELETE"] if self.deleted is not None else []))
+
 
 def fitting_columns(
     connection: psycopg.Connection[Any], table: str, schema: pa.Schema, merge: Merge | None
@@ -107,31 +115,38 @@ def fitting_columns(
 
 def _refuse_unwritable(connection: psycopg.Connection[Any], table: str, merge: Merge | None) -> None:
     """DefinitionError: there is no such table, or rows cannot be written there by this user."""
-    rights = ["INSERT"] if merge is None else ["SELECT", "INSERT", "UPDATE"]
-    rights += ["DELETE"] if merge is not None and merge.deleted is not None else []
-    found = connection.execute(_TABLE, [rights, quoted_name(table)]).fetchone()
+    found = connection.execute(_TABLE, [quoted_name(table)]).fetchone()
     if found is None:
         raise DefinitionError(
             f"there is no table {table} in the database, or not for this user; create it, correct the name, "
             "or grant USAGE on its schema"
         )
-    kind, secured, lacking, database, may_stage = found
+    kind, secured, database, user, may_stage = found
     if _KINDS.get(kind) != "":
         raise DefinitionError(f"table {table} is {_KINDS.get(kind, 'no table; name a table')}")
-    if lacking:
-        raise DefinitionError(
-            f"the user lacks rights on table {table}: {', '.join(lacking)}; GRANT {', '.join(lacking)} ON "
-            f"{quoted_name(table)} to it"
-        )
+    refuse_missing_rights(connection, table, ("INSERT",) if merge is None else merge.rights)
     if merge is not None and not may_stage:
         raise DefinitionError(
-            f"the user may not make temporary tables, through which rows go to table {table}; "
-            f"GRANT TEMPORARY ON DATABASE {quoted_column(database)} to it"
+            f"the user may not make temporary tables in database {database}, through which rows go to table "
+            f"{table}; GRANT TEMPORARY ON DATABASE {database} TO {user}"
         )
     if merge is None and secured:
         raise DefinitionError(
             f"table {table} has row-level security for this user, and COPY does not write there; write as "
             "its owner, or as a user with BYPASSRLS"
+        )
+
+
+def refuse_missing_rights(connection: psycopg.Connection[Any], table: str, rights: Sequence[str]) -> None:
+    """DefinitionError: the user lacks one of them at a table that is there. Rights on single columns do not
+    count: which ones a statement needs is the server's to know."""
+    quoted = quoted_name(table)
+    lacking = connection.execute(_LACKING, [list(rights), quoted]).fetchall()
+    if lacking:
+        user = lacking[0][1]
+        raise DefinitionError(
+            f"user {user!r} lacks {', '.join(right for right, _ in lacking)} on table {table}; "
+            f"GRANT {', '.join(rights)} ON {quoted} TO {quoted_column(user)}"
         )
 
 
@@ -253,12 +268,3 @@ def merge_statements(table: str, columns: Sequence[str], merge: Merge) -> tuple[
 
 def _copy(table: str, columns: Sequence[str]) -> str:
     return f"COPY {table} ({', '.join(map(quoted_column, columns))}) FROM STDIN (FORMAT binary)"
-
-
-def create_table(connection: psycopg.Connection[Any], statement: str) -> None:
-    """Two that create it at once: IF NOT EXISTS lets one of them fail, at its name, type or row."""
-    errors = psycopg_driver().errors
-    try:
-        connection.execute(statement)
-    except (errors.DuplicateTable, errors.DuplicateObject, errors.UniqueViolation):
-        return

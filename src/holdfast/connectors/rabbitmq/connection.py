@@ -15,6 +15,7 @@ from holdfast.secret import Secret, refuse_password_in, refuse_text
 _REFUSALS = frozenset({311, 403, 404, 406, 530})
 """Codes by which a server closes a channel or a connection for good: content too large, access refused, not
 found, a precondition (a message larger than it takes, too), a virtual host that is not allowed."""
+_MISSING = re.compile("NOT_FOUND|not found")
 _SAID_AT_THE_DOOR = re.compile(r"ConnectionClosedByBroker: \((\d+)\)")
 """The library takes every connection that ends during the login for a refusal. Only where the server has said
 why it is one: others were broken by whatever breaks connections."""
@@ -71,10 +72,15 @@ class RabbitServer:
         if isinstance(cause, known.ProbableAuthenticationError | known.ProbableAccessDeniedError):
             said = _SAID_AT_THE_DOOR.search(str(cause))
             code = int(said[1]) if said is not None else 0
+        if code in _REFUSALS and _MISSING.search(text):
+            return DefinitionError(
+                f"RabbitMQ at {self.url} does not have what is asked for: {text}; create it, or correct the "
+                "name"
+            )
         if code in _REFUSALS or isinstance(cause, known.ShortStringTooLong):
             return DefinitionError(
                 f"RabbitMQ at {self.url} refuses {self.username or 'the user of the url'}: {text}; correct "
-                "the name, the password, the rights of the user or what is sent"
+                "the password, the rights of the user or what is sent"
             )
         return Unavailable(
             f"RabbitMQ at {self.url} cannot be used now: {text}; see that it runs and can be reached"

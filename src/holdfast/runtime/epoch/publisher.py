@@ -272,6 +272,9 @@ def _named(uid: str, epoch: int, url: str) -> Iterator[None]:
     try:
         yield
     except DefinitionError as refused:
+        if epoch == 0:
+            # Nothing is committed yet, so nothing can be put aside.
+            raise DefinitionError(f"sink {uid!r} cannot begin: {refused}") from refused
         raise DefinitionError(
             f"sink {uid!r} cannot show epoch {epoch}, which is committed: {refused}; or, to go on without "
             f"showing it there, put its rows aside with `{set_aside_command(uid, url)}`"

@@ -235,6 +235,27 @@ class RefusingLanes(OpenSqliteLanes):
         return super()._write(rows, encoded)
 
 
+class Closed(SqliteLaneSink):
+    def lane_writer(self, job: str, uid: str) -> SqliteLaneWriter:
+        return ClosedWriter(self.path, job, uid, self.chunk_rows)
+
+
+class ClosedWriter(SqliteLaneWriter):
+    def open(self, term: int) -> OpenSqliteLanes:
+        return ClosedLanes(self, super().open(term)._file)
+
+
+class ClosedLanes(OpenSqliteLanes):
+    def begin(self, through: int) -> None:
+        raise DefinitionError("the table of marks cannot be made; grant it")
+
+
+def test_a_sink_that_cannot_begin_has_nothing_to_be_put_aside(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with pytest.raises(DefinitionError, match=r"^sink 'out' cannot begin: .* cannot be made; grant it$"):
+        world.start(Closed(world.sink.path))
+
+
 @pytest.mark.parametrize("told", [False, True], ids=["commits-know-nothing", "commits-know-a-lane"])
 def test_rows_that_are_refused_stop_the_sink_and_are_set_aside_by_lane(tmp_path: Path, told: bool) -> None:
     world = World(tmp_path, chunk_rows=1)
