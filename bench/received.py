@@ -122,7 +122,7 @@ def main(rows: int, rounds: int) -> None:
         def logged_lines() -> None:
             stopped = threading.Event()
             receiver = LineReceiver(Peer("127.0.0.1", port, 10.0), acknowledged=True)
-            receiver.receive(counted(log(), rows, stopped), stopped)
+            receiver.receive(counted(log(), rows, stopped), lambda: None, stopped)
             acknowledged()
 
         def lines() -> None:
@@ -132,7 +132,7 @@ def main(rows: int, rounds: int) -> None:
         def logged_messages() -> None:
             stopped = threading.Event()
             receiver = RabbitReceiver(RabbitServer(rabbit.url), QUEUE, 2 * BATCH_ROWS)
-            receiver.receive(counted(log(), rows, stopped), stopped)
+            receiver.receive(counted(log(), rows, stopped), lambda: None, stopped)
 
         sockets = Turns({"lines, read": lines, "lines, logged": logged_lines})
         sockets.take(rounds)

@@ -17,10 +17,12 @@ from holdfast.errors import DefinitionError, MachineError
 
 HIDDEN = "***"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAMES = r"(?:\w*(?:password|passwd|pwd|secret)|scram_\w+_key)"
 _PASSWORD_IN_URL = re.compile(
-    r"""://[^/?\#@]*:[^@]+@                            # user:password@host
-        |[?&](?:ssl)?(?:password|passwd|pwd)=[^&]      # a parameter of the url
-        |(?:^|\s)(?:ssl)?password\s*=\s*\S             # Postgres: keywords and values
+    rf"""://[^/?\#@]*:[^@]+@                           # user:password@host
+        |[?&]{_NAMES}=[^&]                             # a parameter of the url
+        |[?&]ssl_options=[^&]*password                 # RabbitMQ: what unlocks the key
+        |(?:^|\s){_NAMES}\s*=\s*\S                     # Postgres: keywords and values
     """,
     re.IGNORECASE | re.VERBOSE,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -129,6 +130,30 @@ def test_a_table_keeps_what_is_promised_of_a_sink(case: Case) -> None:
 
 def _named(place: str) -> str:
     return f"t{place}".replace("-", "_")
+
+
+@pytest.mark.parametrize(
+    ("settings", "of_column"),
+    [
+        ({"delta.constraints.small": "n < 2"}, {}),
+        ({"delta.columnMapping.mode": "name"}, {"delta.columnMapping.physicalName": "c1"}),
+        ({}, {"delta.generationExpression": "1"}),
+    ],
+)
+def test_a_delta_table_that_promises_what_is_not_kept_is_refused(
+    tmp_path: Path, settings: dict[str, str], of_column: dict[str, str]
+) -> None:
+    """The library takes the rows all the same, and readers find nulls, or rows that must not be."""
+    write_deltalake(tmp_path, NUMBER)
+    log = tmp_path / "_delta_log" / f"{0:020d}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for told in (action["metaData"] for action in actions if "metaData" in action):
+        schema = json.loads(told["schemaString"])
+        schema["fields"][0]["metadata"] = of_column
+        told |= {"schemaString": json.dumps(schema), "configuration": settings}
+    log.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(DefinitionError, match="which DeltaSink does not keep"):
+        DeltaSink(tmp_path).check_schema(NUMBER.schema)
 
 
 def test_columns_that_are_accepted_are_shown_whatever_they_hold(case: Case) -> None:

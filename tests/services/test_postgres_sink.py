@@ -495,7 +495,7 @@ def test_a_table_that_was_changed_behind_its_back_stops_the_sink_with_the_reason
     more = lane_rows(MORE, 2, before=LaneMark(1, 2))
     writer = PostgresSink(table, dsn=dsn).lane_writer("job", table)
     changes = {
-        "permission denied|may not insert": (
+        "permission denied|lacks rights": (
             f"REVOKE INSERT ON {table} FROM {table}_writer", f"GRANT INSERT ON {table} TO {table}_writer",
         ),
         "there is no table|does not exist": (
@@ -524,12 +524,16 @@ def test_a_table_that_was_changed_behind_its_back_stops_the_sink_with_the_reason
     assert shown(postgres.url, table) == [("anna", 1), ("ben", 2), ("cleo", 3)]
 
 
-def test_what_does_not_go_together_is_refused() -> None:
-    for how in (
-        {"mode": "replace"},
-        {"mode": "upsert"},
-        {"key": "user"},
-        {"mode": "upsert", "key": "user", "order_by": "total", "deleted": "gone"},
-    ):
-        with pytest.raises(DefinitionError):
-            PostgresSink("t", dsn="postgresql://127.0.0.1/x", **how)  # type: ignore[arg-type]
+def test_a_server_that_works_longer_than_it_is_waited_for_is_told_from_one_that_is_gone(
+    postgres: Server, db: psycopg.Connection[Any], table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.execute(
+        f"CREATE FUNCTION slowly_{table}() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_sleep(600); RETURN new; END $$"
+    )
+    db.execute(f"CREATE TRIGGER slow BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION slowly_{table}()")
+    monkeypatch.setattr(lane_writer, "WRITING_PATIENCE", 1.0)
+    found = opened(postgres.url, table, timeout_seconds=3).write(lane_rows(TWO))
+    assert found.outcome is Outcome.UNAVAILABLE
+    assert "said nothing for 3 s" in found.reason
+    assert "timeout_seconds" in found.reason

@@ -18,6 +18,7 @@ from holdfast.checkpoint.log.received import ReceivedLog
 from holdfast.connectors.contract import StagedPart
 from holdfast.connectors.rabbitmq.connection import RabbitServer
 from holdfast.connectors.rabbitmq.source import RabbitReceiver, RabbitSource
+from holdfast.connectors.received_rows import raw_rows
 from holdfast.connectors.receiving import ReceivingReader
 from holdfast.errors import DefinitionError, SinkFailed, StorageError, Unavailable
 from holdfast.graph.guarantees import Guarantee, statements
@@ -195,6 +196,26 @@ def test_an_empty_id_is_none() -> None:
         assert id is None
 
 
+def test_an_id_that_is_no_text_is_one_all_the_same_and_no_other() -> None:
+    """A message with it would end every connection that it came by, for ever."""
+    receiver = RabbitReceiver(RabbitServer("amqp://127.0.0.1:1/%2F"), "q", 1)
+    rows = [
+        receiver._row(pika.spec.Basic.Deliver(delivery_tag=3), pika.BasicProperties(message_id=given), b"")
+        for given in (b"a\xff", b"a\xfe", "a")
+    ]
+    ids = raw_rows("q", rows).column("id").to_pylist()
+    assert len(set(ids)) == 3
+
+
+def test_ids_of_a_sink_with_long_names_fit_into_a_message(server: Server, queue: str) -> None:
+    job = "j" * 150
+    for uid in ("u" * 100, "u" * 99 + "v"):
+        hf.RabbitSink(server.url, queue).publisher(job, uid).publish(1, rows(1))
+    with RabbitServer(server.url).channel() as channel:
+        sent = [channel.basic_get(queue, auto_ack=True)[1].message_id for _ in range(2)]
+    assert len(set(sent)) == 2
+
+
 def test_a_message_that_no_queue_takes_fails_the_epoch(server: Server) -> None:
     with pytest.raises(SinkFailed, match="no queue took message job/out/1/0/0"):
         hf.RabbitSink(server.url, "nowhere").publisher("job", "out").publish(1, rows(1))
@@ -219,6 +240,11 @@ def places(url: str, queue: str, **who: Any) -> list[Any]:
     """A source and sinks of a queue."""
     source = hf.RabbitSource(url, queue, schema="n long", **who)
     return [source, hf.RabbitSink(url, queue, **who), hf.RabbitSink(url, "", exchange=queue, **who)]
+
+
+def test_a_name_that_is_too_long_for_the_server_is_refused_and_not_waited_for(server: Server) -> None:
+    with pytest.raises(DefinitionError, match="ShortStringTooLong"):
+        hf.RabbitSink(server.url, "q" * 256).publisher("job", "out").publish(1, rows(1))
 
 
 def test_what_is_not_there_is_refused_before_the_run(server: Server, queue: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 import redis as client_library
 
 from holdfast.connectors.contract import StagedPart
-from holdfast.connectors.lanes import LaneMark, LaneRows, Outcome
+from holdfast.connectors.lanes import LANES, LaneMark, LaneRows, Outcome
 from holdfast.connectors.redis import sink as sink_module
 from holdfast.connectors.redis.sink import RedisSink
 from holdfast.errors import DefinitionError
@@ -156,6 +156,17 @@ def test_nothing_of_a_chunk_is_written_where_one_key_is_taken_by_another_type(
     assert "p:k2 is a string" in result.reason
     assert not client.exists("p:k1")
     assert lanes.marks()[0] == LaneMark(0)
+
+
+def test_a_row_does_not_take_the_place_of_the_marks(server: Server, client: Any) -> None:
+    """Its key can be theirs: they would be gone, and with them what is known of all lanes."""
+    lanes = RedisSink(server.url, "p", key=("k", "n")).lane_writer("job", "out").open(1)
+    lanes.begin(0)
+    table = pa.table({"k": ["holdfast"], "n": ["job/out"]})
+    result = lanes.write(LaneRows(0, 1, LaneMark(0), 1, 1, "", (StagedPart(0, 1, lambda: table),)))
+    assert result.outcome is Outcome.REFUSED
+    assert "p:holdfast:job/out has the marks" in result.reason
+    assert len(lanes.marks()) == LANES
 
 
 def test_a_server_whose_memory_is_full_is_waited_for_and_takes_nothing(server: Server, client: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.log.received import ReceivedLog
-from holdfast.connectors import sockets
+from holdfast.connectors import receiving, sockets
 from holdfast.connectors.contract import StagedPart
 from holdfast.errors import StorageError, Unavailable
 from holdfast.graph.guarantees import Guarantee, statements
@@ -59,6 +60,16 @@ def test_lines_of_a_connection_that_broke_are_sent_again(tmp_path: Path) -> None
     received(server, log, lambda: server.safe == 2)
     assert set(logged(log)) == {"a", "b"}
     assert logged(log)[-2:] == ["a", "b"]
+    server.close()
+
+
+def test_lines_that_are_logged_are_acknowledged_though_no_more_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection may end before the job has read enough: lines without an answer come again."""
+    monkeypatch.setattr(receiving, "UNREAD_BATCHES_MAX", 0)
+    server, log = LineServer(["a"]), ReceivedLog(LocalStorage(tmp_path), "s", "w")
+    received(server, log, lambda: server.safe == 1)
     server.close()
 
 
@@ -174,6 +185,23 @@ def test_a_server_that_answers_every_line_is_heard_while_more_are_sent() -> None
     thread.start()
     publisher = hf.SocketSink("127.0.0.1", listener.getsockname()[1], timeout_seconds=5).publisher("j", "out")
     publisher.publish(1, rows(*range(count)))
+    thread.join()
+    listener.close()
+
+
+def test_a_server_whose_answer_has_no_end_is_unavailable() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def take() -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            while True:
+                connection.sendall(b"1" * 10_000)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    with pytest.raises(Unavailable, match="answered b'1111"):
+        hf.SocketSink("127.0.0.1", listener.getsockname()[1]).publisher("job", "out").publish(1, rows(1))
     thread.join()
     listener.close()
 

@@ -134,6 +134,23 @@ def test_a_prepared_transaction_holds_rows_up_and_is_named(
     assert sorted(read(reader)[0]) == [1, 2]
 
 
+def test_rows_with_numbers_that_are_yet_to_come_are_named_and_can_be_read_then(
+    postgres: Server, db: psycopg.Connection[Any], table: str
+) -> None:
+    """As in a table that was restored into a new server: no transaction holds them up that could be ended."""
+    reader = TableSource(table, dsn=postgres.url, by=("txid", "id")).reader([])
+    add(db, table, 1)
+    db.execute(f"INSERT INTO {table} (txid, n) VALUES ('999999999999', 2)")
+    found, position = read(reader)
+    assert found == [1]
+    assert "numbers of transactions that the server has not come to yet" in reader.health()
+    told = re.search(r"UPDATE .*", reader.health())
+    assert told is not None
+    db.execute(told[0])
+    assert read(reader, position)[0] == [2]
+    assert reader.health() == ""
+
+
 def test_rows_that_a_crash_of_the_server_could_take_back_are_not_planned(
     postgres: Server, db: psycopg.Connection[Any], table: str
 ) -> None:
@@ -357,6 +374,20 @@ def test_every_value_comes_as_it_is(postgres: Server, db: psycopg.Connection[Any
     assert rows[0][4].isoformat() == "2024-02-29T10:00:00.000001+00:00"
     assert [str(row[5]) for row in rows] == ["2024-02-29", "9999-12-31", "None"]
     assert [row[6:] for row in rows] == [(True, '{"a": [1]}'), (False, "null"), (None, None)]
+
+
+@pytest.mark.parametrize("text", ["x" * (3 << 20), "\ufeffbegins with a mark"])
+def test_a_text_arrives_however_long_it_is_and_whatever_it_begins_with(
+    postgres: Server, db: psycopg.Connection[Any], table: str, text: str
+) -> None:
+    db.execute(f"ALTER TABLE {table} ADD COLUMN t text")
+    for _ in range(3):
+        db.execute(f"INSERT INTO {table} (t) VALUES (%s)", [text])
+    reader = TableSource(table, dsn=postgres.url, by=("txid", "id"), schema="t string").reader([])
+    slice = reader.next(None, None, 0)
+    assert slice is not None
+    found = [each for batch in reader.tasks(slice).all_rows() for each in batch.column(0).to_pylist()]
+    assert found == [text] * 3
 
 
 def test_a_value_that_does_not_fit_fails_with_its_place(

@@ -109,6 +109,10 @@ def test_what_a_library_says_is_shown_without_the_value() -> None:
         "postgresql://localhost/db?user=bob&password=hunter2",
         "host=localhost user=bob password=hunter2",
         "host=localhost PASSWORD = 'hunter2'",
+        "rediss://localhost:6379/0?ssl_keyfile=/etc/me.key&ssl_password=hunter2",
+        "amqps://localhost/%2F?ssl_options=%7B%27keyfile%27%3A%27k%27%2C%27password%27%3A%27hunter2%27%7D",
+        "host=localhost oauth_client_secret=hunter2",
+        "postgresql://localhost/db?scram_client_key=hunter2",
     ],
 )
 def test_a_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
@@ -143,6 +147,8 @@ def test_a_password_that_is_written_down_is_refused_by_every_connector_and_not_s
         lambda: hf.RabbitSource("amqp://127.0.0.1/%2F", "q", schema="n long", password=text),
         lambda: hf.KafkaSource("127.0.0.1:9092", "t", options={"sasl.password": text}),
         lambda: hf.IcebergSink("a.b", properties={"s3.secret-access-key": text}),
+        lambda: hf.IcebergSink("a.b", properties={"adls.connection-string": f"AccountKey={text}"}),
+        lambda: hf.IcebergSink("a.b", properties={"header.Authorization": f"Bearer {text}"}),
         lambda: hf.IcebergSink("a.b", properties={"uri": "postgresql://bob:hunter2@localhost/db"}),
         lambda: hf.IcebergSink("a.b", properties={"token": text}),
     ]

@@ -42,15 +42,18 @@ WRITERS_KEPT = 64
 WAIT_SECONDS_MAX = 10.0
 
 Deliver = Callable[[pa.RecordBatch], None]
+Room = Callable[[], None]
+"""Comes back when the log has room for another batch, or the run ends."""
 
 
 class Receiver(Protocol):
     """Takes what a system sends, in a thread of its own."""
 
-    def receive(self, deliver: Deliver, stopped: threading.Event) -> None:
-        """Connect, and until `stopped`: take rows, `deliver` them, then acknowledge them. What `deliver`
-        raises is to end this, with nothing acknowledged. Called again, after a wait that grows, where it
-        raised or returned."""
+    def receive(self, deliver: Deliver, room: Room, stopped: threading.Event) -> None:
+        """Connect, and until `stopped`: take rows, `deliver` them, then acknowledge them, then wait for
+        `room` (not sooner: a connection may end meanwhile, and what was not acknowledged comes again). What
+        `deliver` raises is to end this, with nothing acknowledged. Called again, after a wait that grows,
+        where it raised or returned."""
 
 
 class Filling:
@@ -85,8 +88,8 @@ class ReceivingReader:
         """Set where the thread did not come back in time: who has the log now may not see what it appends."""
         self._thread: threading.Thread | None = None
         self._looked_ms: int | None = None
-        self._read = self._end = 0
-        """Batches that were planned, and up to which at most."""
+        self._read = self._end = self._appended = 0
+        """Batches that were planned, up to which at most, and the newest that was received here."""
         self._trouble = ""
 
     def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
@@ -168,7 +171,7 @@ class ReceivingReader:
         wait = 0.1
         while not self._stopped.is_set():
             try:
-                self._receiver.receive(self._deliver, self._stopped)
+                self._receiver.receive(self._deliver, self._room, self._stopped)
                 wait = 0.1
             # Whatever it is: the thread goes on, and a person is told.
             except Exception as failure:
@@ -177,13 +180,15 @@ class ReceivingReader:
             wait = min(wait * 2, WAIT_SECONDS_MAX)
 
     def _deliver(self, rows: pa.RecordBatch) -> None:
-        batch = self._log.append(rows)
+        self._appended = self._log.append(rows).number
         if self._left.is_set():
             raise RetryableError("the run has ended meanwhile; what was sent is sent again")
         self._trouble = ""
+
+    def _room(self) -> None:
         with self._moved:
             self._moved.wait_for(
-                lambda: self._stopped.is_set() or batch.number - self._read <= UNREAD_BATCHES_MAX
+                lambda: self._stopped.is_set() or self._appended - self._read <= UNREAD_BATCHES_MAX
             )
 
 

@@ -21,11 +21,12 @@ import pyarrow as pa
 from holdfast.connectors.columns_as_text import check_json_names, json_rows
 from holdfast.connectors.contract import DurableLog, Json, SourceReader, StagedPart
 from holdfast.connectors.received_rows import RowForm, raw_rows
-from holdfast.connectors.receiving import LINGER_SECONDS, Deliver, Filling, ReceivingReader
+from holdfast.connectors.receiving import LINGER_SECONDS, Deliver, Filling, ReceivingReader, Room
 from holdfast.errors import DefinitionError, Unavailable
 
 LINE_BYTES_MAX = 16 << 20
 CHUNK_BYTES = 1 << 18
+ANSWER_BYTES_MAX = 40
 SENT_LINES = 1_000
 """Lines that are encoded at once, and sent before the next are."""
 
@@ -104,7 +105,7 @@ class LineReceiver:
     peer: Peer
     acknowledged: bool
 
-    def receive(self, deliver: Deliver, stopped: threading.Event) -> None:
+    def receive(self, deliver: Deliver, room: Room, stopped: threading.Event) -> None:
         with self.peer.connection() as connection:
             connection.settimeout(LINGER_SECONDS)
             rest, lines, safe, filling = b"", list[bytes](), 0, Filling()
@@ -127,6 +128,7 @@ class LineReceiver:
                     if self.acknowledged:
                         # Durable by now, and not before.
                         connection.sendall(b"%d\n" % safe)
+                    room()
                 if ended:
                     # A line without an end may be half of one: its sender has it still, or it is lost.
                     return
@@ -192,8 +194,9 @@ class SocketPublisher:
             if readable:
                 answers += connection.recv(CHUNK_BYTES) or b"\n"
                 *whole, answers = answers.split(b"\n")
-                for answer in whole:
-                    if not answer.strip().isdigit():
+                endless = [answers] if len(answers) > ANSWER_BYTES_MAX else []
+                for answer in (*whole, *endless):
+                    if len(answer) > ANSWER_BYTES_MAX or not answer.strip().isdigit():
                         raise Unavailable(
                             f"{self._peer} has taken {taken} of {wanted} lines and answered "
                             f"{answer[:40]!r}; let it answer with the number of lines that it has taken for "

@@ -13,7 +13,7 @@ from holdfast.checkpoint.log.received import ReceivedLog
 from holdfast.connectors import receiving
 from holdfast.connectors.contract import LogBatch, Slice
 from holdfast.connectors.received_rows import RowForm, raw_rows
-from holdfast.connectors.receiving import Deliver, ReceivingReader
+from holdfast.connectors.receiving import Deliver, ReceivingReader, Room
 from holdfast.errors import InputVanished, RetryableError
 from holdfast.storage.local_directory import LocalStorage
 
@@ -21,7 +21,7 @@ from holdfast.storage.local_directory import LocalStorage
 class Silent:
     """A receiver to which nothing is sent."""
 
-    def receive(self, deliver: Deliver, stopped: threading.Event) -> None:
+    def receive(self, deliver: Deliver, room: Room, stopped: threading.Event) -> None:
         stopped.wait()
 
 
@@ -71,7 +71,7 @@ class OneMessage:
     def __init__(self) -> None:
         self.acknowledged = self.refused = False
 
-    def receive(self, deliver: Deliver, stopped: threading.Event) -> None:
+    def receive(self, deliver: Deliver, room: Room, stopped: threading.Event) -> None:
         if self.refused:
             stopped.wait()
             return

@@ -32,7 +32,8 @@ OWN_OPTIONS = {
 """What Holdfast itself has to say."""
 SECRET_OPTIONS = {
     "sasl.password", "sasl.oauthbearer.client.secret", "ssl.key.password", "ssl.key.pem",
-    "ssl.keystore.password",
+    "ssl.keystore.password", "sasl.oauthbearer.assertion.private.key.passphrase",
+    "sasl.oauthbearer.assertion.private.key.pem",
 }  # fmt: skip
 
 

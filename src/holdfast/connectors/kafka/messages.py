@@ -164,14 +164,16 @@ def _raw(column: pa.Array) -> list[bytes | None]:
 
 def _times(column: pa.ChunkedArray) -> list[int]:
     millis = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", column.type.tz))
-    numbers = millis.cast(pa.int64()).fill_null(0)
-    if pc.any(pc.less(numbers, 0)).as_py():
-        row = pc.index(pc.less(numbers, 0), True).as_py()
+    numbers = millis.cast(pa.int64())
+    # The client takes zero for no time at all, and the message would get that of its sending.
+    early = pc.less_equal(numbers, 0).fill_null(False)
+    if pc.any(early).as_py():
         raise DefinitionError(
-            f"row {row} has a time before 1970, which no message of Kafka can have; change it, or leave "
-            "timestamp= out"
+            f"row {pc.index(early, True).as_py()} has a time that is not after the beginning of 1970, which "
+            "no message of Kafka can have; change it (null is when the message is sent), or leave timestamp= "
+            "out"
         )
-    found: list[int] = numbers.to_pylist()
+    found: list[int] = numbers.fill_null(0).to_pylist()
     return found
 
 

@@ -34,6 +34,9 @@ COMMITS_LOOKED_AT = 200
 """In so many of the newest commits it is looked for what the newest epoch has read."""
 _INFORMATION = "holdfast"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_MAPPING = "delta.columnMapping.mode"
+_CHECKED = ("delta.constraints.", "delta.invariants", "delta.generationExpression", "delta.identity.")
+"""How settings of a table, or of a column, begin by which a writer has to make or check values."""
 _NAME_CHARS = frozenset(" ,;{}()\n\t=")
 """What Delta has no column names with."""
 
@@ -66,7 +69,7 @@ class DeltaSink:
         check_partition_columns("Delta tables", schema, self.partition_by)
         table = _loaded(self.path)
         if table is not None:
-            check_against(f"Delta table {self.path}", schema, _columns_of(table))
+            _refuse_unfit(f"Delta table {self.path}", table, schema)
         self._columns = schema
 
     def publisher(self, job: str, uid: str) -> EpochPublisher:
@@ -146,7 +149,7 @@ class _DeltaLook:
         partitioned = self.table.metadata().partition_columns
         if rows is not None:
             # The table may have changed since the run began, and so may the job since these rows were staged.
-            check_against(self.lake.name, rows.schema, columns)
+            _refuse_unfit(self.lake.name, self.table, rows.schema)
         added = [] if rows is None else self._written(as_table_has_them(rows, columns), partitioned)
         self.table.create_write_transaction(
             added, "append", columns, partitioned, commit_properties=self.lake.properties(mark)
@@ -162,6 +165,26 @@ class _DeltaLook:
             statistics = json.dumps({"numRecords": part.num_rows})
             added.append(AddAction(name, len(data), values, SystemClock().now_ms(), True, statistics))
         return added
+
+
+def _refuse_unfit(name: str, table: DeltaTable, schema: pa.Schema) -> None:
+    """DefinitionError: the table has no place for such rows, or promises what is not looked at here: the
+    library takes any files, and readers would find rows that break the promise, or nulls."""
+    settings = table.metadata().configuration
+    promises = [key for key in settings if key.startswith(_CHECKED)]
+    promises += [_MAPPING] if settings.get(_MAPPING, "none") != "none" else []
+    promises += [
+        f"{key} of column {field.name!r}"
+        for field in table.schema().fields
+        for key in field.metadata
+        if key.startswith(_CHECKED)
+    ]
+    if promises:
+        raise DefinitionError(
+            f"{name} has {', '.join(promises)}, which DeltaSink does not keep; write to a table without, and "
+            "from there into this one, or take it off"
+        )
+    check_against(name, schema, _columns_of(table))
 
 
 def _columns_of(table: DeltaTable) -> pa.Schema:

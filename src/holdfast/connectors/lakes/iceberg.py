@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 MAIN = "main"
-_SECRETS = ("credential", "token", "password", "secret-access-key", "session-token", "account-key", "secret")
-"""How names of settings end that hold a secret."""
+_SECRETS = (
+    "credential", "token", "password", "passphrase", "secret-access-key", "account-key", "api-key",
+    "secret", "connection-string", "authorization",
+)  # fmt: skip
+"""How names of settings end that hold a secret, in whatever case."""
 _TRIES = "commit.retry.num-retries"
 _STATISTICS = "write.metadata.metrics.column"
 _DAYS = (-719_162, 2_932_896)
@@ -64,7 +67,7 @@ class IcebergSink:
         self.properties: Final = dict(properties or {})
         for name, value in self.properties.items():
             argument = f"properties[{name!r}]"
-            if name.endswith(_SECRETS):
+            if name.lower().endswith(_SECRETS):
                 refuse_text(value, argument)
             elif isinstance(value, str):
                 refuse_password_in(value, argument)

@@ -223,7 +223,7 @@ class OpenPostgresLanes:
             try:
                 with self._listening():
                     self._end_stale(str(rows.lane), rows.term)
-            except psycopg_driver().Error as failure:
+            except (psycopg_driver().Error, Unavailable) as failure:
                 return Result(Outcome.BUSY, reason=one_line(failure))
             return None
         if isinstance(cause, errors.DeadlockDetected | errors.SerializationFailure):

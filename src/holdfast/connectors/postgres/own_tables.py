@@ -47,7 +47,7 @@ class OwnTable:
         exists, place, user, may_make = found
         if exists:
             refuse_forgetting(connection, self.name)
-            refuse_missing_rights(connection, self.name, self.rights)
+            _refuse_missing_rights(connection, self.name, self.rights)
         elif not may_make:
             raise DefinitionError(
                 f"there is no table {self.name}, which the sink needs for itself, and the user may not make "
@@ -89,7 +89,7 @@ def rejects_table(name: str) -> OwnTable:
     return OwnTable(name, columns, ("INSERT",))
 
 
-def refuse_missing_rights(connection: psycopg.Connection[Any], table: str, rights: Sequence[str]) -> None:
+def _refuse_missing_rights(connection: psycopg.Connection[Any], table: str, rights: Sequence[str]) -> None:
     """DefinitionError: the user lacks one of them at a table that is there."""
     quoted = quoted_name(table)
     lacking = connection.execute(_LACKING, [list(rights), quoted, quoted]).fetchall()
@@ -98,17 +98,4 @@ def refuse_missing_rights(connection: psycopg.Connection[Any], table: str, right
         raise DefinitionError(
             f"user {user!r} lacks {', '.join(right for right, _ in lacking)} on table {table}; "
             f"GRANT {', '.join(rights)} ON {quoted} TO {quoted_column(user)}"
-        )
-
-
-def refuse_without_temporary(connection: psycopg.Connection[Any]) -> None:
-    """DefinitionError: the user may not make temporary tables, by which rows take the place of others."""
-    found = connection.execute(
-        "SELECT quote_ident(current_database()), quote_ident(current_user) "
-        "WHERE NOT has_database_privilege(current_database(), 'TEMPORARY')"
-    ).fetchone()
-    if found is not None:
-        raise DefinitionError(
-            f"the user may not make temporary tables in database {found[0]}, which mode='upsert' needs; "
-            f"GRANT TEMPORARY ON DATABASE {found[0]} TO {found[1]}"
         )

@@ -7,7 +7,6 @@ cannot hold.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from pyarrow import csv
 
 from holdfast.connectors.postgres.columns import parse_flat_schema
 from holdfast.connectors.postgres.cuts import OrderedTable, look
-from holdfast.connectors.postgres.server import PostgresServer, Silence, psycopg_driver
+from holdfast.connectors.postgres.server import PostgresServer, Silence
 from holdfast.connectors.postgres.table import quoted_column, quoted_name
 from holdfast.errors import InputVanished, RestoreError, first_line
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     import psycopg
 
 BLOCK_BYTES = 1 << 20
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Arrow takes one away at the beginning of what it parses: that of a text, if there was no other."""
 
 
 @dataclass(frozen=True)
@@ -81,36 +82,30 @@ class TableRead:
         where = self.table.between(wanted.after, wanted.end)
         query = f"SELECT {chosen} FROM {quoted_name(self.table.table)} WHERE {where}"
         with connection.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT csv)") as copy:
-            stream = pa.PythonFile(_Received(copy, silence), mode="r")
-            try:
-                yield from _parsed(stream, [(column.name, column.type) for column in columns])
-            except pa.ArrowInvalid as cause:
-                if isinstance(cause.__cause__, psycopg_driver().Error):
-                    raise cause.__cause__ from None
-                raise RestoreError(
-                    f"table {self.table.table} has a row that does not fit the schema '{self.schema}', where "
-                    f"{where}: {first_line(cause)}; declare the column as string, or correct the row"
-                ) from cause
+            for block in _whole_rows(copy, silence):
+                try:
+                    found = _parsed(block, [(column.name, column.type) for column in columns])
+                except pa.ArrowInvalid as cause:
+                    raise RestoreError(
+                        f"table {self.table.table} has a row that does not fit the schema "
+                        f"'{self.schema}', where {where}: {first_line(cause)}; declare the column as string, "
+                        "or correct the row"
+                    ) from cause
+                yield from found
 
 
-class _Received(io.RawIOBase):
-    """What the server sends, as a file."""
-
-    def __init__(self, copy: psycopg.Copy, silence: Silence) -> None:
-        self._copy, self._silence, self._rest = copy, silence, memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        pieces, wanted = [bytes(self._rest)], size - len(self._rest)
-        while wanted > 0 and (piece := self._copy.read()):
-            self._silence.heard()
-            pieces.append(bytes(piece))
-            wanted -= len(piece)
-        received = b"".join(pieces)
-        self._rest = memoryview(received)[size:]
-        return received[:size]
+def _whole_rows(copy: psycopg.Copy, silence: Silence) -> Iterator[bytes]:
+    """Blocks of about `BLOCK_BYTES`, or of one row that is larger: the server sends each row by itself."""
+    rows, size = [BYTE_ORDER_MARK], 0
+    while row := copy.read():
+        silence.heard()
+        rows.append(bytes(row))
+        size += len(row)
+        if size >= BLOCK_BYTES:
+            yield b"".join(rows)
+            rows, size = [BYTE_ORDER_MARK], 0
+    if size:
+        yield b"".join(rows)
 
 
 def _selected(name: str, kind: pa.DataType) -> str:
@@ -120,32 +115,31 @@ def _selected(name: str, kind: pa.DataType) -> str:
     return f"{column}::text" if kind == pa.string() else column
 
 
-def _parsed(stream: pa.PythonFile, columns: Sequence[tuple[str, pa.DataType]]) -> Iterator[pa.RecordBatch]:
+def _parsed(block: bytes, columns: Sequence[tuple[str, pa.DataType]]) -> list[pa.RecordBatch]:
     names = [name for name, _ in columns]
-    try:
-        reader = csv.open_csv(
-            stream,
-            csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=names),
-            csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
-            csv.ConvertOptions(
-                column_types=dict(columns),
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-                true_values=["t"],
-                false_values=["f"],
-            ),
+    table = csv.read_csv(
+        pa.BufferReader(block),
+        csv.ReadOptions(use_threads=False, block_size=len(block), column_names=names),
+        csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        csv.ConvertOptions(
+            column_types=dict(columns),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            true_values=["t"],
+            false_values=["f"],
+        ),
+    )
+    return [
+        pa.RecordBatch.from_arrays(
+            [
+                _unhexed(array) if kind == pa.binary() else array
+                for array, (_, kind) in zip(batch, columns, strict=True)
+            ],
+            names,
         )
-    except pa.ArrowInvalid as cause:
-        if "Empty CSV file" in str(cause):
-            return
-        raise
-    for batch in reader:
-        arrays = [
-            _unhexed(array) if kind == pa.binary() else array
-            for array, (_, kind) in zip(batch, columns, strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, names)
+        for batch in table.to_batches()
+    ]
 
 
 def _unhexed(array: pa.Array) -> pa.Array:

@@ -145,6 +145,7 @@ class Silence:
     def __init__(self, connection: psycopg.Connection[Any], seconds: float) -> None:
         self._fileno, self._seconds = connection.fileno, seconds
         self._heard, self._ended, self._patience = threading.Event(), False, 1.0
+        self._broken = False
 
     def __enter__(self) -> Silence:
         threading.Thread(target=self._watch, daemon=True).start()
@@ -155,9 +156,16 @@ class Silence:
         self._patience = patience
         self._heard.set()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *raised: object) -> None:
+        """Unavailable, where an error within comes of a connection that was broken off."""
         self._ended = True
         self._heard.set()
+        if self._broken and any(isinstance(each, psycopg_driver().Error) for each in raised):
+            raise Unavailable(
+                f"the Postgres server said nothing for {self._seconds * self._patience:g} s and was not "
+                "waited for any longer; see to the server, or, where it works for so long, give it more "
+                "timeout_seconds or the job smaller epochs"
+            ) from None
 
     def _watch(self) -> None:
         while self._heard.wait(self._seconds * self._patience):
@@ -165,6 +173,7 @@ class Silence:
             self._heard.clear()
             if self._ended:
                 return
+        self._broken = True
         try:
             # A copy of the descriptor: the library keeps its own, and reads from it that all is over.
             with socket.socket(fileno=os.dup(self._fileno())) as cable:

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from holdfast.connectors.lane_publisher import LanePublisher
 from holdfast.connectors.lanes import Atomic
 from holdfast.connectors.postgres.lane_writer import PostgresLaneWriter
-from holdfast.connectors.postgres.own_tables import (
-    marks_table,
-    refuse_missing_rights,
-    refuse_without_temporary,
-    rejects_table,
-)
+from holdfast.connectors.postgres.own_tables import marks_table, rejects_table
 from holdfast.connectors.postgres.server import PostgresServer
 from holdfast.connectors.postgres.target import Merge, fitting_columns
 from holdfast.errors import DefinitionError, Unavailable
@@ -71,6 +66,10 @@ class PostgresSink:
     def _refuse_what_does_not_go_together(self) -> None:
         if self.mode not in ("append", "upsert"):
             raise DefinitionError(f"PostgresSink has no mode {self.mode!r}; use 'append' or 'upsert'")
+        if len({self.table, self.marks, self.rejects}) < 3:
+            raise DefinitionError(
+                f"PostgresSink({self.table!r}) has rows, marks and rejects in one table; name one for each"
+            )
         if self.mode == "append" and (self.key or self.order_by or self.deleted):
             raise DefinitionError(
                 "key, order_by and deleted are for mode='upsert'; leave them out, or say so"
@@ -87,12 +86,6 @@ class PostgresSink:
     def _merge(self) -> Merge | None:
         return None if self.mode == "append" else Merge(self.key, self.order_by, self.deleted)
 
-    @property
-    def _rights(self) -> tuple[str, ...]:
-        if self.mode == "append":
-            return ("INSERT",)
-        return ("SELECT", "INSERT", "UPDATE", *(["DELETE"] if self.deleted is not None else []))
-
     def check_schema(self, schema: pa.Schema) -> None:
         """Against the table as it is. A server that is not there now is met again by the run, which waits."""
         try:
@@ -100,10 +93,7 @@ class PostgresSink:
         except Unavailable:
             return
         with self.server.told(f"looking at table {self.table}"), connection:
-            refuse_missing_rights(connection, self.table, self._rights)
             fitting_columns(connection, self.table, schema, self._merge)
-            if self.mode == "upsert":
-                refuse_without_temporary(connection)
             marks_table(self.marks).check(connection)
             if self.rejects is not None:
                 rejects_table(self.rejects).check(connection)

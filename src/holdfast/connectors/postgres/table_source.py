@@ -283,10 +283,16 @@ class TableReader:
     ) -> str:
         if self._source.lag is not None:
             return ""
-        column = quoted_column(table.by[0])
-        waiting = table.any(
-            connection, f"{table.between(start, None)} AND {column} > '{now.open_from}'::xid8"
-        )
+        column, unread = quoted_column(table.by[0]), table.between(start, None)
+        # Asked of the snapshot that shows them: what has committed since the look is not among them.
+        if table.any(connection, f"{unread} AND {column} >= pg_snapshot_xmax(pg_current_snapshot())"):
+            return (
+                f"rows of table {table.table} have numbers of transactions that the server has not come to "
+                f"yet ({now.next_number}), as in a table that was copied from another server, and wait until "
+                f"it does; give them numbers of this one: UPDATE {quoted_name(table.table)} SET {column} = "
+                f"DEFAULT WHERE {column} >= '{now.next_number}'::xid8"
+            )
+        waiting = table.any(connection, f"{unread} AND {column} > '{now.open_from}'::xid8")
         return holder(connection, now.open_from) if waiting else ""
 
     def _refuse_other_server(self, now: Look, position: Json | None) -> None:

@@ -22,11 +22,25 @@ if TYPE_CHECKING:
 
 ROW_NUMBER = "holdfast_row"
 
+_KINDS = {
+    "r": "",
+    "p": "",
+    "f": "a foreign table: its own server commits for itself, and rows and marks would not be written in one "
+    "step; write to that server",
+    "v": "a view; name the table that it shows",
+    "m": "a materialized view; name a table",
+}
+_TABLE = """
+    SELECT relkind::text, row_security_active(oid),
+           ARRAY(SELECT each FROM unnest(%s::text[]) AS each WHERE NOT has_table_privilege(oid, each)),
+           current_database()::text, has_database_privilege(current_database(), 'TEMP')
+    FROM pg_class WHERE oid = to_regclass(%s)
+"""
 _COLUMNS = """
     SELECT a.attname, CASE t.typtype WHEN 'e' THEN 'enum' ELSE t.typname END,
            format_type(a.atttypid, a.atttypmod), a.attnotnull AND NOT a.atthasdef AND a.attidentity = '',
-           a.attgenerated, has_column_privilege(a.attrelid, a.attnum, 'INSERT'), c.relkind::text
-    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid JOIN pg_class c ON c.oid = a.attrelid
+           a.attgenerated
+    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _KEYED = """
@@ -64,19 +78,10 @@ def fitting_columns(
 ) -> list[str]:
     """The Postgres types of the columns of `schema`, by their order. DefinitionError: the table cannot take
     them."""
-    found = connection.execute(_COLUMNS, [quoted_name(table)]).fetchall()
-    if not found:
-        raise DefinitionError(
-            f"there is no table {table} in the database, or not for this user; create it, correct the name, "
-            "or grant USAGE on its schema"
-        )
-    if found[0][6] == "f":
-        raise DefinitionError(
-            f"table {table} is a foreign table: its own server commits for itself, and rows and marks would "
-            "not be written in one step; write to that server"
-        )
+    _refuse_unwritable(connection, table, merge)
     refuse_forgetting(connection, table)
-    columns = {row[0]: (PgColumn(row[0], row[1], row[2], row[3]), row[4], row[5]) for row in found}
+    found = connection.execute(_COLUMNS, [quoted_name(table)]).fetchall()
+    columns = {row[0]: (PgColumn(*row[:4]), row[4]) for row in found}
     marker = None if merge is None else merge.deleted
     kinds = []
     for field in schema:
@@ -88,9 +93,7 @@ def fitting_columns(
             kinds.append("bool")
             continue
         kinds.append(_fitting(field, columns.get(field.name), table))
-    missing = [
-        name for name, (column, _, _) in columns.items() if column.not_null and name not in schema.names
-    ]
+    missing = [name for name, (column, _) in columns.items() if column.not_null and name not in schema.names]
     if missing:
         raise DefinitionError(
             f"table {table} needs a value for {', '.join(map(repr, missing))}, and the rows have no such "
@@ -99,6 +102,36 @@ def fitting_columns(
     if merge is not None:
         _refuse_key(connection, table, schema, merge)
     return kinds
+
+
+def _refuse_unwritable(connection: psycopg.Connection[Any], table: str, merge: Merge | None) -> None:
+    """DefinitionError: there is no such table, or rows cannot be written there by this user."""
+    rights = ["INSERT"] if merge is None else ["SELECT", "INSERT", "UPDATE"]
+    rights += ["DELETE"] if merge is not None and merge.deleted is not None else []
+    found = connection.execute(_TABLE, [rights, quoted_name(table)]).fetchone()
+    if found is None:
+        raise DefinitionError(
+            f"there is no table {table} in the database, or not for this user; create it, correct the name, "
+            "or grant USAGE on its schema"
+        )
+    kind, secured, lacking, database, may_stage = found
+    if _KINDS.get(kind) != "":
+        raise DefinitionError(f"table {table} is {_KINDS.get(kind, 'no table; name a table')}")
+    if lacking:
+        raise DefinitionError(
+            f"the user lacks rights on table {table}: {', '.join(lacking)}; GRANT {', '.join(lacking)} ON "
+            f"{quoted_name(table)} to it"
+        )
+    if merge is not None and not may_stage:
+        raise DefinitionError(
+            f"the user may not make temporary tables, through which rows go to table {table}; "
+            f"GRANT TEMPORARY ON DATABASE {quoted_column(database)} to it"
+        )
+    if merge is None and secured:
+        raise DefinitionError(
+            f"table {table} has row-level security for this user, and COPY does not write there; write as "
+            "its owner, or as a user with BYPASSRLS"
+        )
 
 
 def refuse_forgetting(connection: psycopg.Connection[Any], table: str) -> None:
@@ -116,21 +149,16 @@ def refuse_forgetting(connection: psycopg.Connection[Any], table: str) -> None:
     )
 
 
-def _fitting(field: pa.Field, found: tuple[PgColumn, str, bool] | None, table: str) -> str:
+def _fitting(field: pa.Field, found: tuple[PgColumn, str] | None, table: str) -> str:
     if found is None:
         raise DefinitionError(
             f"table {table} has no column {field.name!r}; add it, or take it out of the rows with "
             "transform(...)"
         )
-    column, generated, allowed = found
+    column, generated = found
     if generated:
         raise DefinitionError(
             f"column {field.name!r} of table {table} is generated by the server; take it out of the rows"
-        )
-    if not allowed:
-        raise DefinitionError(
-            f"the user may not insert into column {field.name!r} of table {table}; GRANT INSERT ON "
-            f"{quoted_name(table)} to it"
         )
     fits = takes(column.type, field.type)
     if fits and pa.types.is_decimal(field.type):
@@ -154,6 +182,10 @@ def _refuse_key(connection: psycopg.Connection[Any], table: str, schema: pa.Sche
             raise DefinitionError(
                 f"the rows have no column {name!r}; correct key, order_by or deleted of the sink"
             )
+    if ROW_NUMBER in schema.names:
+        raise DefinitionError(
+            f"the rows have a column {ROW_NUMBER!r}, a name that upserts use themselves; rename it"
+        )
     (unique,) = connection.execute(
         _KEYED, [quoted_name(table), len(merge.key), sorted(merge.key)]
     ).fetchone() or (False,)

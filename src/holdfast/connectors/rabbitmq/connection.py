@@ -77,7 +77,7 @@ class RabbitServer:
                 f"RabbitMQ at {self.url} does not have what is asked for: {text}; create it, or correct the "
                 "name"
             )
-        if code in _REFUSALS:
+        if code in _REFUSALS or isinstance(cause, known.ShortStringTooLong):
             return DefinitionError(
                 f"RabbitMQ at {self.url} refuses {self.username or 'the user of the url'}: {text}; correct "
                 "the password, the rights of the user or what is sent"

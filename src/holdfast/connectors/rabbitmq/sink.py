@@ -15,6 +15,8 @@ from holdfast.connectors.rabbitmq.connection import RabbitServer, library
 from holdfast.errors import SinkFailed, Unavailable
 from holdfast.secret import Secret
 
+NAME_CHARS_MAX = 160
+
 
 class RabbitSink:
     """Publishes each row as a persistent message of JSON, and waits until the server has confirmed it. A
@@ -52,7 +54,14 @@ class RabbitSink:
                 channel.queue_declare(self.routing_key, passive=True)
 
     def publisher(self, job: str, uid: str) -> RabbitPublisher:
-        return RabbitPublisher(self, self._server, f"{job}/{uid}")
+        return RabbitPublisher(self, self._server, _named(f"{job}/{uid}"))
+
+
+def _named(sink: str) -> str:
+    """How ids of messages begin. An id has 255 bytes at most."""
+    if len(sink) <= NAME_CHARS_MAX:
+        return sink
+    return f"{sink[: NAME_CHARS_MAX - 33]}-{hashlib.blake2b(sink.encode(), digest_size=16).hexdigest()}"
 
 
 class RabbitPublisher:

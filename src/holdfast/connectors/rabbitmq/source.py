@@ -11,7 +11,14 @@ from typing import Any, Final
 from holdfast.connectors.contract import DurableLog, Json, SourceReader
 from holdfast.connectors.rabbitmq.connection import RabbitServer
 from holdfast.connectors.received_rows import RowForm, raw_rows
-from holdfast.connectors.receiving import BATCH_ROWS, LINGER_SECONDS, Deliver, Filling, ReceivingReader
+from holdfast.connectors.receiving import (
+    BATCH_ROWS,
+    LINGER_SECONDS,
+    Deliver,
+    Filling,
+    ReceivingReader,
+    Room,
+)
 from holdfast.errors import DefinitionError, Unavailable
 from holdfast.secret import Secret
 
@@ -79,7 +86,7 @@ class RabbitReceiver:
     queue: str
     prefetch: int
 
-    def receive(self, deliver: Deliver, stopped: threading.Event) -> None:
+    def receive(self, deliver: Deliver, room: Room, stopped: threading.Event) -> None:
         with self.server.channel() as channel:
             channel.queue_declare(self.queue, passive=True)
             channel.basic_qos(prefetch_count=self.prefetch)
@@ -97,6 +104,7 @@ class RabbitReceiver:
                     channel.basic_ack(waiting[-1][0].delivery_tag, multiple=True)
                     waiting = []
                     filling.clear()
+                    room()
                 if stopped.is_set():
                     # What is waiting was not acknowledged: the server delivers it again.
                     return
@@ -104,4 +112,7 @@ class RabbitReceiver:
     def _row(self, method: Any, properties: Any, body: bytes) -> tuple[str, str | None, dict[str, bytes]]:
         # Some clients send an empty id where none was given: it names no message.
         id = properties.message_id or None
+        if isinstance(id, bytes):
+            # It is no UTF-8, and the library leaves it as it is: other bytes are another text.
+            id = id.decode(errors="backslashreplace")
         return f"message {id or method.delivery_tag} of {self.queue}", id, {"value": body}

@@ -52,6 +52,7 @@ local place = 10
 while place < #ARGV do
   local type = redis.call('TYPE', ARGV[place])['ok']
   if type ~= 'none' and type ~= wanted then return {'refused', ARGV[place] .. ' is a ' .. type} end
+  if ARGV[place] == KEYS[1] then return {'refused', ARGV[place] .. ' has the marks'} end
   place = place + 2 + tonumber(ARGV[place + 1])
 end
 redis.call('HSET', KEYS[1], ARGV[1], mark)

@@ -39,10 +39,12 @@ def test_json_has_all_columns_but_those_that_go_elsewhere() -> None:
     assert found.times == [int(AT.timestamp() * 1000), 0, int(AT.timestamp() * 1000)]
 
 
-def test_a_time_before_1970_is_refused() -> None:
-    table = pa.table({"n": [1, 2], "at": pa.array([5_999, -1], pa.timestamp("us"))})
+@pytest.mark.parametrize("micros", [-1, 0, 999])
+def test_a_time_that_no_message_can_have_is_refused(micros: int) -> None:
+    """One at the very beginning of 1970 would become that of its sending."""
+    table = pa.table({"n": [1, 2], "at": pa.array([5_999, micros], pa.timestamp("us"))})
     assert messages(table.slice(0, 1), timestamp="at").times == [5]
-    with pytest.raises(DefinitionError, match="row 1 has a time before 1970"):
+    with pytest.raises(DefinitionError, match="row 1 has a time that is not after the beginning of 1970"):
         messages(table, timestamp="at")
 
 
