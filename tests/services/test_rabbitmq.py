@@ -252,7 +252,7 @@ def test_what_is_not_there_is_refused_before_the_run(server: Server, queue: str)
         with pytest.raises(DefinitionError, match=r"does not have .*NOT_FOUND.*'nowhere'.*create it"):
             place.check()
     for place in places(server.url.replace("%2F", "nowhere"), queue):
-        with pytest.raises(DefinitionError, match=r"does not have .*vhost nowhere not found; create it"):
+        with pytest.raises(DefinitionError, match=r"does not have .*vhost nowhere not found'; create it"):
             place.check()
     source, sink, _ = places(server.url, queue)
     source.check()
