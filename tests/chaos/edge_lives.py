@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 
 import holdfast as hf
 from tests.chaos.edge_kills import Killed
-from tests.chaos.edge_walk import Walk
+from tests.chaos.edge_walk import REWIND, Walk
 from tests.chaos.edges import Layout
 from tests.chaos.harness import KILLED, POLL_SECONDS, Driver, Scenario, wait_until
 from tests.chaos.nemesis import DRIVER_STEPS, Fault
@@ -37,6 +37,9 @@ class LivesWalk(Walk):
             if kind != "end" and fault is None:
                 self._disturb(driver, kind, commits)
             code = driver.wait()
+            for line in driver.said().splitlines():
+                if REWIND in line:
+                    self._said(line)
             driver.close()
         if code == KILLED:
             return Killed(f"at {fault}" if driver.hit else "at no step")

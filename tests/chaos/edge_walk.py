@@ -31,6 +31,8 @@ DEADLINE_SECONDS = 60.0
 COPIES_MAX = 3
 REMEDIES_MAX = 9
 """Several sinks may have to be put right, one after the other."""
+REWIND = "REWIND: "
+"""What a life says that goes back past damage begins so."""
 SETTLED_COMMITS = 4
 """After rows were put aside, so many commits have to follow before one is lost: what a person has decided is
 not in any sink."""
@@ -276,6 +278,6 @@ def _changed(before: dict[str, int], after: dict[str, int], story: list[str]) ->
     for name in sorted(changed):
         if found := re.fullmatch(r"(out/[^/]+)/_holdfast/([^/]+)/(\d{12})-.+", name):
             changed -= {name, f"{found[1]}/{found[2]}-{found[3]}.parquet"}
-    if any("REWIND" in line for line in story):
+    if any(REWIND in line for line in story):
         changed = {name for name in changed if not name.startswith(("ck/commits/", "ck/manifests/"))}
     return changed
