@@ -44,7 +44,7 @@ def test_lines_that_never_pause_are_logged_before_they_fill_a_batch() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         peer = Peer("127.0.0.1", listener.getsockname()[1], 10.0)
         receiving = threading.Thread(
-            target=LineReceiver(peer, acknowledged=False).receive, args=(deliver, stopped)
+            target=LineReceiver(peer, acknowledged=False).receive, args=(deliver, lambda: None, stopped)
         )
         receiving.start()
         connection, _ = listener.accept()
