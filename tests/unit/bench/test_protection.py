@@ -117,7 +117,8 @@ def test_all_processes_of_a_session_are_counted() -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "burnt\n"
-        assert used_by([process.pid]).cpu_seconds >= 0.3
+        # Each counter is cut to whole ticks; the parent alone uses far less.
+        assert used_by([process.pid]).cpu_seconds >= 0.3 - 4 / TICKS_PER_SECOND
         assert used_by([]) == Used()
     finally:
         process.kill()
