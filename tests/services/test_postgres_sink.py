@@ -495,7 +495,7 @@ def test_a_table_that_was_changed_behind_its_back_stops_the_sink_with_the_reason
     more = lane_rows(MORE, 2, before=LaneMark(1, 2))
     writer = PostgresSink(table, dsn=dsn).lane_writer("job", table)
     changes = {
-        "permission denied|lacks rights": (
+        "permission denied|lacks INSERT": (
             f"REVOKE INSERT ON {table} FROM {table}_writer", f"GRANT INSERT ON {table} TO {table}_writer",
         ),
         "there is no table|does not exist": (
