@@ -38,6 +38,7 @@ class Strike(StrEnum):
     BREAK = "breaks all connections"
     REFUSE = "refuses all connections"
     LOSE = "loses the answer to what the server has done"
+    VANISH = "has the server away once it has done what was asked"
     FILL = "leaves the server no room"
 
 
@@ -113,16 +114,25 @@ class Storm:
                 self._until(felt, "the job to be refused", chance)
                 self.system.cable.restore()
             case Strike.LOSE:
-                cable = self.system.cable
-                lost = cable.answers_lost
-                cable.lose_answers_to = self.system.asks
-                self._until(lambda: cable.answers_lost > lost, "an answer to be lost", chance)
-                cable.lose_answers_to = b""
+                self._lose_an_answer(chance)
+            case Strike.VANISH:
+                felt = self._waits()
+                self._lose_an_answer(chance)
+                self.system.cable.refuse()
+                self._until(felt, "the job to wait for its server", chance)
+                self.system.cable.restore()
             case Strike.FILL:
                 felt = self._waits()
                 self.system.fill()
                 self._until(felt, "the job to wait for room", chance)
                 self.system.make_room()
+
+    def _lose_an_answer(self, chance: random.Random) -> None:
+        cable = self.system.cable
+        lost = cable.answers_lost
+        cable.lose_answers_to = self.system.asks
+        self._until(lambda: cable.answers_lost > lost, "an answer to be lost", chance)
+        cable.lose_answers_to = b""
 
     def _refused(self) -> Callable[[], bool]:
         """Whether anyone has asked, from now on."""

@@ -45,7 +45,7 @@ STORMS: dict[type[System], tuple[Strike, ...]] = {
     systems.PostgresUpsert: AT_A_SERVER,
     systems.RedisStream: (*AT_A_SERVER, Strike.FILL),
     systems.RedisHash: (*AT_A_SERVER, Strike.FILL),
-    systems.Kafka: AT_A_SERVER,
+    systems.Kafka: (*AT_A_SERVER, Strike.VANISH),
     systems.Files: WITHOUT_SERVER + FULL,
     systems.Delta: WITHOUT_SERVER,
     systems.Iceberg: WITHOUT_SERVER,
@@ -77,7 +77,8 @@ def test_a_storm_loses_and_doubles_nothing(
 FORGETFUL: dict[type[System], Strike] = {
     systems.Postgres: Strike.LOSE,
     systems.RedisStream: Strike.LOSE,
-    systems.Kafka: Strike.LOSE,
+    # Of one whose answer is lost a client asks again, and is told. So it must not be able to ask.
+    systems.Kafka: Strike.VANISH,
     systems.Files: Strike.WRITER,
 }
 
