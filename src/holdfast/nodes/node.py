@@ -237,7 +237,8 @@ class Node:
         self._join()
 
     def _mind_cluster(self) -> None:
-        if not self._zookeeper.connected or not self._joined:
+        # One that has given its seats up and ends has no use for what others do, whatever code they have.
+        if not self._zookeeper.connected or not self._joined or self._done():
             return
         self._keeper.beat()
         self._registration.tell_lag(self._keeper.lags)

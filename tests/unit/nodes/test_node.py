@@ -10,7 +10,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.cluster.zookeeper import ZooKeeperSettings
-from holdfast.errors import HoldfastError, SessionLost, StopUnfinished, Unpublished
+from holdfast.errors import DefinitionError, HoldfastError, SessionLost, StopUnfinished, Unpublished
 from holdfast.nodes.node import Node
 from holdfast.nodes.registration import NodeSettings
 
@@ -32,6 +32,8 @@ class Keeper:
     def __init__(self) -> None:
         self.over: list[str] = []
         self.left: list[str] = []
+        self.all_over = False
+        self.lags: dict[str, Any] = {}
 
     def end(self, job: str, how: str) -> None:
         self.over.append(f"{job} {how}")
@@ -40,6 +42,11 @@ class Keeper:
         self.left.append(job)
 
     def feed(self, seat: Any, event: Any) -> None: ...
+
+    def beat(self) -> None: ...
+
+    def look(self, watch: Any) -> bool:
+        raise DefinitionError("job 'counts' is not as node other leads it")
 
 
 def end(node: Node, failure: HoldfastError, asked_to_end: bool = True) -> None:
@@ -83,3 +90,15 @@ def test_a_seat_that_is_handed_over_with_epochs_unpublished_is_left_to_who_shows
     end(node, Unpublished({"out": 3}))
     keeper = cast(Any, node._keeper)
     assert (keeper.over, keeper.left, node._failure) == ([], ["counts"], None)
+
+
+def test_a_node_that_ends_does_not_mind_that_its_jobs_are_led_with_other_code(node: Node) -> None:
+    """Those of newer code take its seats as soon as it gives them up."""
+    played: Any = SimpleNamespace(connected=True, tell_lag=lambda lags: None)
+    node._zookeeper = node._registration = played
+    node._joined = node._dirty = True
+    with pytest.raises(DefinitionError, match="other leads it"):
+        node._mind_cluster()
+    node._dirty = True
+    node.leave()
+    node._mind_cluster()
