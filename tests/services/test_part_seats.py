@@ -63,12 +63,12 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, PartRun]:
 
 
 def chain_of_three(
-    out: Path, middle_is: Protection = hf.Rollback(), more: hf.Source | None = None, fourth: bool = False
+    out: Path, middle_is: Protection | None = None, more: hf.Source | None = None, fourth: bool = False
 ) -> hf.Job:
     """`fourth`: another part reads the last; `more`: is read in a part that has nothing to do with these."""
     job = hf.Job("three")
     rows = job.source(hf.MemorySource([("a", 1)], schema="word string, n long"), uid="words")
-    middle = rows.into(job.part("middle", protection=middle_is), uid="to-middle")
+    middle = rows.into(job.part("middle", protection=middle_is or hf.Rollback()), uid="to-middle")
     last = middle.into(job.part("last"), uid="to-last")
     last.sink(hf.FileSink(out, format="json"), uid="out")
     if fourth:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from holdfast.checkpoint.chain.barriers import BARRIERS_RETAINED
 from holdfast.checkpoint.chain.channels import Channels
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.connectors.contract import Json, SourceReader
@@ -19,9 +20,6 @@ from holdfast.runtime.parts.coordinator import coordinator_of
 from holdfast.runtime.parts.damaged_epochs import EpochsAsked
 from holdfast.runtime.parts.outlets import Outlets
 from holdfast.runtime.parts.waiting import Waiting
-
-BARRIERS_RETAINED = 2
-"""How many complete barriers of the whole job can be gone back to, where they come at an interval."""
 
 
 class Edges:
