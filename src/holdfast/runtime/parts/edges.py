@@ -12,7 +12,6 @@ from holdfast.checkpoint.chain.channels import Channels
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.connectors.contract import Json, SourceReader
 from holdfast.graph.guarantees import Guarantee
-from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.parts.alignment import Alignment
 from holdfast.runtime.parts.channel_source import ChannelReader
@@ -46,11 +45,14 @@ class Edges:
             inlet.asked = view.asked.get(uid)
             inlet.seeded = bool(context.checkpoint.job.seeded_from)
 
-    def barrier(self, positions: Mapping[str, Json], epoch: int, committer: Committer) -> int:
+    def keep_from(self, view: CheckpointView) -> int | None:
+        """The oldest commit that is kept for a barrier; None: none is. From any thread."""
+        return self._alignment.keep_from(view)
+
+    def barrier(self, positions: Mapping[str, Json], epoch: int) -> int:
         """The barrier that the next commit, after `epoch`, is to carry; 0: none."""
         if self._coordinator is not None:
             self._coordinator.step()
-        committer.keep_from = self._alignment.keep_from
         barrier = self._alignment.next(positions, epoch)
         if barrier:
             self._alignment.carry(barrier)
