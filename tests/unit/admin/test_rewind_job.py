@@ -92,7 +92,7 @@ def test_a_barrier_of_before_the_job_had_a_part_is_refused(job: TwoParts) -> Non
     assert layout is not None
     keep_layout(root, replace(layout, parts=(*layout.parts, "late")), False)
     assert retained_barriers(job.root) == []
-    told = r"barrier 1 of .* cannot be gone back to: it did not go through part 'late', which the job has since"
+    told = r"barrier 1 of .* cannot be gone back to: it did not go through part .late., which the job has"
     with pytest.raises(RestoreError, match=told):
         outlook_of_job(job.root, 1)
 
