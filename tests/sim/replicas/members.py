@@ -34,6 +34,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.graph.protection import ActiveReplicas
+from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch_loop import EpochLoop
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.replica import Replica, join
