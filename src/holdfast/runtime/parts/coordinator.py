@@ -69,12 +69,13 @@ class Coordinator:
                 self._mind(standing.number, now)
             elif now - self._over >= self._interval:
                 # Counted from the end: a part may have stood at the barrier for all of its time.
-                self._over = now
-                if not self._is_idle() and all(map(_may_carry, self._parts.values())):
-                    lasts_ms = round(LASTS_SECONDS * 1_000)
-                    above, now_ms = newest_carried(self._parts.values()), self._clock.now_ms()
-                    self._newest = begin_barrier(self._root, self._by, now_ms, lasts_ms, above=above)
-                    self._began = now
+                if self._is_idle() or not all(map(_may_carry, self._parts.values())):
+                    self._over = now
+                    return
+                lasts_ms = round(LASTS_SECONDS * 1_000)
+                above, now_ms = newest_carried(self._parts.values()), self._clock.now_ms()
+                self._newest = begin_barrier(self._root, self._by, now_ms, lasts_ms, above=above)
+                self._began = self._over = now
 
     def _is_idle(self) -> bool:
         """Whether no part has run an epoch since the newest complete barrier: the next would fall in the same
