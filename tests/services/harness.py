@@ -150,7 +150,7 @@ class Running:
         auth = {key: more.pop(key) for key in ("user", "password") if key in more}
         zookeeper = ZooKeeperSettings(hosts=hosts, session_seconds=SESSION_SECONDS, **auth)
         settings = NodeSettings(cluster=more.pop("cluster", "test"), zookeeper=zookeeper, name=name, **more)
-        self.name, self.said, self.failure = name, list[str](), None
+        self.name, self.said, self.failure, self.place = name, list[str](), None, str(checkpoint)
         self.node = Node(jobs, str(checkpoint), settings, options, self._say, lambda progress: None, clock)
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()

@@ -11,13 +11,16 @@ import pytest
 
 import holdfast as hf
 from holdfast.admin.cluster import cluster_standing, visit
+from holdfast.checkpoint.chain.checkpoint import read_layout
 from holdfast.clock import SystemClock
 from holdfast.cluster.zookeeper import ZooKeeperSettings
-from holdfast.errors import RestoreError
+from holdfast.errors import DefinitionError, FencedOut, HoldfastError, RestoreError
+from holdfast.graph.protection import Protection
 from holdfast.nodes import seat_allocation
 from holdfast.nodes.zookeeper_server import ZooKeeperServer
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.parts.part_jobs import PartJob
+from holdfast.storage.urls import open_storage
 from tests.services.harness import DEADLINE_SECONDS, Running, wait_until
 
 Start = Callable[..., Running]
@@ -59,11 +62,21 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, PartRun]:
     return found
 
 
-def chain_of_three(out: Path) -> hf.Job:
+def chain_of_three(
+    out: Path, middle_is: Protection | None = None, more: hf.Source | None = None, fourth: bool = False
+) -> hf.Job:
+    """`fourth`: another part reads the last; `more`: is read in a part that has nothing to do with these."""
     job = hf.Job("three")
     rows = job.source(hf.MemorySource([("a", 1)], schema="word string, n long"), uid="words")
-    middle = rows.into(job.part("middle"), uid="to-middle")
-    middle.into(job.part("last"), uid="to-last").sink(hf.FileSink(out, format="json"), uid="out")
+    middle = rows.into(job.part("middle", protection=middle_is or hf.Rollback()), uid="to-middle")
+    last = middle.into(job.part("last"), uid="to-last")
+    last.sink(hf.FileSink(out, format="json"), uid="out")
+    if fourth:
+        fourth_rows = last.into(job.part("fourth"), uid="to-fourth")
+        fourth_rows.sink(hf.FileSink(out / "fourth", format="json"), uid="fourth-out")
+    if more is not None:
+        aside = job.source(more, uid="more", part=job.part("aside"))
+        aside.sink(hf.FileSink(out / "aside", format="json"), uid="aside-out")
     return job
 
 
@@ -159,3 +172,69 @@ def test_the_seats_of_parts_are_shared_by_the_nodes_and_shown(
 
     wait_until(lambda: spread(server, cluster), "each to hold one", one.story)
     assert sorted(holders(server, cluster)) == ["three.last", "three.main", "three.middle"]
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"fourth": True}, "job 'three.last' is not as node a leads it: outlet to-fourth is only here"),
+        ({"more": hf.MemorySource([], schema="n long")}, "job 'three.aside' is in no job that node a runs"),
+        (
+            {"middle_is": hf.ActiveReplicas(k=1)},
+            "job 'three.middle' is not as node a leads it: protection ActiveReplicas(1) is only here",
+        ),
+    ],
+)
+def test_a_node_with_other_parts_is_refused_and_changes_nothing(
+    start: Start,
+    runs: dict[str, PartRun],
+    tmp_path: Path,
+    server: ZooKeeperServer,
+    cluster: str,
+    other: dict[str, Any],
+    told: str,
+) -> None:
+    """Else the nodes that run the job could not be started again: of a part that they do not have."""
+    a = start("a", chain_of_three(tmp_path / "out"))
+    wait_until(lambda: len(runs) == 3, "all parts to run", a.story)
+    place = open_storage(a.place)
+    held, layout, found = holders(server, cluster), read_layout(place), {e.name for e in place.list("")}
+    b = start("b", chain_of_three(tmp_path / "out", **other))
+    wait_until(lambda: not b.alive, "it to be refused", b.story)
+    assert isinstance(b.failure, DefinitionError), b.story()
+    assert told in str(b.failure)
+    assert "start the same code, or --allow-other-code" in str(b.failure)
+    assert (read_layout(place), {e.name for e in place.list("")}) == (layout, found)
+    assert holders(server, cluster) == held
+    a.leave()
+    again = start("again", chain_of_three(tmp_path / "out"))
+    wait_until(lambda: again.told("three.main: TAKING"), "the job to be run again", again.story)
+
+
+def test_a_node_of_another_cluster_is_refused_and_changes_nothing(
+    start: Start, runs: dict[str, PartRun], tmp_path: Path
+) -> None:
+    a = start("a", chain_of_three(tmp_path / "out"))
+    wait_until(lambda: len(runs) == 3, "all parts to run", a.story)
+    layout = read_layout(open_storage(a.place))
+    b = start("b", chain_of_three(tmp_path / "out", fourth=True), cluster="another")
+    wait_until(lambda: not b.alive, "it to be refused", b.story)
+    assert isinstance(b.failure, HoldfastError), b.story()
+    assert "belongs to cluster" in str(b.failure)
+    assert read_layout(open_storage(a.place)) == layout
+
+
+def test_a_part_that_gets_another_protection_is_left_to_the_nodes_that_know_it(
+    start: Start, runs: dict[str, PartRun], tmp_path: Path
+) -> None:
+    """Else nodes of both kinds would found a set of replicas and claim terms in turn, for ever."""
+    a = start("a", chain_of_three(tmp_path / "out"))
+    wait_until(lambda: len(runs) == 3, "all parts to run", a.story)
+    alone = runs["middle"]
+    replicas = chain_of_three(tmp_path / "out", middle_is=hf.ActiveReplicas(k=1))
+    b = start("b", replicas, allow_other_code=True)
+    wait_until(lambda: b.told("three.middle~2: TAKING"), "a seat of the set to be taken", b.story)
+    alone.fail(FencedOut(1, 2, "claimed by the set"))
+    wait_until(
+        lambda: a.told("three.middle: LEFT TO NODES OF OTHER CODE", "protection"), "a to see it", a.story
+    )

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.replica_sets import is_over
 from holdfast.checkpoint.chain.terms import claim_after, ending_of, newest_term, record_ending
+from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import EndedRecord, TermRecord
 from holdfast.clock import Clock
 from holdfast.errors import RetryableError
@@ -66,7 +67,7 @@ def brief_term(storage: Storage, after: TermRecord | None, clock: Clock) -> Iter
     try:
         yield term, run
     finally:
-        # How the run before has ended stays known.
+        # How the run before has ended stays known, and that it is at that end still.
         unknown = EndedRecord(
             term=term,
             run=run,
@@ -76,4 +77,5 @@ def brief_term(storage: Storage, after: TermRecord | None, clock: Clock) -> Iter
             last_epoch=0,
             published=False,
         )
-        record_ending(storage, replace(ended or unknown, term=term, run=run))
+        newest = names.highest(storage, names.COMMITS)
+        record_ending(storage, replace(ended or unknown, term=term, run=run, commit=newest))

@@ -1,4 +1,5 @@
-"""A job in parts as plain values: how each part stands, and what waits in the channels between them.
+"""A job in parts as plain values: how each part stands, what waits in the channels between them, and which
+barrier goes through them.
 
 Always true: channels are counted from what both parts have committed, so it works with and without leaders.
 """
@@ -13,6 +14,7 @@ import msgspec
 
 from holdfast.admin.lost_epochs import lost_epochs
 from holdfast.admin.status import standing
+from holdfast.checkpoint.chain.barriers import begun_barrier, ending_of_barrier, newest_barrier
 from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.checkpoint import find_job, place_of_part, read_layout
 from holdfast.checkpoint.chain.history import History
@@ -20,7 +22,7 @@ from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import LayoutRecord
 from holdfast.clock import Clock
-from holdfast.errors import CorruptionError, RestoreError
+from holdfast.errors import CorruptionError, ObjectMissing, RestoreError
 from holdfast.graph.parts import reading_order
 from holdfast.runtime.parts.channel_source import Position
 from holdfast.runtime.parts.waiting import NO_LIMITS, waiting_in
@@ -50,7 +52,7 @@ def stored_parts(storage: Storage, layout: LayoutRecord) -> list[StoredPart]:
 
 def job_standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, Any]:
     """How a job stands, in parts or not: see `standing`. Of one in parts that is `parts` (name -> its own
-    standing; None: it has not begun) and `channels`."""
+    standing; None: it has not begun), `channels`, and of the newest `barrier` (None: there never was one)."""
     layout = read_layout(storage)
     if layout is None:
         return standing(storage, clock, seconds)
@@ -72,7 +74,10 @@ def job_standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, An
     for told in channels:
         if "problem" not in told and told["to"] is not None:
             told["lost"] = _lost(told, parts, views)
-    return {"job": layout.job, "parts": found, "channels": channels, "now_ms": clock.now_ms()}
+    barrier = barrier_plainly(storage, views)
+    return {
+        "job": layout.job, "parts": found, "channels": channels, "barrier": barrier, "now_ms": clock.now_ms(),
+    }  # fmt: skip
 
 
 def _lost(told: dict[str, Any], parts: list[StoredPart], views: dict[str, CheckpointView]) -> Any:
@@ -106,6 +111,28 @@ def channels_plainly(
             }
         )  # fmt: skip
     return found + _left_behind(layout, views)
+
+
+def barrier_plainly(root: Storage, views: dict[str, CheckpointView]) -> dict[str, Any] | None:
+    """The newest barrier of a job whose parts have these newest commits, and what became of it. While it is
+    under way `not_come_to` names the parts that do not carry it yet, of those that can be read."""
+    number = newest_barrier(root).number
+    if not number:
+        return None
+    try:
+        begun, ended = begun_barrier(root, number), ending_of_barrier(root, number)
+    except (CorruptionError, ObjectMissing) as damage:
+        return {"barrier": number, "problem": str(damage)}
+    coming = [
+        name
+        for name, view in views.items()
+        if not view.ended and all(place.number != number for place in view.barriers)
+    ]
+    return {
+        "barrier": number, "by": begun.by, "begun_ms": begun.begun_ms, "ends_runs": begun.ends,
+        "state": ended.outcome if ended else "under way", "not_come_to": [] if ended else sorted(coming),
+        "ended_ms": ended.at_ms if ended else None, "reason": ended.reason if ended else "",
+    }  # fmt: skip
 
 
 def _left_behind(layout: LayoutRecord, views: dict[str, CheckpointView]) -> list[dict[str, Any]]:

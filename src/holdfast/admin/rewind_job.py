@@ -79,6 +79,9 @@ def _why_not(root: str, barrier: int) -> str:
     storage, what = open_storage(root), f"barrier {barrier} of {root} cannot be gone back to"
     ended = ending_of_barrier(storage, barrier) if barrier > 0 else None
     if ended is not None and ended.outcome == "complete":
+        for name in parts_of(root):
+            if name not in ended.commits:
+                return f"{what}: it did not go through part {name!r}, which the job has since"
         return f"{what}: not every part retains its commit"
     if ended is not None:
         return f"{what}: it was {ended.outcome}"

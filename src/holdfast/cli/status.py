@@ -117,7 +117,23 @@ def _parts(found: dict[str, Any]) -> RenderableType:
     for name, part in found["parts"].items():
         told = Text("it has not begun") if part is None else picture(part)
         drawn += [Text(f"part {name}", style="bold"), Padding(told, (0, 0, 1, 2))]
+    if found["barrier"] is not None:
+        drawn.append(Padding(Text(barrier_told(found["barrier"], found["now_ms"])), (0, 0, 1, 0)))
     return Group(*drawn, _channels(found["channels"], found["now_ms"]))
+
+
+def barrier_told(barrier: dict[str, Any], now_ms: int) -> str:
+    """What there is to say of the newest barrier of a job."""
+    number = f"barrier {barrier['barrier']}"
+    if "problem" in barrier:
+        return f"{number}: DAMAGED: {barrier['problem']}"
+    if barrier["state"] != "under way":
+        why = f": {barrier['reason']}" if barrier["reason"] else ""
+        return f"{number}: {barrier['state']} {age(barrier['ended_ms'], now_ms)} ago{why}"
+    said = f"{number}: under way for {age(barrier['begun_ms'], now_ms)}, by {barrier['by']}"
+    if coming := barrier["not_come_to"]:
+        said += f"; not come to by part {', '.join(coming)}"
+    return f"{said}; the job stops there" if barrier["ends_runs"] else said
 
 
 def _channels(channels: list[dict[str, Any]], now_ms: int) -> Table:

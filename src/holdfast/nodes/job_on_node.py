@@ -18,7 +18,7 @@ from holdfast.cluster.ranking import seat_name
 from holdfast.graph.fingerprint import fingerprint_parts
 from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.parts import is_in_parts
-from holdfast.graph.protection import ActiveReplicas, PassiveStandby, UpstreamBackup
+from holdfast.graph.protection import ActiveReplicas, PassiveStandby, Rollback, UpstreamBackup, name_of
 from holdfast.graph.survive import check_survival
 from holdfast.graph.validate import check
 from holdfast.runtime.job import Job
@@ -41,12 +41,15 @@ class JobOnNode:
         """Of a part that several nodes run together: which of them this would be."""
         self.name = seat_name(checked_name("job", job.name), self.seat)
         self.job, self.checkpoint, self.options = job, checkpoint, options
-        self.code = fingerprint_parts(job.graph())
+        self.code = _code_of(job)
+        """What it is, piece by piece: nodes where that differs do not run it together."""
+        self.siblings = job.other_parts if isinstance(job, PartJob) else ()
+        """The other parts of its job."""
         self.before = job.before if isinstance(job, PartJob) else ()
         """The jobs of this node whose rows it reads: the parts before it."""
         ends_by_itself = options.get("until") == Until.EXHAUSTED
-        self.other_parts = job.other_parts if isinstance(job, PartJob) and ends_by_itself else ()
-        """The other parts of its job, where that ends by itself: it never does if one of them has failed."""
+        self.other_parts = self.siblings if ends_by_itself else ()
+        """The same, where the job ends by itself: it never does if one of them has failed."""
         self.before_run = True
         """Whether one of these is still to be run: then its channels have not ended."""
         self.nodes: Collection[NodeRecord] = ()
@@ -133,6 +136,14 @@ class JobOnNode:
         self._newest = now
         for listener in self._listeners:
             listener(now)
+
+
+def _code_of(job: Job | PartJob) -> dict[str, str]:
+    code = fingerprint_parts(job.graph())
+    if isinstance(job, PartJob) and not isinstance(job.protection, Rollback):
+        # A set of replicas and a leader alone would take the part from each other, again and again.
+        code[f"protection {name_of(job.protection)}"] = ""
+    return code
 
 
 def places_of(jobs: Sequence[Job], checkpoint: str) -> list[tuple[Job, str]]:

@@ -82,8 +82,7 @@ class Node:
         """Be a node until told to leave or until every job is over. Raises what makes going on pointless."""
         self._zookeeper.connect()
         try:
-            self._enter_checkpoints()
-            self._registration.enter()
+            self._registration.enter(self._enter_checkpoints)
             self._make_seats()
             self._make_ready()
             self._join()

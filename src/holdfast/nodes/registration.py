@@ -1,6 +1,7 @@
 """A node's entry in its cluster: how it is to behave, what ZooKeeper knows of it, whose its checkpoints are.
 
 `enter` before `join`, both again for every session and after ZooKeeper has lost its data.
+Always true: a node that is refused has changed nothing of jobs that others run.
 Never here: seats that change hands (see seat_keeper).
 """
 
@@ -12,12 +13,18 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from holdfast.checkpoint.chain.checkpoint import cluster_of, find_job, hold_by_cluster, refuse_if_occupied
+from holdfast.checkpoint.chain.checkpoint import (
+    cluster_of,
+    find_job,
+    hold_by_cluster,
+    refuse_if_occupied,
+    refuse_other_cluster,
+)
 from holdfast.checkpoint.store.log_records import ClusterRecord
 from holdfast.clock import Clock
 from holdfast.cluster.membership import Cluster, Founding
 from holdfast.cluster.node_records import HolderRecord, Lag, NodeRecord, RegisteredCluster, checked_name
-from holdfast.cluster.ranking import KINDS, code_differences
+from holdfast.cluster.ranking import KINDS, code_differences, part_of
 from holdfast.cluster.seat_lease import Limits
 from holdfast.cluster.zookeeper import ZooKeeper, ZooKeeperSettings
 from holdfast.errors import DefinitionError
@@ -72,8 +79,9 @@ class Registration:
         self._told: NodeRecord | None = None
         self._lag_told = clock.monotonic()
 
-    def enter(self) -> None:
-        """Find or found the cluster, and see that the jobs and checkpoints are its own."""
+    def enter(self, enter_checkpoints: Callable[[], None] = lambda: None) -> None:
+        """Find or found the cluster, and see that the jobs and checkpoints are its own. `enter_checkpoints`:
+        called once that is known, before anything else is written."""
         first = self._registered is None
         fresh = self._registered or RegisteredCluster(id=self._fresh_id(), since_ms=self._clock.now_ms())
         self._registered, founding = self.cluster.found(fresh)
@@ -83,14 +91,29 @@ class Registration:
                 "registered again under its id. What the jobs have done is in their checkpoints and is not "
                 "touched"
             )
+        if first:
+            self._refuse_others()
+            enter_checkpoints()
         for job in self._jobs.values():
             seat = self.cluster.seat(job.name)
             seat.prepare()
             if first:
                 self.mark_checkpoint(job, move=self._settings.move_checkpoint)
                 seat.reopen()
-                if (holder := seat.look().holder) is not None:
-                    refuse_other_code(job, self.other_code(job, holder))
+
+    def _refuse_others(self) -> None:
+        """DefinitionError: what others run is not what this node would. RestoreError: a checkpoint is another
+        cluster's."""
+        seats = self.cluster.look().seats
+        holders = {name: seat.holder for name, seat in seats.items() if seat.holder is not None}
+        for job in self._jobs.values():
+            refuse_other_cluster(job.storage, self._held(), move=self._settings.move_checkpoint)
+            if (holder := holders.get(job.name)) is not None:
+                refuse_other_code(job, self.other_code(job, holder))
+            elif job.name not in seats and not self._settings.allow_other_code:
+                # Nodes that run the job have put up the seats of all of its parts.
+                others = (held for name, held in holders.items() if part_of(name) in job.siblings)
+                refuse_other_code(job, next((f"in no job that node {held.node} runs" for held in others), ""))
 
     def join(self, lags: Mapping[str, Lag]) -> None:
         self._told = self._record(lags)
@@ -118,15 +141,18 @@ class Registration:
 
     def mark_checkpoint(self, job: JobOnNode, *, move: bool) -> None:
         """See to it that the checkpoint is this cluster's. RestoreError: it is another's."""
-        assert self._registered is not None, "the cluster is known before a checkpoint is marked"
         storage = job.storage
         if find_job(storage) is None:
             refuse_if_occupied(storage)
-        record = ClusterRecord(
+        hold_by_cluster(storage, self._held(), move=move)
+
+    def _held(self) -> ClusterRecord:
+        """What says that a checkpoint is this cluster's."""
+        assert self._registered is not None, "the cluster is known before a checkpoint is marked"
+        return ClusterRecord(
             cluster=self.cluster.name, id=self._registered.id, zookeeper=self._settings.zookeeper.hosts,
             node=self.name, at_ms=self._clock.now_ms(),
         )  # fmt: skip
-        hold_by_cluster(storage, record, move=move)
 
     def _record(self, lags: Mapping[str, Lag]) -> NodeRecord:
         jobs = self._jobs.values()

@@ -170,6 +170,7 @@ class EpochLoop:
             parallelism=self._shards,
         )
         clean = False
+        self._committer.keep_from = self._edges.keep_from
         try:
             # Before the first plan: what sinks show stays a prefix of what is committed.
             self._committer.publish_recovered()
@@ -268,7 +269,7 @@ class EpochLoop:
 
     def _meet_barrier(self) -> None:
         """Carry the barrier of the whole job that falls here, if one does: it needs no epoch and no room."""
-        barrier = self._edges.barrier(self._planner.positions, self._planner.epoch, self._committer)
+        barrier = self._edges.barrier(self._planner.positions, self._planner.epoch)
         if barrier:
             pending, self._pending = self._pending, []
             self._committer.submit(pending, barrier)

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.checkpoint.chain.barriers import BarrierEndRecord
+from holdfast.checkpoint.chain.barriers import BARRIERS_RETAINED, BarrierEndRecord
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
@@ -38,7 +38,6 @@ from holdfast.checkpoint.store.records import (
 from holdfast.connectors.contract import Mark
 from holdfast.errors import HoldfastError, InputVanished
 from holdfast.runtime.parts.channel_source import Position
-from holdfast.runtime.parts.edges import BARRIERS_RETAINED
 from holdfast.state.contract import EMPTY_VERSION, Version
 from holdfast.storage.contract import Put
 from tests.sim.event_time import Rows, Violation

@@ -285,6 +285,7 @@ class PartLead:
     def run(self) -> bool:
         """Whether all inputs have come to their end."""
         clean = False
+        self._committer.keep_from = self._edges.keep_from
         try:
             self._committer.publish_recovered()
             if self._begins:

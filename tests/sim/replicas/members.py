@@ -34,6 +34,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.graph.protection import ActiveReplicas
+from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch_loop import EpochLoop
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.replica import Replica, join
@@ -172,7 +173,7 @@ class MemberLead(Lead):
     ) -> None:
         self.replica, self.process = replica, process
         super().__init__(leader, checkpoint, view, replica.set.term, replica.set.run)
-        self.edges = Barriers(self.world, view)
+        self.edges = Barriers(self.world, self.committer)
         adopted, committer = self.committer._adopted, self.committer
 
         def noted(done: Adopted) -> AdoptedOther:
@@ -289,11 +290,11 @@ class _Loop:
 class Barriers:
     """Stands in for `runtime.parts.edges.Edges`."""
 
-    def __init__(self, world: SetWorld, view: CheckpointView) -> None:
-        self.world, self.carried = world, max((place.number for place in view.barriers), default=0)
+    def __init__(self, world: SetWorld, committer: Committer) -> None:
+        self.world, self._committer, self.carried = world, committer, 0
 
-    def barrier(self, positions: Any, epoch: int, committer: Any) -> int:
-        self.carried = max([self.carried, *(place.number for place in committer.view.barriers)])
+    def barrier(self, positions: Any, epoch: int) -> int:
+        self.carried = max([self.carried, *(place.number for place in self._committer.view.barriers)])
         if self.world.barrier <= self.carried:
             return 0
         self.carried = self.world.barrier

@@ -21,6 +21,7 @@ from holdfast.errors import DefinitionError, RetryableError
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.inspect.stored import MadeCheckpoint
 from tests.unit.inspect.test_stored_state import read
+from tests.unit.runtime.parts.channel_kit import Consumer, Producer, outlet
 
 CLOCK = SystemClock()
 
@@ -178,3 +179,17 @@ def test_keeping_too_little_is_refused(tmp_path: Path) -> None:
     made = grown(tmp_path, 2)
     with pytest.raises(DefinitionError, match="from 2 on"):
         prune(made.storage, 1, CLOCK)
+
+
+def test_a_part_that_has_come_to_its_end_is_at_it_still(tmp_path: Path) -> None:
+    """Else the part that reads its channel would wait for ever."""
+    producer = Producer(LocalStorage(tmp_path / "a"), outlet(str(tmp_path / "b")), retain=9)
+    consumer = Consumer(LocalStorage(tmp_path / "b"), producer.storage.url)
+    for _ in range(5):
+        producer.commit([b"a"])
+    producer.end()
+    while consumer.take() is not None:
+        consumer.commit()
+    assert consumer.new_reader().exhausted(consumer.position)
+    assert prune(producer.storage, 2, CLOCK).given_up
+    assert consumer.new_reader().exhausted(consumer.position)

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from holdfast.admin import brief_term
 from holdfast.admin.rewind_job import outlook_of_job, retained_barriers, rewind_job
 from holdfast.checkpoint.chain.barriers import begin_barrier, end_barrier
 from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.layout import keep_layout, read_layout
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.terms import claim
 from holdfast.cli.main import app
@@ -82,6 +84,17 @@ def test_a_barrier_that_did_not_end_or_is_not_retained_is_refused(job: TwoParts)
         RestoreError, match=r"not every part retains its commit; there is none to go back to: .*--barrier"
     ):
         rewind_job(job.root, 1, ManualClock())
+
+
+def test_a_barrier_of_before_the_job_had_a_part_is_refused(job: TwoParts) -> None:
+    root = open_storage(job.root)
+    layout = read_layout(root)
+    assert layout is not None
+    keep_layout(root, replace(layout, parts=(*layout.parts, "late")), False)
+    assert retained_barriers(job.root) == []
+    told = r"barrier 1 of .* cannot be gone back to: it did not go through part .late., which the job has"
+    with pytest.raises(RestoreError, match=told):
+        outlook_of_job(job.root, 1)
 
 
 def test_no_part_goes_back_while_one_may_run_or_is_damaged(job: TwoParts) -> None:

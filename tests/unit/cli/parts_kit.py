@@ -80,6 +80,11 @@ class Parts:
         )  # fmt: skip
         _commit(self.scoring, record)
 
+    def carry(self, barrier: int) -> None:
+        """Commit of `main` that carries a barrier."""
+        view = Chain(self.main).load()
+        _commit(self.main, news(view, term=1, run="run-main", published_through={}, barrier=barrier))
+
     def ask(self, epoch: int) -> None:
         """Commit of `scoring` that it has found an epoch of the channel damaged."""
         view = Chain(self.scoring).load()

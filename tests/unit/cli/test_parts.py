@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from holdfast.admin.parts import channels_plainly
-from holdfast.checkpoint.chain.barriers import begin_barrier
+from holdfast.checkpoint.chain.barriers import begin_barrier, end_barrier
 from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.layout import keep_layout
@@ -134,6 +136,44 @@ def test_a_channel_that_the_job_has_no_more_is_told_as_long_as_it_holds_rows(par
     (told,) = call("status", "--checkpoint", parts.root.url)
     assert [(each["channel"], each["to"], each["rows"]) for each in told["channels"]] == [(CHANNEL, None, 30)]
     assert f"holdfast channels remove {CHANNEL}" in text("status", "--checkpoint", parts.root.url)
+
+
+def test_status_tells_of_the_barrier_that_is_under_way_and_of_what_became_of_the_newest(parts: Parts) -> None:
+    parts.end()
+
+    def told() -> Any:
+        return call("status", "--checkpoint", parts.root.url)[0]["barrier"]
+
+    assert told() is None
+    begin_barrier(parts.root, "holdfast savepoint of ann", 1_000, 120_000)
+    parts.carry(1)
+    assert told() == {
+        "barrier": 1, "by": "holdfast savepoint of ann", "begun_ms": 1_000, "ends_runs": False,
+        "state": "under way", "not_come_to": ["scoring"], "ended_ms": None, "reason": "",
+    }  # fmt: skip
+    line = "barrier 1: under way for ... by holdfast savepoint of ann; not come to by part scoring"
+    assert line in aged(text("status", "--checkpoint", parts.root.url))
+    end_barrier(parts.root, 1, "aborted", 5_000, reason="it did not come through scoring")
+    assert told() | {"by": ""} == {
+        "barrier": 1, "by": "", "begun_ms": 1_000, "ends_runs": False,
+        "state": "aborted", "not_come_to": [], "ended_ms": 5_000,
+        "reason": "it did not come through scoring",
+    }  # fmt: skip
+    line = "barrier 1: aborted ... ago: it did not come through scoring"
+    assert line in aged(text("status", "--checkpoint", parts.root.url))
+    begin_barrier(parts.root, "the leader of part 'main'", 6_000, 120_000)
+    end_barrier(parts.root, 2, "complete", 7_000, {"main": 4, "scoring": 3})
+    assert "barrier 2: complete ... ago" in aged(text("status", "--checkpoint", parts.root.url))
+    begin_barrier(parts.root, "the leader of part 'main'", 8_000, 120_000)
+    parts.root.put(names.barrier(3), b"not a record")
+    assert "barriers/000000000003/begun" in told()["problem"]
+    assert "barrier 3: DAMAGED" in text("status", "--checkpoint", parts.root.url)
+
+
+def aged(told: str) -> str:
+    """With dots in the place of what is some time ago."""
+    told = re.sub(r"(under way for) .*?, by", r"\1 ... by", told)
+    return re.sub(r"(aborted|complete) .*? ago", r"\1 ... ago", told)
 
 
 def test_whether_a_channel_is_full_is_not_known_where_its_limits_are_not(parts: Parts) -> None:

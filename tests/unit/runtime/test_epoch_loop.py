@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from msgspec.structs import replace as replace_record
@@ -16,7 +17,7 @@ from holdfast.checkpoint.store.records import CommitRecord, NextDue
 from holdfast.connectors.contract import Mark
 from holdfast.errors import RestoreError
 from holdfast.runtime.control.run_flags import Wishes
-from holdfast.runtime.epoch_loop import EpochLoop, _lines_of, _refuse_gone_on
+from holdfast.runtime.epoch_loop import Ending, EpochLoop, _lines_of, _refuse_gone_on
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.settings import Until
 from holdfast.state.contract import Version
@@ -105,3 +106,18 @@ def test_a_part_that_is_to_end_does_not_wait_for_what_no_part_computes_again(
     )  # fmt: skip
     EpochLoop._refuse_abandoned(loop)
     assert bool(looked) == looks
+
+
+def test_what_is_kept_for_barriers_is_known_before_the_first_commit() -> None:
+    """A run that is told to stop before its first turn commits, too: what it has shown."""
+    kept: Any = object()
+    asked: list[object] = []
+    committer = MagicMock(keep_from=None)
+    for name in ("publish_recovered", "begin_upstream", "record_published"):
+        getattr(committer, name).side_effect = lambda *given: asked.append(committer.keep_from)
+    loop: Any = MagicMock(
+        _committer=committer, _edges=SimpleNamespace(keep_from=kept), _begins_upstream=True,
+        _loop=lambda: Ending.STOPPED,
+    )  # fmt: skip
+    EpochLoop.run(loop)
+    assert asked == [kept] * 3

@@ -21,6 +21,8 @@ from holdfast.storage.contract import Storage
 
 BARRIERS_KEPT = 64
 """Records of this many barriers stay, so that numbers are never used again."""
+BARRIERS_RETAINED = 2
+"""How many complete barriers of the whole job can be gone back to, where they come at an interval."""
 Outcome = Literal["complete", "aborted"]
 
 
@@ -137,6 +139,7 @@ def complete_barriers(root: Storage, count: int) -> list[BarrierEndRecord]:
 
 def forget_barriers(root: Storage) -> None:
     """Remove the records of barriers that no part can be asked to go back to any more."""
-    newest = newest_barrier(root).number
+    complete = (record.number for record in complete_barriers(root, BARRIERS_RETAINED))
+    oldest = min([newest_barrier(root).number - BARRIERS_KEPT + 1, *complete])
     found = [(entry.name, names.number_of(entry.name) or 0) for entry in root.list(names.BARRIERS)]
-    root.delete([name for name, number in found if number <= newest - BARRIERS_KEPT])
+    root.delete([name for name, number in found if number < oldest])

@@ -228,16 +228,25 @@ def hold_by_cluster(storage: Storage, record: ClusterRecord, *, move: bool) -> N
         held = _cluster(storage, newest)
         if held is not None and held.id == record.id:
             return
-        if held is not None and not move:
-            raise RestoreError(
-                f"the checkpoint in {storage.url} belongs to cluster {held.cluster!r} at ZooKeeper "
-                f"{held.zookeeper}, not to {record.cluster!r} at {record.zookeeper}; choose another place, "
-                "or stop that cluster and start with --move-checkpoint"
-            )
+        _refuse_held(storage, held, record, move)
         data = seal("cluster", record)
         if write_once(storage, names.cluster(newest + 1), data) == data:
             return
     raise RestoreError(f"several clusters claim {storage.url} at once; stop all but one")
+
+
+def refuse_other_cluster(storage: Storage, record: ClusterRecord, *, move: bool) -> None:
+    """RestoreError: the checkpoint is another cluster's, and `move` is not set."""
+    _refuse_held(storage, cluster_of(storage), record, move)
+
+
+def _refuse_held(storage: Storage, held: ClusterRecord | None, record: ClusterRecord, move: bool) -> None:
+    if held is not None and held.id != record.id and not move:
+        raise RestoreError(
+            f"the checkpoint in {storage.url} belongs to cluster {held.cluster!r} at ZooKeeper "
+            f"{held.zookeeper}, not to {record.cluster!r} at {record.zookeeper}; choose another place, "
+            "or stop that cluster and start with --move-checkpoint"
+        )
 
 
 def _cluster(storage: Storage, number: int) -> ClusterRecord | None:

@@ -181,7 +181,7 @@ class ChannelStreamReader(_FileReader, DataSourceStreamReader, SupportsTriggerAv
         if after + 1 != self._asked.first:
             self._refuse_behind(door, channel, after)
         # Epochs without rows are no reason for a batch.
-        later = sorted({file.epoch for file in channel.files if file.epoch > after})
+        later = sorted({file.epoch for file in channel.files if after < file.epoch <= channel.through})
         later = [epoch for epoch in later if self._target is None or epoch <= self._target]
         taken = later[: self._asked.max_epochs]
         return self._offset(taken[-1]) if taken else start
@@ -205,7 +205,7 @@ class ChannelStreamReader(_FileReader, DataSourceStreamReader, SupportsTriggerAv
         return {"identity": self._opened.identity, "epoch": epoch}
 
     def _newest(self, channel: Channel) -> int:
-        return max((file.epoch for file in channel.files), default=0)
+        return max((file.epoch for file in channel.files if file.epoch <= channel.through), default=0)
 
     def _refuse_behind(self, door: DoorReader, channel: Channel, epoch: int) -> None:
         if epoch > channel.through:

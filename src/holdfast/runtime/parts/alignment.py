@@ -31,6 +31,8 @@ from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.storage.contract import Storage
 
 LOOK_SECONDS = 0.2
+LOST_SECONDS = 240.0
+"""How long a part stands at a barrier that a channel shows, and that began nowhere: its record is lost."""
 
 
 class Alignment:
@@ -63,6 +65,8 @@ class Alignment:
         self._begun: BarrierRecord | None = None
         """The newest barrier that was seen under way, which was since `_seen`."""
         self._seen = 0.0
+        self._unrecorded: dict[int, float] = {}
+        """Barriers of which there is no record, and since when that is seen."""
         for reader in self._inputs.values():
             reader.holds_at = self._holds_at
 
@@ -112,9 +116,11 @@ class Alignment:
         if barrier > self._standing.number:
             self._looked = None
             self._look(self._root)
-        return barrier > self._standing.number or (
-            barrier == self._standing.number and self._standing.under_way
-        )
+        if barrier > self._standing.number:
+            # To read on is safe: it is never carried here then.
+            now = self._clock.monotonic()
+            return now - self._unrecorded.setdefault(barrier, now) < LOST_SECONDS
+        return barrier == self._standing.number and self._standing.under_way
 
     def _look(self, root: Storage) -> None:
         now = self._clock.monotonic()

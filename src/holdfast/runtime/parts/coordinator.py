@@ -17,8 +17,9 @@ from holdfast.checkpoint.chain.barriers import (
     forget_barriers,
     newest_barrier,
 )
-from holdfast.checkpoint.chain.checkpoint import place_of_part
+from holdfast.checkpoint.chain.checkpoint import find_job, place_of_part
 from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.replica_sets import runs_no_more
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, ObjectMissing, RetryableError, StorageError
 from holdfast.graph.parts import homes_of, part_names
@@ -33,7 +34,7 @@ LASTS_SECONDS = 120.0
 
 
 class Coordinator:
-    """Begins a barrier every `interval` seconds. One thread."""
+    """Begins a barrier `interval` seconds after the one before has ended. One thread."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Coordinator:
     ) -> None:
         self._root, self._parts, self._channels, self._by = root, parts, channels, by
         self._interval, self._clock = interval, clock
-        self._began = self._looked = clock.monotonic()
+        self._began = self._over = self._looked = clock.monotonic()
         self._newest = 0
         """The newest barrier that was seen. Members of a set of replicas all coordinate: what one of them has
         begun the others need not begin."""
@@ -62,16 +63,19 @@ class Coordinator:
         with suppress(StorageError, RetryableError, ObjectMissing, CorruptionError):
             standing = newest_barrier(self._root)
             if standing.number > self._newest:
-                self._newest, self._began = standing.number, now
+                self._newest, self._began, self._over = standing.number, now, now
             if standing.under_way:
+                self._over = now
                 self._mind(standing.number, now)
-            elif now - self._began >= self._interval and self._is_idle():
-                self._began = now
-            elif now - self._began >= self._interval:
+            elif now - self._over >= self._interval:
+                # Counted from the end: a part may have stood at the barrier for all of its time.
+                if self._is_idle() or not all(map(_may_carry, self._parts.values())):
+                    self._over = now
+                    return
                 lasts_ms = round(LASTS_SECONDS * 1_000)
                 above, now_ms = newest_carried(self._parts.values()), self._clock.now_ms()
                 self._newest = begin_barrier(self._root, self._by, now_ms, lasts_ms, above=above)
-                self._began = now
+                self._began = self._over = now
 
     def _is_idle(self) -> bool:
         """Whether no part has run an epoch since the newest complete barrier: the next would fall in the same
@@ -100,6 +104,13 @@ class Coordinator:
 
 def _last_epoch(part: Storage) -> int:
     return History(part).load().last_epoch
+
+
+def _may_carry(part: Storage) -> bool:
+    """Whether a barrier may come through a part: it runs, for all that is known, or has come to its end."""
+    if find_job(part) is None:
+        return False
+    return not runs_no_more(part) or History(part).load().ended
 
 
 def coordinator_of(context: LeaderContext) -> Coordinator | None:

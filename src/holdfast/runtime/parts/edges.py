@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from holdfast.checkpoint.chain.barriers import BARRIERS_RETAINED
 from holdfast.checkpoint.chain.channels import Channels
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.connectors.contract import Json, SourceReader
 from holdfast.graph.guarantees import Guarantee
-from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.parts.alignment import Alignment
 from holdfast.runtime.parts.channel_source import ChannelReader
@@ -19,9 +19,6 @@ from holdfast.runtime.parts.coordinator import coordinator_of
 from holdfast.runtime.parts.damaged_epochs import EpochsAsked
 from holdfast.runtime.parts.outlets import Outlets
 from holdfast.runtime.parts.waiting import Waiting
-
-BARRIERS_RETAINED = 2
-"""How many complete barriers of the whole job can be gone back to, where they come at an interval."""
 
 
 class Edges:
@@ -48,11 +45,14 @@ class Edges:
             inlet.asked = view.asked.get(uid)
             inlet.seeded = bool(context.checkpoint.job.seeded_from)
 
-    def barrier(self, positions: Mapping[str, Json], epoch: int, committer: Committer) -> int:
+    def keep_from(self, view: CheckpointView) -> int | None:
+        """The oldest commit that is kept for a barrier; None: none is. From any thread."""
+        return self._alignment.keep_from(view)
+
+    def barrier(self, positions: Mapping[str, Json], epoch: int) -> int:
         """The barrier that the next commit, after `epoch`, is to carry; 0: none."""
         if self._coordinator is not None:
             self._coordinator.step()
-        committer.keep_from = self._alignment.keep_from
         barrier = self._alignment.next(positions, epoch)
         if barrier:
             self._alignment.carry(barrier)

@@ -15,7 +15,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from holdfast.checkpoint.chain.barriers import BarrierUnderWay, begin_barrier, end_barrier
+from holdfast.checkpoint.chain.barriers import (
+    BarrierUnderWay,
+    begin_barrier,
+    end_barrier,
+    forget_barriers,
+)
 from holdfast.checkpoint.chain.checkpoint import Checkpoint, place_of_part, read_job, read_layout
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import History
@@ -135,6 +140,8 @@ def _barrier(
         for storage in parts.values():
             with contextlib.suppress(HoldfastError):
                 unpin(storage, [_pin_name(number)])
+        with contextlib.suppress(HoldfastError):
+            forget_barriers(root)
         if stop_rest is not None:
             stop_rest()
 

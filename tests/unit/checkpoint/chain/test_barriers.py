@@ -67,6 +67,16 @@ def test_the_newest_complete_barriers_are_found_and_old_ones_forgotten(root: Loc
     assert begin_barrier(root, "ann", 1_000, 100) == last + 1, "a number is used once"
 
 
+def test_those_that_can_be_gone_back_to_are_not_forgotten_however_many_were_given_up_since(
+    root: LocalStorage,
+) -> None:
+    for number in range(1, BARRIERS_KEPT + 6):
+        begin_barrier(root, "ann", number, 100)
+        end_barrier(root, number, "complete" if number in (1, 2, BARRIERS_KEPT + 5) else "aborted", number)
+    forget_barriers(root)
+    assert [record.number for record in complete_barriers(root, 3)] == [BARRIERS_KEPT + 5, 2]
+
+
 def test_a_barrier_whose_end_cannot_be_read_is_none_to_go_back_to(root: LocalStorage) -> None:
     for number in (1, 2, 3):
         begin_barrier(root, "ann", number, 100)

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.store import names
 from holdfast.errors import CorruptionError, DefinitionError, FencedOut, InputVanished, RestoreError
@@ -19,6 +20,8 @@ from holdfast.runtime.doors.data_source import ChannelDataSource, ChannelStreamR
 from holdfast.runtime.doors.spark_writers import ChannelStreamWriter, WrittenRows
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.task_output import pack_rows
+from tests.unit.cli.parts_kit import CHANNEL as PART_CHANNEL
+from tests.unit.cli.parts_kit import Parts
 from tests.unit.runtime.parts.channel_kit import CHANNEL, Producer, door
 
 ALL = ReadAllAvailable()
@@ -110,6 +113,21 @@ def test_a_stream_begins_with_the_oldest_and_follows(sender: Producer) -> None:
     commit(sender, 7)
     later = reader.latestOffset(end, ALL)
     assert values(stream(sender), reader.partitions(end, later)) == [7]
+
+
+def test_a_stream_waits_for_an_epoch_that_is_computed_again(tmp_path: Path) -> None:
+    """Of a channel between parts: what comes after a lost epoch is there, and would be taken for all."""
+    parts = Parts(tmp_path)
+    main = ChannelDataSource({"checkpoint": parts.main.url, "channel": PART_CHANNEL})
+    reader = main.streamReader(COLUMNS)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ALL)["epoch"] == 3
+    parts.ask(2)
+    parts.answer(2, Chain(parts.scoring).load().number)
+    reader = main.streamReader(COLUMNS)
+    assert reader.latestOffset(start, ALL)["epoch"] == 1
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(start, ALL)["epoch"] == 1
 
 
 def test_another_run_of_a_query_reads_the_same_and_goes_on(sender: Producer) -> None:

@@ -174,6 +174,21 @@ def test_a_barrier_that_a_channel_shows_first_is_waited_at_though_its_beginning_
     assert part.reads("fast") == [1, 0]
 
 
+def test_barriers_whose_records_are_lost_hold_a_part_for_a_while_and_no_longer(part: Part) -> None:
+    """As where the place of the job was restored from a copy that is older than those of its parts."""
+    fast = part.producers["fast"]
+    for barrier in (1, 2):
+        fast.commit([b"aa"])
+        carry(fast, barrier)
+    fast.commit([b"behind"])
+    assert part.reads("fast") == [1, 0]
+    part.clock.advance(timedelta(seconds=alignment_module.LOST_SECONDS - 1))
+    assert part.reads("fast") == [1, 0]
+    part.clock.advance(timedelta(seconds=1))
+    assert part.reads("fast") == [3, 0]
+    assert part.meets() == 0
+
+
 def test_a_barrier_falls_after_epochs_without_rows_too(part: Part) -> None:
     begin_barrier(part.root, "test", 0, 1_000)
     for producer in part.producers.values():

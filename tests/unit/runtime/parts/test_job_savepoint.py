@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.barriers import (
+    BARRIERS_KEPT,
     Standing,
     begin_barrier,
     begun_barrier,
@@ -32,7 +33,7 @@ from holdfast.runtime.parts.passage import Passage
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.storage.urls import open_storage
 from holdfast.testing.clocks import ManualClock
-from tests.unit.runtime.parts.channel_kit import CHANNEL, Consumer, Producer, outlet
+from tests.unit.runtime.parts.channel_kit import CHANNEL, Consumer, Producer, lead, leave, outlet
 
 
 class WorkingClock(ManualClock):
@@ -326,6 +327,53 @@ def test_a_barrier_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     ended = ending_of_barrier(root, 1)
     assert ended is not None
     assert (ended.outcome, ended.reason) == ("aborted", "it did not come through scoring")
+
+
+def test_after_a_barrier_that_was_given_up_parts_have_an_interval_to_read_on(tmp_path: Path) -> None:
+    """A part with several inputs has waited at it for all of its time."""
+    job, clock = TwoParts(tmp_path), ManualClock()
+    root, parts = open_storage(job.root), {"main": job.producer.storage, "scoring": job.consumer.storage}
+    coordinator = Coordinator(root, parts, {CHANNEL: ("main", "scoring")}, "test", 60.0, clock)
+    under_way = []
+    for _ in range(600):
+        clock.advance(timedelta(seconds=1))
+        coordinator.step()
+        under_way.append(newest_barrier(root).under_way)
+    assert newest_barrier(root).number > 2
+    assert under_way.count(False) >= 200
+
+
+@pytest.mark.parametrize("how", ["stopped", "never begun"])
+def test_no_barrier_begins_that_cannot_come_through_all_parts(tmp_path: Path, how: str) -> None:
+    job, clock = TwoParts(tmp_path), ManualClock()
+    root, parts = open_storage(job.root), {"main": job.producer.storage, "scoring": job.consumer.storage}
+    if how == "stopped":
+        lead(job.consumer.storage)
+        leave(job.consumer.storage)
+    else:
+        parts["scoring"] = LocalStorage(tmp_path / "ck" / "parts" / "other")
+    coordinator = Coordinator(root, parts, {CHANNEL: ("main", "scoring")}, "test", 1.0, clock)
+    for _ in range(10):
+        clock.advance(timedelta(seconds=1))
+        coordinator.step()
+    assert newest_barrier(root).number == 0
+    if how == "stopped":
+        lead(job.consumer.storage)
+        clock.advance(timedelta(seconds=2))
+        coordinator.step()
+        assert newest_barrier(root).under_way
+
+
+def test_savepoints_alone_leave_no_more_records_of_barriers_than_are_kept(tmp_path: Path) -> None:
+    job = TwoParts(tmp_path)
+    root = open_storage(job.root)
+    for number in range(1, BARRIERS_KEPT + 8):
+        assert begin_barrier(root, "another", 0, 1_000) == number
+        end_barrier(root, number, "complete", 0)
+    above = newest_barrier(root).number
+    taken = take_job_savepoint(job.root, str(tmp_path / "sp"), WorkingClock(job.work), "test")
+    assert taken.barrier == above + 1
+    assert len(root.list(names.BARRIERS)) == 2 * BARRIERS_KEPT
 
 
 def test_a_barrier_is_given_its_time_though_the_clock_of_its_machine_is_behind(tmp_path: Path) -> None:
