@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from holdfast.cli.main import app
 from holdfast.errors import HoldfastError, RetryableError
 from holdfast.runtime.settings import RunSettings
-from holdfast.runtime.spark_session import GOOD_SETTINGS, WORKER_DAEMON
+from holdfast.runtime.spark_session import GOOD_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -141,7 +141,6 @@ def test_the_settings_are_the_same_everywhere(driver: Any) -> None:
 def test_the_page_names_what_holdfast_sets_and_files_that_exist() -> None:
     for key, value in GOOD_SETTINGS.items():
         assert f"`{key}={value}`" in PAGE
-    assert f"`{WORKER_DAEMON}`" in PAGE
     for link in re.findall(r"\]\(([^)#]+)", PAGE):
         assert (ROOT / "docs/how-to" / link).exists(), link
 
