@@ -31,7 +31,7 @@ SMALLER = {
 }
 UNUSED = shutil.ignore_patterns("tests", "include", "__pycache__")
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1_800)
 
 
 @pytest.fixture(scope="module")
