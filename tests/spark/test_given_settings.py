@@ -28,7 +28,7 @@ SETTING = "spark.sql.session.timeZone", "Europe/Lisbon"
 def test_what_is_set_counts(by: str, tmp_path: Path) -> None:
     app = tmp_path / "app.py"
     app.write_text(OPENED)
-    small = ["--master", "local[1]", "--driver-memory", "400m", "--conf", "spark.driver.host=127.0.0.1"]
+    small = ["--master", "local[1]", "--driver-memory", "700m", "--conf", "spark.driver.host=127.0.0.1"]
     option = ["--conf", "=".join(SETTING)]
     others = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
     environment = {
