@@ -36,7 +36,7 @@ def launch(
     session = spark or prepared.spark or open_session(graph.name)
     clock = SystemClock()
     monitor = Monitor(graph.name, clock, [on_progress] if on_progress else [], [on_message])
-    if spark is not None and (missing := missing_settings(spark)):
+    if missing := missing_settings(session):
         monitor.say(f"this Spark session runs epochs slower than it could; consider: {', '.join(missing)}")
     driver = Driver(
         graph, settings, storage, session, own_session=spark is None, run=uuid.uuid4().hex[:12],

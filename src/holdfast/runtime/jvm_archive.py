@@ -83,7 +83,8 @@ def _identity() -> str:
     java = shutil.which("java", path=_java_path())
     known = [Path(java).resolve()] if java else []
     known += sorted((spark_home() / "jars").glob("*.jar"))
-    told = "\n".join(f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in known)
+    # In whole seconds, as a JVM compares them: the layers of an image keep no more.
+    told = "\n".join(f"{path} {path.stat().st_size} {int(path.stat().st_mtime)}" for path in known)
     return checksum(told.encode())
 
 

@@ -21,11 +21,13 @@ REASON_CHARS_MAX = 1_500
 @dataclass(frozen=True)
 class SparkFailure:
     """`outside`: something that the job needs was lost or not to be had; its input is not at fault.
-    `vanished`: a task found that what it was to read is gone, and says which; empty: none did."""
+    `vanished`: a task found that what it was to read is gone, and says which; empty: none did.
+    `lacking`: the executors lack a part of the job's environment, which trying again does not bring."""
 
     reason: str
     outside: bool = False
     vanished: str = ""
+    lacking: bool = False
 
 
 _OUTSIDE_PYTHON = re.compile(
@@ -37,6 +39,21 @@ _OUTSIDE_PYTHON = re.compile(
 """How the last line of a Python traceback begins where the code met what was not to be had."""
 
 _VANISHED = "holdfast.errors.InputVanished: "
+
+_LACKS = (
+    (
+        r"(?:.*Error from python .*)?ModuleNotFoundError: No module named '([\w.]+)'",
+        "have no Python module {}",
+    ),
+    (r"\S*ImportError: \[\w*PACKAGE\w*\] (.+)", "lack a Python package ({})"),
+    (r'IOException: Cannot run program "([^"]+)".* error=(?:2|13), ', "cannot start their Python, {}"),
+    (r"\S*: \[PYTHON_VERSION_MISMATCH\] (.+?), PySpark .*", "have another Python ({})"),
+)
+"""How a failure begins where the executors lack a part of the job's environment, and what they lack."""
+_REMEDY = (
+    "give them the environment that the driver has (--archives and PYSPARK_PYTHON), and modules of your own "
+    "by --py-files; see docs/how-to/deploy.md"
+)
 
 _TASK_FAILED = re.compile(
     r"Job aborted due to stage failure: .*? Lost task \S+ in stage \S+ \(TID \d+\) \(\S+ executor \S+\): "
@@ -76,14 +93,15 @@ def explained(failure: Exception) -> SparkFailure:
         return SparkFailure(_shortened(first_line(failure)))
     if "Traceback (most recent call last)" in text:
         raised = _shortened(_last_of_traceback(text))
-        vanished = raised.removeprefix(_VANISHED) if raised.startswith(_VANISHED) else ""
-        return SparkFailure(raised, _OUTSIDE_PYTHON.match(raised) is not None, vanished)
+        if raised.startswith(_VANISHED):
+            return SparkFailure(raised, vanished=raised.removeprefix(_VANISHED))
+        return _lacked(raised) or SparkFailure(raised, _OUTSIDE_PYTHON.match(raised) is not None)
     chain = _chain(text)
     if isinstance(failure, PySparkException) and (failure.getCondition() or not chain):
         ended = failure.getCondition() in _SESSION_CONDITIONS
         return SparkFailure(_shortened(_SQLSTATE.sub("", first_line(failure))), outside=ended)
-    lost = next(filter(None, map(_lost, chain)), None)
-    return lost or SparkFailure(_shortened("; caused by ".join(chain) or first_line(failure)))
+    known = next(filter(None, map(_lost, chain)), None) or next(filter(None, map(_lacked, chain)), None)
+    return known or SparkFailure(_shortened("; caused by ".join(chain) or first_line(failure)))
 
 
 def _is_connection(failure: Exception) -> bool:
@@ -96,6 +114,15 @@ def _lost(said: str) -> SparkFailure | None:
         if match is not None:
             told = f"{meaning}: {match[1]}" if match.re.groups else meaning
             return SparkFailure(_shortened(told), outside=True)
+    return None
+
+
+def _lacked(said: str) -> SparkFailure | None:
+    for sign, meaning in _LACKS:
+        match = re.match(sign, said)
+        if match is not None:
+            lacks = meaning.format(_shortened(match[1]))
+            return SparkFailure(f"the executors {lacks}; {_REMEDY}", lacking=True)
     return None
 
 

@@ -26,6 +26,9 @@ _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 _registering = threading.Lock()
 PARALLELISM_UNKNOWN = 4
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
+"""Spark itself turns it on where it finds no setting: whether a user did cannot be told, and it would be
+written across what Holdfast shows."""
 PARTITIONS_PER_SHARD = 4
 """How many partitions a grouping may have for each shard, before they cost more than they save."""
 GOOD_SETTINGS = {
@@ -39,7 +42,7 @@ GOOD_SETTINGS = {
 _OWN_SESSION = {
     **GOOD_SETTINGS,
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+    CONSOLE_PROGRESS: "false",
     "spark.scheduler.mode": "FAIR",
     "spark.sql.ui.retainedExecutions": "20",
     "spark.ui.retainedJobs": "50",
@@ -67,11 +70,8 @@ def open_session(name: str) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         prepare_jvm()
     builder = SparkSession.builder.appName(f"holdfast {name}")
-    given = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
-    settings = {**_OWN_SESSION, **_LOCAL_SESSION} if is_surely_local(os.environ) else _OWN_SESSION
-    for key, value in settings.items():
-        if f"{key}=" not in given:
-            builder = builder.config(key, value)
+    for key, value in own_settings(_given(name), os.environ).items():
+        builder = builder.config(key, value)
     session = builder.getOrCreate()
     if not os.environ.get("SPARK_REMOTE"):
         session.sparkContext.setLogLevel("ERROR")
@@ -80,16 +80,23 @@ def open_session(name: str) -> SparkSession:
     return session
 
 
-def is_surely_local(environment: Mapping[str, str]) -> bool:
-    """Whether a Spark session that is opened now has its tasks run by this machine's Python."""
-    if environment.get("SPARK_REMOTE") or environment.get("PYSPARK_GATEWAY_PORT"):
-        return False
-    given = environment.get("PYSPARK_SUBMIT_ARGS", "")
-    masters = re.findall(r"(?:--master[ =]|spark\.master=)(\S+)", given)
-    if masters:
-        return all(re.fullmatch(r"local(\[.*\])?", master) for master in masters)
-    places = environment.get("SPARK_CONF_DIR") or os.path.join(environment.get("SPARK_HOME", ""), "conf")
-    return not os.path.exists(os.path.join(places, "spark-defaults.conf"))
+def _given(name: str) -> dict[str, str]:
+    """What the user has set, wherever: options of spark-submit, PYSPARK_SUBMIT_ARGS, spark-defaults.conf."""
+    if os.environ.get("SPARK_REMOTE"):
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    # Only a JVM can tell. This starts the one that the Spark session is going to use, if none has started it.
+    SparkContext.setSystemProperty("holdfast.job", name)
+    return dict(SparkConf().getAll())
+
+
+def own_settings(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """What Holdfast sets in a Spark session of its own: nothing that the user has set."""
+    # A JVM that spark-submit has started does not know where this process looks for modules.
+    local = "PYSPARK_GATEWAY_PORT" not in environment and _is_local(given.get("spark.master", ""))
+    settings = {**_OWN_SESSION, **_LOCAL_SESSION} if local else _OWN_SESSION
+    return {key: value for key, value in settings.items() if key not in given or key == CONSOLE_PROGRESS}
 
 
 def register_data_sources(spark: SparkSession) -> None:
@@ -177,7 +184,11 @@ def groups_cheaply(spark: SparkSession, shards: int) -> bool:
 
 def is_single_executor(spark: SparkSession) -> bool:
     """Whether every task runs in one process tree, so that no shard can move away from its state."""
-    return re.fullmatch(r"local(\[.*\])?", str(spark.conf.get("spark.master", None))) is not None
+    return _is_local(str(spark.conf.get("spark.master", None)))
+
+
+def _is_local(master: str) -> bool:
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def default_parallelism(spark: SparkSession) -> int:

@@ -66,6 +66,14 @@ def test_a_jvm_is_given_the_archive_once(recording: None, later: list[float]) ->
     assert later == []
 
 
+def test_an_archive_fits_jars_that_came_in_a_layer_of_an_image(recording: None, tmp_path: Path) -> None:
+    jar = tmp_path / "spark/jars/spark-core.jar"
+    os.utime(jar, ns=(0, 1_700_000_000_123_456_789))
+    made = make()
+    os.utime(jar, ns=(0, 1_700_000_000_000_000_000))
+    assert find_archive() == made
+
+
 def test_what_the_user_tells_the_jvm_stays(recording: None, monkeypatch: pytest.MonkeyPatch) -> None:
     make()
     monkeypatch.setenv(JVM_OPTIONS, "-Dmine=1")

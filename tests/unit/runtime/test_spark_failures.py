@@ -38,6 +38,21 @@ TRACEBACK = (
     "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
     '  File "/app/job.py", line 37, in bad\n    return 1 // (x - 5)\n           ~~^^~~~~~~~~\n{raised}'
 )
+NO_PYARROW = "[PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be installed; however, it was not found."
+OTHER_PYTHON = (
+    "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, "
+    "PySpark cannot run with different minor versions.\nPlease check environment variables PYSPARK_PYTHON "
+    "and PYSPARK_DRIVER_PYTHON are correctly set.\n"
+)
+NO_PYTHON = (
+    'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No such file or directory'
+    f"{AT}\nCaused by: java.io.IOException: error=2, No such file or directory{AT}\n\t... 18 more\n"
+)
+NO_DAEMON = (
+    "org.apache.spark.SparkException: \nError from python worker:\n  /usr/bin/python3: Error while finding "
+    "module specification for 'holdfast.tasks.worker_daemon' (ModuleNotFoundError: No module named "
+    f"'holdfast')\nPYTHONPATH was:\n  /opt/spark.zip{AT}"
+)
 
 
 def killed(call: int, ending: str) -> Py4JError:
@@ -156,6 +171,42 @@ def test_a_task_that_found_its_input_gone_says_which() -> None:
     assert explained(gone).vanished == "offsets 4 to 6 of t-0"
     told = PythonException(TRACEBACK.format(raised="ValueError: holdfast.errors.InputVanished: no"))
     assert not explained(told).vanished
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks"),
+    [
+        (
+            TRACEBACK.format(raised="ModuleNotFoundError: No module named 'holdfast'\n"),
+            "the executors have no Python module holdfast",
+        ),
+        (
+            TRACEBACK.format(raised="pyspark.errors.exceptions.base.PySparkImportError: " + NO_PYARROW),
+            f"the executors lack a Python package ({NO_PYARROW.partition('] ')[2]})",
+        ),
+        (
+            TRACEBACK.format(raised="pyspark.errors.exceptions.base.PySparkRuntimeError: " + OTHER_PYTHON),
+            "the executors have another Python (Python in worker has different version: 3.12 than that in "
+            "driver: 3.11)",
+        ),
+        (
+            LOST.format(call=3) + NO_PYTHON,
+            "the executors cannot start their Python, ./environment/bin/python",
+        ),
+        (LOST.format(call=3) + NO_DAEMON, "the executors have no Python module holdfast"),
+    ],
+)
+def test_what_the_executors_lack_is_one_sentence_with_what_to_do(text: str, lacks: str) -> None:
+    found = explained(Py4JError(text))
+    assert found.lacking
+    assert not found.outside
+    assert found.reason.startswith(f"{lacks}; give them the environment that the driver has (--archives")
+    assert found.reason.endswith("docs/how-to/deploy.md")
+
+
+def test_a_python_that_could_not_be_started_this_once_is_not_missing() -> None:
+    text = f'java.io.IOException: Cannot run program "python3": error=12, Cannot allocate memory{AT}'
+    assert not explained(Py4JError(LOST.format(call=3) + text)).lacking
 
 
 def test_an_error_of_spark_sql_keeps_its_class_and_message() -> None:

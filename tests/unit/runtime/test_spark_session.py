@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import DefinitionError
-from holdfast.runtime.spark_session import is_surely_local, register_data_sources, require_java
+from holdfast.runtime.spark_session import own_settings, register_data_sources, require_java
 
 
 def test_missing_java_is_one_line_with_the_command_to_install_it(
@@ -55,27 +55,30 @@ def test_parts_that_start_at_once_register_the_formats_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "local"),
+    ("given", "environment", "local"),
     [
-        ({}, True),
-        ({"PYSPARK_SUBMIT_ARGS": "--master local[2] --conf a=b pyspark-shell"}, True),
-        ({"PYSPARK_SUBMIT_ARGS": "--conf spark.master=local pyspark-shell"}, True),
-        ({"PYSPARK_SUBMIT_ARGS": "--master spark://host:7077 pyspark-shell"}, False),
-        ({"PYSPARK_SUBMIT_ARGS": "--master=local-cluster[2,1,1024] pyspark-shell"}, False),
-        ({"SPARK_REMOTE": "sc://host"}, False),
-        ({"PYSPARK_GATEWAY_PORT": "1"}, False),
+        ({"spark.master": "local"}, {}, True),
+        ({"spark.master": "local[*]"}, {}, True),
+        ({"spark.master": "spark://host:7077"}, {}, False),
+        ({"spark.master": "local-cluster[2,1,1024]"}, {}, False),
+        ({"spark.master": "local[*]"}, {"PYSPARK_GATEWAY_PORT": "1"}, False),
+        ({}, {"SPARK_REMOTE": "sc://host"}, False),
     ],
 )
 def test_workers_start_with_holdfast_imported_only_where_they_surely_find_it(
-    environment: dict[str, str], local: bool
+    given: dict[str, str], environment: dict[str, str], local: bool
 ) -> None:
-    assert is_surely_local(environment) is local
+    assert ("spark.python.daemon.module" in own_settings(given, environment)) is local
 
 
-def test_a_master_may_be_named_by_the_settings_of_spark(tmp_path: Path) -> None:
-    assert is_surely_local({"SPARK_CONF_DIR": str(tmp_path)})
-    (tmp_path / "spark-defaults.conf").write_text("spark.master spark://host:7077\n")
-    assert not is_surely_local({"SPARK_CONF_DIR": str(tmp_path)})
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "spark-defaults.conf").rename(tmp_path / "conf" / "spark-defaults.conf")
-    assert not is_surely_local({"SPARK_HOME": str(tmp_path)})
+def test_what_the_user_has_set_is_left_alone() -> None:
+    given = {"spark.master": "yarn", "spark.ui.enabled": "true", "spark.sql.adaptive.enabled": "true"}
+    own = own_settings(given, {})
+    assert not own.keys() & given.keys()
+    assert own["spark.scheduler.mode"] == "FAIR"
+
+
+def test_the_progress_that_spark_turns_on_by_itself_is_off() -> None:
+    assert (
+        own_settings({"spark.ui.showConsoleProgress": "true"}, {})["spark.ui.showConsoleProgress"] == "false"
+    )

@@ -31,6 +31,7 @@ from holdfast.errors import (
     EpochInterrupted,
     HoldfastError,
     InputVanished,
+    MachineError,
     MalformedInput,
     ObjectMissing,
 )
@@ -130,8 +131,9 @@ class EpochRunner:
 
     def run(self, start: EpochStart) -> EpochOutcome:
         """Run the epoch. EpochFailed: Spark gave up. UserCodeError: the user's function did. InputVanished:
-        what it read was changed meanwhile. MalformedInput: it has a row that does not fit. ToldToStop: the
-        run was, while the server of a source was waited for.
+        what it read was changed meanwhile. MalformedInput: it has a row that does not fit. MachineError: the
+        executors lack a part of the job's environment. ToldToStop: the run was, while the server of a source
+        was waited for.
         """
         began, plan = time.perf_counter(), start.plan
         outcome, read = EpochOutcome(plan), RowsRead(plan.slices, self.program.streams)
@@ -451,6 +453,8 @@ def chosen_results(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
         found = explained(cause)
         if found.vanished:
             raise InputVanished(found.vanished) from cause
+        if found.lacking:
+            raise MachineError(f"{what} failed in Spark: {found.reason}") from cause
         kind = EpochInterrupted if found.outside else EpochFailed
         raise kind(f"{what} failed in Spark: {found.reason}; nothing of it became visible") from cause
     results = [decode_result(bytes(row[0])) for row in rows]
