@@ -1,5 +1,5 @@
-"""Whatever a function does to list and map states, they hold what Python's own would: epoch after epoch, whether
-or not rows that fail are set aside."""
+"""Whatever a function does to list and map states, they hold what Python's own would: epoch after epoch,
+whether or not rows that fail are set aside."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.unit.tasks.operators.operator_kit import Harness
 
 ROWS = pa.schema([("k", pa.int64()), ("what", pa.string()), ("at", pa.int64()), ("v", pa.int64())])
 WHATS = (
-    "set", "get", "default", "setdefault", "pop", "has", "clear map", "append", "change", "clear list", "grow",
-    "show",
+    "set", "get", "default", "setdefault", "pop", "has", "clear map", "append", "change", "clear list",
+    "grow", "show",
 )  # fmt: skip
 
 
