@@ -5,8 +5,9 @@ Always true: list items have the sequence numbers 0 to length - 1, so neither `l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from itertools import repeat
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -34,32 +35,34 @@ _UNKNOWN: Any = object()
 class EntryLog:
     """Entry changes of one state over all keys."""
 
-    __slots__ = ("deleted", "entries", "rows", "values")
+    __slots__ = ("entries", "rows", "values")
 
     def __init__(self) -> None:
         self.rows: list[int] = []
         self.entries: list[Any] = []
         self.values: list[Any] = []
-        self.deleted: list[bool] = []
+        """ABSENT: the entry is deleted."""
 
     def add(self, row: int, entry: Any, value: Any) -> None:
         self.rows.append(row)
         self.entries.append(entry)
-        self.deleted.append(value is ABSENT)
-        self.values.append(None if value is ABSENT else value)
+        self.values.append(value)
 
-    def add_items(self, row: int, first: int, items: list[Any]) -> None:
-        self.rows.extend(repeat(row, len(items)))
-        self.entries.extend(range(first, first + len(items)))
-        self.deleted.extend(repeat(False, len(items)))
-        self.values.extend(items)
+    def add_all(self, row: int, entries: Collection[Any], values: Iterable[Any]) -> None:
+        self.rows.extend(repeat(row, len(entries)))
+        self.entries.extend(entries)
+        self.values.extend(values)
 
     def change(self, entry_type: pa.DataType, value_type: pa.DataType) -> EntryChange:
+        values = self.values
+        deleted = np.fromiter(map(is_, values, repeat(ABSENT)), np.bool_, len(values))
+        if deleted.any():
+            values = [None if value is ABSENT else value for value in values]
         return EntryChange(
             np.array(self.rows, dtype=np.int64),
             column_of(self.entries, entry_type),
-            column_of(self.values, value_type),
-            np.array(self.deleted, dtype=np.bool_),
+            column_of(values, value_type),
+            deleted,
         )
 
 
@@ -147,17 +150,21 @@ class ListCell(ItemsCell):
 
     def load(self, key: int) -> None:
         self._key = key
-        self.clear()
         self._rest = self._stored[key]
+        if self._added:
+            self._added = []
+        if self._given_out or self._read_items:
+            self._read_items, self._given_out, self._changed = [], [], set()
 
     def keep(self, key: int) -> None:
-        self._take_back()
+        if self._given_out:
+            self._take_back()
         stored, length = self._stored[key], self._rest + len(self._added)
         for place in self._changed:
-            self._log.add_items(key, place, [self._read_items[place]])
+            self._log.add(key, place, self._read_items[place])
         if not self._added and length == stored:
             return
-        self._log.add_items(key, self._rest, self._added)
+        self._log.add_all(key, range(self._rest, length), self._added)
         for sequence in range(length, stored):
             self._log.add(key, sequence, ABSENT)
         if length != stored:
@@ -202,6 +209,7 @@ class MapCell(Cell, MutableMapping[Any, Any]):
     __slots__ = (
         "_bases",
         "_changed",
+        "_decoded",
         "_field",
         "_given_out",
         "_immutable",
@@ -219,6 +227,7 @@ class MapCell(Cell, MutableMapping[Any, Any]):
         self._field, self._state = field, state
         self._settle, self._settle_key = state_settler(field), settler(field.type.key_type)
         self._immutable = is_immutable(field.value_type)
+        self._decoded = _one_decoded(field)
         self._given_out: dict[Any, Any] = {}
         self._bases = state_keys(field, bases)
         self._log = EntryLog()
@@ -232,9 +241,17 @@ class MapCell(Cell, MutableMapping[Any, Any]):
         return f"state {self._field.name!r}"
 
     def __getitem__(self, key: Any) -> Any:
-        value = self._look(key)
+        value = self.get(key, ABSENT)
         if value is ABSENT:
             raise KeyError(key)
+        return value
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of the key, or the default where there is none."""
+        # Not that of Mapping, which finds by an exception that there is none.
+        value = self._look(key)
+        if value is ABSENT:
+            return default
         if self._immutable:
             return value
         if key not in self._given_out:
@@ -271,13 +288,16 @@ class MapCell(Cell, MutableMapping[Any, Any]):
             self._set(key, ABSENT)
 
     def _set(self, key: Any, value: Any) -> None:
-        self._given_out.pop(key, None)
+        if self._given_out:
+            self._given_out.pop(key, None)
         self._past.append((key, self._known.get(key, _UNKNOWN), key in self._changed))
         self._known[key] = value
         self._changed[key] = None
 
     def _take_back(self) -> None:
         """Make what became of the values that were given out the values of the entries."""
+        if not self._given_out:
+            return
         for key, value in list(self._given_out.items()):
             if not unchanged(self._known[key], value):
                 self._set(key, self._settle(value))
@@ -294,11 +314,7 @@ class MapCell(Cell, MutableMapping[Any, Any]):
         if stored is not None:
             if tail[0] == LONG_KEY_TAG:
                 stored = map_entries(self._field, [(tail, stored)])[1][0]
-            value = (
-                self._field.codec.decode_one(stored)
-                if self._immutable and not pa.types.is_nested(self._field.value_type)
-                else objects_of(self._field.codec.decode([stored]))[0]
-            )
+            value = self._decoded(stored)
         self._known[key] = value
         return value
 
@@ -322,12 +338,12 @@ class MapCell(Cell, MutableMapping[Any, Any]):
         return [key for key in known if self._known[key] is not ABSENT]
 
     def _check_key(self, key: Any) -> None:
-        declared = self._field.type.key_type
         try:
             if key is None:
-                raise Misfit(key, declared)
+                raise Misfit(key, self._field.type.key_type)
             self._settle_key(key)
         except Misfit as misfit:
+            declared = self._field.type.key_type
             raise TypeError(misfit.text(f"the key of map state {self._field.name!r}", declared)) from None
 
     def load(self, key: int) -> None:
@@ -336,8 +352,8 @@ class MapCell(Cell, MutableMapping[Any, Any]):
 
     def keep(self, key: int) -> None:
         self._take_back()
-        for entry in self._changed:
-            self._log.add(key, entry, self._known[entry])
+        if changed := self._changed:
+            self._log.add_all(key, changed, map(self._known.__getitem__, changed))
 
     def mark(self) -> Any:
         self._take_back()
@@ -362,3 +378,11 @@ class MapCell(Cell, MutableMapping[Any, Any]):
         if self._log.rows:
             field = self._field
             changes.entries[field.name] = self._log.change(field.type.key_type, field.value_type)
+
+
+def _one_decoded(field: StateField) -> Callable[[bytes], Any]:
+    """What makes a stored value of one type the object that it is."""
+    codec = field.codec
+    if pa.types.is_nested(field.value_type):
+        return lambda stored: objects_of(codec.decode([stored]))[0]
+    return codec.decode_one

@@ -160,11 +160,12 @@ class ExpiringListCell(ItemsCell):
                 self._log.add(key, _sequence(item), ABSENT)
         elif self._stored:
             for sequence in sorted(self._changed | self._renewed()):
-                self._log.add_items(key, sequence, [self._stored[sequence]])
+                self._log.add(key, sequence, self._stored[sequence])
         first = self._next[key]
         if self._added:
-            self._log.add_items(key, first, self._added)
-            self._headers[key] = first + len(self._added)
+            end = first + len(self._added)
+            self._log.add_all(key, range(first, end), self._added)
+            self._headers[key] = end
         elif self._cleared and first:
             self._headers[key] = 0
 

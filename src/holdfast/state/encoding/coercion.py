@@ -54,20 +54,6 @@ def fits(value: object, declared: pa.DataType) -> bool:
     return True
 
 
-def checker(declared: pa.DataType) -> Callable[[object], bool]:
-    """`fits` for one type, fast for the values that are usual for it."""
-    settle = settler(declared)
-
-    def check(value: object) -> bool:
-        try:
-            settle(value)
-        except Misfit:
-            return False
-        return True
-
-    return check
-
-
 def settler(declared: pa.DataType) -> Settle:
     """What settles values of one type, fast for those that are usual for it. None fits every type."""
     if pa.types.is_struct(declared):

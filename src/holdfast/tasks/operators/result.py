@@ -24,7 +24,7 @@ from holdfast.ids import KeyGroup, KeyGroupRange
 from holdfast.state.cells.declarations import declared_states
 from holdfast.state.cells.value_cells import Cell, uses_of
 from holdfast.state.encoding.arrow_values import column_of
-from holdfast.state.encoding.coercion import Misfit, checker, short
+from holdfast.state.encoding.coercion import Misfit, settler, short
 from holdfast.state.encoding.layout import StateLayout
 from holdfast.state.encoding.row_objects import as_dicts, names_of
 from holdfast.state.encoding.ttl import Instants
@@ -145,16 +145,17 @@ def table_of(made: list[Any], schema: pa.Schema, output: str = MAIN_OUTPUT) -> p
 def row_check(schema: pa.Schema, output: str = MAIN_OUTPUT) -> Callable[[Any], None]:
     """What raises OutputMisfit for one output row that does not fit, cheaply for one that does."""
     width = len(schema)
-    checks = [checker(field.type) for field in schema]
+    settlers = [settler(field.type) for field in schema]
     nullable = all(field.nullable for field in schema)
 
     def check(row: Any) -> None:
         if row.__class__ is tuple and len(row) == width and (nullable or None not in row):
-            for fits_column, value in zip(checks, row, strict=True):
-                if not fits_column(value):
-                    break
-            else:
+            try:
+                for settle, value in zip(settlers, row, strict=True):
+                    settle(value)
                 return
+            except Misfit:
+                pass  # said below, with its column
         table_of([row], schema, output)
 
     return check

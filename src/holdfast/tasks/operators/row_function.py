@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import islice, repeat
+from types import GeneratorType
 from typing import Any, Literal
 
 import numpy as np
@@ -63,6 +64,7 @@ from holdfast.tasks.operators.result import (
 from holdfast.tasks.operators.shard_rows import KeyedSlice, by_key
 
 ANY_ROW = "(any of this key)"
+_USUAL_OUTPUT = (GeneratorType, list, type(None))
 
 
 def run_rows(
@@ -175,8 +177,9 @@ class RowsRun:
     ) -> None:
         self.ctx, self.keyed = ctx, keyed
         self.schemas = {MAIN_OUTPUT: output_schema(function), **side_schemas(function)}
-        self.checks = {name: row_check(schema, name) for name, schema in self.schemas.items()}
+        self.checks = [row_check(schema, name) for name, schema in self.schemas.items()]
         self.made: dict[str, list[Any]] = {name: [] for name in self.schemas}
+        self.every_made = list(self.made.values())
         self.dead: list[tuple[str, str, str, int]] = []
         self.row_context = row_context(ctx.epoch, ctx.clock_ms, self.made)
         self.timers = timers
@@ -299,8 +302,9 @@ class RowsRun:
     def _one_or_dead(self, method: Callable[..., Any], given: Any, key: Any) -> None:
         """Call `process` with a row, or `on_timer` with a time; undo it and set it aside if that fails.
         UserCodeError: the function is at fault, whatever it was given."""
-        marks = [cell.mark() for cell in self.cells]
-        lengths = [len(made) for made in self.made.values()]
+        cells, every = self.cells, self.every_made
+        marks = [cell.mark() for cell in cells]
+        lengths = [*map(len, every)]
         try:
             self._one_checked(method, given, lengths)
         except HoldfastError:
@@ -309,9 +313,9 @@ class RowsRun:
             raise user_error(self.ctx, key, _named(given), cause_of(mistake)) from mistake
         except Exception as error:
             self._set_aside(given, key, error)
-            for cell, mark in zip(self.cells, marks, strict=True):
+            for cell, mark in zip(cells, marks, strict=True):
                 cell.undo(mark)
-            for made, length in zip(self.made.values(), lengths, strict=True):
+            for made, length in zip(every, lengths, strict=True):
                 del made[length:]
 
     def _ended_in_sides(self) -> None:
@@ -327,10 +331,9 @@ class RowsRun:
             self.made[MAIN_OUTPUT].extend(output)
         for cell in self.cells:
             cell.check()
-        for (name, made), length in zip(self.made.items(), lengths, strict=True):
-            if len(made) > length:
-                for row_made in made[length:]:
-                    self.checks[name](row_made)
+        for check, made, length in zip(self.checks, self.every_made, lengths, strict=True):
+            for row_made in made[length:]:
+                check(row_made)
 
     def _set_aside(self, row: Row | datetime, key: Any, error: Exception) -> None:
         cause = str(error) if isinstance(error, OutputMisfit) else cause_of(error)
@@ -381,8 +384,10 @@ def python_objects(column: pa.Array, name: str, ctx: EpochContext) -> list[Any]:
 
 def _of_output(output: object, method: str) -> TypeError | None:
     """The error of a method that gave back what holds no rows."""
+    if output.__class__ in _USUAL_OUTPUT:
+        return None
     holds_none = isinstance(output, str | bytes | Mapping | Row) or not isinstance(output, Iterable)
-    if output is None or not holds_none:
+    if not holds_none:
         return None
     got = f"{short(repr(output))} ({type(output).__name__})"
     return TypeError(f"{method}() returned {got}; yield each output row, or return a list of rows")
