@@ -4,97 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import TableNotFoundError
-from pyiceberg.catalog import load_catalog
-from pyiceberg.expressions import AlwaysTrue
+from deltalake import write_deltalake
 
 from holdfast.connectors.contract import Mark, StagedPart
-from holdfast.connectors.lakes import delta, iceberg
 from holdfast.connectors.lakes.delta import DeltaSink
 from holdfast.connectors.lakes.iceberg import IcebergSink
-from holdfast.errors import DefinitionError, RestoreError, RetryableError
+from holdfast.errors import DefinitionError, RestoreError, RetryableError, SinkWentBack
 from holdfast.testing import conformance
 from holdfast.testing.conformance.sink_case import SAMPLE
 from holdfast.testing.conformance.sink_columns import EXTREMES
+from tests.contract.lake_tables import CASES, COLUMNS, Case, Sink
 
-Sink = DeltaSink | IcebergSink
-COLUMNS = pa.schema([("user", pa.string()), ("n", pa.int64())])
 NUMBER = pa.table({"n": pa.array([1], pa.int64())})
-
-
-@dataclass(frozen=True)
-class Case:
-    """Sinks by the names of their tables, as their columns are checked before a run; and what others do to
-    these tables, with no Holdfast."""
-
-    sink: Callable[..., Sink]
-    rows: Callable[[str], pa.Table | None]
-    append: Callable[[str, pa.Table], object]
-    empty: Callable[[str], object]
-    drop: Callable[[str], object]
-    look: type
-    """What is looked at, and committed to."""
-
-    def make(self, name: str, columns: pa.Schema = COLUMNS, **how: Any) -> Sink:
-        sink = self.sink(name, **how)
-        sink.check_schema(columns)
-        return sink
-
-    def numbers(self, name: str) -> list[int]:
-        rows = self.rows(name)
-        return [] if rows is None else sorted(rows["n"].to_pylist())
-
-
-def delta_case(directory: Path) -> Case:
-    def rows(name: str) -> pa.Table | None:
-        try:
-            return DeltaTable(directory / name).to_pyarrow_table()
-        except TableNotFoundError:
-            return None
-
-    return Case(
-        lambda name, **how: DeltaSink(directory / name, **how),
-        rows,
-        lambda name, table: write_deltalake(directory / name, table, mode="append"),
-        lambda name: DeltaTable(directory / name).delete(),
-        lambda name: shutil.rmtree(directory / name),
-        delta._DeltaLook,
-    )
-
-
-def iceberg_case(directory: Path) -> Case:
-    properties = {
-        "py-catalog-impl": "tests.contract.sqlite_catalog.SqliteCatalog",
-        "uri": str(directory / "catalog.db"),
-        "warehouse": f"file://{directory}/warehouse",
-    }
-
-    def table(name: str) -> Any:
-        return load_catalog("default", **properties).load_table(f"db.{name}")
-
-    def rows(name: str) -> pa.Table | None:
-        there = load_catalog("default", **properties).table_exists(f"db.{name}")
-        return table(name).scan().to_arrow() if there else None
-
-    return Case(
-        lambda name, **how: IcebergSink(f"db.{name}", properties=properties, **how),
-        rows,
-        lambda name, more: table(name).append(more),
-        lambda name: table(name).delete(AlwaysTrue()),
-        lambda name: load_catalog("default", **properties).drop_table(f"db.{name}"),
-        iceberg._IcebergLook,
-    )
-
-
-CASES = {"delta": delta_case, "iceberg": iceberg_case}
 
 
 @pytest.fixture(params=CASES)
@@ -254,12 +180,13 @@ def test_a_table_that_went_back_is_refused(case: Case, tmp_path: Path) -> None:
     publisher.publish(2, [part(2)])
     shutil.rmtree(tmp_path)
     shutil.copytree(tmp_path.parent / f"{tmp_path.name}-copy", tmp_path)
-    with pytest.raises(
-        RestoreError, match=r"'out': .* shows epochs up to 1, and it had shown epochs up to 2"
-    ):
+    told = r"'out' went back: .* shows epochs up to 1, and it had shown epochs up to 2"
+    with pytest.raises(SinkWentBack, match=told):
         publisher.publish(3, [part(3)])
+    with pytest.raises(SinkWentBack, match=told):
+        publisher.begin(2)
     case.drop("t")
-    with pytest.raises(RestoreError, match="has no trace of this job"):
+    with pytest.raises(SinkWentBack, match="has no trace of this job"):
         publisher.publish(3, [part(3)])
 
 

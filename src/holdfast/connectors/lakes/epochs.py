@@ -12,13 +12,13 @@ Never here: a second try of the format's own library, which would not look at th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
 from holdfast.connectors.contract import Mark, StagedPart
 from holdfast.connectors.parquet_rows import readable
-from holdfast.errors import HoldfastError, RestoreError, RetryableError, first_line
+from holdfast.errors import HoldfastError, RestoreError, RetryableError, SinkWentBack, first_line
 
 LOOKS_MAX = 20
 """How often a publisher looks again where others change the table meanwhile, before it says so."""
@@ -55,6 +55,8 @@ class Lake(Protocol):
 
 
 class EpochPublisher:
+    keeps_rows: Final = True
+
     def __init__(self, lake: Lake, uid: str) -> None:
         self._lake, self._uid = lake, uid
         self._known = 0
@@ -62,25 +64,29 @@ class EpochPublisher:
 
     def mark(self) -> Mark | None:
         look = self._lake.look()
-        epoch = None if look is None else look.epoch
+        epoch = _marked(look)
         if look is None or epoch is None:
             return None
         self._known = max(self._known, epoch)
         return Mark(epoch, look.input())
 
+    def published_through(self) -> int:
+        epoch = _marked(self._lake.look()) or 0
+        self._known = max(self._known, epoch)
+        return epoch
+
     def begin(self, through: int) -> None:
         def step(look: Look | None) -> None:
+            epoch = _marked(look)
+            if (epoch or 0) < self._known:
+                raise self._went_back(epoch)
             if look is None:
                 self._lake.create(Mark(through))
-            elif look.epoch is None or look.epoch < through:
+            elif epoch is None or epoch < through:
                 look.commit(None, Mark(through))
 
         self._looking(step, f"begin with epoch {through + 1}")
         self._known = max(self._known, through)
-
-    def published_through(self) -> int:
-        mark = self.mark()
-        return mark.epoch if mark else 0
 
     def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
         tables = [part.load() for part in sorted(parts, key=lambda part: part.part) if part.rows]
@@ -89,7 +95,7 @@ class EpochPublisher:
         rows, ours = readable(pa.concat_tables(tables)), Mark(epoch, parts[0].input)
 
         def step(look: Look | None) -> None:
-            epoch = None if look is None else look.epoch
+            epoch = _marked(look)
             if look is None or epoch is None or epoch < self._known:
                 raise self._went_back(epoch)
             if not self._is_shown(look, epoch, ours):
@@ -137,10 +143,14 @@ class EpochPublisher:
             )
         return shown >= ours.epoch
 
-    def _went_back(self, epoch: int | None) -> RestoreError:
+    def _went_back(self, epoch: int | None) -> SinkWentBack:
         found = "has no trace of this job" if epoch is None else f"shows epochs up to {epoch}"
-        return RestoreError(
-            f"sink {self._uid!r}: {self._lake.name} {found}, and it had shown epochs up to {self._known}: it "
-            "was restored from an older copy, or made again; restore a newer copy of the table, or give the "
-            "sink another one"
+        return SinkWentBack(
+            f"sink {self._uid!r} went back: {self._lake.name} {found}, and it had shown epochs up to "
+            f"{self._known}: it was restored from an older copy, or made again; bring back a newer copy of "
+            "the table, or give the sink another uid: then it begins with the next epoch, without these"
         )
+
+
+def _marked(look: Look | None) -> int | None:
+    return None if look is None else look.epoch
