@@ -9,8 +9,27 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.connectors import lane_publisher
+from holdfast.connectors.lakes import delta, epochs
 from tests.contract.lake_tables import CASES
 from tests.spark.jobs import run
+
+
+def test_large_epochs_are_written_by_tasks(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def here(files: object, rows: object) -> None:
+        raise AssertionError("rows came through the driver")
+
+    for module in (epochs, lane_publisher):
+        monkeypatch.setattr(module, "ELSEWHERE_FROM_BYTES", 1)
+    # In this process alone: tasks have modules of their own.
+    monkeypatch.setattr(delta._DataFiles, "written", here)
+    case, job = CASES["delta"](tmp_path), hf.Job("numbers")
+    source = job.source(hf.MemorySource([(n,) for n in range(100)], schema="n long"), uid="rows")
+    source.sink(case.sink("numbers"), uid="out")
+    run(job, spark, tmp_path / "checkpoint", max_rows_per_epoch=40)
+    assert case.numbers("numbers") == list(range(100))
 
 
 @pytest.mark.parametrize("format", CASES)

@@ -23,6 +23,7 @@ from holdfast.connectors.contract import (
     RememberingPublisher,
     StagedPart,
 )
+from holdfast.connectors.lane_publisher import FilingPublisher
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,
@@ -33,7 +34,7 @@ from holdfast.errors import (
     first_line,
 )
 from holdfast.graph.job_graph import SinkNode
-from holdfast.runtime.epoch.lane_sinks import LanePublishing, lane_writer_of
+from holdfast.runtime.epoch.lane_sinks import LanePublishing, lane_publisher_of, lane_writer_of
 from holdfast.runtime.epoch.outages import Outages
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.steps import Step, reached
@@ -105,7 +106,9 @@ class Publishing:
             self._publishers[node.uid] = self._lanes[node.uid] = lanes
             return lanes.standing.newest
         if node.uid not in self._publishers:
-            self._publishers[node.uid] = node.sink.publisher(name, node.uid)
+            publisher = self._publishers[node.uid] = node.sink.publisher(name, node.uid)
+            if isinstance(publisher, FilingPublisher):
+                publisher.write_with(partial(lane_publisher_of, context, node.uid))
         return self._asked(node.uid, self._publishers[node.uid], view)
 
     def begin(self) -> None:
