@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -284,8 +284,8 @@ def test_an_epoch_that_another_member_has_shown_meanwhile_is_shown() -> None:
 
 def test_rows_that_another_member_has_shown_and_the_sink_has_lost_are_not_passed_over() -> None:
     """This member has shown none of them itself, so its publisher does not know of them."""
-    sink, fellow = Keeping(Mark(1, "i")), SimpleNamespace()
-    leader: Any = dataclasses.replace(leader_of(None, sinks={"out": (sink, "s")}), replica=fellow)  # type: ignore[arg-type]
+    sink, fellow = Keeping(Mark(1, "i")), cast(Any, SimpleNamespace())
+    leader = dataclasses.replace(leader_of(None, sinks={"out": (sink, "s")}), replica=fellow)
     publishing = Publishing(leader, view(last=1, rows=1, out=1))
     publishing.learn({"out": 2}, {"out": 2})
     with pytest.raises(SinkWentBack, match="rows of epochs 2 to 2 are not there"):
