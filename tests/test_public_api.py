@@ -64,6 +64,7 @@ PUBLIC = [
     "JobHandle",
     "KafkaSink",
     "KafkaSource",
+    "KeepingPublisher",
     "KeyState",
     "KeyedFunction",
     "ListState",

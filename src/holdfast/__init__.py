@@ -4,6 +4,7 @@ from holdfast.connectors.batch import BatchSource
 from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
+    KeepingPublisher,
     Mark,
     Publisher,
     RememberingPublisher,
@@ -128,6 +129,7 @@ __all__ = [
     "JobHandle",
     "KafkaSink",
     "KafkaSource",
+    "KeepingPublisher",
     "KeyState",
     "KeyedFunction",
     "ListState",

@@ -206,7 +206,8 @@ class InputVanished(RestoreError):
 
 class SinkWentBack(RestoreError):
     """A sink shows less than it has shown: it came back from an older copy, or another machine took its place
-    that lags behind. What is still staged is published again; this is raised where that is not enough."""
+    that lags behind. In lanes what is still staged is published again, and this is raised where that is not
+    enough; of a table it is raised in any case."""
 
 
 class MalformedInput(RestoreError):

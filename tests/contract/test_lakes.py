@@ -3,98 +3,41 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import TableNotFoundError
-from pyiceberg.catalog import load_catalog
-from pyiceberg.expressions import AlwaysTrue
 
 from holdfast.connectors.contract import Mark, StagedPart
-from holdfast.connectors.lakes import delta, iceberg
+from holdfast.connectors.lakes import delta
 from holdfast.connectors.lakes.delta import DeltaSink
 from holdfast.connectors.lakes.iceberg import IcebergSink
-from holdfast.errors import DefinitionError, RestoreError, RetryableError
+from holdfast.connectors.lane_publisher import ELSEWHERE_FROM_BYTES, FilingPublisher, LanePublisher
+from holdfast.connectors.lanes import LaneRows, Result
+from holdfast.errors import (
+    DefinitionError,
+    RestoreError,
+    RetryableError,
+    SinkWentBack,
+    StorageError,
+    Unavailable,
+)
+from holdfast.runtime.epoch.lane_jobs import _told
+from holdfast.storage.local_directory import LocalStorage
+from holdfast.tasks.lanes import LaneTask, decode_answer, run_lanes
 from holdfast.testing import conformance
+from holdfast.testing.clocks import ManualClock
 from holdfast.testing.conformance.sink_case import SAMPLE
 from holdfast.testing.conformance.sink_columns import EXTREMES
+from tests.contract.lake_tables import CASES, COLUMNS, Case, Sink, delta_case
 
-Sink = DeltaSink | IcebergSink
-COLUMNS = pa.schema([("user", pa.string()), ("n", pa.int64())])
 NUMBER = pa.table({"n": pa.array([1], pa.int64())})
-
-
-@dataclass(frozen=True)
-class Case:
-    """Sinks by the names of their tables, as their columns are checked before a run; and what others do to
-    these tables, with no Holdfast."""
-
-    sink: Callable[..., Sink]
-    rows: Callable[[str], pa.Table | None]
-    append: Callable[[str, pa.Table], object]
-    empty: Callable[[str], object]
-    drop: Callable[[str], object]
-    look: type
-    """What is looked at, and committed to."""
-
-    def make(self, name: str, columns: pa.Schema = COLUMNS, **how: Any) -> Sink:
-        sink = self.sink(name, **how)
-        sink.check_schema(columns)
-        return sink
-
-    def numbers(self, name: str) -> list[int]:
-        rows = self.rows(name)
-        return [] if rows is None else sorted(rows["n"].to_pylist())
-
-
-def delta_case(directory: Path) -> Case:
-    def rows(name: str) -> pa.Table | None:
-        try:
-            return DeltaTable(directory / name).to_pyarrow_table()
-        except TableNotFoundError:
-            return None
-
-    return Case(
-        lambda name, **how: DeltaSink(directory / name, **how),
-        rows,
-        lambda name, table: write_deltalake(directory / name, table, mode="append"),
-        lambda name: DeltaTable(directory / name).delete(),
-        lambda name: shutil.rmtree(directory / name),
-        delta._DeltaLook,
-    )
-
-
-def iceberg_case(directory: Path) -> Case:
-    properties = {
-        "py-catalog-impl": "tests.contract.sqlite_catalog.SqliteCatalog",
-        "uri": str(directory / "catalog.db"),
-        "warehouse": f"file://{directory}/warehouse",
-    }
-
-    def table(name: str) -> Any:
-        return load_catalog("default", **properties).load_table(f"db.{name}")
-
-    def rows(name: str) -> pa.Table | None:
-        there = load_catalog("default", **properties).table_exists(f"db.{name}")
-        return table(name).scan().to_arrow() if there else None
-
-    return Case(
-        lambda name, **how: IcebergSink(f"db.{name}", properties=properties, **how),
-        rows,
-        lambda name, more: table(name).append(more),
-        lambda name: table(name).delete(AlwaysTrue()),
-        lambda name: load_catalog("default", **properties).drop_table(f"db.{name}"),
-        iceberg._IcebergLook,
-    )
-
-
-CASES = {"delta": delta_case, "iceberg": iceberg_case}
 
 
 @pytest.fixture(params=CASES)
@@ -254,12 +197,13 @@ def test_a_table_that_went_back_is_refused(case: Case, tmp_path: Path) -> None:
     publisher.publish(2, [part(2)])
     shutil.rmtree(tmp_path)
     shutil.copytree(tmp_path.parent / f"{tmp_path.name}-copy", tmp_path)
-    with pytest.raises(
-        RestoreError, match=r"'out': .* shows epochs up to 1, and it had shown epochs up to 2"
-    ):
+    told = r"'out' went back: .* shows epochs up to 1, and it had shown epochs up to 2"
+    with pytest.raises(SinkWentBack, match=told):
         publisher.publish(3, [part(3)])
+    with pytest.raises(SinkWentBack, match=told):
+        publisher.begin(2)
     case.drop("t")
-    with pytest.raises(RestoreError, match="has no trace of this job"):
+    with pytest.raises(SinkWentBack, match="has no trace of this job"):
         publisher.publish(3, [part(3)])
 
 
@@ -355,6 +299,139 @@ def test_rows_that_wait_for_a_table_which_lost_their_column_are_not_cut(case: Ca
         behind.publish(3, [StagedPart(0, 1, lambda: text)])
     behind.publish(4, [StagedPart(0, 1, lambda: NUMBER)])
     assert case.numbers("t") == [1, 1]
+
+
+class Elsewhere:
+    """Stands for Spark's tasks: files are written there, by what was pickled. `written`: how often."""
+
+    def __init__(self) -> None:
+        self.written, self.inside = 0, False
+
+    def __call__(self, files: Any) -> LanePublisher:
+        def write(waiting: Sequence[LaneRows]) -> list[Result | Exception]:
+            self.written += 1
+            self.inside = True
+            task = LaneTask(pickle.loads(pickled), 1, (tuple(waiting),))
+            try:
+                batches = run_lanes(task, iter([pa.record_batch({"id": [0]})]))
+                return [_told(decode_answer(data)) for batch in batches for data in batch[0].to_pylist()]
+            finally:
+                self.inside = False
+
+        pickled = pickle.dumps(files)
+        return LanePublisher(files, elsewhere=write, clock=ManualClock())
+
+    def part(self, number: int, *numbers: int) -> StagedPart:
+        """One of many rows, which are not to be loaded where the commit is made."""
+        of = part(*numbers)
+
+        def load() -> pa.Table:
+            assert self.inside
+            return of.load()
+
+        return replace(of, part=number, load=load, input="slices", bytes=ELSEWHERE_FROM_BYTES)
+
+
+def begun_with(elsewhere: Elsewhere, sink: Sink) -> Any:
+    publisher = begun(sink)
+    assert isinstance(publisher, FilingPublisher)
+    publisher.write_with(elsewhere)
+    return publisher
+
+
+def test_no_row_of_a_large_epoch_passes_through_the_driver(tmp_path: Path) -> None:
+    case, elsewhere = delta_case(tmp_path), Elsewhere()
+    publisher = begun_with(elsewhere, case.make("t", partition_by=["user"]))
+    publisher.publish(1, [elsewhere.part(0, 1, 2), elsewhere.part(17, 3), elsewhere.part(1, 4)])
+    publisher.publish(1, [elsewhere.part(0, 1, 2), elsewhere.part(17, 3), elsewhere.part(1, 4)])
+    publisher.publish(2, [part(5)])
+    rows = case.rows("t")
+    assert rows is not None
+    shown = sorted(zip(rows["n"].to_pylist(), rows["user"].to_pylist(), strict=True))
+    assert shown == [(1, "u1"), (2, "u0"), (3, "u1"), (4, "u0"), (5, "u1")]
+    assert elsewhere.written == 1
+
+
+def test_the_rows_of_a_file_are_in_memory_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "FILE_BYTES", 2 * part(1).load().nbytes)
+    case, elsewhere = delta_case(tmp_path), Elsewhere()
+    in_one_lane = [elsewhere.part(16 * number, number) for number in range(5)]
+    begun_with(elsewhere, case.make("t")).publish(1, in_one_lane)
+    assert case.numbers("t") == [0, 1, 2, 3, 4]
+    assert len(DeltaTable(tmp_path / "t").file_uris()) == 3
+
+
+def test_a_commit_that_was_refused_is_made_again_with_the_files_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an epoch that takes long to write never comes between those of other writers."""
+    case, elsewhere, refused = delta_case(tmp_path), Elsewhere(), iter(range(3))
+    publisher, commit = begun_with(elsewhere, case.make("t")), case.look.commit
+
+    def beside(look: Any, rows: Any, mark: Any, files: Any = ()) -> None:
+        if next(refused, None) is not None:
+            case.append("t", part(7).load())
+        commit(look, rows, mark, files)
+
+    monkeypatch.setattr(case.look, "commit", beside)
+    publisher.publish(1, [elsewhere.part(0, 1)])
+    assert case.numbers("t") == [1, 7, 7, 7]
+    assert elsewhere.written == 1
+
+
+def test_files_are_written_again_for_a_table_that_has_got_other_columns_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, elsewhere, changed = delta_case(tmp_path), Elsewhere(), iter(range(1))
+    publisher, commit = begun_with(elsewhere, case.make("t")), case.look.commit
+
+    def beside(look: Any, rows: Any, mark: Any, files: Any = ()) -> None:
+        if next(changed, None) is not None:
+            more = part(7).load().append_column("more", pa.array([8], pa.int64()))
+            write_deltalake(tmp_path / "t", more, mode="append", schema_mode="merge")
+        commit(look, rows, mark, files)
+
+    monkeypatch.setattr(case.look, "commit", beside)
+    publisher.publish(1, [elsewhere.part(0, 1)])
+    rows = case.rows("t")
+    assert rows is not None
+    assert dict(zip(rows["n"].to_pylist(), rows["more"].to_pylist(), strict=True)) == {1: None, 7: 8}
+    assert elsewhere.written == 2
+
+
+def test_files_that_tasks_wrote_elsewhere_are_not_named(tmp_path: Path) -> None:
+    """As on a disk of their own machine, or in a bucket of another server."""
+    case, elsewhere = delta_case(tmp_path / "here"), Elsewhere()
+    publisher = begun_with(elsewhere, case.make("t"))
+    write = elsewhere.__call__
+
+    def there(files: Any) -> LanePublisher:
+        (tmp_path / "there").mkdir()
+        return write(replace(files, path=str(tmp_path / "there")))
+
+    publisher.write_with(there)
+    with pytest.raises(DefinitionError, match="it is not there for the driver; let the path"):
+        publisher.publish(1, [elsewhere.part(0, 1)])
+    assert list((tmp_path / "there").glob("*.parquet"))
+    assert case.numbers("t") == []
+
+
+def test_what_goes_wrong_while_files_are_written_is_told_where_the_epoch_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, elsewhere = delta_case(tmp_path), Elsewhere()
+    publisher = begun_with(elsewhere, case.make("t", pa.schema([("n", pa.int64())])))
+    with pytest.raises(DefinitionError, match=r"table .* has no column for 'user' \(string\); add it"):
+        publisher.publish(1, [elsewhere.part(0, 1)])
+
+    def away(storage: Any, name: str, data: bytes) -> None:
+        raise StorageError("the disk is away; wait")
+
+    monkeypatch.setattr(LocalStorage, "put", away)
+    publisher = begun_with(elsewhere, case.make("other"))
+    with pytest.raises(Unavailable, match=r"did not take epoch 1 in lane 0: .*the disk is away"):
+        publisher.publish(1, [elsewhere.part(0, 1)])
+    assert case.numbers("other") == []
 
 
 def test_a_table_of_iceberg_needs_a_namespace() -> None:

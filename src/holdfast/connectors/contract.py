@@ -483,3 +483,13 @@ class RememberingPublisher(Publisher, Protocol):
         """Called once, when the run can no longer be refused and before anything is planned. From here on
         `mark` is never None again, and never names an epoch before `through`: up to there the sink has shown
         its epochs elsewhere, or was not a part of the job."""
+
+
+@runtime_checkable
+class KeepingPublisher(RememberingPublisher, Protocol):
+    """A publisher whose sink keeps its rows and its mark together, as a table does: a mark that is gone, or
+    lower than it was, means that rows are lost with it, and the run is refused (`SinkWentBack`)."""
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether it does."""

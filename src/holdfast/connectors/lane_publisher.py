@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.connectors.contract import StagedPart
+from holdfast.connectors.contract import Publisher, StagedPart
 from holdfast.connectors.lanes import (
     LaneMark,
     LaneRows,
@@ -141,21 +142,28 @@ class LanePublisher:
     def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
         """Show the rows of an epoch, each lane once. Unavailable: some lanes could not be written; those that
         were are known to the sink."""
+        self.write(epoch, parts)
+
+    def write(self, epoch: int, parts: Sequence[StagedPart]) -> list[Result]:
+        """As `publish`; gives the answers of the lanes that are written."""
         if self.shown is None:
             self.begin(0)
             self.shown = dict(self.marks())
-        waiting = self._dealt(epoch, parts, self.shown)
+        waiting, written = self._dealt(epoch, parts, self.shown), list[Result]()
         write = self._place(sum(part.bytes for part in parts))
         why = ""
         for tried in range(TRIES_MAX):
             if not waiting:
-                return
+                break
             if tried:
                 self._look()
                 self._clock.sleep(PAUSE_SECONDS * 2 ** (tried - 1))
-            waiting, why = self._taken(waiting, write(waiting))
+            answers = write(waiting)
+            waiting, why = self._taken(waiting, answers)
+            written += [each for each in answers if isinstance(each, Result) and each.outcome in DONE]
         if waiting:
             raise Unavailable(f"{self._name} did not take epoch {epoch} in {_lanes(waiting)}: {why}")
+        return written
 
     def _dealt(
         self, epoch: int, parts: Sequence[StagedPart], shown: Mapping[int, LaneMark]
@@ -251,6 +259,16 @@ class LanePublisher:
 
     def close(self) -> None:
         self._here.close()
+
+
+@runtime_checkable
+class FilingPublisher(Publisher, Protocol):
+    """A publisher that has the rows of large epochs written into files, lane by lane, and shows these by a
+    step of its own."""
+
+    def write_with(self, lanes: Callable[[LaneWriter], LanePublisher]) -> None:
+        """Called before anything is published. `lanes`: what has lanes written by Spark's tasks, where there
+        is much to write."""
 
 
 def _judged(rows: LaneRows, result: Result) -> Outcome:

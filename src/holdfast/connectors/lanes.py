@@ -119,12 +119,14 @@ class Outcome(Enum):
 class Result:
     """What `write` answers. `mark`: the lane's mark afterwards, where it is known. `rejected`: how many of
     the rows it put where refused rows go instead of showing them. `reason`: one line for a person, needed
-    where the outcome is not WRITTEN or ALREADY; never a password, never a whole row."""
+    where the outcome is not WRITTEN or ALREADY; never a password, never a whole row. `files`: where the rows
+    are in files that a step of the publisher's shows later, what it has to know of each."""
 
     outcome: Outcome
     mark: LaneMark | None = None
     reason: str = ""
     rejected: int = 0
+    files: tuple[str, ...] = ()
 
 
 def continues(mark: LaneMark | None, rows: LaneRows) -> int | Outcome:

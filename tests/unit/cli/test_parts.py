@@ -319,16 +319,6 @@ def test_a_job_whose_savepoint_fails_is_stopped_without_it_and_that_is_told(
     assert led.story == ["main ends", "scoring stops", "scoring ends"]
 
 
-def test_a_part_that_does_not_end_is_told_beside_the_savepoint(
-    led: Led, barrier: Callable[[HoldfastError | None], None]
-) -> None:
-    barrier(None)
-    led.scoring.refusal = StorageError("the disk is full; make room")
-    told = refusal(*STOPPING, led.parts.root.url, code=75)
-    assert "the savepoint was taken (barrier 7, commits main 3, scoring 1, at /sp)" in told
-    assert "part 'scoring' was told to stop and has not ended" in told
-
-
 def test_a_job_whose_savepoint_cannot_begin_goes_on(led: Led) -> None:
     begin_barrier(led.parts.root, "another", SystemClock().now_ms(), 100_000)
     url = led.parts.root.url

@@ -143,6 +143,15 @@ def is_over(storage: Storage, leader: TermRecord) -> bool:
     return ending_of(storage, leader.term) is not None or left_by_all(storage, leader) is not None
 
 
+def all_have_ended(storage: Storage) -> bool:
+    """Whether it is known that the newest leader has ended; of a set, every process that was a member: one
+    ends the run of all, and others go on until they see it."""
+    leader = newest_term(storage)
+    if leader is not None and leader.members:
+        return left_by_all(storage, leader) is not None
+    return leader is None or ending_of(storage, leader.term) is not None
+
+
 def outdated_members(storage: Storage) -> list[str]:
     """Names of records of members of sets that lead no more."""
     newest = names.highest(storage, names.TERMS)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -21,7 +22,8 @@ from holdfast.clock import SystemClock
 from holdfast.connectors.contract import Mark
 from holdfast.connectors.lakes.columns import as_table_has_them, check_against
 from holdfast.connectors.lakes.epochs import EpochPublisher
-from holdfast.connectors.parquet_rows import check_parquet_columns, listed, parquet_bytes
+from holdfast.connectors.lanes import LaneMark, LaneRows, Outcome, Result
+from holdfast.connectors.parquet_rows import check_parquet_columns, listed, parquet_bytes, readable
 from holdfast.connectors.partitions import check_partition_columns, partitions
 from holdfast.errors import DefinitionError, MachineError, ObjectMissing, RetryableError, first_line
 from holdfast.storage import draft_names
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 COMMITS_LOOKED_AT = 200
 """In so many of the newest commits it is looked for what the newest epoch has read."""
+LOOKS_AT_ONCE = 16
+FILE_BYTES = 128 << 20
+"""How large the rows of a data file are, as Arrow has them; the rows of one are in memory at a time."""
 _INFORMATION = "holdfast"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MAPPING = "delta.columnMapping.mode"
@@ -69,7 +74,8 @@ class DeltaSink:
         check_partition_columns("Delta tables", schema, self.partition_by)
         table = _loaded(self.path)
         if table is not None:
-            _refuse_unfit(f"Delta table {self.path}", table, schema)
+            _refuse_promises(f"Delta table {self.path}", table)
+            check_against(f"Delta table {self.path}", schema, _columns_of(table))
         self._columns = schema
 
     def publisher(self, job: str, uid: str) -> EpochPublisher:
@@ -144,32 +150,97 @@ class _DeltaLook:
                     return str(input)
         return ""
 
-    def commit(self, rows: pa.Table | None, mark: Mark) -> None:
-        columns = _columns_of(self.table)
-        partitioned = self.table.metadata().partition_columns
+    def data_files(self) -> _DataFiles:
+        # The table may have changed since the run began.
+        _refuse_promises(self.lake.name, self.table)
+        partitioned = tuple(self.table.metadata().partition_columns)
+        return _DataFiles(self.lake.path, self.lake.name, _columns_of(self.table), partitioned)
+
+    def commit(self, rows: pa.Table | None, mark: Mark, files: Sequence[str] = ()) -> None:
+        from deltalake.transaction import AddAction
+
         if rows is not None:
-            # The table may have changed since the run began, and so may the job since these rows were staged.
-            _refuse_unfit(self.lake.name, self.table, rows.schema)
-        added = [] if rows is None else self._written(as_table_has_them(rows, columns), partitioned)
+            files = self.data_files().written(rows)
+        else:
+            self._refuse_missing(files)
+        now_ms, added = SystemClock().now_ms(), list[Any]()
+        for name, size, values, count in map(json.loads, files):
+            statistics = json.dumps({"numRecords": count})
+            added.append(AddAction(name, size, values, now_ms, True, statistics))
+        columns, partitioned = _columns_of(self.table), self.table.metadata().partition_columns
         self.table.create_write_transaction(
             added, "append", columns, partitioned, commit_properties=self.lake.properties(mark)
         )
 
-    def _written(self, rows: pa.Table, partitioned: Sequence[str]) -> list[Any]:
-        from deltalake.transaction import AddAction
+    def _refuse_missing(self, files: Sequence[str]) -> None:
+        """Refuse to name files that tasks have written where this process does not see them."""
+        storage, told = open_storage(self.lake.path), [json.loads(file) for file in files]
+        with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
+            sizes = pool.map(lambda file: storage.size(file[0]), told)
+        missing = [name for (name, size, *_), found in zip(told, sizes, strict=True) if found != size]
+        if missing:
+            raise DefinitionError(
+                f"{self.lake.name}: tasks of Spark have written {missing[0]}, and it is not there for the "
+                "driver; let the path mean the same place on all machines (a mount, a bucket), with the same "
+                "settings"
+            )
 
-        storage, added = open_storage(self.lake.path), []
-        for values, part in partitions(rows, partitioned):
+
+@dataclass(frozen=True)
+class _DataFiles:
+    """Writes rows into data files of a table with these columns. A file is told as its name, its size, the
+    values of the partition columns, and how many rows it has."""
+
+    path: str
+    table: str
+    columns: pa.Schema
+    partitioned: tuple[str, ...]
+
+    def open(self, term: int) -> _DataFiles:
+        return self
+
+    def begin(self, through: int) -> None:
+        """Files that no commit names need no mark."""
+
+    def marks(self) -> Mapping[int, LaneMark]:
+        return {}
+
+    def write(self, rows: LaneRows) -> Result:
+        try:
+            files = [file for table in _as_large_as_files(rows.load()) for file in self.written(table)]
+        except RetryableError as away:
+            return Result(Outcome.UNAVAILABLE, reason=first_line(away))
+        return Result(Outcome.WRITTEN, rows.end, files=tuple(files))
+
+    def close(self) -> None:
+        pass
+
+    def written(self, rows: pa.Table) -> list[str]:
+        # The job may have changed since these rows were staged.
+        check_against(self.table, rows.schema, self.columns)
+        storage, files = open_storage(self.path), []
+        for values, part in partitions(as_table_has_them(readable(rows), self.columns), self.partitioned):
             name, data = f"{draft_names.new_name()}.parquet", parquet_bytes([part])
             storage.put(name, data)
-            statistics = json.dumps({"numRecords": part.num_rows})
-            added.append(AddAction(name, len(data), values, SystemClock().now_ms(), True, statistics))
-        return added
+            files.append(json.dumps([name, len(data), values, part.num_rows]))
+        return files
 
 
-def _refuse_unfit(name: str, table: DeltaTable, schema: pa.Schema) -> None:
-    """DefinitionError: the table has no place for such rows, or promises what is not looked at here: the
-    library takes any files, and readers would find rows that break the promise, or nulls."""
+def _as_large_as_files(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows, in tables of about FILE_BYTES or more."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(each.nbytes for each in waiting) >= FILE_BYTES:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _refuse_promises(name: str, table: DeltaTable) -> None:
+    """DefinitionError: the table promises what is not looked at here: the library takes any files, and
+    readers would find rows that break the promise, or nulls."""
     settings = table.metadata().configuration
     promises = [key for key in settings if key.startswith(_CHECKED)]
     promises += [_MAPPING] if settings.get(_MAPPING, "none") != "none" else []
@@ -184,7 +255,6 @@ def _refuse_unfit(name: str, table: DeltaTable, schema: pa.Schema) -> None:
             f"{name} has {', '.join(promises)}, which DeltaSink does not keep; write to a table without, and "
             "from there into this one, or take it off"
         )
-    check_against(name, schema, _columns_of(table))
 
 
 def _columns_of(table: DeltaTable) -> pa.Schema:

@@ -5,21 +5,24 @@ looks at the table, decides by the mark that it finds there, and commits on that
 refused, or no answer comes, it looks again: the mark says whether the epoch is there. A commit that lost its
 answer and is still on its way finds the table changed, or is found.
 Always true: rows and mark become visible in one step; of several publishers of an epoch one shows it; a mark
-that is lower than it was is never written over.
+that is lower than it was is never written over. Where the format takes files that others have written, no row
+of a large epoch passes through the driver.
 Never here: a second try of the format's own library, which would not look at the mark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
 from holdfast.connectors.contract import Mark, StagedPart
-from holdfast.connectors.parquet_rows import readable
-from holdfast.errors import HoldfastError, RestoreError, RetryableError, first_line
+from holdfast.connectors.lane_publisher import ELSEWHERE_FROM_BYTES, LanePublisher
+from holdfast.connectors.lanes import LaneWriter
+from holdfast.errors import HoldfastError, RestoreError, RetryableError, SinkWentBack, first_line
 
+Lanes = Callable[[LaneWriter], LanePublisher]
 LOOKS_MAX = 20
 """How often a publisher looks again where others change the table meanwhile, before it says so."""
 
@@ -34,9 +37,14 @@ class Look(Protocol):
     def input(self) -> str:
         """What that epoch was made of; empty: not known any more. May take a while."""
 
-    def commit(self, rows: pa.Table | None, mark: Mark) -> None:
-        """Append the rows and set the mark, if the table is still the one that was looked at, in one step.
-        Tried once. Raises whatever it likes: then it is not known whether it was done."""
+    def data_files(self) -> LaneWriter | None:
+        """What writes rows into data files as this table wants them, anywhere; their results tell `commit`
+        of them, and they count for nothing before that. None: `commit` has to be given all rows."""
+
+    def commit(self, rows: pa.Table | None, mark: Mark, files: Sequence[str] = ()) -> None:
+        """Append the rows, or these files of rows, and set the mark, if the table is still the one that was
+        looked at, in one step. Tried once. Raises whatever it likes: then it is not known whether it was
+        done."""
 
 
 class Lake(Protocol):
@@ -54,46 +62,82 @@ class Lake(Protocol):
         not have been: someone else may have made it."""
 
 
+class _Rows:
+    """The rows of one epoch. Many go into data files first, which are written again only for a table that
+    wants others: where commits are refused because of other writers, the next is made at once."""
+
+    def __init__(self, epoch: int, parts: Sequence[StagedPart], lanes: Lanes) -> None:
+        self._epoch, self._parts, self._lanes = epoch, parts, lanes
+        self._filed: tuple[LaneWriter, list[str]] | None = None
+        self._table: pa.Table | None = None
+
+    def commit_to(self, look: Look, mark: Mark) -> None:
+        large = sum(part.bytes for part in self._parts) >= ELSEWHERE_FROM_BYTES
+        files = look.data_files() if large else None
+        if files is not None:
+            look.commit(None, mark, self._in(files))
+            return
+        if self._table is None:
+            self._table = pa.concat_tables([part.load() for part in self._parts])
+        look.commit(self._table, mark)
+
+    def _in(self, files: LaneWriter) -> list[str]:
+        if self._filed is None or self._filed[0] != files:
+            results = self._lanes(files).write(self._epoch, self._parts)
+            self._filed = files, [file for result in results for file in result.files]
+        return self._filed[1]
+
+
 class EpochPublisher:
+    keeps_rows: Final = True
+
     def __init__(self, lake: Lake, uid: str) -> None:
         self._lake, self._uid = lake, uid
+        self._lanes: Lanes = LanePublisher
         self._known = 0
         """The newest epoch that this publisher has found or made marked."""
 
     def mark(self) -> Mark | None:
         look = self._lake.look()
-        epoch = None if look is None else look.epoch
+        epoch = _marked(look)
         if look is None or epoch is None:
             return None
         self._known = max(self._known, epoch)
         return Mark(epoch, look.input())
 
+    def published_through(self) -> int:
+        epoch = _marked(self._lake.look()) or 0
+        self._known = max(self._known, epoch)
+        return epoch
+
     def begin(self, through: int) -> None:
         def step(look: Look | None) -> None:
+            epoch = _marked(look)
+            if (epoch or 0) < self._known:
+                raise self._went_back(epoch)
             if look is None:
                 self._lake.create(Mark(through))
-            elif look.epoch is None or look.epoch < through:
+            elif epoch is None or epoch < through:
                 look.commit(None, Mark(through))
 
         self._looking(step, f"begin with epoch {through + 1}")
         self._known = max(self._known, through)
 
-    def published_through(self) -> int:
-        mark = self.mark()
-        return mark.epoch if mark else 0
+    def write_with(self, lanes: Lanes) -> None:
+        self._lanes = lanes
 
     def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
-        tables = [part.load() for part in sorted(parts, key=lambda part: part.part) if part.rows]
-        if not tables:
+        parts = [part for part in sorted(parts, key=lambda part: part.part) if part.rows]
+        if not parts:
             return
-        rows, ours = readable(pa.concat_tables(tables)), Mark(epoch, parts[0].input)
+        rows, ours = _Rows(epoch, parts, self._lanes), Mark(epoch, parts[0].input)
 
         def step(look: Look | None) -> None:
-            epoch = None if look is None else look.epoch
-            if look is None or epoch is None or epoch < self._known:
-                raise self._went_back(epoch)
-            if not self._is_shown(look, epoch, ours):
-                look.commit(rows, ours)
+            shown = _marked(look)
+            if look is None or shown is None or shown < self._known:
+                raise self._went_back(shown)
+            if not self._is_shown(look, shown, ours):
+                rows.commit_to(look, ours)
 
         self._looking(step, f"show epoch {epoch}")
         self._known = max(self._known, epoch)
@@ -137,10 +181,14 @@ class EpochPublisher:
             )
         return shown >= ours.epoch
 
-    def _went_back(self, epoch: int | None) -> RestoreError:
+    def _went_back(self, epoch: int | None) -> SinkWentBack:
         found = "has no trace of this job" if epoch is None else f"shows epochs up to {epoch}"
-        return RestoreError(
-            f"sink {self._uid!r}: {self._lake.name} {found}, and it had shown epochs up to {self._known}: it "
-            "was restored from an older copy, or made again; restore a newer copy of the table, or give the "
-            "sink another one"
+        return SinkWentBack(
+            f"sink {self._uid!r} went back: {self._lake.name} {found}, and it had shown epochs up to "
+            f"{self._known}: it was restored from an older copy, or made again; bring back a newer copy of "
+            "the table, or give the sink another uid: then it begins with the next epoch, without these"
         )
+
+
+def _marked(look: Look | None) -> int | None:
+    return None if look is None else look.epoch

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from holdfast.connectors.contract import Mark
 from holdfast.connectors.lakes.columns import as_table_has_them, check_against
 from holdfast.connectors.lakes.epochs import EpochPublisher
-from holdfast.connectors.parquet_rows import check_parquet_columns, listed
+from holdfast.connectors.parquet_rows import check_parquet_columns, listed, readable
 from holdfast.connectors.partitions import check_partition_columns
 from holdfast.errors import DefinitionError, MachineError, RetryableError, first_line
 from holdfast.secret import Secret, refuse_password_in, refuse_text
@@ -170,7 +170,10 @@ class _IcebergLook:
         text = self.table.properties.get(self.lake.property)
         return None if text is None else Mark(**json.loads(text))
 
-    def commit(self, rows: pa.Table | None, mark: Mark) -> None:
+    def data_files(self) -> None:
+        return None
+
+    def commit(self, rows: pa.Table | None, mark: Mark, files: Sequence[str] = ()) -> None:
         from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetPropertiesUpdate
 
         shown = {self.lake.property: _text(mark)}
@@ -180,7 +183,7 @@ class _IcebergLook:
             same = AssertTableUUID(uuid=self.table.metadata.table_uuid)
             self.lake.catalog.commit_table(self.table, (same, still), (SetPropertiesUpdate(updates=shown),))
             return
-        rows, columns = _cast(rows), _columns_of(self.table)
+        rows, columns = _cast(readable(rows)), _columns_of(self.table)
         # The table may have changed since the run began, and so may the job since these rows were staged.
         check_against(self.lake.name, rows.schema, columns)
         rows = as_table_has_them(rows, columns)

@@ -30,6 +30,19 @@ def lane_writer_of(node: SinkNode, job: str) -> LaneWriter | None:
     return node.sink.lane_writer(job, node.uid) if isinstance(node.sink, LaneSink) else None
 
 
+def lane_publisher_of(context: LeaderContext, uid: str, writer: LaneWriter) -> LanePublisher:
+    """What has lanes written: here, or by Spark's tasks."""
+    return LanePublisher(
+        writer,
+        name=f"sink {uid!r}",
+        term=context.term,
+        clock=context.clock,
+        elsewhere=LaneJobs(context.spark, writer, uid, context.term),
+        look=context.refuse_if_superseded,
+        say=context.monitor.say,
+    )
+
+
 class LanePublishing:
     """The publisher of one lane sink."""
 
@@ -39,15 +52,7 @@ class LanePublishing:
         """Asks the sink. Raises as `lane_marks.standing` does, and if it cannot be reached."""
         self._uid, self._context, self._view = node.uid, context, view
         self._remembers = node.sink.exactly_once
-        self._lanes = LanePublisher(
-            writer,
-            name=f"sink {node.uid!r}",
-            term=context.term,
-            clock=context.clock,
-            elsewhere=LaneJobs(context.spark, writer, node.uid, context.term),
-            look=context.refuse_if_superseded,
-            say=context.monitor.say,
-        )
+        self._lanes = lane_publisher_of(context, node.uid, writer)
         try:
             self.standing = self._asked()
         except BaseException:

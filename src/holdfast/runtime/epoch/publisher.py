@@ -16,17 +16,25 @@ from typing import Any
 
 from holdfast.checkpoint.chain.view import CheckpointView, LanesThrough
 from holdfast.checkpoint.store.records import StagedFile
-from holdfast.connectors.contract import Mark, Publisher, RememberingPublisher, StagedPart
+from holdfast.connectors.contract import (
+    KeepingPublisher,
+    Mark,
+    Publisher,
+    RememberingPublisher,
+    StagedPart,
+)
+from holdfast.connectors.lane_publisher import FilingPublisher
 from holdfast.errors import (
     CorruptionError,
     DefinitionError,
     HoldfastError,
     RestoreError,
     SinkFailed,
+    SinkWentBack,
     first_line,
 )
 from holdfast.graph.job_graph import SinkNode
-from holdfast.runtime.epoch.lane_sinks import LanePublishing, lane_writer_of
+from holdfast.runtime.epoch.lane_sinks import LanePublishing, lane_publisher_of, lane_writer_of
 from holdfast.runtime.epoch.outages import Outages
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.steps import Step, reached
@@ -67,7 +75,8 @@ class Publishing:
         """What each exactly-once sink itself says that it shows, as of the start."""
         self.through: dict[str, int] = {}
         self.rows_through = {uid: view.rows_through.get(uid, 0) for uid in program.sinks}
-        """The newest epoch with rows that each sink has shown."""
+        """The newest epoch with rows that each sink has shown. Read after `through`, it misses none of those
+        up to there."""
         try:
             self._refuse_removed(view)
             for node in program.graph.sinks:
@@ -78,6 +87,8 @@ class Publishing:
                 if node.uid in self._lanes:
                     # Of an epoch that it shows by half, the rest is still to be shown.
                     self.through[node.uid] = self._lanes[node.uid].standing.through
+                elif mark.epoch > recorded:
+                    self.rows_through[node.uid] = max(mark.epoch, self.rows_through[node.uid])
                 if node.sink.exactly_once:
                     # Others are shown epochs before these are committed, and are given them again.
                     self.shown[node.uid] = mark
@@ -95,7 +106,9 @@ class Publishing:
             self._publishers[node.uid] = self._lanes[node.uid] = lanes
             return lanes.standing.newest
         if node.uid not in self._publishers:
-            self._publishers[node.uid] = node.sink.publisher(name, node.uid)
+            publisher = self._publishers[node.uid] = node.sink.publisher(name, node.uid)
+            if isinstance(publisher, FilingPublisher):
+                publisher.write_with(partial(lane_publisher_of, context, node.uid))
         return self._asked(node.uid, self._publishers[node.uid], view)
 
     def begin(self) -> None:
@@ -119,8 +132,10 @@ class Publishing:
         mark = publisher.mark()
         if mark is not None:
             self._refuse_left(uid, mark, view)
-        recorded = view.published_through.get(uid, 0)
-        has_trace = mark is not None and mark.epoch >= view.rows_through.get(uid, 0)
+        recorded, rows_through = view.published_through.get(uid, 0), view.rows_through.get(uid, 0)
+        if _keeps_rows(publisher):
+            _refuse_lower(uid, 0 if mark is None else mark.epoch, rows_through)
+        has_trace = mark is not None and mark.epoch >= rows_through
         if has_trace or uid not in view.published_through:
             return mark or Mark(0)
         waiting = self._waiting(view.staged, uid, recorded)
@@ -190,29 +205,33 @@ class Publishing:
         by_epoch: dict[int, list[StagedFile]] = {}
         for file in staged:
             by_epoch.setdefault(file.epoch, []).append(file)
-        publisher = self._publishers[uid]
         assert first <= self.through[uid] + 1, f"epoch {first} of {uid} would come before those it lacks"
         for epoch in range(max(first, self.through[uid] + 1), last + 1):
             if is_over():
                 return
             files = sorted(by_epoch.get(epoch, ()), key=lambda file: file.part)
             with _named(uid, epoch, self._storage_url):
-                self._show(publisher, epoch, self._parts(files))
+                self._show(uid, epoch, self._parts(files))
             self.outages.answered(uid)
             with self._lock:
                 # Of a set of replicas another member may be further by now.
-                self.through = {**self.through, uid: max(epoch, self.through[uid])}
                 if any(file.rows for file in files):
                     self.rows_through = {
                         **self.rows_through,
                         uid: max(epoch, self.rows_through.get(uid, 0)),
                     }
+                self.through = {**self.through, uid: max(epoch, self.through[uid])}
             reached(Step.SINK_PUBLISHED)
 
-    def _show(self, publisher: Publisher, epoch: int, parts: list[StagedPart]) -> None:
+    def _show(self, uid: str, epoch: int, parts: list[StagedPart]) -> None:
         """Show an epoch. What fails because another member of the set has shown it by then, and perhaps later
         ones, has not failed: by the word of the sink itself."""
+        publisher = self._publishers[uid]
         try:
+            if self._shared and _keeps_rows(publisher):
+                # By itself it knows of nothing that only other members have shown.
+                rows_through = self.rows_through[uid]
+                _refuse_lower(uid, publisher.published_through(), rows_through)
             publisher.publish(epoch, parts)
         except (AssertionError, CorruptionError, DefinitionError, RestoreError):
             raise
@@ -223,10 +242,10 @@ class Publishing:
     def learn(self, through: Mapping[str, int], rows_through: Mapping[str, int]) -> None:
         """Another process has shown these epochs, in the same sinks."""
         with self._lock:
-            self.through = {uid: max(epoch, through.get(uid, 0)) for uid, epoch in self.through.items()}
             self.rows_through = {
                 uid: max(epoch, rows_through.get(uid, 0)) for uid, epoch in self.rows_through.items()
             }
+            self.through = {uid: max(epoch, through.get(uid, 0)) for uid, epoch in self.through.items()}
 
     def leave(self, uid: str) -> None:
         """A sink does not come back from what it is doing: its own thread closes it if it ever does."""
@@ -256,6 +275,22 @@ class Publishing:
             )
             for file in files
         ]
+
+
+def _keeps_rows(publisher: Publisher) -> bool:
+    return isinstance(publisher, KeepingPublisher) and publisher.keeps_rows
+
+
+def _refuse_lower(uid: str, shown: int, rows_through: int) -> None:
+    """Refuse to go on where the rows of some epochs would be missing from then on."""
+    if shown < rows_through:
+        found = f"it shows them up to epoch {shown}" if shown else "there is no trace of them"
+        raise SinkWentBack(
+            f"sink {uid!r} went back: it had shown rows up to epoch {rows_through}, and where it writes now "
+            f"{found} (an older copy, one that was made again, or another place): rows of epochs {shown + 1} "
+            f"to {rows_through} are not there; bring back a newer copy, or give the sink another uid: then "
+            "it begins with the next epoch, without these"
+        )
 
 
 def sink_told(

@@ -5,7 +5,8 @@
 
 At a barrier what is in the channels is read: nothing of them is copied. Any process that can read and write
 the storage may do it, whoever leads the parts. To stop with a savepoint is to begin a barrier at which every
-part ends its run.
+part ends its run, and to copy when all have ended: until then they take in, and acknowledge, what comes from
+sources that cannot be read again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.pins import pin, unpin
 from holdfast.checkpoint.chain.plans import Plans
+from holdfast.checkpoint.chain.replica_sets import all_have_ended
 from holdfast.checkpoint.chain.retention import Retention
 from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.checkpoint.chain.view import waited_for
@@ -74,16 +76,18 @@ def take_job_savepoint(
     """Take a savepoint of the job in parts whose checkpoint is at `root`, while it goes on. Another barrier
     that is under way is waited for, as long as this one may take; `say` is told of that.
 
-    `stop_rest`: the run of every part ends at the barrier; this is called after it, whether or not there is a
-    savepoint then, to stop the parts that the barrier has not ended.
+    `stop_rest`: the run of every part ends at the barrier; this is called after it, whether or not there will
+    be a savepoint, to stop the parts that the barrier has not ended.
     RetryableError: the barrier did not come through all parts in time, or could not begin; nothing is left of
-    it. Or, where the runs end at it, a sink has not shown what came before it.
+    it. Or, where the runs end at it, a sink has not shown what came before it, or one has not ended.
     """
     layout, parts = refuse_savepoint(root, url)
     taken = _barrier(open_storage(root), parts, layout.channels, clock, by, align_seconds, stop_rest, say)
-    with taken as (number, commits):
+    with taken as (number, commits, end_rest):
         if stop_rest is not None:
             _await_shown(parts, commits, clock, align_seconds)
+            end_rest()
+            _await_ended(parts, clock, align_seconds)
         _copy(parts, commits, layout, url, clock, by)
         waiting = waiting_in_words(_left_to_show(parts, commits))
     return JobSavepoint(url=url, job=layout.job, barrier=number, commits=dict(commits), waiting=waiting)
@@ -112,14 +116,18 @@ def _barrier(
     align_seconds: float,
     stop_rest: Callable[[], None] | None = None,
     say: Message = lambda text: None,
-) -> Iterator[tuple[int, dict[str, int]]]:
-    """Within it, the commits that carry a barrier stay; gives its number and these."""
+) -> Iterator[tuple[int, dict[str, int], Callable[[], None]]]:
+    """Within it, the commits that carry a barrier stay; gives its number and these, and what calls
+    `stop_rest`, which comes after it at the latest."""
 
     def begin() -> int:
         lasts_ms, above = round(align_seconds * 2_000), newest_carried(parts.values())
         return begin_barrier(root, by, clock.now_ms(), lasts_ms, ends=stop_rest is not None, above=above)
 
     number = _begun(begin, clock, align_seconds, say)
+    rest = contextlib.ExitStack()
+    if stop_rest is not None:
+        rest.callback(stop_rest)
 
     def keep(part: Storage, commit: int) -> None:
         now_ms = clock.now_ms()
@@ -135,15 +143,14 @@ def _barrier(
         ended = end_barrier(root, number, "complete", clock.now_ms(), commits)
         if ended.outcome != "complete":
             raise RetryableError(f"barrier {number} was given up by another ({ended.reason}); try again")
-        yield number, commits
+        yield number, commits, rest.close
     finally:
         for storage in parts.values():
             with contextlib.suppress(HoldfastError):
                 unpin(storage, [_pin_name(number)])
         with contextlib.suppress(HoldfastError):
             forget_barriers(root)
-        if stop_rest is not None:
-            stop_rest()
+        rest.close()
 
 
 def _begun(begin: Callable[[], int], clock: Clock, seconds: float, say: Message) -> int:
@@ -196,6 +203,20 @@ def _await_shown(
                     f"no savepoint was left: sink {behind[0]!r} of part {part!r} has not shown all epochs up "
                     f"to {epoch}, and a savepoint does not hold them; start the job, which shows them, and "
                     "stop it with a savepoint again"
+                )
+            clock.sleep(LOOK_SECONDS)
+
+
+def _await_ended(parts: Mapping[str, Storage], clock: Clock, seconds: float) -> None:
+    """Wait until nothing runs any more that acknowledges what a savepoint could not have. RetryableError."""
+    give_up = clock.monotonic() + seconds
+    for part, storage in parts.items():
+        while not all_have_ended(storage):
+            if clock.monotonic() > give_up:
+                raise RetryableError(
+                    f"no savepoint was left: part {part!r}, or a member of its set, is not known to have "
+                    "ended, and what it may still acknowledge to senders would be in no savepoint; see that "
+                    "it has ended, start the job, and stop it with a savepoint again"
                 )
             clock.sleep(LOOK_SECONDS)
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.checkpoint.chain.replica_sets import (
     Joined,
+    all_have_ended,
     join_set,
     left_by_all,
     members_of,
@@ -27,6 +28,8 @@ from tests.unit.checkpoint.kept import MemoryStorage
 WANTED = TermRecord(
     term=0, run="", host="h", pid=1, claimed_ms=0, members=2, vote=False, parallelism=4, fingerprint="f"
 )
+
+ENDED = EndedRecord(term=1, run="a", at_ms=0, ending="stopped", commit=3, last_epoch=3, published=True)
 
 
 def joined(
@@ -223,9 +226,14 @@ def test_a_set_is_left_by_all_when_every_process_in_its_seats_has_said_so() -> N
     first.leave(storage, 5)
     assert left_by_all(storage, first.set) is None
     assert not runs_no_more(storage)
+    record_ending(storage, ENDED)
+    assert runs_no_more(storage), "it is over for all"
+    assert not all_have_ended(storage), "and one may not have seen it"
+    storage.delete([names.ended(1)])
     second.leave(storage, 7)
     assert left_by_all(storage, first.set) == 7
     assert runs_no_more(storage)
+    assert all_have_ended(storage)
     again = joined(storage, "c", 1)
     assert again.set == first.set, "it goes on with the next that joins"
     assert left_by_all(storage, first.set) is None
@@ -259,13 +267,13 @@ def test_one_that_takes_the_seat_while_the_other_leaves_is_its_member() -> None:
 def test_a_leader_that_is_no_set_is_over_when_it_said_so() -> None:
     storage = MemoryStorage()
     assert not runs_no_more(storage)
+    assert all_have_ended(storage), "there never was one"
     claim(storage, "alone", "h", 1, 0)
     assert not runs_no_more(storage)
-    ended = EndedRecord(
-        term=1, run="alone", at_ms=0, ending="stopped", commit=3, last_epoch=3, published=True
-    )
-    record_ending(storage, ended)
+    assert not all_have_ended(storage)
+    record_ending(storage, ENDED)
     assert runs_no_more(storage)
+    assert all_have_ended(storage)
 
 
 @pytest.mark.parametrize("running", [None, ("b",)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +12,7 @@ from holdfast.checkpoint.chain.live_files import SharedList
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import Extent, StagedFile
 from holdfast.connectors.contract import Mark, StagedPart
-from holdfast.errors import RestoreError, RetryableError, SinkFailed
+from holdfast.errors import RestoreError, RetryableError, SinkFailed, SinkWentBack
 from holdfast.runtime.epoch.publisher import Publishing
 from tests.unit.runtime.leader_kit import leader_of, show_in_all
 
@@ -52,6 +52,15 @@ class Remembering(Plain):
 
     def begin(self, through: int) -> None:
         self.begun = through
+
+
+class Keeping(Remembering):
+    """A sink that keeps its rows beside its mark."""
+
+    keeps_rows = True
+
+    def published_through(self) -> int:
+        return self._mark.epoch if self._mark else 0
 
 
 def staged(epoch: int, stream: str, *sinks: str, rows: int = 10) -> StagedFile:
@@ -155,6 +164,33 @@ def test_a_mark_that_lacks_rows_which_were_shown_is_no_trace() -> None:
     assert opened(empty_since, out=(Remembering(Mark(2, "i")), "totals")).through == {"out": 3}
 
 
+@pytest.mark.parametrize(
+    ("mark", "told"),
+    [
+        (Mark(1, "i"), r"it shows them up to epoch 1 .* rows of epochs 2 to 3 are not there"),
+        (None, r"there is no trace of them .* rows of epochs 1 to 3 are not there"),
+    ],
+)
+def test_rows_that_are_gone_from_a_sink_which_keeps_them_are_not_passed_over(
+    mark: Mark | None, told: str
+) -> None:
+    sink = Keeping(mark)
+    for files in ([], [staged(4, "totals", "out")]):
+        with pytest.raises(SinkWentBack, match=told):
+            opened(view(*files, last=4, rows=3, out=3), out=(sink, "totals"))
+    assert sink.begun is None, "the next start must find the same"
+    assert opened(view(last=4, rows=3, out=4), out=(Keeping(Mark(3, "i")), "totals")).through == {"out": 4}
+    nothing_shown = view(last=4, out=4)
+    assert opened(nothing_shown, out=(Keeping(None), "totals")).through == {"out": 4}
+
+
+def test_rows_that_a_sink_had_shown_before_a_commit_could_say_so_count_as_shown() -> None:
+    """Or it could lose them after the next commit, and nobody would know."""
+    before = view(staged(3, "s", "out"), last=3, rows=2, out=2)
+    publishing = opened(before, out=(Keeping(Mark(3, "i")), "s"))
+    assert (publishing.through, publishing.rows_through) == ({"out": 3}, {"out": 3})
+
+
 def test_the_newest_epoch_with_rows_is_kept_for_each_sink() -> None:
     before = view(staged(1, "s", "out"), staged(2, "s", "out", rows=0), out=0)
     publishing = opened(before, out=(Remembering(Mark(0)), "s"))
@@ -244,6 +280,17 @@ def shown_beside_others(sink: Overtaken, *, replica: bool) -> dict[str, int]:
 
 def test_an_epoch_that_another_member_has_shown_meanwhile_is_shown() -> None:
     assert shown_beside_others(Overtaken(3), replica=True) == {"out": 1}
+
+
+def test_rows_that_another_member_has_shown_and_the_sink_has_lost_are_not_passed_over() -> None:
+    """This member has shown none of them itself, so its publisher does not know of them."""
+    sink, fellow = Keeping(Mark(1, "i")), cast(Any, SimpleNamespace())
+    leader = dataclasses.replace(leader_of(None, sinks={"out": (sink, "s")}), replica=fellow)
+    publishing = Publishing(leader, view(last=1, rows=1, out=1))
+    publishing.learn({"out": 2}, {"out": 2})
+    with pytest.raises(SinkWentBack, match="rows of epochs 2 to 2 are not there"):
+        show_in_all(publishing, 3, 3, [staged(3, "s", "out")])
+    assert sink.given == {}
 
 
 def test_what_failed_and_is_not_shown_has_failed() -> None:

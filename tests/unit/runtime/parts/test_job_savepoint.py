@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
@@ -23,6 +24,8 @@ from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.layout import keep_layout, read_layout
 from holdfast.checkpoint.chain.pins import read_pins
 from holdfast.checkpoint.chain.view import news
+from holdfast.checkpoint.log.received import ReceivedLog
+from holdfast.checkpoint.savepoints.copy_logs import take_over
 from holdfast.checkpoint.savepoints.stored_savepoint import read_savepoint
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, Extent, LayoutRecord, StagedFile
@@ -30,9 +33,11 @@ from holdfast.errors import RestoreError, RetryableError
 from holdfast.runtime.parts.coordinator import LASTS_SECONDS, LOOK_SECONDS, Coordinator
 from holdfast.runtime.parts.job_savepoint import take_job_savepoint
 from holdfast.runtime.parts.passage import Passage
+from holdfast.storage.contract import Storage
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.storage.urls import open_storage
 from holdfast.testing.clocks import ManualClock
+from tests.unit.checkpoint.chain.test_replica_sets import joined
 from tests.unit.runtime.parts.channel_kit import CHANNEL, Consumer, Producer, lead, leave, outlet
 
 
@@ -122,7 +127,55 @@ def test_to_stop_with_a_savepoint_ends_the_runs_at_its_barrier_and_then_the_rest
     except RetryableError:
         assert not comes_through
     assert begun_barrier(root, 1).ends
-    assert story == ["complete, whole" if comes_through else "aborted, none"]
+    assert story == ["complete, none" if comes_through else "aborted, none"]
+    assert bool(read_layout(sp)) is comes_through
+
+
+def end_alone(storage: Storage) -> Callable[[], None]:
+    lead(storage)
+    return lambda: leave(storage)
+
+
+def end_as_set(storage: Storage) -> Callable[[], None]:
+    """One of two members has ended the run of both."""
+    first, second = joined(storage, "a", 1), joined(storage, "b", 2)
+    leave(storage)
+    first.leave(storage, 1)
+    return lambda: second.leave(storage, 2)
+
+
+@pytest.mark.parametrize("led", [end_alone, end_as_set])
+def test_what_a_run_acknowledges_until_it_has_ended_is_in_the_savepoint_that_it_stops_with(
+    tmp_path: Path, led: Callable[[Storage], Callable[[], None]]
+) -> None:
+    job, told = TwoParts(tmp_path), list[str]()
+    message, sp = pa.record_batch({"n": [1]}), str(tmp_path / "sp")
+    end, log = led(job.producer.storage), ReceivedLog(job.producer.storage, "queue", "receiver")
+
+    def work() -> None:
+        if told == ["stop"]:
+            log.append(message)
+            told.append("acknowledged")
+            end()
+        job.work()
+
+    take_job_savepoint(job.root, sp, WorkingClock(work), "test", stop_rest=lambda: told.append("stop"))
+    work()
+    again = LocalStorage(tmp_path / "again")
+    take_over(open_storage(f"{sp}/parts/main"), again)
+    found = ReceivedLog(again, "queue", "reader")
+    found.look()
+    assert told == ["stop", "acknowledged"]
+    assert [found.loader()(batch.number) for batch in found.after(0)] == [message]
+
+
+def test_a_run_that_may_go_on_acknowledging_leaves_no_savepoint(tmp_path: Path) -> None:
+    job, sp = TwoParts(tmp_path), open_storage(str(tmp_path / "sp"))
+    lead(job.consumer.storage)
+    with pytest.raises(RetryableError, match=r"no savepoint was left: part 'scoring', .* not known"):
+        take_job_savepoint(job.root, sp.url, WorkingClock(job.work), "test", 3.0, lambda: None)
+    assert not sp.list("")
+    assert not read_pins(job.producer.storage).records
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
