@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,14 +153,15 @@ class Troubles:
 
 
 class Cluster:
-    """A cluster as the driver asks it. Every call takes at most `REQUEST_SECONDS`.
+    """A cluster as the driver asks it. Every call takes at most `seconds`.
 
     Its client is kept as long as it is answered. One that failed is made anew: it may hold on to what it knew
     last, such as that a topic that was just made has no leader.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, seconds: float | None = None) -> None:
+        """`seconds`: how long a request may take; by default REQUEST_SECONDS."""
+        self._connection, self._seconds = connection, seconds or REQUEST_SECONDS
         self.troubles = Troubles(connection)
         self._client: Any = None
 
@@ -169,7 +170,7 @@ class Cluster:
         kafka = confluent()
         self.troubles.clear()
         try:
-            found = self._admin().list_topics(timeout=REQUEST_SECONDS).topics
+            found = self._admin().list_topics(timeout=self._seconds).topics
         except kafka.KafkaException as error:
             self._poll()
             self._client = None
@@ -188,7 +189,7 @@ class Cluster:
             lambda admin: admin.describe_topics(
                 kafka.TopicCollection(list(names)),
                 include_authorized_operations=True,
-                request_timeout=REQUEST_SECONDS,
+                request_timeout=self._seconds,
             )
         )
         for name, future in asked.items():
@@ -208,7 +209,7 @@ class Cluster:
         wanted = [kind(kind.Type.TOPIC, name) for name in names]
         if not wanted:
             return set()
-        asked = self._ask(lambda admin: admin.describe_configs(wanted, request_timeout=REQUEST_SECONDS))
+        asked = self._ask(lambda admin: admin.describe_configs(wanted, request_timeout=self._seconds))
         found = set()
         for resource, future in asked.items():
             told = self._answer(future, f"the settings of topic {resource.name!r}", *_denied())
@@ -237,7 +238,7 @@ class Cluster:
         offsets = [TopicPartition(*partition, place.offset) for partition, place in places.items()]
         request = [ConsumerGroupTopicPartitions(group, offsets)]
         asked = self._ask(
-            lambda admin: admin.alter_consumer_group_offsets(request, request_timeout=REQUEST_SECONDS)
+            lambda admin: admin.alter_consumer_group_offsets(request, request_timeout=self._seconds)
         )
         for future in asked.values():
             self._answer(future, f"the offsets of group {group!r}")
@@ -250,7 +251,7 @@ class Cluster:
         if not wanted:
             return {}
         return self._ask(
-            lambda admin: admin.list_offsets(wanted, isolation_level=level, request_timeout=REQUEST_SECONDS)
+            lambda admin: admin.list_offsets(wanted, isolation_level=level, request_timeout=self._seconds)
         )
 
     def _places(self, asked: Mapping[Any, Future[Any]]) -> dict[Partition, Place]:
@@ -288,8 +289,8 @@ class Cluster:
 
     def _answered(self, future: Future[Any], what: str, *missing: int) -> Any:
         kafka = confluent()
-        while not future.done():
-            self._poll(POLL_SECONDS)
+        while not wait([future], POLL_SECONDS).done:
+            self._poll()
             self.troubles.raise_refusal()
         try:
             return future.result()
@@ -301,8 +302,8 @@ class Cluster:
                 raise not_allowed(self._connection, what) from error
             raise self.troubles.unavailable(what, error.args[0].str()) from error
 
-    def _poll(self, seconds: float = 0.0) -> None:
-        self._admin().poll(seconds)
+    def _poll(self) -> None:
+        self._admin().poll(0)
 
 
 def _denied() -> tuple[int, ...]:
