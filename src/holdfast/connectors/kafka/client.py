@@ -21,6 +21,8 @@ REQUEST_SECONDS = 10.0
 POLL_SECONDS = 0.05
 NO_ROWS = -1
 """What a cluster answers for a time after which a partition has no rows."""
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""What a cluster that gives topics no ids (before Kafka 2.8) says is one."""
 QUICK = {"reconnect.backoff.max.ms": 1_000}
 """A broker that is back is noticed within a second; options may say otherwise."""
 OWN_OPTIONS = {
@@ -106,6 +108,11 @@ class Topic:
     id: str
     partitions: int
     readable: bool = True
+
+
+def is_another_topic(id: str, ours: str) -> bool:
+    """Whether these are ids of two topics. One that is not known, or is none, is of any."""
+    return id != ours and {id, ours}.isdisjoint({"", NO_ID})
 
 
 class Troubles:

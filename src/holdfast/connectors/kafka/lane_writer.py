@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from holdfast.connectors.kafka.client import Cluster, Connection
+from holdfast.connectors.kafka.client import Cluster, Connection, is_another_topic
 from holdfast.connectors.kafka.lane_producer import LaneProducer, NotWritten
 from holdfast.connectors.kafka.mark_topic import (
     MarkReader,
@@ -201,7 +201,7 @@ class OpenKafkaLanes:
 
     def _look_again(self, epoch: int) -> None:
         """SinkWentBack: it is another topic by now. DefinitionError: it is gone."""
-        if self._id_now() != self._topic_id:
+        if is_another_topic(self._id_now(), self._topic_id):
             raise self._made_again(epoch - 1)
 
     def _id_now(self) -> str:
@@ -216,8 +216,11 @@ class OpenKafkaLanes:
 
     def _refuse_other_topic(self, found: Mapping[int, NotedMark]) -> None:
         """SinkWentBack: the rows that these marks tell of were shown in another topic of this name."""
-        ids = ("", self._topic_id)
-        gone = [noted.mark.epoch for noted in found.values() if noted.mark.rows and noted.topic_id not in ids]
+        gone = [
+            noted.mark.epoch
+            for noted in found.values()
+            if noted.mark.rows and is_another_topic(noted.topic_id, self._topic_id)
+        ]
         if gone:
             raise self._made_again(max(gone))
 
