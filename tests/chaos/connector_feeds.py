@@ -6,17 +6,22 @@ by the key of a row or the id of an entry the system knows it again.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import pika
+import pika.exceptions
 import psycopg
 import redis
 
 from tests.chaos.connector_systems import Restartable, System
-from tests.services.servers import PostgresDirectory, free_port, redis_server
+from tests.services.cable import Cable
+from tests.services.line_server import LineServer
+from tests.services.servers import PostgresDirectory, free_port, rabbitmq_server, redis_server
 
 BATCH = 20
 PAUSE_SECONDS = 0.1
@@ -115,3 +120,54 @@ class RedisEntries(FedSystem):
         for number in numbers:
             if number > there:
                 self._client.xadd("feed", {"n": number}, id=f"{number + 1}-0")
+
+
+class Queue(FedSystem):
+    """Messages whose ids say which numbers they have: the job leaves out those that it was given again."""
+
+    name = "queue"
+    troubles = (pika.exceptions.AMQPError, OSError)
+
+    def start(self) -> None:
+        self._server = Restartable(partial(rabbitmq_server, directory=self.directory(), port=free_port()))
+        self._made.callback(lambda: self._server.kill())
+        self.at = {"url": self.cabled(self._server.server)}
+        with self._connection() as connection:
+            connection.channel().queue_declare("feed", durable=True)
+
+    def restart(self) -> None:
+        self._server.kill()
+        self._server.start()
+
+    def send(self, numbers: Sequence[int]) -> None:
+        with self._connection() as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for number in numbers:
+                properties = pika.BasicProperties(message_id=str(number), delivery_mode=2)
+                channel.basic_publish("", "feed", json.dumps({"n": number}).encode(), properties)
+
+    def _connection(self) -> Any:
+        return pika.BlockingConnection(pika.URLParameters(self._server.server.url))
+
+
+class SentLines(FedSystem):
+    """A server of our own that sends again what it was not told to be safe."""
+
+    name = "lines"
+
+    def start(self) -> None:
+        self._lines: list[str] = []
+        self._server = LineServer(self._lines)
+        self._made.callback(lambda: self._server.close())
+        self.cable = self._made.enter_context(Cable(self._server.port))
+        self.at = {"port": self.cable.port}
+
+    def restart(self) -> None:
+        self._server.close()
+        self.cable.refuse()
+        self._server = LineServer(self._lines, port=self._server.port, safe=self._server.safe)
+        self.cable.restore()
+
+    def send(self, numbers: Sequence[int]) -> None:
+        self._lines.extend(json.dumps({"id": str(number), "n": number}) for number in numbers)

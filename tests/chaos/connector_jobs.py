@@ -26,6 +26,7 @@ from typing import Any
 import holdfast as hf
 from holdfast.chaos.inside.child import RESTART, tightened
 from holdfast.connectors import lane_publisher
+from holdfast.connectors.contract import Mark, RepeatingSource
 from holdfast.connectors.files import sink_lanes
 from holdfast.connectors.kafka import lane_writer as kafka_lanes
 from holdfast.connectors.lanes import LaneMark, LaneRows, LaneWriter, OpenLanes, Result
@@ -119,8 +120,9 @@ def obedient(sink: Any, root: Path, forgets: str) -> hf.Sink:
     opened = sink.publisher
 
     def publisher(job: str, uid: str) -> Any:
-        forget(forgets, root)
         found = opened(job, uid)
+        if forgets:
+            return forgetful(found, root)
         publish = found.publish
 
         def obedient_publish(epoch: int, parts: Any) -> None:
@@ -146,6 +148,26 @@ def forget(system: str, root: Path) -> None:
         setattr(redis_sink, "_WRITE", mark + found + writes)  # noqa: B010
     elif system == "files":
         setattr(sink_lanes, "open_storage", lambda url: NamesForgotten(open_storage(url), root))  # noqa: B010
+
+
+def forgetful(found: Any, root: Path) -> Any:
+    """A publisher into a lake that never knows the newest epoch to be there. It dies where that matters:
+    after rows were shown, and before a commit of the job says so."""
+    mark, publish = found.mark, found.publish
+
+    def older_mark() -> Any:
+        newest = mark()
+        return newest and Mark(max(newest.epoch - 1, 0))
+
+    def publish_and_die(epoch: int, parts: Any) -> None:
+        publish(epoch, parts)
+        if (root / ORDER).exists():
+            obey(root)
+            time.sleep(60)
+
+    found.mark, found.publish = older_mark, publish_and_die
+    found._is_shown = lambda look, shown, ours: False
+    return found
 
 
 class NamesForgotten:
@@ -233,16 +255,33 @@ def redis_source(at: At) -> Any:
     return hf.RedisStreamSource(at["url"], "feed", schema="n long", timeout_seconds=TIMEOUT_SECONDS)
 
 
+def queue_source(at: At) -> Any:
+    schema, seconds = "n long, id string", TIMEOUT_SECONDS
+    return hf.RabbitSource(at["url"], "feed", schema=schema, id_column="id", timeout_seconds=seconds)
+
+
+def lines_source(at: At) -> Any:
+    return hf.SocketSource(
+        "127.0.0.1", at["port"], schema="n long, id string", format="json", acknowledged=True, id_column="id",
+        timeout_seconds=TIMEOUT_SECONDS,
+    )  # fmt: skip
+
+
 SOURCES: dict[str, Callable[[At], Any]] = {
     "table": table_source,
     "redis-entries": redis_source,
+    "queue": queue_source,
+    "lines": lines_source,
 }
 
 
 def declare_fed(source: Any, place: Place) -> hf.Job:
-    """Numbers as they come, into files."""
+    """Numbers as they come, into files; those that may come again once."""
     job = hf.Job("storm")
-    job.source(source, uid="in").sink(hf.FileSink(place.sink(OUT), format="json"), uid=OUT)
+    rows = job.source(source, uid="in")
+    if isinstance(source, RepeatingSource) and source.told_apart_by:
+        rows = rows.drop_duplicates(by=source.told_apart_by, uid="once")
+    rows.sink(hf.FileSink(place.sink(OUT), format="json"), uid=OUT)
     return job
 
 

@@ -80,6 +80,8 @@ FORGETFUL: dict[type[System], Strike] = {
     # Of one whose answer is lost a client asks again, and is told. So it must not be able to ask.
     systems.Kafka: Strike.VANISH,
     systems.Files: Strike.WRITER,
+    systems.Delta: Strike.WRITER,
+    systems.Iceberg: Strike.WRITER,
 }
 
 
@@ -100,9 +102,13 @@ def test_a_sink_that_forgets_what_it_shows_is_found_out(
 AT_A_SOURCE = (
     Strike.DRIVER, Strike.DRIVER, Strike.SERVER, Strike.SERVER, Strike.BREAK, Strike.BREAK, Strike.REFUSE,
 )  # fmt: skip
+# What is received is logged by a thread of its own: it connects again by itself, and no job waits for it.
+AT_A_SENDER = tuple(strike for strike in AT_A_SOURCE if strike is not Strike.REFUSE)
 FED: dict[type[FedSystem], tuple[Strike, ...]] = {
     feeds.Table: AT_A_SOURCE,
     feeds.RedisEntries: AT_A_SOURCE,
+    feeds.Queue: AT_A_SENDER,
+    feeds.SentLines: AT_A_SENDER,
 }
 
 

@@ -9,15 +9,18 @@ import threading
 
 class LineServer:
     """`lines` may grow at any time. With `breaks`, that many connections end right after their lines were
-    sent, before an answer is read. `port`: 0 for any that is free."""
+    sent, before an answer is read. `port`: 0 for any that is free. `safe`: how many lines are not sent."""
 
-    def __init__(self, lines: list[str], breaks: int = 0, port: int = 0) -> None:
-        self.lines, self.safe, self.breaks, self.connections = lines, 0, breaks, 0
+    def __init__(self, lines: list[str], breaks: int = 0, port: int = 0, safe: int = 0) -> None:
+        self.lines, self.safe, self.breaks, self.connections = lines, safe, breaks, 0
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._serve, daemon=True).start()
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            # Whoever waits there for a connection would keep the port.
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _serve(self) -> None:

@@ -18,7 +18,7 @@ from holdfast.connectors.kafka import lane_writer
 from holdfast.connectors.kafka.lane_writer import OpenKafkaLanes
 from holdfast.connectors.kafka.sink import KafkaSink
 from holdfast.connectors.lanes import LANES, LaneMark, Outcome
-from holdfast.errors import DefinitionError, Unavailable
+from holdfast.errors import DefinitionError, SinkWentBack, Unavailable
 from holdfast.secret import Secret
 from holdfast.testing import conformance
 from tests.services.kafka_broker import API, PASSWORD, QUIET, USER, KafkaBroker, kafka, topic
@@ -255,6 +255,77 @@ def test_marks_that_were_deleted_are_a_sink_that_went_back(kafka: KafkaBroker, t
     again.begin(0)
     assert again.write(lane_rows(MORE, 2, before=LaneMark(1, 2))).outcome is Outcome.WENT_BACK
     assert shown(kafka, topic) == [("anna", 1), ("ben", 2)]
+
+
+def test_a_topic_that_was_made_again_between_two_runs_is_a_sink_that_went_back(
+    kafka: KafkaBroker, topic: str
+) -> None:
+    lanes = begun(kafka, topic)
+    assert lanes.write(lane_rows(TWO, 7)).outcome is Outcome.WRITTEN
+    lanes.close()
+    kafka.delete(topic)
+    kafka.make(topic)
+    again = opened(kafka.servers, topic)
+    said = f"topic '{topic}' .* was deleted and made again: the rows of epochs up to 7 .*'out'.* another uid"
+    with pytest.raises(SinkWentBack, match=said):
+        again.marks()
+    result = again.write(lane_rows(MORE, 8, before=LaneMark(7, 2)))
+    assert result.outcome is Outcome.WENT_BACK
+    assert "was deleted and made again" in result.reason
+    assert shown(kafka, topic) == []
+    other = KafkaSink(kafka.servers, topic).lane_writer("job", "another").open(1)
+    other.begin(7)
+    assert other.write(lane_rows(MORE, 8, before=LaneMark(7))).outcome is Outcome.WRITTEN
+    assert shown(kafka, topic) == [("cleo", 3)]
+
+
+def test_a_topic_that_was_made_again_while_it_is_written_is_noticed_by_the_next_epoch(
+    kafka: KafkaBroker, topic: str
+) -> None:
+    lanes = begun(kafka, topic)
+    assert lanes.write(lane_rows(TWO)).outcome is Outcome.WRITTEN
+    kafka.delete(topic)
+    kafka.make(topic)
+    result = lanes.write(lane_rows(MORE, 2, before=LaneMark(1, 2)))
+    assert result.outcome is Outcome.WENT_BACK
+    assert "the rows of epochs up to 1 that sink 'out' had shown are gone" in result.reason
+    assert shown(kafka, topic) == []
+
+
+def test_a_topic_that_was_deleted_while_it_is_written_is_named(kafka: KafkaBroker, topic: str) -> None:
+    lanes = begun(kafka, topic)
+    assert lanes.write(lane_rows(TWO)).outcome is Outcome.WRITTEN
+    kafka.delete(topic)
+    for rows, said in (
+        (lane_rows(MORE, lane=1), f"there is no topic '{topic}' any more"),
+        (lane_rows(MORE, 2, before=LaneMark(1, 2)), f"has no topic '{topic}'; correct the name"),
+    ):
+        result = lanes.write(rows)
+        assert result.outcome is Outcome.REFUSED
+        assert said in result.reason
+
+
+def test_a_topic_that_was_made_again_before_anything_was_shown_is_as_good(
+    kafka: KafkaBroker, topic: str
+) -> None:
+    begun(kafka, topic).close()
+    kafka.delete(topic)
+    kafka.make(topic)
+    again = opened(kafka.servers, topic)
+    assert again.marks()[0] == LaneMark(0)
+    assert again.write(lane_rows(TWO)).outcome is Outcome.WRITTEN
+    assert shown(kafka, topic) == [("anna", 1), ("ben", 2)]
+
+
+def test_marks_from_before_they_held_the_id_of_the_topic_count(kafka: KafkaBroker, topic: str) -> None:
+    lanes = begun(kafka, topic)
+    name, key = lanes._marks.name, lanes._marks.key(0)
+    lanes.close()
+    kafka.send(name, [(key, b'{"epoch": 4, "rows": 2, "input": "of epoch 4", "term": 1}')])
+    again = opened(kafka.servers, topic)
+    assert again.marks()[0] == LaneMark(4, 2)
+    assert again.write(lane_rows(TWO, 4)).outcome is Outcome.ALREADY
+    assert again.write(lane_rows(MORE, 5, before=LaneMark(4, 2))).outcome is Outcome.WRITTEN
 
 
 def test_a_topic_that_would_lose_marks_is_refused(kafka: KafkaBroker, topic: str) -> None:

@@ -51,8 +51,10 @@ def test_a_topic_that_was_made_again_is_another_one(kafka: KafkaBroker, topic: s
         reader.next(first.end, None, 0)
     kafka.make(topic)
     kafka.send(topic, [b"new", b"and more"])
+    of_another_run = reader_of(kafka, topic)
     for call in (lambda: reader.next(first.end, None, 0), lambda: reader.verify(first),
-                 lambda: reader.frame(None, first)):  # type: ignore[arg-type] # fmt: skip
+                 lambda: reader.frame(None, first),  # type: ignore[arg-type]
+                 lambda: of_another_run.next(first.end, None, 0)):  # fmt: skip
         with pytest.raises(hf.InputVanished, match="deleted and made again"):
             call()
 

@@ -24,6 +24,7 @@ from holdfast.errors import DefinitionError, SinkFailed, StorageError, Unavailab
 from holdfast.graph.guarantees import Guarantee, statements
 from holdfast.storage.local_directory import LocalStorage
 from tests.services.cable import Cable
+from tests.services.logged import WANTED_OF_A_LOG, kept_by
 from tests.services.servers import Server, free_port, rabbitmq_server
 
 SECONDS = 240.0
@@ -94,6 +95,18 @@ def test_messages_are_logged_then_acknowledged(server: Server, queue: str, tmp_p
     again = opened(server.url, queue, ReceivedLog(LocalStorage(tmp_path), "q", "w2"))
     assert again.next(None, None, 0) == slice, "another run plans the same from the log alone"
     again.close()
+
+
+def test_it_keeps_what_is_promised_of_a_source(server: Server, queue: str, tmp_path: Path) -> None:
+    log = ReceivedLog(LocalStorage(tmp_path), "in", "w")
+
+    def received() -> None:
+        for number in range(1, 8):
+            send(server, queue, number)
+            until(lambda wanted=number: len(ids(log)) == wanted)
+
+    source = RabbitSource(server.url, queue, schema="n long, id string", id_column="id", timeout_seconds=5)
+    assert kept_by(source, tmp_path, received) >= WANTED_OF_A_LOG
 
 
 def test_what_was_not_logged_is_not_acknowledged(server: Server, queue: str, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from holdfast.errors import StorageError, Unavailable
 from holdfast.graph.guarantees import Guarantee, statements
 from holdfast.storage.local_directory import LocalStorage
 from tests.services.line_server import LineServer
+from tests.services.logged import WANTED_OF_A_LOG, kept_by
 from tests.services.servers import free_port
 
 
@@ -52,6 +53,20 @@ def test_lines_are_acknowledged_when_they_are_logged(tmp_path: Path) -> None:
     server, log = LineServer(["a", "b", "ü"]), ReceivedLog(LocalStorage(tmp_path), "s", "w")
     received(server, log, lambda: server.safe == 3)
     assert logged(log) == ["a", "b", "ü"]
+    server.close()
+
+
+def test_it_keeps_what_is_promised_of_a_source(tmp_path: Path) -> None:
+    server = LineServer(["1"])
+
+    def received() -> None:
+        for number in range(2, 8):
+            until(lambda: server.safe == len(server.lines))
+            server.lines.append(str(number))
+        until(lambda: server.safe == len(server.lines))
+
+    source = hf.SocketSource("127.0.0.1", server.port, acknowledged=True)
+    assert kept_by(source, tmp_path, received) >= WANTED_OF_A_LOG
     server.close()
 
 

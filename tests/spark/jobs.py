@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 import holdfast as hf
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.cli.main import app
 from holdfast.connectors.memory import SimulatedCrash
+from holdfast.storage.urls import open_storage
 
 
 class Sequence(hf.KeyedFunction):
@@ -80,3 +85,20 @@ def run_through_crashes(job: hf.Job, spark: SparkSession, checkpoint: Path, **op
             crashes += 1
             continue
         return crashes
+
+
+def commit_of(checkpoint: Path, epoch: int) -> int:
+    """The newest commit that ends with this epoch."""
+    done = CliRunner().invoke(app, ["checkpoints", "list", "--checkpoint", str(checkpoint), "--json"])
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return int(max(row["commit"] for row in rows if row["last_epoch"] == epoch and row["retained"]))
+
+
+def rewind(checkpoint: Path, epoch: int) -> dict[str, Any]:
+    """Go to the commit that ends with this epoch, by the command."""
+    to = str(commit_of(checkpoint, epoch))
+    done = CliRunner().invoke(app, ["rewind", "--checkpoint", str(checkpoint), "--to", to, "--yes", "--json"])
+    assert done.exit_code == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert Chain(open_storage(str(checkpoint))).load().last_epoch == epoch
+    return told

@@ -199,6 +199,30 @@ def test_rows_are_written_once_by_the_driver_and_by_tasks(
     assert by_tasks == [3]
 
 
+def test_a_topic_that_was_made_again_ends_the_start_and_another_uid_goes_on(
+    spark: SparkSession, kafka: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    def run(total: int, uid: str) -> None:
+        job = hf.Job("writes")
+        source = hf.GeneratorSource({"id": "id"}, schema="id long", total=total)
+        job.source(source, uid="in").sink(hf.KafkaSink(kafka.servers, topic), uid=uid)
+        job.run(
+            tmp_path / "ck", spark=spark, until="exhausted", max_rows_per_epoch=50,
+            working_dir=tmp_path / "working", restart=hf.NoRestart(),
+        )  # fmt: skip
+
+    kafka.make(topic)
+    run(100, "out")
+    kafka.delete(topic)
+    kafka.make(topic)
+    with pytest.raises(hf.SinkWentBack, match="made again: the rows of epochs up to 2 that sink 'out'"):
+        run(200, "out")
+    assert kafka.committed(topic) == []
+    run(200, "again")
+    ids = [json.loads(message.value())["id"] for message in kafka.committed(topic)]
+    assert sorted(ids) == list(range(100, 200))
+
+
 def test_the_example(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

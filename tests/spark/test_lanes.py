@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,21 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.admin import brief_term
 from holdfast.connectors import lane_publisher
-from holdfast.connectors.lanes import LaneRows, Result
+from holdfast.connectors.lanes import LaneMark, LaneRows, Result
+from holdfast.errors import SinkFailed
 from holdfast.tasks import task_output
 from holdfast.testing.sqlite_lanes import OpenSqliteLanes, SqliteLaneSink, SqliteLaneWriter
-from tests.spark.jobs import ROWS, check_sequences, expected_totals, run, run_through_crashes, sequence_job
+from tests.spark.jobs import (
+    ROWS,
+    check_sequences,
+    expected_totals,
+    rewind,
+    run,
+    run_through_crashes,
+    sequence_job,
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,36 @@ class WatchedLanes(OpenSqliteLanes):
         if self._watched.kill and done is not None and _first(Path(self._watched.notes, "killed")):
             os.kill(os.getpid(), signal.SIGKILL)
         return done
+
+
+@dataclass(frozen=True)
+class Halved(SqliteLaneSink):
+    """Shows the first rows of lanes 0 and 1 of epoch 3, and none of its other lanes, while it is `stuck`."""
+
+    stuck: str = ""
+
+    def lane_writer(self, job: str, uid: str) -> SqliteLaneWriter:
+        return HalvedWriter(self.path, job, uid, self.chunk_rows, self.stuck)
+
+
+@dataclass(frozen=True)
+class HalvedWriter(SqliteLaneWriter):
+    stuck: str = ""
+
+    def open(self, term: int) -> OpenSqliteLanes:
+        return HalvedLanes(self, super().open(term)._file)
+
+
+class HalvedLanes(OpenSqliteLanes):
+    def __init__(self, writer: HalvedWriter, file: Any) -> None:
+        super().__init__(writer, file)
+        self._stuck = Path(writer.stuck)
+
+    def _write(self, rows: LaneRows, encoded: list[str]) -> Result | None:
+        began = self._mark(rows.lane) >= LaneMark(3)  # type: ignore[operator]
+        if rows.epoch == 3 and self._stuck.exists() and (began or rows.lane > 1):
+            raise OSError("no room")
+        return super()._write(rows, encoded)
 
 
 def _first(token: Path) -> bool:
@@ -119,6 +160,27 @@ def test_small_epochs_are_written_by_the_driver_through_crashes_and_other_parall
     check_sequences(shown(sink), expected_totals())
     writes = [line.split() for line in (tmp_path / "writes").read_text().splitlines()]
     assert {pid for pid, _ in writes} == {str(os.getpid())}
+
+
+@pytest.mark.usefixtures("in_tasks")
+def test_an_epoch_that_is_shown_by_half_is_whole_after_a_rewind_with_other_parallelism(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Computed again with two shards its rows would be in other lanes."""
+    monkeypatch.setattr(brief_term, "ANSWER_SECONDS", 0.0)
+    stuck, checkpoint = tmp_path / "stuck", tmp_path / "ck"
+    sink = Halved(str(tmp_path / "out.db"), 2, stuck=str(stuck))
+    stuck.touch()
+    with pytest.raises(SinkFailed, match="no room"):
+        run(sequence_job(ROWS[:150], sink), spark, checkpoint, parallelism=5)
+    before = shown(sink)
+    assert 100 < len(before) < 150
+    assert rewind(checkpoint, 1)["replayed"] == 2
+    stuck.unlink()
+    run(sequence_job(ROWS, sink), spark, checkpoint, parallelism=2)
+    after = shown(sink)
+    check_sequences(after, expected_totals())
+    assert Counter(before) <= Counter(after), "what was shown stays"
 
 
 def test_any_writer_of_spark_is_a_sink_at_least_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections import Counter
 from collections.abc import Sequence as Several
@@ -17,14 +16,21 @@ from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast.admin import brief_term
-from holdfast.checkpoint.chain.commits import Chain
 from holdfast.cli.main import app
 from holdfast.connectors.contract import StagedPart
 from holdfast.connectors.files.sink import FilePublisher
 from holdfast.errors import SinkFailed
 from holdfast.inspect.stored_state import open_stored, state_tables
-from holdfast.storage.urls import open_storage
-from tests.spark.jobs import ROWS, SCHEMA, Sequence, check_sequences, expected_totals, run, sequence_job
+from tests.spark.jobs import (
+    ROWS,
+    SCHEMA,
+    Sequence,
+    check_sequences,
+    expected_totals,
+    rewind,
+    run,
+    sequence_job,
+)
 
 EPOCH = 50
 """Rows in each epoch."""
@@ -33,23 +39,6 @@ EPOCH = 50
 @pytest.fixture(autouse=True)
 def no_leader_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brief_term, "ANSWER_SECONDS", 0.0)
-
-
-def commit_of(checkpoint: Path, epoch: int) -> int:
-    """The newest commit that ends with this epoch."""
-    done = CliRunner().invoke(app, ["checkpoints", "list", "--checkpoint", str(checkpoint), "--json"])
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    return int(max(row["commit"] for row in rows if row["last_epoch"] == epoch and row["retained"]))
-
-
-def rewind(checkpoint: Path, epoch: int) -> dict[str, Any]:
-    """Go to the commit that ends with this epoch, by the command."""
-    to = str(commit_of(checkpoint, epoch))
-    done = CliRunner().invoke(app, ["rewind", "--checkpoint", str(checkpoint), "--to", to, "--yes", "--json"])
-    assert done.exit_code == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert Chain(open_storage(str(checkpoint))).load().last_epoch == epoch
-    return told
 
 
 def shown(directory: Path) -> Counter[tuple[Any, ...]]:

@@ -251,7 +251,7 @@ class LanePublisher:
                 raise SinkFailed(
                     f"{self._name} went back: in {_lanes(lanes)} it shows less than it had shown before "
                     f"epoch {rows.epoch} ({result.reason or result.mark}); the next start of the run shows "
-                    "again what is still staged"
+                    "again what is still staged, or says what to do"
                 )
             raise DefinitionError(
                 f"in {_lanes(lanes)} rows are refused for good ({result.reason}); change what refuses them"

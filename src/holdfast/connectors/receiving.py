@@ -9,6 +9,7 @@ Never here: how the log is stored (see `DurableLog`), or when an epoch is planne
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -106,8 +107,9 @@ class ReceivingReader:
     def end_at(self, after: Json | None, now_ms: int, end: Json | None) -> Json:
         if end is None:
             self._log.look()
-            batches = self._log.after((after or {"batch": 0})["batch"])
-            end = {"batch": batches[-1].number if batches else (after or {"batch": 0})["batch"]}
+            position = after or {"batch": 0, "turns": {}}
+            left = next_slice(after, self._log.after(position["batch"]), sys.maxsize)
+            end = position if left is None else left.end
         self._end = end["batch"] or -1
         return end
 

@@ -38,6 +38,8 @@ class UpsertSink:
     A reader sees an epoch as `write` shows it: key by key, unless that is one transaction.
     """
 
+    atomic: Final = ""
+
     def __init__(
         self,
         write: Write,

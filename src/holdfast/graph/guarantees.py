@@ -161,11 +161,11 @@ def _of_sink(node: SinkNode | DoorNode, asked: Guarantee, graph: Graph) -> State
 
 
 def _atomic(node: SinkNode | DoorNode) -> str:
+    """Sinks that recognise an epoch show it whole by their contract, unless they say otherwise."""
     if isinstance(node, DoorNode):
         return "epoch"
-    if isinstance(node.sink, LaneSink):
-        return node.sink.atomic
-    return "epoch" if node.sink.exactly_once else ""
+    stated: str = getattr(node.sink, "atomic", "epoch" if node.sink.exactly_once else "")
+    return stated
 
 
 def _shared(node: SinkNode | DoorNode) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,8 @@ REQUEST_SECONDS = 10.0
 POLL_SECONDS = 0.05
 NO_ROWS = -1
 """What a cluster answers for a time after which a partition has no rows."""
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""What a cluster that gives topics no ids (before Kafka 2.8) says is one."""
 QUICK = {"reconnect.backoff.max.ms": 1_000}
 """A broker that is back is noticed within a second; options may say otherwise."""
 OWN_OPTIONS = {
@@ -108,6 +110,11 @@ class Topic:
     readable: bool = True
 
 
+def is_another_topic(id: str, ours: str) -> bool:
+    """Whether these are ids of two topics. One that is not known, or is none, is of any."""
+    return id != ours and {id, ours}.isdisjoint({"", NO_ID})
+
+
 class Troubles:
     """What a client meets on its way, by the callbacks of its library: requests themselves only time out."""
 
@@ -153,14 +160,15 @@ class Troubles:
 
 
 class Cluster:
-    """A cluster as the driver asks it. Every call takes at most `REQUEST_SECONDS`.
+    """A cluster as the driver asks it. Every call takes at most `seconds`.
 
     Its client is kept as long as it is answered. One that failed is made anew: it may hold on to what it knew
     last, such as that a topic that was just made has no leader.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, seconds: float | None = None) -> None:
+        """`seconds`: how long a request may take; by default REQUEST_SECONDS."""
+        self._connection, self._seconds = connection, seconds or REQUEST_SECONDS
         self.troubles = Troubles(connection)
         self._client: Any = None
 
@@ -169,7 +177,7 @@ class Cluster:
         kafka = confluent()
         self.troubles.clear()
         try:
-            found = self._admin().list_topics(timeout=REQUEST_SECONDS).topics
+            found = self._admin().list_topics(timeout=self._seconds).topics
         except kafka.KafkaException as error:
             self._poll()
             self._client = None
@@ -188,7 +196,7 @@ class Cluster:
             lambda admin: admin.describe_topics(
                 kafka.TopicCollection(list(names)),
                 include_authorized_operations=True,
-                request_timeout=REQUEST_SECONDS,
+                request_timeout=self._seconds,
             )
         )
         for name, future in asked.items():
@@ -208,7 +216,7 @@ class Cluster:
         wanted = [kind(kind.Type.TOPIC, name) for name in names]
         if not wanted:
             return set()
-        asked = self._ask(lambda admin: admin.describe_configs(wanted, request_timeout=REQUEST_SECONDS))
+        asked = self._ask(lambda admin: admin.describe_configs(wanted, request_timeout=self._seconds))
         found = set()
         for resource, future in asked.items():
             told = self._answer(future, f"the settings of topic {resource.name!r}", *_denied())
@@ -237,7 +245,7 @@ class Cluster:
         offsets = [TopicPartition(*partition, place.offset) for partition, place in places.items()]
         request = [ConsumerGroupTopicPartitions(group, offsets)]
         asked = self._ask(
-            lambda admin: admin.alter_consumer_group_offsets(request, request_timeout=REQUEST_SECONDS)
+            lambda admin: admin.alter_consumer_group_offsets(request, request_timeout=self._seconds)
         )
         for future in asked.values():
             self._answer(future, f"the offsets of group {group!r}")
@@ -250,7 +258,7 @@ class Cluster:
         if not wanted:
             return {}
         return self._ask(
-            lambda admin: admin.list_offsets(wanted, isolation_level=level, request_timeout=REQUEST_SECONDS)
+            lambda admin: admin.list_offsets(wanted, isolation_level=level, request_timeout=self._seconds)
         )
 
     def _places(self, asked: Mapping[Any, Future[Any]]) -> dict[Partition, Place]:
@@ -288,8 +296,8 @@ class Cluster:
 
     def _answered(self, future: Future[Any], what: str, *missing: int) -> Any:
         kafka = confluent()
-        while not future.done():
-            self._poll(POLL_SECONDS)
+        while not wait([future], POLL_SECONDS).done:
+            self._poll()
             self.troubles.raise_refusal()
         try:
             return future.result()
@@ -301,8 +309,8 @@ class Cluster:
                 raise not_allowed(self._connection, what) from error
             raise self.troubles.unavailable(what, error.args[0].str()) from error
 
-    def _poll(self, seconds: float = 0.0) -> None:
-        self._admin().poll(seconds)
+    def _poll(self) -> None:
+        self._admin().poll(0)
 
 
 def _denied() -> tuple[int, ...]:

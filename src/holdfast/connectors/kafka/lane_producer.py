@@ -158,7 +158,10 @@ class LaneProducer:
                 Outcome.REFUSED, f"topic {message.topic()!r} refuses row {row} of the lane: {error.str()}"
             )
         elif code in (kafka.KafkaError.UNKNOWN_TOPIC_OR_PART, kafka.KafkaError._UNKNOWN_TOPIC):
-            why = NotWritten(Outcome.REFUSED, f"there is no topic {message.topic()!r}; make it")
+            why = NotWritten(
+                Outcome.REFUSED,
+                f"there is no topic {message.topic()!r} any more; make it again",
+            )
         if why.outcome is Outcome.REFUSED:
             self._abort()
         raise why

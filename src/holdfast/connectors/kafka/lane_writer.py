@@ -3,7 +3,8 @@
 Whoever takes an id over fences the one who had it, and has what that one left open ended; then the mark is
 read. As long as nobody else takes the id over, nobody else can have moved the mark: so a producer that is
 kept knows it, and a producer that was fenced learns it when it writes.
-Always true: rows are sent by the producer with which, or after which, the mark was read.
+Always true: rows are sent by the producer with which, or after which, the mark was read; a mark counts for
+the topic that it was written for, and for no other one of its name.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from holdfast.connectors.kafka.client import Connection
+from holdfast.connectors.kafka.client import Cluster, Connection, is_another_topic
 from holdfast.connectors.kafka.lane_producer import LaneProducer, NotWritten
 from holdfast.connectors.kafka.mark_topic import (
     MarkReader,
@@ -27,7 +28,7 @@ from holdfast.connectors.kafka.mark_topic import (
 )
 from holdfast.connectors.kafka.messages import MessageForm, Messages
 from holdfast.connectors.lanes import LANES, LaneMark, LaneRows, Outcome, Result, continues
-from holdfast.errors import DefinitionError, Unavailable, one_line
+from holdfast.errors import DefinitionError, SinkWentBack, Unavailable, one_line
 
 OPEN_SECONDS = 3.0
 """How long a write that is under way is waited for, when marks are asked for."""
@@ -78,16 +79,14 @@ class OpenKafkaLanes:
         self._writer, self._term = writer, term
         self._marks = writer.mark_topic
         self._reader = self._new_reader()
+        self._cluster = Cluster(writer.connection, writer.timeout_seconds)
+        self._topic_id = ""
+        self._looked_in = 0
         self._producers: dict[int, LaneProducer] = {}
 
     def look_for_topic(self) -> None:
         """DefinitionError: there is none to write to. Unavailable: nobody answers."""
-        topic = self._writer.topic
-        if not self._reader.partitions(topic):
-            raise DefinitionError(
-                f"Kafka at {self._writer.connection.servers} has no topic {topic!r}; correct the name, or "
-                "create the topic first"
-            )
+        self._topic_id = self._id_now()
 
     def begin(self, through: int) -> None:
         """Lanes whose mark can be seen are left alone: their writers are not fenced."""
@@ -127,6 +126,7 @@ class OpenKafkaLanes:
         if not self._reader.partitions(self._marks.name):
             return {}
         found, under_way = self._reader.read(range(LANES), OPEN_SECONDS)
+        self._refuse_other_topic(found)
         for lane, write in under_way.items():
             found |= self._ended(lane, write)
         return {lane: noted.mark for lane, noted in sorted(found.items())}
@@ -138,6 +138,9 @@ class OpenKafkaLanes:
         except NotWritten as why:
             self._drop(rows.lane)
             return Result(why.outcome, reason=f"lane {rows.lane}, epoch {rows.epoch}: {why.reason}")
+        except SinkWentBack as gone:
+            self._drop(rows.lane)
+            return Result(Outcome.WENT_BACK, reason=one_line(gone))
         except (DefinitionError, Unavailable) as failure:
             self._drop(rows.lane)
             outcome = Outcome.REFUSED if isinstance(failure, DefinitionError) else Outcome.UNAVAILABLE
@@ -149,6 +152,9 @@ class OpenKafkaLanes:
         self._reader.close()
 
     def _write(self, rows: LaneRows, messages: Messages) -> Result:
+        if rows.epoch != self._looked_in:
+            self._look_again(rows.epoch)
+            self._looked_in = rows.epoch
         producer = self._producers.get(rows.lane)
         if producer is not None and continues(producer.mark, rows) in (Outcome.WENT_BACK, Outcome.OTHER_ROWS):
             # Another writer may have gone on since.
@@ -184,6 +190,7 @@ class OpenKafkaLanes:
                     f"a transaction of somebody else is open in {self._marks.name}-{min(under_way)}, which "
                     "is for marks of this sink alone; it is waited for",
                 )
+            self._refuse_other_topic(found)
         except BaseException:
             for producer in taken.values():
                 producer.close()
@@ -192,8 +199,41 @@ class OpenKafkaLanes:
             producer.mark = found[lane].mark if lane in found else None
         self._producers |= taken
 
+    def _look_again(self, epoch: int) -> None:
+        """SinkWentBack: it is another topic by now. DefinitionError: it is gone."""
+        if is_another_topic(self._id_now(), self._topic_id):
+            raise self._made_again(epoch - 1)
+
+    def _id_now(self) -> str:
+        topic = self._writer.topic
+        found = self._cluster.topics([topic])
+        if topic not in found:
+            raise DefinitionError(
+                f"Kafka at {self._writer.connection.servers} has no topic {topic!r}; correct the name, or "
+                "create the topic first"
+            )
+        return found[topic].id
+
+    def _refuse_other_topic(self, found: Mapping[int, NotedMark]) -> None:
+        """SinkWentBack: the rows that these marks tell of were shown in another topic of this name."""
+        gone = [
+            noted.mark.epoch
+            for noted in found.values()
+            if noted.mark.rows and is_another_topic(noted.topic_id, self._topic_id)
+        ]
+        if gone:
+            raise self._made_again(max(gone))
+
+    def _made_again(self, through: int) -> SinkWentBack:
+        writer = self._writer
+        return SinkWentBack(
+            f"topic {writer.topic!r} of Kafka at {writer.connection.servers} was deleted and made again: the "
+            f"rows of epochs up to {through} that sink {writer.uid!r} had shown are gone with the old one; "
+            "give the sink another uid: then it begins with the next epoch, without these"
+        )
+
     def _send(self, producer: LaneProducer, lane: int, messages: Messages, end: LaneMark) -> None:
-        told = self._marks.key(lane), self._marks.value(end, self._term)
+        told = self._marks.key(lane), self._marks.value(end, self._term, self._topic_id)
         producer.send(self._writer.topic, messages, self._marks.name, lane, told)
         producer.mark = end
 
@@ -211,7 +251,7 @@ class OpenKafkaLanes:
         except NotWritten as why:
             raise _as_error(why) from why
         mark = self._producers[lane].mark
-        return {} if mark is None else {lane: NotedMark(mark, term)}
+        return {} if mark is None else {lane: NotedMark(mark, term, self._topic_id)}
 
     def _drop(self, lane: int) -> None:
         if lane in self._producers:

@@ -39,17 +39,19 @@ class MarkTopic:
     def key(self, lane: int) -> bytes:
         return f"{self.owner}/{lane}".encode()
 
-    def value(self, mark: LaneMark, term: int) -> bytes:
-        told = {"epoch": mark.epoch, "rows": mark.rows, "input": mark.input, "term": term}
+    def value(self, mark: LaneMark, term: int, topic_id: str) -> bytes:
+        told = {"epoch": mark.epoch, "rows": mark.rows, "input": mark.input, "term": term, "topic": topic_id}
         return json.dumps(told).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class NotedMark:
-    """A mark, and the term of the leader that had it written."""
+    """A mark, the term of the leader that had it written, and the id of the topic that shows the rows (empty:
+    it was written before marks held ids)."""
 
     mark: LaneMark
     term: int
+    topic_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,8 @@ class MarkReader:
         if message.key() != self._topic.key(lane) or message.value() is None:
             return {}
         told = json.loads(message.value())
-        return {lane: NotedMark(LaneMark(told["epoch"], told["rows"], told["input"]), told["term"])}
+        mark = LaneMark(told["epoch"], told["rows"], told["input"])
+        return {lane: NotedMark(mark, told["term"], told.get("topic", ""))}
 
     def _bounds(self, lane: int) -> tuple[int, int]:
         """The first offset of a lane and its end, without regard to transactions."""

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, admin
 
 import holdfast as hf
-from holdfast.connectors.kafka.client import Cluster, Connection
+from holdfast.connectors.kafka.client import NO_ID, Cluster, Connection, is_another_topic
 from holdfast.connectors.kafka.positions import Partition, Place
 
 
@@ -83,6 +83,12 @@ def test_a_partition_without_rows_after_a_time_is_left_out(
         Stubborn, "_answered", lambda self, answer: future_of(SimpleNamespace(offset=-1, leader_epoch=-1))
     )
     assert cluster.at_time([Partition("t", 0)], 0) == {}
+
+
+def test_topics_of_a_cluster_that_gives_them_no_ids_are_taken_for_the_same() -> None:
+    assert is_another_topic("one", "another")
+    for id, ours in (("one", "one"), ("", "one"), (NO_ID, "one"), ("one", NO_ID)):
+        assert not is_another_topic(id, ours)
 
 
 def future_of(answer: Any) -> Future[Any]:
