@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -20,10 +21,11 @@ import pyarrow as pa
 from holdfast.clock import SystemClock
 from holdfast.connectors.contract import Mark
 from holdfast.connectors.lakes.columns import as_table_has_them, check_against
-from holdfast.connectors.lakes.epochs import EpochPublisher
+from holdfast.connectors.lakes.epochs import EpochPublisher, told_by_kind
 from holdfast.connectors.parquet_rows import check_parquet_columns, listed, parquet_bytes
 from holdfast.connectors.partitions import check_partition_columns, partitions
-from holdfast.errors import DefinitionError, MachineError, ObjectMissing, RetryableError, first_line
+from holdfast.connectors.reaching import reaching
+from holdfast.errors import DefinitionError, HoldfastError, MachineError, ObjectMissing, Unavailable
 from holdfast.storage import draft_names
 from holdfast.storage.urls import open_storage
 
@@ -37,6 +39,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MAPPING = "delta.columnMapping.mode"
 _CHECKED = ("delta.constraints.", "delta.invariants", "delta.generationExpression", "delta.identity.")
 """How settings of a table, or of a column, begin by which a writer has to make or check values."""
+_FINAL = re.compile(r"\b40[13] (?:Unauthorized|Forbidden)\b|NoSuchBucket|[Pp]ermission denied")
 _NAME_CHARS = frozenset(" ,;{}()\n\t=")
 """What Delta has no column names with."""
 
@@ -67,10 +70,14 @@ class DeltaSink:
                 f"{listed(named)}; rename with transform(...)"
             )
         check_partition_columns("Delta tables", schema, self.partition_by)
-        table = _loaded(self.path)
-        if table is not None:
-            _refuse_unfit(f"Delta table {self.path}", table, schema)
         self._columns = schema
+        try:
+            table = _loaded(self.path)
+        except Unavailable:
+            # It is met again by the run, which waits.
+            return
+        if table is not None:
+            _refuse_unfit(_named(self.path), table, schema)
 
     def publisher(self, job: str, uid: str) -> EpochPublisher:
         _library()
@@ -86,14 +93,14 @@ class _DeltaLake:
 
     @property
     def name(self) -> str:
-        return f"Delta table {self.path}"
+        return _named(self.path)
 
     def look(self) -> _DeltaLook | None:
-        try:
-            table = _loaded(self.path)
-        except Exception as cause:
-            raise RetryableError(f"{self.name} cannot be read: {first_line(cause)}; is it there?") from cause
+        table = _loaded(self.path)
         return None if table is None else _DeltaLook(self, table)
+
+    def told(self, cause: Exception) -> HoldfastError:
+        return _told(self.path, cause)
 
     def create(self, mark: Mark) -> None:
         if self.columns is None:
@@ -135,7 +142,8 @@ class _DeltaLook:
         storage, newest = open_storage(self.lake.path), self.table.version()
         for version in range(newest, max(-1, newest - COMMITS_LOOKED_AT), -1):
             try:
-                entries = storage.get(f"_delta_log/{version:020d}.json").splitlines()
+                with reaching(self.lake.name):
+                    entries = storage.get(f"_delta_log/{version:020d}.json").splitlines()
             except ObjectMissing:
                 break
             for commit in (json.loads(entry).get("commitInfo", {}) for entry in entries):
@@ -161,7 +169,8 @@ class _DeltaLook:
         storage, added = open_storage(self.lake.path), []
         for values, part in partitions(rows, partitioned):
             name, data = f"{draft_names.new_name()}.parquet", parquet_bytes([part])
-            storage.put(name, data)
+            with reaching(self.lake.name):
+                storage.put(name, data)
             statistics = json.dumps({"numRecords": part.num_rows})
             added.append(AddAction(name, len(data), values, SystemClock().now_ms(), True, statistics))
         return added
@@ -218,7 +227,20 @@ def _loaded(path: str) -> DeltaTable | None:
         table: DeltaTable = delta.DeltaTable(path, storage_options=_options(path))
     except delta.exceptions.TableNotFoundError:
         return None
+    except Exception as cause:
+        raise _told(path, cause) from cause
     return table
+
+
+def _named(path: str) -> str:
+    return f"Delta table {path}"
+
+
+def _told(path: str, cause: Exception) -> HoldfastError:
+    """The library has no classes for what storage says, but an OSError with all of it in its text."""
+    of_storage = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
+    final = of_storage and _FINAL.search(str(cause)) is not None
+    return told_by_kind(_named(path), cause, passing=of_storage, final=final)
 
 
 def _options(path: str) -> Mapping[str, str]:
