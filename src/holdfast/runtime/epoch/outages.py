@@ -78,11 +78,9 @@ class Outages:
             return {uid: outage.told for uid, outage in self._known.items()}
 
     def is_due(self, uid: str) -> bool:
-        """Whether to try now: there is no outage, its wait is over, or a person has said so."""
+        """Whether to try now: there is no outage, or its wait is over."""
         outage = self._known.get(uid)
-        if outage is None or self._clock.monotonic() >= outage.try_at:
-            return True
-        return self._kind == "sink" and self._context.wishes.taken_retry(uid)
+        return outage is None or self._clock.monotonic() >= outage.try_at
 
     def failed(self, uid: str, failure: Unavailable) -> None:
         """The server was tried, and is not there."""
@@ -142,8 +140,9 @@ class Outages:
             self.on_change()
 
     def wait(self, uid: str, is_over: Callable[[], bool]) -> bool:
-        """Wait until the server is to be tried again. False: `is_over` says that nobody waits any more."""
-        while not self.is_due(uid):
+        """Wait until it is time to try again, or a person says so. False: `is_over` says that nobody waits
+        any more."""
+        while not (self.is_due(uid) or self._context.wishes.taken_retry(uid)):
             if is_over():
                 return False
             left = self._known[uid].try_at - self._clock.monotonic()

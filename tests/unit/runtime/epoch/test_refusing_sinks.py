@@ -180,6 +180,21 @@ def test_with_at_least_once_a_repeating_sink_that_refuses_holds_up_its_commit(le
     assert Chain(job.context.checkpoint.storage).load().last_epoch == 1
 
 
+def test_a_server_that_is_waited_for_is_tried_at_once_when_a_person_says_so(
+    leading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outages, "FIRST_SECONDS", 3_600.0)
+    monkeypatch.setattr(outages, "MOST_SECONDS", 3_600.0)
+    strict = Strict()
+    job = leading(strict=strict)
+    strict.away.set()
+    job.work.submit([outcome(1)])
+    wait_until(lambda: job.sinks["strict"]["unavailable"] is not None, "it is waited for")
+    strict.away.clear()
+    job.context.wishes.retry("strict")
+    wait_until(lambda: strict.epochs == [1], "it is tried")
+
+
 def test_a_server_that_goes_away_while_a_sink_refuses_is_waited_for_like_any(leading: Any) -> None:
     strict = Strict()
     job = leading(strict=strict)
