@@ -109,7 +109,7 @@ class SinkQueues:
         """Wait until all sinks have shown all, now that the run has nothing more to do; not for those that
         refuse it. Raises what one failed with."""
         self._at_end = True
-        self._await(lambda: self._queues.keys() - self._refusals().keys(), look)
+        self._await(self._willing, look)
         self.check()
         self.tell()
 
@@ -172,6 +172,11 @@ class SinkQueues:
     def _share(self, uid: str) -> float:
         """Of the limit."""
         return max(self.behind().get(uid, 0) / LIMIT_EPOCHS, self._waiting_bytes(uid) / LIMIT_BYTES)
+
+    def _willing(self) -> list[str]:
+        """The sinks that do not refuse what they have still to show."""
+        refusals = self._refusals()
+        return [uid for uid in self._queues if uid not in refusals]
 
     def _refusals(self) -> dict[str, str]:
         """Sink -> why it refuses what it has still to show."""
