@@ -72,7 +72,7 @@ def test_a_bucket_that_is_away_holds_up_neither_other_sinks_nor_other_sources(
     open_storage(f"{place}/in").put("1.json", b'{"n": 1}\n')
     handle = job.start(
         tmp_path / "ck", spark=spark, working_dir=tmp_path / "working", restart=hf.NoRestart(),
-        on_message=lambda text: None,
+        stop_within="5m", on_message=lambda text: None,
     )  # fmt: skip
     assert isinstance(handle, hf.JobHandle)
 
@@ -117,7 +117,7 @@ def test_a_sink_whose_rights_were_revoked_stops_alone_and_goes_on_when_a_person_
     rows.sink(alive, uid="alive")
     handle = job.start(
         tmp_path / "ck", spark=spark, working_dir=tmp_path / "working", restart=hf.NoRestart(),
-        on_message=said.append,
+        stop_within="5m", on_message=said.append,
     )  # fmt: skip
     assert isinstance(handle, hf.JobHandle)
 
