@@ -1,4 +1,4 @@
-"""Buckets that are away, and sinks that refuse what is committed, with the whole engine: others go on."""
+"""A sink that refuses what is committed beside one that goes on: the whole engine, and a real Postgres."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import re
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,6 @@ from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast.cli.main import app
-from holdfast.storage import urls
-from holdfast.storage.urls import open_storage
-from tests.services.cable import Cable
-from tests.services.object_store import ObjectStore
 from tests.services.servers import Server, postgres_server
 
 DEADLINE_SECONDS = 240.0
@@ -45,58 +40,6 @@ def wait_until(handle: hf.JobHandle, condition: Callable[[], bool], what: str) -
         assert handle.running, f"the run ended before {what}: {handle.status().error}"
         assert time.monotonic() < give_up, f"waited {DEADLINE_SECONDS} s for {what}"
         time.sleep(0.05)
-
-
-@pytest.fixture
-def cable(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cable]:
-    """The way to an S3 server, for this process and for Spark's tasks."""
-    with ObjectStore() as store, Cable(store.port) as cable:
-        for name, value in store.environment(cable.port).items():
-            monkeypatch.setenv(name, value)
-            monkeypatch.setitem(spark.sparkContext.environment, name, value)
-        monkeypatch.setattr(urls, "_opened", OrderedDict())
-        yield cable
-
-
-def test_a_bucket_that_is_away_holds_up_neither_other_sinks_nor_other_sources(
-    spark: SparkSession, cable: Cable, tmp_path: Path
-) -> None:
-    place = f"{ObjectStore.url}/{uuid.uuid4().hex[:8]}"
-    alive, read = hf.MemorySink(), hf.MemorySink()
-    job = hf.Job("buckets")
-    rows = job.source(hf.GeneratorSource({"id": "id"}, schema="id long", rows_per_second=200), uid="in")
-    rows.sink(hf.FileSink(f"{place}/out", format="json"), uid="bucket")
-    rows.sink(alive, uid="alive")
-    files = job.source(hf.FileSource(f"{place}/in", format="json", schema="n long"), uid="files")
-    files.sink(read, uid="read")
-    open_storage(f"{place}/in").put("1.json", b'{"n": 1}\n')
-    handle = job.start(
-        tmp_path / "ck", spark=spark, working_dir=tmp_path / "working", restart=hf.NoRestart(),
-        stop_within="5m", on_message=lambda text: None,
-    )  # fmt: skip
-    assert isinstance(handle, hf.JobHandle)
-
-    def away(kind: str, uid: str) -> Any:
-        return getattr(handle.status(), kind).get(uid, {}).get("unavailable")
-
-    wait_until(handle, lambda: handle.status().sinks.get("bucket", {}).get("through", 0) > 0, "it shows rows")
-    wait_until(handle, lambda: read.rows() == [(1,)], "the file is read")
-    cable.refuse()
-    wait_until(handle, lambda: away("sinks", "bucket") is not None, "the sink is waited for")
-    wait_until(handle, lambda: away("sources", "files") is not None, "the source is waited for")
-    assert "s3://" in away("sinks", "bucket")["reason"]
-    shown = len(alive.rows())
-    wait_until(handle, lambda: len(alive.rows()) > shown + 200, "the other sink goes on")
-    cable.restore()
-    open_storage(f"{place}/in").put("2.json", b'{"n": 2}\n')
-    wait_until(handle, lambda: away("sinks", "bucket") is None, "the sink is there again")
-    wait_until(handle, lambda: sorted(read.rows()) == [(1,), (2,)], "the other file is read")
-    handle.stop()
-    assert handle.wait(DEADLINE_SECONDS).restarts == 0
-    storage = open_storage(f"{place}/out")
-    names = [entry.name for entry in storage.list("") if not entry.name.startswith("_")]
-    found = [json.loads(line)["id"] for name in names for line in storage.get(name).splitlines()]
-    assert sorted(found) == sorted(id for (id,) in alive.rows()) == list(range(len(found)))
 
 
 def test_a_sink_whose_rights_were_revoked_stops_alone_and_goes_on_when_a_person_says_so(
