@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyiceberg.exceptions import ForbiddenError, ServiceUnavailableError
 
 from holdfast.connectors.contract import Mark, StagedPart
 from holdfast.connectors.lakes import delta
@@ -23,7 +26,6 @@ from holdfast.connectors.lanes import LaneRows, Result
 from holdfast.errors import (
     DefinitionError,
     RestoreError,
-    RetryableError,
     SinkWentBack,
     StorageError,
     Unavailable,
@@ -36,6 +38,7 @@ from holdfast.testing.clocks import ManualClock
 from holdfast.testing.conformance.sink_case import SAMPLE
 from holdfast.testing.conformance.sink_columns import EXTREMES
 from tests.contract.lake_tables import CASES, COLUMNS, Case, Sink, delta_case
+from tests.contract.sqlite_catalog import SqliteCatalog
 
 NUMBER = pa.table({"n": pa.array([1], pa.int64())})
 
@@ -221,7 +224,7 @@ def test_a_table_that_cannot_be_committed_to_is_tried_again_later(
 
     publisher = begun(case.make("t"))
     monkeypatch.setattr(case.look, "commit", refuse)
-    with pytest.raises(RetryableError, match=r"could not show epoch 1 in .*\(OSError: no space\)"):
+    with pytest.raises(Unavailable, match=r"could not show epoch 1 in .*\(OSError: no space\)"):
         publisher.publish(1, [part(1)])
 
 
@@ -437,3 +440,136 @@ def test_what_goes_wrong_while_files_are_written_is_told_where_the_epoch_is_show
 def test_a_table_of_iceberg_needs_a_namespace() -> None:
     with pytest.raises(DefinitionError, match=r"write 'namespace.name'"):
         IcebergSink("events")
+
+
+NOT_THERE = {
+    "delta": lambda path: OSError(
+        "Kernel error -> Generic S3 error\n  \x1b[31m↳\x1b[0m Error performing GET http://127.0.0.1:1/b/x\n"
+        "   \x1b[31m↳\x1b[0m tcp connect error\n    \x1b[31m↳\x1b[0m Connection refused (os error 111)\n"
+    ),
+    "iceberg": lambda path: ServiceUnavailableError("503: the catalog is busy"),
+}
+SHUT = {
+    "delta": lambda path: OSError("Generic S3 error\n Server returned non-2xx status code\n 403 Forbidden\n"),
+    "iceberg": lambda path: ForbiddenError("the role may not"),
+}
+
+
+class Catalogs:
+    """Stands in for the library's way to a table: fails as long as `failure` says so."""
+
+    failure: Exception | None = None
+
+    def __init__(self, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+        if case.look is delta._DeltaLook:
+            load = delta._library().DeltaTable
+            monkeypatch.setattr(delta._library(), "DeltaTable", self._failing(load, load.create))
+        else:
+            monkeypatch.setattr(SqliteCatalog, "load_table", self._failing(SqliteCatalog.load_table))
+
+    def _failing(self, real: Any, create: Any = None) -> Any:
+        def load(*given: Any, **named: Any) -> Any:
+            if self.failure is not None:
+                raise self.failure
+            return real(*given, **named)
+
+        load.create = create  # type: ignore[attr-defined]
+        return load
+
+
+@pytest.fixture
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.node.callspec.params["case"])
+
+
+def test_a_table_that_is_away_is_waited_for_and_its_rows_are_shown_once_when_it_is_back(
+    case: Case, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogs, sink = Catalogs(case, monkeypatch), case.sink("t")
+    catalogs.failure = NOT_THERE[kind]("t")
+    sink.check_schema(COLUMNS)
+    publisher = sink.publisher("job", "out")
+    asked: list[Callable[[], object]] = [publisher.mark, lambda: publisher.begin(0)]
+    asked += [lambda: publisher.publish(1, [part(1, 2)])]
+    for ask in asked:
+        with pytest.raises(Unavailable, match="is not to be had") as told:
+            ask()
+        assert not set("\n\x1b↳") & set(str(told.value)), "one plain line"
+    catalogs.failure = None
+    publisher.begin(0)
+    publisher.publish(1, [part(1, 2)])
+    assert case.numbers("t") == [1, 2]
+
+
+def test_a_table_that_lets_nobody_in_is_one_clear_error(
+    case: Case, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogs, sink = Catalogs(case, monkeypatch), case.make("t")
+    publisher = begun(sink)
+    catalogs.failure = SHUT[kind]("t")
+    asked: list[Callable[[], object]] = [lambda: sink.check_schema(COLUMNS), publisher.mark]
+    for ask in asked:
+        with pytest.raises(DefinitionError, match=r"cannot be used: .*; check the credentials, their rights"):
+            ask()
+
+
+def test_a_commit_that_is_not_allowed_is_not_tried_again_and_again(
+    case: Case, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, tries = begun(case.make("t")), list[int]()
+
+    def refuse(look: Any, rows: Any, mark: Any) -> None:
+        tries.append(mark.epoch)
+        raise SHUT[kind]("t")
+
+    monkeypatch.setattr(case.look, "commit", refuse)
+    with pytest.raises(DefinitionError, match="check the credentials, their rights"):
+        publisher.publish(1, [part(1)])
+    assert tries == [1]
+
+
+def test_a_checkpoint_that_is_away_is_no_outage_of_a_table(case: Case) -> None:
+    def load() -> pa.Table:
+        raise StorageError("the checkpoint gives no answer")
+
+    with pytest.raises(StorageError, match="the checkpoint gives no answer"):
+        begun(case.make("t")).publish(1, [StagedPart(0, 1, load, "slices")])
+
+
+@pytest.fixture
+def answers() -> Iterator[Any]:
+    """A REST catalog that answers everything with one status."""
+
+    class Handler(BaseHTTPRequestHandler):
+        status = 503
+
+        def do_GET(self) -> None:
+            self.send_response(self.status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield Handler, f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_rest_catalog_that_is_away_is_waited_for_and_one_that_lets_nobody_in_is_refused(
+    answers: Any,
+) -> None:
+    catalog, url = answers
+    nobody = IcebergSink("db.t", properties={"type": "rest", "uri": "http://127.0.0.1:1"})
+    busy = IcebergSink("db.t", properties={"type": "rest", "uri": url})
+    for sink in (nobody, busy):
+        sink.check_schema(COLUMNS)
+        with pytest.raises(Unavailable, match="Iceberg catalog 'default' cannot be reached: "):
+            sink.publisher("job", "out")
+    for status in (401, 403):
+        catalog.status = status
+        for ask in (lambda: busy.check_schema(COLUMNS), lambda: busy.publisher("job", "out")):
+            with pytest.raises(DefinitionError, match="Iceberg catalog 'default' cannot be opened"):
+                ask()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -17,7 +17,7 @@ import pytest
 from holdfast.connectors.contract import StagedPart
 from holdfast.connectors.files.sink import FilePublisher, FileSink
 from holdfast.connectors.files.source import FileSource
-from holdfast.errors import DefinitionError, RetryableError, StorageError, UnknownOutcome
+from holdfast.errors import DefinitionError, Unavailable
 from holdfast.storage import urls
 from holdfast.storage.object_store import ObjectStorage
 from holdfast.storage.urls import open_storage
@@ -114,7 +114,7 @@ def test_an_epoch_whose_writing_was_not_answered_is_shown_once(
             publisher.begin(0)
             publisher.publish(1, [part(1, 2)])
             publisher.publish(2, [part(3)])
-        except UnknownOutcome:
+        except Unavailable:
             failed += 1
     assert failed == 1
     assert [found for found, _ in bucket.struck] == [fault]
@@ -129,7 +129,7 @@ def test_an_answer_that_comes_too_late_is_none(bucket: FaultyBucket, place: str)
     publisher = FilePublisher(storage, "job", "out", "json")
     publisher.begin(0)
     bucket.decide = lambda request: Fault.HELD if request.method == "PUT" else Fault.NONE
-    with pytest.raises(UnknownOutcome, match="Timeout"):
+    with pytest.raises(Unavailable, match="Timeout"):
         publisher.publish(1, [part(1)])
     bucket.decide = lambda request: Fault.NONE
     bucket.release()
@@ -165,10 +165,34 @@ def test_a_bucket_that_is_away_is_waited_for(
     bucket: FaultyBucket, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    FileSource(place, format="json", schema="n long").check()
-    FileSink(place, format="json").check()
-    with pytest.raises(StorageError):
-        FileSource(place, format="json", schema="n long").reader([]).next(None, None, 0)
+    source = FileSource(place, format="json", schema="n long")
+    one, many = FileSink(place, format="json"), FileSink(place, format="json", max_file_rows=2)
+    for each in (source, one, many):
+        each.check()
+    asked: list[Callable[[], object]] = [
+        lambda: source.reader([]).next(None, None, 0),
+        lambda: one.publisher("job", "out"),
+        lambda: many.publisher("job", "out").published_through(),
+    ]
+    for ask in asked:
+        with pytest.raises(Unavailable, match=r"cannot be used now: .*ConnectionRefused"):
+            ask()
+
+
+@pytest.mark.parametrize("max_file_rows", [None, 2])
+def test_an_epoch_whose_bucket_throttles_or_loses_answers_is_shown_once_when_it_is_back(
+    bucket: FaultyBucket, place: str, max_file_rows: int | None
+) -> None:
+    publisher = FileSink(place, format="json", max_file_rows=max_file_rows).publisher("job", "out")
+    publisher.begin(0)
+    table = pa.table({"n": [1, 2, 3]})
+    for epoch, fault in enumerate([Fault.THROTTLED, Fault.LOST], 1):
+        bucket.decide = lambda request, fault=fault: fault if request.method == "PUT" else Fault.NONE
+        with pytest.raises(Unavailable):
+            publisher.publish(epoch, [StagedPart(0, 3, lambda: table, f"slices of {epoch}")])
+        bucket.decide = lambda request: Fault.NONE
+        publisher.publish(epoch, [StagedPart(0, 3, lambda: table, f"slices of {epoch}")])
+        assert shown(place) == [(1,), (2,), (3,)] * epoch
 
 
 def test_wrong_credentials_and_missing_rights_are_told_with_their_remedy(
@@ -189,7 +213,7 @@ def test_wrong_credentials_and_missing_rights_are_told_with_their_remedy(
         source.check()
         sink.check()
         told = r"cannot write s3://.*/_holdfast-out: .*check the credentials and their rights"
-        with pytest.raises(RetryableError, match=told):
+        with pytest.raises(DefinitionError, match=told):
             sink.publisher("job", "out").begin(0)
 
 

@@ -49,7 +49,7 @@ def stop(
             )
             return
         arguments = {"savepoint": place, "drain": drain}
-        _ask(checkpoint, "stop", arguments, timeout, wait=not no_wait, as_json=json)
+        ask_and_tell(checkpoint, "stop", arguments, timeout, wait=not no_wait, as_json=json)
 
 
 def savepoint(
@@ -70,7 +70,7 @@ def savepoint(
             savepoint_of_parts(parts, root, place, format, timeout, wait=not no_wait, as_json=json)
             return
         arguments = {"url": place, "format": format}
-        _ask(checkpoint, "savepoint", arguments, timeout, wait=not no_wait, as_json=json)
+        ask_and_tell(checkpoint, "savepoint", arguments, timeout, wait=not no_wait, as_json=json)
 
 
 def rescale(
@@ -83,7 +83,9 @@ def rescale(
 ) -> None:
     """Have a running job go on with another number of shards."""
     with one_line_errors(verbose):
-        _ask(checkpoint, "rescale", {"parallelism": parallelism}, timeout, wait=not no_wait, as_json=json)
+        ask_and_tell(
+            checkpoint, "rescale", {"parallelism": parallelism}, timeout, wait=not no_wait, as_json=json
+        )
 
 
 def request(
@@ -102,9 +104,10 @@ def request(
             tell_state(asked, as_json=json)
 
 
-def _ask(
+def ask_and_tell(
     checkpoint: str, verb: str, arguments: dict[str, Any], timeout: str, *, wait: bool, as_json: bool
 ) -> None:
+    """Have whoever leads do what a verb says, and tell how it ended."""
     duration_ms(timeout)
     root = open_storage(checkpoint)
     if verb in ("stop", "rescale") and (layout := read_layout(root)) is not None:

@@ -184,7 +184,12 @@ def sink_told(one: dict[str, Any], now_ms: int) -> str:
     said = []
     if away := one["unavailable"]:
         said.append(outage_told(away, now_ms))
-    if one["epochs"] > 1 or away or one["full"]:
+    if refused := one.get("refused"):
+        said.append(
+            f"REFUSED for {age(refused['since_ms'], now_ms)}: {refused['reason']} (tried "
+            f"{counted(refused['tries'], 'time')}, again by `holdfast sinks retry`)"
+        )
+    if one["epochs"] > 1 or away or refused or one["full"]:
         waits = f"{counted(one['epochs'], 'epoch')}, {size(one['bytes'])}, committed and not shown"
         said.append(f"{waits}{'; FULL: nothing is read' if one['full'] else ''}")
     return "; ".join(said)

@@ -1,4 +1,4 @@
-"""`holdfast sinks list | set-aside`: what sinks have shown, and a way out for one that is stuck."""
+"""`holdfast sinks list | retry | set-aside`: what sinks have shown, and ways out for one that is stuck."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from holdfast.admin.set_aside_rows import Standing, set_aside, standings
 from holdfast.checkpoint.chain.history import History
+from holdfast.cli.control import NoWait, Timeout, ask_and_tell
 from holdfast.cli.format import answer, new_table, print_rows
 from holdfast.cli.options import (
     AsJson,
@@ -26,7 +27,7 @@ from holdfast.storage.urls import open_storage
 sinks = typer.Typer(
     name="sinks",
     no_args_is_help=True,
-    help="See what sinks have shown; put aside rows that one cannot show.",
+    help="See what sinks have shown; have one tried again; put aside rows that one cannot show.",
 )
 
 
@@ -49,6 +50,21 @@ def _cells(standing: Standing) -> tuple[str, ...]:
     epochs = standing.waiting_epochs
     waiting = f"{epochs[0]} to {epochs[-1]}" if epochs else "none"
     return standing.sink, f"{standing.shown:,}", waiting, f"{standing.rows:,}"
+
+
+@sinks.command("retry")
+def retry_command(
+    sink: Annotated[str, typer.Argument(metavar="UID", help="The uid of the sink.")],
+    checkpoint: Checkpoint,
+    timeout: Timeout = "1m",
+    no_wait: NoWait = False,
+    json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Have a running job try a sink again, now: one that refused an epoch, once that is mended, or one whose
+    server is waited for. `holdfast status` shows what came of it."""
+    with one_line_errors(verbose):
+        ask_and_tell(checkpoint, "retry", {"sink": sink}, timeout, wait=not no_wait, as_json=json)
 
 
 @sinks.command("set-aside")

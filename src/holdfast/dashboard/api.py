@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 BODY_BYTES_MAX = 65_536
 OPEN_PATHS = ("/health", "/ready")
 """For probes, which seldom carry a token; they tell next to nothing."""
-VERB_PATHS = {"/savepoints": "savepoint", "/stop": "stop", "/rescale": "rescale"}
+VERB_PATHS = {"/savepoints": "savepoint", "/stop": "stop", "/rescale": "rescale", "/retry": "retry"}
 JOBS = "/jobs"
 """Where the jobs of a process are that runs several."""
 

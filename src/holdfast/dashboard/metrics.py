@@ -148,6 +148,9 @@ class Metrics(Collector):
         ):
             yield self._by_label(name, text, "sink", {uid: int(one[what]) for uid, one in sinks.items()})
         yield self._away("sink", sinks)
+        text = "1 while the sink refuses an epoch and waits for a person."
+        refused = {uid: int(one["refused"] is not None) for uid, one in sinks.items()}
+        yield self._by_label("holdfast_sink_refused", text, "sink", refused)
 
     def _away(self, kind: str, told: dict[str, dict[str, Any]]) -> Metric:
         """Since when the servers of sources or sinks are waited for."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.clock import SystemClock
-from holdfast.errors import Unpublished
+from holdfast.errors import DefinitionError, Unpublished
 from holdfast.graph.job_graph import Graph
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import NOTHING, Driver, Prepared
@@ -90,6 +90,22 @@ class JobHandle:
     def rescale(self, parallelism: int) -> None:
         """Go on with this many shards from the next epoch on; returns at once."""
         self._wishes.parallelism = check_shards(parallelism, self._driver.settings.key_groups)
+
+    def retry(self, sink: str) -> None:
+        """Try a sink again, now, that refuses an epoch or whose server is waited for; returns at once.
+
+        DefinitionError: it does not wait, or there is no such sink.
+        """
+        known = self.status().sinks
+        if sink not in known:
+            raise DefinitionError(
+                f"there is no sink {sink!r} here; the sinks are {', '.join(known) or 'none'}"
+            )
+        if not (known[sink]["refused"] or known[sink]["unavailable"]):
+            raise DefinitionError(
+                f"sink {sink!r} waits neither for a person nor for its server; look at status"
+            )
+        self._wishes.retry(sink)
 
     def wait(self, timeout: float | None = None) -> Progress:
         """Wait for the end of the run and give its last progress. Raises what the run failed with.

@@ -76,7 +76,8 @@ class Progress:
     sinks: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Sinks -> the epoch that each shows now (`through`), the `epochs` and `bytes` that are committed and
     wait for it, whether it is `full`, so that nothing is read, and `unavailable`: None, or of its server that
-    is waited for `since_ms`, the last `reason`, the number of `tries`, and `next_try_ms`.
+    is waited for `since_ms`, the last `reason`, the number of `tries`, and `next_try_ms`; `refused`: None, or
+    the same without a next try, of a sink that refuses an epoch and waits for a person.
     """
     divergences: int = 0
     """How often this member of a set of replicas has come to other results than were committed."""

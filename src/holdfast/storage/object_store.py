@@ -216,6 +216,7 @@ class ObjectStorage:
             kind = StorageRefused
             remedy = "create the bucket, or correct the url"
         elif "BadScheme" in text:
+            kind = StorageRefused
             remedy = "use https, or set AWS_ALLOW_HTTP=true if the network is trusted"
         elif status == 409:
             remedy = "another write of it was under way; try again"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import os
 
-from holdfast.errors import StorageError
+from holdfast.errors import StorageError, StorageRefused
 
 _FILE_FOR_DIRECTORY = "a file is where a directory is needed, or the reverse"
+_WRONG_KIND = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+_STAYS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, *_WRONG_KIND)
+"""What a file system says until a person sees to it."""
 
 
 def refusal(cause: OSError, verb: str, path: str) -> StorageError:
@@ -27,4 +30,4 @@ def refusal(cause: OSError, verb: str, path: str) -> StorageError:
             text = f"{what}: {_FILE_FOR_DIRECTORY}{nothing}; move it away, or choose another place"
         case _:
             text = f"{what}: {cause.strerror}{nothing}; check the file system"
-    return StorageError(text)
+    return (StorageRefused if cause.errno in _STAYS else StorageError)(text)

@@ -75,6 +75,12 @@ def test_rescale_tells_the_leader_and_waits_for_its_answer(led: Place) -> None:
     assert led.job.calls == [("rescale", 8)]
 
 
+def test_a_sink_is_tried_again_by_the_leader(led: Place) -> None:
+    code, out, _ = run("sinks", "retry", "out", "--checkpoint", led.url)
+    assert (code, out) == (0, "retry: done\n")
+    assert led.job.calls == [("retry", "out")]
+
+
 def test_a_savepoint_under_a_relative_path_is_taken_where_the_asker_stands(
     led: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,8 +390,9 @@ def test_every_command_and_option_of_the_page_exists() -> None:
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "control.md").read_text()
     block = page.partition("```\n")[2].partition("```")[0]
     commands = [line.split("#")[0].split() for line in block.splitlines() if line.startswith("holdfast ")]
-    assert len(commands) == 5
+    assert len(commands) == 6
     for _, command, *rest in commands:
-        code, known, _ = run(command, "--help")
+        group = [command, rest[0]] if command == "sinks" else [command]
+        code, known, _ = run(*group, "--help")
         assert code == 0
         assert not [word for word in rest if word.startswith("--") and word not in known]

@@ -96,11 +96,20 @@ def test_the_copy_of_a_table_is_told_with_what_stands_against_a_newer_one() -> N
 
 def test_a_sink_is_told_of_when_it_is_behind_or_its_server_is_away() -> None:
     away = {"since_ms": 4_000, "tries": 3, "reason": "no connection", "next_try_ms": 11_000}
-    dead = {"through": 2, "epochs": 5, "bytes": 100, "full": True, "unavailable": away}
-    alive = {"through": 7, "epochs": 0, "bytes": 0, "full": False, "unavailable": None}
+    dead = {"through": 2, "epochs": 5, "bytes": 100, "full": True, "unavailable": away, "refused": None}
+    alive = {"through": 7, "epochs": 0, "bytes": 0, "full": False, "unavailable": None, "refused": None}
     found = dict(facts(Progress(job="j", sinks={"dead": dead, "alive": alive}), 10_000))
     assert "sink alive" not in found
     assert found["sink dead"] == (
         "WAITING for its server for 6.0 s: no connection (tried 3 times, again in 1 s); 5 epochs, 100 bytes, "
         "committed and not shown; FULL: nothing is read"
+    )
+
+
+def test_a_sink_that_refuses_is_told_with_the_way_to_have_it_tried_again() -> None:
+    refused = {"since_ms": 4_000, "tries": 1, "reason": "no such table"}
+    sink = {"through": 2, "epochs": 1, "bytes": 5, "full": False, "unavailable": None, "refused": refused}
+    assert dict(facts(Progress(job="j", sinks={"out": sink}), 10_000))["sink out"] == (
+        "REFUSED for 6.0 s: no such table (tried 1 time, again by `holdfast sinks retry`); 1 epoch, 5 bytes, "
+        "committed and not shown"
     )

@@ -225,8 +225,15 @@ def test_sinks_tell_what_waits_for_them_and_for_how_long_their_server_is_away() 
     clock = ManualClock(10_000)
     metrics = Metrics("job", clock)
     away = {"since_ms": 4_000, "tries": 3, "reason": "no", "next_try_ms": 11_000}
-    dead = {"through": 2, "epochs": 5, "bytes": 100, "full": True, "unavailable": away}
-    alive = {"through": 7, "epochs": 0, "bytes": 0, "full": False, "unavailable": None}
+    dead = {"through": 2, "epochs": 5, "bytes": 100, "full": True, "unavailable": away, "refused": None}
+    alive = {
+        "through": 7,
+        "epochs": 0,
+        "bytes": 0,
+        "full": False,
+        "unavailable": None,
+        "refused": {"since_ms": 0},
+    }
     metrics.observe(Progress(job="job", sinks={"dead": dead, "alive": alive}))
     text = metrics.text()
     for line in (
@@ -236,5 +243,7 @@ def test_sinks_tell_what_waits_for_them_and_for_how_long_their_server_is_away() 
         'holdfast_sink_full{job="job",sink="alive"} 0.0',
         'holdfast_sink_unavailable_seconds{job="job",sink="dead"} 6.0',
         'holdfast_sink_unavailable_seconds{job="job",sink="alive"} 0.0',
+        'holdfast_sink_refused{job="job",sink="dead"} 0.0',
+        'holdfast_sink_refused{job="job",sink="alive"} 1.0',
     ):
         assert line in text.splitlines()

@@ -9,14 +9,17 @@ Always true: listing costs no look at a file that is not wanted; nothing here is
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.connectors.files.frames import FileFrames, ObjectFrames, SparkFrames
-from holdfast.errors import DefinitionError, StorageError, StorageRefused
+from holdfast.connectors.reaching import reaching
+from holdfast.errors import DefinitionError, Unavailable
 from holdfast.storage.contract import check_name
+from holdfast.storage.os_errors import refusal
 from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
@@ -74,7 +77,8 @@ class Listing:
 
 
 class Directory(Protocol):
-    """The few things that FileReader needs to know about where its files are."""
+    """The few things that FileReader needs to know about where its files are. Looking and reading raise
+    Unavailable where it is not there now, and DefinitionError where it lets nobody in."""
 
     def check(self) -> None:
         """DefinitionError: nothing can ever be read here."""
@@ -110,34 +114,36 @@ class LocalDirectory:
 
     def list(self, wanted: Wanted, watched: Mapping[str, Found]) -> Listing:
         listing = Listing()
-        try:
-            with os.scandir(self._path) as entries:
-                for entry in entries:
-                    if not wanted(entry.name):
-                        continue
-                    # Only new names cost a look: a poll of an old, full directory is just its listing.
-                    if entry.is_dir():
-                        listing.directories.append(entry.name)
-                    elif entry.is_file() and (found := self.find(entry.name)) is not None:
-                        listing.new.append(found)
-        except FileNotFoundError:
-            listing.there = False
+        with self._told("list"):
+            try:
+                with os.scandir(self._path) as entries:
+                    for entry in entries:
+                        if not wanted(entry.name):
+                            continue
+                        # Only new names cost a look: a poll of an old, full directory is just its listing.
+                        if entry.is_dir():
+                            listing.directories.append(entry.name)
+                        elif entry.is_file() and (found := self.find(entry.name)) is not None:
+                            listing.new.append(found)
+            except FileNotFoundError:
+                listing.there = False
         looks = [(then, self.find(name)) for name, then in watched.items()]
         listing.changed = [(then, now) for then, now in looks if now is not None and now != then]
         return listing
 
     def find(self, name: str) -> Found | None:
-        try:
-            status = os.stat(self._path / name)
-        except FileNotFoundError:
-            return None
+        with self._told("read", name):
+            try:
+                status = os.stat(self._path / name)
+            except FileNotFoundError:
+                return None
         return Found(name, status.st_size, status.st_mtime_ns, (status.st_ino, status.st_ctime_ns))
 
     def refreshed(self, found: Found) -> Found | None:
         return self.find(found.name)
 
     def read(self, name: str, offset: int, length: int) -> bytes:
-        with open(self._path / name, "rb") as file:
+        with self._told("read", name), open(self._path / name, "rb") as file:
             file.seek(offset)
             return file.read(length)
 
@@ -148,22 +154,26 @@ class LocalDirectory:
         own = RAW_LOCAL_FILES if any(":" in name for name in paths) else {}
         return SparkFrames(spark, format, options, paths, own)
 
+    @contextmanager
+    def _told(self, verb: str, name: str = "") -> Iterator[None]:
+        with reaching(f"source path {self._path}"):
+            try:
+                yield
+            except OSError as cause:
+                raise refusal(cause, verb, str(self._path / name)) from cause
+
 
 class ObjectDirectory:
     """A prefix in object storage."""
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self._storage, self._place = storage, f"source path {storage.url}"
 
     def check(self) -> None:
         """A prefix without objects cannot be told from one that does not exist."""
-        try:
+        # One that is away is waited for by the run.
+        with suppress(Unavailable), reaching(self._place):
             self._storage.list("")
-        except StorageRefused as cause:
-            raise DefinitionError(f"source path {self._storage.url} cannot be read: {cause}") from cause
-        except StorageError:
-            # It may be there later: the run waits for it.
-            return
 
     def readable(self, name: str) -> bool:
         try:
@@ -174,7 +184,9 @@ class ObjectDirectory:
 
     def list(self, wanted: Wanted, watched: Mapping[str, Found]) -> Listing:
         listing, deeper = Listing(), set[str]()
-        for name, size, _ in self._storage.list(""):
+        with reaching(self._place):
+            entries = self._storage.list("")
+        for name, size, _ in entries:
             first, below, _ = name.partition("/")
             if below:
                 deeper.add(first)
@@ -188,7 +200,8 @@ class ObjectDirectory:
         return listing
 
     def find(self, name: str) -> Found | None:
-        entry = self._storage.entry(name)
+        with reaching(self._place):
+            entry = self._storage.entry(name)
         return None if entry is None else Found(name, entry.size, None, entry.tag or None)
 
     def refreshed(self, found: Found) -> Found | None:
@@ -196,7 +209,8 @@ class ObjectDirectory:
         return found
 
     def read(self, name: str, offset: int, length: int) -> bytes:
-        return self._storage.get(name, offset, length)
+        with reaching(self._place):
+            return self._storage.get(name, offset, length)
 
     def frames(
         self, spark: SparkSession, format: str, options: Mapping[str, str], files: Sequence[Found]

@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +35,8 @@ from holdfast.connectors.files.sink_lanes import FILE_ROWS, FileLanes
 from holdfast.connectors.files.sink_owner import MARKS, cut_of, damaged, own, owner_name
 from holdfast.connectors.lane_publisher import LanePublisher
 from holdfast.connectors.partitions import check_partition_columns
-from holdfast.errors import DefinitionError, ObjectMissing, RestoreError, RetryableError, StorageRefused
+from holdfast.connectors.reaching import reaching
+from holdfast.errors import DefinitionError, ObjectMissing, RestoreError, RetryableError, Unavailable
 from holdfast.storage import draft_names
 from holdfast.storage.contract import Put
 from holdfast.storage.local_directory import LocalStorage
@@ -91,13 +93,9 @@ class FileSink:
         check_partition_columns("files", schema, self.partition_by)
 
     def check(self) -> None:
-        try:
+        # One that is away is waited for by the run.
+        with suppress(Unavailable), reaching(f"sink path {self.path}"):
             open_storage(self.path).list(f"{MARKS}/")
-        except StorageRefused as cause:
-            raise DefinitionError(f"sink path {self.path} cannot be used: {cause}") from cause
-        except RetryableError:
-            # It may be there later: the run waits for it.
-            return
 
     @property
     def atomic(self) -> Atomic:
@@ -111,8 +109,9 @@ class FileSink:
     def publisher(self, job: str, uid: str) -> FilePublisher | LanePublisher:
         if (writer := self.lane_writer(job, uid)) is not None:
             return LanePublisher(writer)
-        storage = open_storage(self.path)
-        cut_of(storage, job, uid, None)
+        with reaching(f"sink path {self.path}"):
+            storage = open_storage(self.path)
+            cut_of(storage, job, uid, None)
         return FilePublisher(storage, job, uid, self.format)
 
 
@@ -129,26 +128,28 @@ class _Shown(msgspec.Struct, frozen=True):
 class FilePublisher:
     def __init__(self, storage: Storage, job: str, uid: str, format: str) -> None:
         self._storage, self._job, self._uid = storage, job, uid
-        self._format = format
+        self._format, self._place = format, f"sink path {storage.url}"
         self._encode = partial(encode, format)
         self._marks = f"{MARKS}/{uid}/"
         self._known = 0
         """The newest mark that this publisher has made or was told of."""
 
     def mark(self) -> Mark | None:
-        for epoch in sorted(self._marked(), reverse=True):
-            if (shown := self._read(epoch)) is not None:
-                self._show(shown)
-                self._known = epoch
-                return Mark(epoch, shown.input)
-        newest = self._newest_file()
-        owned = newest or self._storage.size(owner_name(self._uid)) is not None
-        return Mark(newest) if owned else None
+        with reaching(self._place):
+            for epoch in sorted(self._marked(), reverse=True):
+                if (shown := self._read(epoch)) is not None:
+                    self._show(shown)
+                    self._known = epoch
+                    return Mark(epoch, shown.input)
+            newest = self._newest_file()
+            owned = newest or self._storage.size(owner_name(self._uid)) is not None
+            return Mark(newest) if owned else None
 
     def begin(self, through: int) -> None:
-        own(self._storage, self._job, self._uid, None)
-        if through > max(self._marked(), default=0):
-            self._put(_Shown(through, "", ""))
+        with reaching(self._place):
+            own(self._storage, self._job, self._uid, None)
+            if through > max(self._marked(), default=0):
+                self._put(_Shown(through, "", ""))
 
     def published_through(self) -> int:
         mark = self.mark()
@@ -156,14 +157,17 @@ class FilePublisher:
 
     def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
         tables = [part.load() for part in sorted(parts, key=lambda part: part.part) if part.rows]
-        if not tables or self._is_past(epoch):
+        if not tables:
             return
-        shown = _Shown(epoch, parts[0].input, f"{self._uid}-{epoch:012d}.{self._format}")
-        data = self._encode(tables)
-        if isinstance(self._storage, LocalStorage):
-            self._decide(self._storage, shown, data)
-        else:
-            self._create(shown, data)
+        with reaching(self._place):
+            if self._is_past(epoch):
+                return
+            shown = _Shown(epoch, parts[0].input, f"{self._uid}-{epoch:012d}.{self._format}")
+            data = self._encode(tables)
+            if isinstance(self._storage, LocalStorage):
+                self._decide(self._storage, shown, data)
+            else:
+                self._create(shown, data)
         self._known = epoch
 
     def close(self) -> None:

@@ -30,7 +30,8 @@ from holdfast.connectors.files.sink_formats import encode
 from holdfast.connectors.files.sink_owner import MARKS, cut_of, damaged, own
 from holdfast.connectors.lanes import LANES, LaneMark, LaneRows, Outcome, Result, continues
 from holdfast.connectors.partitions import partitions
-from holdfast.errors import ObjectMissing, RetryableError, first_line
+from holdfast.connectors.reaching import reaching
+from holdfast.errors import DefinitionError, ObjectMissing, Unavailable, first_line
 from holdfast.storage.checksums import checksum
 from holdfast.storage.urls import open_storage
 
@@ -80,54 +81,67 @@ class OpenFileLanes:
     def __init__(self, lanes: FileLanes) -> None:
         self._lanes, self._storage = lanes, open_storage(lanes.path)
         self._marks = f"{MARKS}/{lanes.uid}/lanes/"
+        self._place = f"sink path {lanes.path}"
 
     def begin(self, through: int) -> None:
-        own(self._storage, self._lanes.job, self._lanes.uid, self._lanes.cut)
-        there = self._newest(self._names(""))
-        _each(
-            lambda lane: self._put(lane, LaneMark(through)),
-            [lane for lane in range(LANES) if lane not in there],
-        )
+        with reaching(self._place):
+            own(self._storage, self._lanes.job, self._lanes.uid, self._lanes.cut)
+            there = self._newest(self._names(""))
+            _each(
+                lambda lane: self._put(lane, LaneMark(through)),
+                [lane for lane in range(LANES) if lane not in there],
+            )
 
     def marks(self) -> Mapping[int, LaneMark]:
-        cut_of(self._storage, self._lanes.job, self._lanes.uid, self._lanes.cut)
-        return {lane: self._read(lane, mark) for lane, mark in self._newest(self._names("")).items()}
+        with reaching(self._place):
+            cut_of(self._storage, self._lanes.job, self._lanes.uid, self._lanes.cut)
+            return {lane: self._read(lane, mark) for lane, mark in self._newest(self._names("")).items()}
 
     def write(self, rows: LaneRows) -> Result:
         try:
             return self._written(rows)
-        except RetryableError as away:
+        except Unavailable as away:
             return Result(Outcome.UNAVAILABLE, reason=first_line(away))
+        except DefinitionError as refusal:
+            return Result(Outcome.REFUSED, reason=first_line(refusal))
 
     def close(self) -> None:
         pass
 
     def _written(self, rows: LaneRows) -> Result:
-        names = self._names(f"{rows.lane:02d}/")
-        there = self._newest(names).get(rows.lane)
-        mark = None if there is None else self._read(rows.lane, there)
-        start = continues(mark, rows)
-        if isinstance(start, Outcome):
-            return Result(start, mark, f"its mark is {mark}")
-        # Now, and not as soon as there is a newer mark: a listing made meanwhile shows one of the two.
-        self._storage.delete([name for name in names if mark and name < self._mark(rows.lane, mark)])
-        # Where the marks are, so is the record, and it may be another one than when the run began.
-        cut_of(self._storage, self._lanes.job, self._lanes.uid, self._lanes.cut)
+        with reaching(self._place):
+            names = self._names(f"{rows.lane:02d}/")
+            there = self._newest(names).get(rows.lane)
+            mark = None if there is None else self._read(rows.lane, there)
+            start = continues(mark, rows)
+            if isinstance(start, Outcome):
+                return Result(start, mark, f"its mark is {mark}")
+            # Now, and not as soon as there is a newer mark: a listing made meanwhile shows one of the two.
+            self._storage.delete([name for name in names if mark and name < self._mark(rows.lane, mark)])
+            # Where the marks are, so is the record, and it may be another one than when the run began.
+            cut_of(self._storage, self._lanes.job, self._lanes.uid, self._lanes.cut)
         done, stem = mark, f"{self._lanes.uid}-{rows.epoch:012d}-{rows.lane:02d}"
         with contextlib.closing(_ahead(self._cuts(rows, start, stem))) as cuts:
+            # Not around the loop: the rows come from the checkpoint.
             for cut in cuts:
-                # Loading may have taken any time: what others have shown meanwhile, and a reader may have
-                # taken away, does not come again.
-                now = self._newest(self._names(f"{rows.lane:02d}/")).get(rows.lane)
-                if now is None or now > LaneMark(rows.epoch, cut.first):
-                    return Result(
-                        Outcome.ALREADY if now and now >= rows.end else Outcome.BUSY, now, "others write"
-                    )
-                # EXISTS: the rows of this name are there.
-                _each(lambda file: self._storage.put_new(*file), cut.files)
+                with reaching(self._place):
+                    found = self._shown(rows, cut)
+                if found is not None:
+                    return found
                 done = LaneMark(rows.epoch, cut.end, rows.input)
-                self._put(rows.lane, done)
         return Result(Outcome.WRITTEN, done)
+
+    def _shown(self, rows: LaneRows, cut: _Cut) -> Result | None:
+        """Show the rows of a cut. With a result: others are at this lane, and they were not shown here."""
+        # Loading may have taken any time: what others have shown meanwhile, and a reader may have taken
+        # away, does not come again.
+        now = self._newest(self._names(f"{rows.lane:02d}/")).get(rows.lane)
+        if now is None or now > LaneMark(rows.epoch, cut.first):
+            return Result(Outcome.ALREADY if now and now >= rows.end else Outcome.BUSY, now, "others write")
+        # EXISTS: the rows of this name are there.
+        _each(lambda file: self._storage.put_new(*file), cut.files)
+        self._put(rows.lane, LaneMark(rows.epoch, cut.end, rows.input))
+        return None
 
     def _cuts(self, rows: LaneRows, start: int, stem: str) -> Iterator[_Cut]:
         lanes = self._lanes

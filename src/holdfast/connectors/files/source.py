@@ -236,8 +236,8 @@ class FileReader:
         listed_ms = self._listed_ms
         if self._waiting and listed_ms is not None and now_ms - listed_ms < LOOK_MS:
             return
-        self._listed_ms = now_ms
         self._waiting = self._discover(now_ms)
+        self._listed_ms = now_ms
 
     def _discover(self, now_ms: int) -> deque[Found]:
         pattern, read, readable = self._source.pattern, self._read, self._directory.readable
@@ -273,9 +273,11 @@ class FileReader:
         if self._end is not None:
             most = min(most, self._end - self._read.position)
         chosen: list[Found] = []
-        rows, exact = 0, max_rows is not None
-        while self._waiting and len(chosen) < most:
-            found = self._directory.refreshed(self._waiting[0])
+        rows, exact, seen = 0, max_rows is not None, 0
+        for waiting in self._waiting:
+            if len(chosen) >= most:
+                break
+            found = self._directory.refreshed(waiting)
             if found is not None and max_rows is not None:
                 more, certain = self._estimate(found)
                 if chosen and rows + more > max_rows:
@@ -283,6 +285,9 @@ class FileReader:
                 rows, exact = rows + more, exact and certain
             if found is not None:
                 chosen.append(found)
+            seen += 1
+        # Now that nothing can fail any more: a place that goes away in between keeps all of them waiting.
+        for _ in range(seen):
             self._waiting.popleft()
         return chosen, rows if exact and rows else None
 

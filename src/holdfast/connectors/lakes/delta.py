@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,11 +22,19 @@ import pyarrow as pa
 from holdfast.clock import SystemClock
 from holdfast.connectors.contract import Mark
 from holdfast.connectors.lakes.columns import as_table_has_them, check_against
-from holdfast.connectors.lakes.epochs import EpochPublisher
+from holdfast.connectors.lakes.epochs import EpochPublisher, told_by_kind
 from holdfast.connectors.lanes import LaneMark, LaneRows, Outcome, Result
 from holdfast.connectors.parquet_rows import check_parquet_columns, listed, parquet_bytes, readable
 from holdfast.connectors.partitions import check_partition_columns, partitions
-from holdfast.errors import DefinitionError, MachineError, ObjectMissing, RetryableError, first_line
+from holdfast.connectors.reaching import reaching
+from holdfast.errors import (
+    DefinitionError,
+    HoldfastError,
+    MachineError,
+    ObjectMissing,
+    Unavailable,
+    first_line,
+)
 from holdfast.storage import draft_names
 from holdfast.storage.urls import open_storage
 
@@ -42,6 +51,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MAPPING = "delta.columnMapping.mode"
 _CHECKED = ("delta.constraints.", "delta.invariants", "delta.generationExpression", "delta.identity.")
 """How settings of a table, or of a column, begin by which a writer has to make or check values."""
+_FINAL = re.compile(r"\b40[13] (?:Unauthorized|Forbidden)\b|NoSuchBucket|[Pp]ermission denied")
 _NAME_CHARS = frozenset(" ,;{}()\n\t=")
 """What Delta has no column names with."""
 
@@ -72,11 +82,15 @@ class DeltaSink:
                 f"{listed(named)}; rename with transform(...)"
             )
         check_partition_columns("Delta tables", schema, self.partition_by)
-        table = _loaded(self.path)
-        if table is not None:
-            _refuse_promises(f"Delta table {self.path}", table)
-            check_against(f"Delta table {self.path}", schema, _columns_of(table))
         self._columns = schema
+        try:
+            table = _loaded(self.path)
+        except Unavailable:
+            # It is met again by the run, which waits.
+            return
+        if table is not None:
+            _refuse_promises(_named(self.path), table)
+            check_against(_named(self.path), schema, _columns_of(table))
 
     def publisher(self, job: str, uid: str) -> EpochPublisher:
         _library()
@@ -92,14 +106,14 @@ class _DeltaLake:
 
     @property
     def name(self) -> str:
-        return f"Delta table {self.path}"
+        return _named(self.path)
 
     def look(self) -> _DeltaLook | None:
-        try:
-            table = _loaded(self.path)
-        except Exception as cause:
-            raise RetryableError(f"{self.name} cannot be read: {first_line(cause)}; is it there?") from cause
+        table = _loaded(self.path)
         return None if table is None else _DeltaLook(self, table)
+
+    def told(self, cause: Exception) -> HoldfastError:
+        return _told(self.path, cause)
 
     def create(self, mark: Mark) -> None:
         if self.columns is None:
@@ -141,7 +155,8 @@ class _DeltaLook:
         storage, newest = open_storage(self.lake.path), self.table.version()
         for version in range(newest, max(-1, newest - COMMITS_LOOKED_AT), -1):
             try:
-                entries = storage.get(f"_delta_log/{version:020d}.json").splitlines()
+                with reaching(self.lake.name):
+                    entries = storage.get(f"_delta_log/{version:020d}.json").splitlines()
             except ObjectMissing:
                 break
             for commit in (json.loads(entry).get("commitInfo", {}) for entry in entries):
@@ -175,8 +190,8 @@ class _DeltaLook:
     def _refuse_missing(self, files: Sequence[str]) -> None:
         """Refuse to name files that tasks have written where this process does not see them."""
         storage, told = open_storage(self.lake.path), [json.loads(file) for file in files]
-        with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
-            sizes = pool.map(lambda file: storage.size(file[0]), told)
+        with reaching(self.lake.name), ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
+            sizes = list(pool.map(lambda file: storage.size(file[0]), told))
         missing = [name for (name, size, *_), found in zip(told, sizes, strict=True) if found != size]
         if missing:
             raise DefinitionError(
@@ -208,8 +223,10 @@ class _DataFiles:
     def write(self, rows: LaneRows) -> Result:
         try:
             files = [file for table in _as_large_as_files(rows.load()) for file in self.written(table)]
-        except RetryableError as away:
+        except Unavailable as away:
             return Result(Outcome.UNAVAILABLE, reason=first_line(away))
+        except DefinitionError as refusal:
+            return Result(Outcome.REFUSED, reason=first_line(refusal))
         return Result(Outcome.WRITTEN, rows.end, files=tuple(files))
 
     def close(self) -> None:
@@ -221,7 +238,8 @@ class _DataFiles:
         storage, files = open_storage(self.path), []
         for values, part in partitions(as_table_has_them(readable(rows), self.columns), self.partitioned):
             name, data = f"{draft_names.new_name()}.parquet", parquet_bytes([part])
-            storage.put(name, data)
+            with reaching(self.table):
+                storage.put(name, data)
             files.append(json.dumps([name, len(data), values, part.num_rows]))
         return files
 
@@ -288,7 +306,20 @@ def _loaded(path: str) -> DeltaTable | None:
         table: DeltaTable = delta.DeltaTable(path, storage_options=_options(path))
     except delta.exceptions.TableNotFoundError:
         return None
+    except Exception as cause:
+        raise _told(path, cause) from cause
     return table
+
+
+def _named(path: str) -> str:
+    return f"Delta table {path}"
+
+
+def _told(path: str, cause: Exception) -> HoldfastError:
+    """The library has no classes for what storage says, but an OSError with all of it in its text."""
+    of_storage = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
+    final = of_storage and _FINAL.search(str(cause)) is not None
+    return told_by_kind(_named(path), cause, passing=of_storage, final=final)
 
 
 def _options(path: str) -> Mapping[str, str]:

@@ -12,6 +12,7 @@ Never here: a second try of the format's own library, which would not look at th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -20,9 +21,20 @@ import pyarrow as pa
 from holdfast.connectors.contract import Mark, StagedPart
 from holdfast.connectors.lane_publisher import ELSEWHERE_FROM_BYTES, LanePublisher
 from holdfast.connectors.lanes import LaneWriter
-from holdfast.errors import HoldfastError, RestoreError, RetryableError, SinkWentBack, first_line
+from holdfast.errors import (
+    DefinitionError,
+    HoldfastError,
+    RestoreError,
+    RetryableError,
+    SinkWentBack,
+    Unavailable,
+    first_line,
+    one_line,
+)
 
 Lanes = Callable[[LaneWriter], LanePublisher]
+_MARKUP = re.compile("\\x1b\\[\\d*m|\u21b3 ?")
+"""How Delta's library draws a chain of causes."""
 LOOKS_MAX = 20
 """How often a publisher looks again where others change the table meanwhile, before it says so."""
 
@@ -55,7 +67,11 @@ class Lake(Protocol):
         """The table, for a person."""
 
     def look(self) -> Look | None:
-        """The table as it is now; None: there is none."""
+        """The table as it is now; None: there is none. Raises what `told` says."""
+
+    def told(self, cause: Exception) -> HoldfastError:
+        """What an error of the format's library means. Unavailable: storage or catalog is not there now.
+        DefinitionError: it lets nobody in, whoever tries again. Another one: that cannot be told."""
 
     def create(self, mark: Mark) -> None:
         """Make the table, empty and with the mark. Raises whatever it likes where that was not done, or may
@@ -86,6 +102,18 @@ class _Rows:
             results = self._lanes(files).write(self._epoch, self._parts)
             self._filed = files, [file for result in results for file in result.files]
         return self._filed[1]
+
+
+def told_by_kind(name: str, cause: Exception, *, passing: bool, final: bool) -> HoldfastError:
+    """The error that says what one of a format's library means. `name`: the table."""
+    said = _MARKUP.sub("", one_line(cause))
+    if final:
+        return DefinitionError(
+            f"{name} cannot be used: {said}; check the credentials, their rights, and that the place is there"
+        )
+    if passing:
+        return Unavailable(f"{name} is not to be had: {said}; see to the storage and the catalog")
+    return RetryableError(f"{name} cannot be read: {said}; is it there?")
 
 
 class EpochPublisher:
@@ -148,6 +176,7 @@ class EpochPublisher:
     def _looking(self, step: Callable[[Look | None], None], what: str) -> None:
         """Look and take the step, until it was taken on what was just looked at."""
         failure: Exception
+        told: HoldfastError
         for _ in range(LOOKS_MAX):
             look = self._lake.look()
             try:
@@ -155,11 +184,13 @@ class EpochPublisher:
             except HoldfastError:
                 raise
             except Exception as cause:
+                failure, told = cause, self._lake.told(cause)
+                if isinstance(told, DefinitionError):
+                    raise told from cause
                 # Refused, or perhaps done: the next look tells.
-                failure = cause
             else:
                 return
-        raise RetryableError(
+        raise (Unavailable if isinstance(told, Unavailable) else RetryableError)(
             f"sink {self._uid!r} could not {what} in {self._lake.name}: {LOOKS_MAX} times it was changed "
             f"meanwhile or did not take the commit ({type(failure).__name__}: {first_line(failure)}); it is "
             "tried again"

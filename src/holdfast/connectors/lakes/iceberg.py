@@ -9,6 +9,7 @@ rows that are there already: it is told not to.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -18,10 +19,10 @@ import pyarrow.compute as pc
 
 from holdfast.connectors.contract import Mark
 from holdfast.connectors.lakes.columns import as_table_has_them, check_against
-from holdfast.connectors.lakes.epochs import EpochPublisher
+from holdfast.connectors.lakes.epochs import EpochPublisher, told_by_kind
 from holdfast.connectors.parquet_rows import check_parquet_columns, listed, readable
 from holdfast.connectors.partitions import check_partition_columns
-from holdfast.errors import DefinitionError, MachineError, RetryableError, first_line
+from holdfast.errors import DefinitionError, HoldfastError, MachineError, Unavailable, first_line
 from holdfast.secret import Secret, refuse_password_in, refuse_text
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 MAIN = "main"
+_FINAL = re.compile(
+    r"ACCESS_DENIED|AccessDenied|NO_SUCH_BUCKET|NoSuchBucket|[Pp]ermission denied|CERTIFICATE_VERIFY_FAILED"
+)
+"""What errors of storage and connections say that no other try mends."""
 _SECRETS = (
     "credential", "token", "password", "passphrase", "secret-access-key", "account-key", "api-key",
     "secret", "connection-string", "authorization",
@@ -82,10 +87,14 @@ class IcebergSink:
                 f"Iceberg tables cannot hold {listed(refused)}; cast it with transform(...)"
             )
         check_partition_columns("Iceberg tables", schema, self.partition_by)
-        table = _loaded(self._open(), self.table)
-        if table is not None:
-            check_against(f"Iceberg table {self.table}", _widened(schema), _columns_of(table))
         self._columns = schema
+        try:
+            table = _loaded(self._open(), self.table)
+        except Unavailable:
+            # It is met again by the run, which waits.
+            return
+        if table is not None:
+            check_against(_named(self.table), _widened(schema), _columns_of(table))
 
     def publisher(self, job: str, uid: str) -> EpochPublisher:
         lake = _IcebergLake(self._open(), self.table, f"{job} {uid}", self.partition_by, self._columns)
@@ -103,6 +112,10 @@ class IcebergSink:
             said = first_line(cause)
             for value in given.values():
                 said = value.hide_in(said) if isinstance(value, Secret) else said
+            if _is_passing(cause):
+                raise Unavailable(
+                    f"Iceberg catalog {self.catalog!r} cannot be reached: {said}; see to its server"
+                ) from None
             raise DefinitionError(
                 f"Iceberg catalog {self.catalog!r} cannot be opened: {said}; describe it in .pyiceberg.yaml, "
                 "or give properties="
@@ -119,7 +132,7 @@ class _IcebergLake:
 
     @property
     def name(self) -> str:
-        return f"Iceberg table {self.table}"
+        return _named(self.table)
 
     @property
     def property(self) -> str:
@@ -127,11 +140,11 @@ class _IcebergLake:
         return f"holdfast.shown.{self.owner}"
 
     def look(self) -> _IcebergLook | None:
-        try:
-            table = _loaded(self.catalog, self.table)
-        except Exception as cause:
-            raise RetryableError(f"{self.name} cannot be read: {first_line(cause)}; is it there?") from cause
+        table = _loaded(self.catalog, self.table)
         return None if table is None else _IcebergLook(self, table)
+
+    def told(self, cause: Exception) -> HoldfastError:
+        return _told(self.table, cause)
 
     def create(self, mark: Mark) -> None:
         if self.columns is None:
@@ -264,6 +277,34 @@ def _loaded(catalog: Catalog, name: str) -> Table | None:
         return catalog.load_table(name)
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
+    except Exception as cause:
+        raise _told(name, cause) from cause
+
+
+def _named(table: str) -> str:
+    return f"Iceberg table {table}"
+
+
+def _told(table: str, cause: Exception) -> HoldfastError:
+    return told_by_kind(_named(table), cause, passing=_is_passing(cause), final=_is_final(cause))
+
+
+def _is_passing(cause: Exception) -> bool:
+    """Whether catalog or storage is not there now. Errors of connections are OSErrors, whichever client of a
+    catalog or of storage raises them; a file that is missing is no outage."""
+    from pyiceberg import exceptions
+
+    busy = exceptions.ServerError, exceptions.ServiceUnavailableError, exceptions.TooManyRequestsError
+    away = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
+    return (away or isinstance(cause, busy)) and not _is_final(cause)
+
+
+def _is_final(cause: Exception) -> bool:
+    """Whether nobody is let in."""
+    from pyiceberg import exceptions
+
+    shut = exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError
+    return isinstance(cause, shut) or (isinstance(cause, OSError) and _FINAL.search(str(cause)) is not None)
 
 
 def _require_library() -> Any:

@@ -13,9 +13,11 @@ from holdfast.secret import Secret, refuse_password_in, refuse_text
 
 _clients: dict[RedisServer, Any] = {}
 
-_PASSING = re.compile(r"(?:^|: -)(?:OOM|LOADING|BUSY|MISCONF|NOREPLICAS|CLUSTERDOWN|MASTERDOWN|TRYAGAIN)\b")
+_PASSING = re.compile(
+    r"(?:^|: -)(?:OOM|LOADING|BUSY|MISCONF|READONLY|NOREPLICAS|CLUSTERDOWN|MASTERDOWN|TRYAGAIN)\b"
+)
 """How refusals begin that pass (inside a script of Redis 6: after its own words): memory or disk that is
-full, a server that starts or is busy, a cluster that is not whole."""
+full, a server that starts, is busy or is no master now, a cluster that is not whole."""
 
 
 class SlotElsewhere(Unavailable):

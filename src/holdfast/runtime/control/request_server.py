@@ -29,6 +29,7 @@ from holdfast.runtime.control.verbs import (
     SHORT_VERBS,
     Controls,
     RescaleArguments,
+    RetryArguments,
     SavepointArguments,
     StatusArguments,
     StopArguments,
@@ -254,6 +255,8 @@ class Control:
                 return lambda: controls.stop(arguments.savepoint, arguments.drain)
             case RescaleArguments():
                 return lambda: controls.rescale(arguments.parallelism)
+            case RetryArguments():
+                return lambda: controls.retry(arguments.sink)
         raise AssertionError(f"{request.verb} is a verb that nothing carries out")
 
     def _carry_out(self, id: str, work: Callable[[], Any]) -> None:

@@ -1,6 +1,7 @@
 """What is asked of a run while it goes on. Set from any thread or signal handler, read by the driver's.
 
-Always true: the driver looks at a wish between two epochs only, so none cuts an epoch short.
+Always true: the driver looks at a wish between two epochs only, so none cuts an epoch short; the thread of a
+sink looks at its own.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Wishes:
         """Whether a part runs, or is to be run, whose channels this one reads: then they have not ended."""
         self.member_runs: Callable[[MemberRecord], bool] = lambda member: True
         """Whether the process that is a member of a set of replicas may run."""
+        self._retries: set[str] = set()
         self._parallelism: int | None = None
         self._savepoint: str | None = None
         self._settled = False
@@ -75,6 +77,19 @@ class Wishes:
         """The number of shards wished for since this was last asked."""
         with self._lock:
             wished, self._parallelism = self._parallelism, None
+            return wished
+
+    def retry(self, sink: str) -> None:
+        """Try a sink again that is waited for, now."""
+        with self._lock:
+            self._retries.add(sink)
+
+    def taken_retry(self, sink: str) -> bool:
+        """Whether a sink is to be tried again, since this was last asked. By the thread of the sink, at any
+        time."""
+        with self._lock:
+            wished = sink in self._retries
+            self._retries.discard(sink)
             return wished
 
     def taken_barrier(self) -> bool:

@@ -50,15 +50,22 @@ class RescaleArguments(Arguments, frozen=True, kw_only=True):
     parallelism: Annotated[int, msgspec.Meta(ge=1)]
 
 
+class RetryArguments(Arguments, frozen=True, kw_only=True):
+    """`retry`: try a sink again that refuses an epoch, or whose server is waited for."""
+
+    sink: str
+
+
 VERBS: dict[str, type[Arguments]] = {
     "status": StatusArguments,
     "savepoint": SavepointArguments,
     "stop": StopArguments,
     "rescale": RescaleArguments,
+    "retry": RetryArguments,
 }
 
 
-SHORT_VERBS = ("status", "rescale")
+SHORT_VERBS = ("status", "rescale", "retry")
 """Carried out at once; the others take as long as they take."""
 
 
@@ -80,6 +87,9 @@ class Controls(Protocol):
 
     def rescale(self, parallelism: int) -> Any:
         """Go on with another number of shards from the next epoch on. Returns at once."""
+
+    def retry(self, sink: str) -> None:
+        """Try a sink again that waits. Returns at once."""
 
 
 def checked(verb: str, arguments: Any) -> Arguments:

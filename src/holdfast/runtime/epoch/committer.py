@@ -206,11 +206,13 @@ class Committer:
 
     def close(self, wait: bool) -> None:
         """End the threads. `wait`: everything submitted is committed first, and shown by the sinks, unless
-        there is no time for that; or raises."""
+        there is no time for that; or raises. DefinitionError: a sink refuses it, though nobody has told the
+        run to stop."""
         try:
             if wait:
                 self.check(0)
                 self._queues.await_end(lambda: None)
+                self._queues.raise_refusal()
         finally:
             self._failed = True
             # First, because the committing thread may wait for a sink.

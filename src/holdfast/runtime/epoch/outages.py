@@ -1,19 +1,22 @@
-"""Servers of sources and sinks that are not there now: how long each is waited for, and what is shown of it.
+"""Servers of sources and sinks that are not there now, and sinks that refuse an epoch: how long each is
+waited for, and what is shown of it.
 
 Always true: a wait is said when it begins and when it is over, and shown meanwhile: since when, why, and when
-the server is tried again. Waits grow up to a limit, and chance adds to each or takes away, so that jobs that
-lost one server do not all come back together. Nobody who waits here outlasts a stop.
+it is tried again. Waits for a server grow up to a limit, and chance adds to each or takes away, so that jobs
+that lost one server do not all come back together. What refuses is tried again when a person says so, and not
+before. Nobody who waits here outlasts a stop.
 Never here: what goes on meanwhile (see sink_queues, planner).
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from holdfast.errors import Unavailable, one_line
+from holdfast.errors import DefinitionError, Unavailable, one_line
 from holdfast.runtime.leader_context import LeaderContext, ToldToStop
 
 FIRST_SECONDS = 0.5
@@ -23,29 +26,30 @@ JITTER = 0.2
 """The part of a wait that chance adds or takes away."""
 LOOK_SECONDS = 0.05
 """How soon a wait notices that it is to end."""
-REASON_CHARS_MAX = 500
+REASON_CHARS_MAX = 1_000
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outage:
-    """A server that is waited for. `try_at`: by the clock that never goes back."""
+    """A server that is waited for, or a sink that refuses. `try_at`: by the clock that never goes back."""
 
     since_ms: int
     tries: int
     reason: str
-    next_try_ms: int
+    next_try_ms: int | None
+    """None: when a person says so."""
     try_at: float
+
+    @property
+    def refuses(self) -> bool:
+        return self.next_try_ms is None
 
     @property
     def told(self) -> dict[str, Any]:
         """As progress shows it."""
-        return {
-            "since_ms": self.since_ms,
-            "tries": self.tries,
-            "reason": self.reason,
-            "next_try_ms": self.next_try_ms,
-        }
+        told = {"since_ms": self.since_ms, "tries": self.tries, "reason": self.reason}
+        return told if self.refuses else {**told, "next_try_ms": self.next_try_ms}
 
 
 class Outages:
@@ -61,7 +65,12 @@ class Outages:
     def told(self, uid: str) -> dict[str, Any] | None:
         """What progress shows; None: the server is there, as far as is known."""
         outage = self._known.get(uid)
-        return outage.told if outage is not None else None
+        return outage.told if outage is not None and not outage.refuses else None
+
+    def refusal(self, uid: str) -> dict[str, Any] | None:
+        """What progress shows of a sink that refuses what it was given last; None: it does not."""
+        outage = self._known.get(uid)
+        return outage.told if outage is not None and outage.refuses else None
 
     def known(self) -> dict[str, dict[str, Any]]:
         """Uid -> what progress shows, of all servers that are waited for."""
@@ -77,6 +86,7 @@ class Outages:
         """The server was tried, and is not there."""
         with self._lock:
             before = self._known.get(uid)
+            before = None if before is None or before.refuses else before
             tries = before.tries + 1 if before is not None else 1
             seconds = min(MOST_SECONDS, FIRST_SECONDS * GROWTH ** min(tries - 1, 16))
             seconds *= 1 + JITTER * (2 * self._context.chance() - 1)
@@ -95,6 +105,25 @@ class Outages:
             )
         self.on_change()
 
+    def refused(self, uid: str, refusal: DefinitionError) -> None:
+        """A sink was tried, and does not take what it was given: it is tried again when a person says so."""
+        with self._lock:
+            before = self._known.get(uid)
+            before = before if before is not None and before.refuses else None
+            self._known[uid] = Outage(
+                since_ms=before.since_ms if before is not None else self._clock.now_ms(),
+                tries=before.tries + 1 if before is not None else 1,
+                reason=one_line(refusal)[:REASON_CHARS_MAX],
+                next_try_ms=None,
+                try_at=math.inf,
+            )
+        url = self._context.checkpoint.storage.url
+        self._context.monitor.say(
+            f"REFUSED: {one_line(refusal)}; all else goes on until its queue is full; once it is mended, "
+            f"have it tried again with `holdfast sinks retry {uid} --checkpoint {url}`"
+        )
+        self.on_change()
+
     def answered(self, uid: str) -> None:
         """The server was tried, and is there."""
         if uid not in self._known:
@@ -104,17 +133,19 @@ class Outages:
         if outage is not None:
             away = (self._clock.now_ms() - outage.since_ms) / 1_000
             self._context.monitor.say(
-                f"the server of {self._kind} {uid!r} is there again, after {away:.0f} s"
+                f"{self._kind} {uid!r} takes again what it is given, after {away:.0f} s"
+                if outage.refuses
+                else f"the server of {self._kind} {uid!r} is there again, after {away:.0f} s"
             )
             self.on_change()
 
     def wait(self, uid: str, is_over: Callable[[], bool]) -> bool:
-        """Wait until the server is to be tried again. False: `is_over` says that nobody waits any more."""
-        while not self.is_due(uid):
+        """Wait until it is time to try again, or a person says so. False: `is_over` says that nobody waits
+        any more."""
+        while not (self.is_due(uid) or self._context.wishes.taken_retry(uid)):
             if is_over():
                 return False
-            outage = self._known[uid]
-            left = outage.try_at - self._clock.monotonic()
+            left = self._known[uid].try_at - self._clock.monotonic()
             self._clock.sleep(max(0.001, min(LOOK_SECONDS, left)))
         return not is_over()
 

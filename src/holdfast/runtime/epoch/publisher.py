@@ -123,7 +123,9 @@ class Publishing:
 
     def _tell(self) -> None:
         """Show which servers are waited for, before there is anything to show in them."""
-        told = {uid: sink_told(self.through.get(uid, 0), self.outages.told(uid)) for uid in self._streams}
+        told = {
+            uid: sink_told(self.through.get(uid, 0), self.outages.told(uid), None) for uid in self._streams
+        }
         self._monitor.update(sinks=told)
 
     def _asked(self, uid: str, publisher: Publisher, view: CheckpointView) -> Mark:
@@ -294,11 +296,17 @@ def _refuse_lower(uid: str, shown: int, rows_through: int) -> None:
 
 
 def sink_told(
-    through: int, unavailable: dict[str, Any] | None, epochs: int = 0, bytes: int = 0, full: bool = False
+    through: int,
+    unavailable: dict[str, Any] | None,
+    refused: dict[str, Any] | None,
+    epochs: int = 0,
+    bytes: int = 0,
+    full: bool = False,
 ) -> dict[str, Any]:
-    """How a sink stands, as progress shows it. `unavailable`: its server is waited for; `epochs`, `bytes`:
-    what waits for it."""
-    return {"through": through, "epochs": epochs, "bytes": bytes, "full": full, "unavailable": unavailable}
+    """How a sink stands, as progress shows it. `unavailable`: its server is waited for; `refused`: a person
+    is; `epochs`, `bytes`: what waits for it."""
+    waits = {"through": through, "epochs": epochs, "bytes": bytes, "full": full}
+    return {**waits, "unavailable": unavailable, "refused": refused}
 
 
 @contextlib.contextmanager
@@ -312,7 +320,7 @@ def _named(uid: str, epoch: int, url: str) -> Iterator[None]:
             raise DefinitionError(f"sink {uid!r} cannot begin: {refused}") from refused
         raise DefinitionError(
             f"sink {uid!r} cannot show epoch {epoch}, which is committed: {refused}; or, to go on without "
-            f"showing it there, put its rows aside with `{set_aside_command(uid, url)}`"
+            f"showing it there, stop the job and put its rows aside with `{set_aside_command(uid, url)}`"
         ) from refused
     except (HoldfastError, AssertionError):
         raise

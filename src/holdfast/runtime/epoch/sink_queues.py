@@ -1,8 +1,8 @@
 """What is committed and not shown yet: a queue, and a thread, for each sink.
 
 Always true: each sink is given its epochs in order, by its own thread, and none after one that it failed on;
-so a sink that is slow or not there holds up no other. A queue is full when so many epochs or bytes wait:
-then nothing more is planned until its sink has caught up.
+so a sink that is slow, not there, or refuses what it is given, holds up no other. A queue is full when so
+many epochs or bytes wait: then nothing more is planned until its sink has caught up.
 Never here: how an epoch is shown (see publisher), or what waits in storage (see checkpoint.chain.settled).
 """
 
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.checkpoint.store.records import StagedFile
-from holdfast.errors import StopUnfinished, Unavailable
+from holdfast.errors import DefinitionError, StopUnfinished, Unavailable
 from holdfast.runtime.epoch.publisher import Publishing, Recipients, sink_told
 from holdfast.runtime.epoch.sink_thread import LeftBehind, SinkThread
 from holdfast.runtime.leader_context import LeaderContext
@@ -99,25 +99,25 @@ class SinkQueues:
         left = {uid: queue.given - through[uid] for uid, queue in self._queues.items()}
         return {uid: epochs for uid, epochs in left.items() if epochs > 0 and (not sinks or uid in sinks)}
 
-    def await_shown(self, sinks: Collection[str] | None, look: Callable[[], None]) -> bool:
-        """Wait until these sinks, or all, have shown what they were given, or have failed. False: the run was
-        told to stop, and they have not in the time that they are given then. `look`: called now and then; may
+    def await_shown(self, sinks: Collection[str], look: Callable[[], None]) -> bool:
+        """Wait until these sinks have shown what they were given, or have failed. False: the run was told to
+        stop, and they have not in the time that they are given then. `look`: called now and then; may
         raise."""
-        for uid, queue in self._queues.items():
-            while (sinks is None or uid in sinks) and not queue.thread.await_done(WAIT_SECONDS):
-                self.tell()
-                look()
-                if self._is_late():
-                    return False
-        return True
+        return self._await(lambda: sinks, look)
 
     def await_end(self, look: Callable[[], None]) -> None:
-        """Wait until all sinks have shown all, now that the run has nothing more to do. Raises what one
-        failed with."""
+        """Wait until all sinks have shown all, now that the run has nothing more to do; not for those that
+        refuse it. Raises what one failed with."""
         self._at_end = True
-        self.await_shown(None, look)
+        self._await(self._willing, look)
         self.check()
         self.tell()
+
+    def raise_refusal(self) -> None:
+        """DefinitionError: a sink refuses what is committed, and the run ends without having been told to."""
+        refusals = self._refusals()
+        if refusals and not self._is_told_to_stop:
+            raise DefinitionError("; ".join(refusals.values()))
 
     def await_early(self, given: Mapping[str, Future[None]]) -> None:
         """Wait until sinks have shown what they were given, which is not committed before. Raises what one
@@ -158,7 +158,7 @@ class SinkQueues:
 
     def _told(self, uid: str, through: int) -> dict[str, Any]:
         return sink_told(
-            through, self._outages.told(uid), epochs=self.behind().get(uid, 0),
+            through, self._outages.told(uid), self._outages.refusal(uid), epochs=self.behind().get(uid, 0),
             bytes=self._waiting_bytes(uid), full=self._share(uid) >= 1,
         )  # fmt: skip
 
@@ -173,10 +173,37 @@ class SinkQueues:
         """Of the limit."""
         return max(self.behind().get(uid, 0) / LIMIT_EPOCHS, self._waiting_bytes(uid) / LIMIT_BYTES)
 
+    def _willing(self) -> list[str]:
+        """The sinks that do not refuse what they have still to show."""
+        refusals = self._refusals()
+        return [uid for uid in self._queues if uid not in refusals]
+
+    def _refusals(self) -> dict[str, str]:
+        """Sink -> why it refuses what it has still to show."""
+        found = {uid: self._outages.refusal(uid) for uid in self.behind()}
+        return {uid: told["reason"] for uid, told in found.items() if told is not None}
+
+    def _await(self, sinks: Callable[[], Collection[str]], look: Callable[[], None]) -> bool:
+        """`sinks`: those that are waited for, as of now."""
+        while (uid := self._unfinished(sinks())) is not None:
+            if not self._queues[uid].thread.await_done(WAIT_SECONDS):
+                self.tell()
+                look()
+                if self._is_late():
+                    return False
+        return True
+
+    def _unfinished(self, sinks: Collection[str]) -> str | None:
+        return next((uid for uid in sinks if not self._queues[uid].thread.await_done(0)), None)
+
+    @property
+    def _is_told_to_stop(self) -> bool:
+        wishes = self._context.wishes
+        return wishes.stopping.is_set() or (self._at_end and wishes.draining.is_set())
+
     def _is_late(self) -> bool:
         """Whether a run that was told to stop has waited for its sinks for as long as it does."""
-        wishes = self._context.wishes
-        if not (wishes.stopping.is_set() or (self._at_end and wishes.draining.is_set())):
+        if not self._is_told_to_stop:
             return False
         if self._stop_by is None:
             self._stop_by = self._clock.monotonic() + self._context.settings.stop_within
@@ -192,10 +219,14 @@ class SinkQueues:
                 try:
                     self._publishing.show(uid, first, last, files, lambda: self._closing)
                     if self._publishing.through[uid] >= last:
+                        # Also where another member of a set of replicas has shown it meanwhile.
+                        self._outages.answered(uid)
                         return
                 except Unavailable as failure:
                     self._outages.failed(uid, failure)
-                    self._outages.wait(uid, lambda: self._closing)
+                except DefinitionError as refusal:
+                    self._outages.refused(uid, refusal)
+                self._outages.wait(uid, lambda: self._closing or self._publishing.through[uid] >= last)
             raise LeftBehind("the run has ended meanwhile; start it again")
         except BaseException:
             # Later epochs must not be shown before this one: a sink shows a prefix of the committed epochs.

@@ -58,6 +58,9 @@ class FakeJob:
     def rescale(self, parallelism: int) -> Any:
         return self._told("rescale", parallelism)
 
+    def retry(self, sink: str) -> Any:
+        return self._told("retry", sink)
+
     def _told(self, *call: Any) -> Any:
         self.calls.append(call)
         assert self.gate.wait(DEADLINE_SECONDS), "the test never opened the gate"

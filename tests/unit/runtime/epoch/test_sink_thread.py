@@ -44,11 +44,14 @@ def test_what_fails_is_told_by_its_future_and_the_thread_goes_on() -> None:
 
 def test_one_that_does_not_come_back_is_left_behind_and_lets_go_when_it_does() -> None:
     thread, go, closed, done = SinkThread("t"), threading.Event(), threading.Event(), list[int]()
+    began = threading.Event()
 
     def hang() -> None:
+        began.set()
         go.wait(AT_MOST)
 
     stuck, never = thread.submit(hang), thread.submit(lambda: done.append(1))
+    assert began.wait(AT_MOST)
     assert not thread.await_done(0.01)
     assert not thread.end(0.01, closed.set)
     for future in (stuck, never, thread.submit(lambda: done.append(2))):

@@ -36,6 +36,7 @@ class Played:
         self._progress = Progress(job=name, **{"phase": "running", **progress})
         self._running, self._failure = True, None
         self.parallelism = self.looks = 0
+        self.tried = list[str]()
         self.told_to_stop = False
 
     @property
@@ -55,6 +56,9 @@ class Played:
 
     def rescale(self, parallelism: int) -> None:
         self.parallelism = parallelism
+
+    def retry(self, sink: str) -> None:
+        self.tried.append(sink)
 
     def wait(self, timeout: float | None = None) -> Progress:
         if self._failure is not None:
@@ -173,6 +177,15 @@ def test_waiting_in_vain_is_told() -> None:
     run = Run("main", "scoring")
     with pytest.raises(TimeoutError, match=r"job 'fraud' still runs after 0\.01 s; wait again, or end it"):
         run.handle.wait(0.01)
+    run.let_go()
+
+
+def test_a_sink_is_tried_again_by_the_part_that_has_it() -> None:
+    run = Run("main", "scoring", main={"sinks": {"raw": {}}}, scoring={"sinks": {"out": {}}})
+    run.handle.retry("out")
+    assert [part.tried for part in run.parts.values()] == [[], ["out"]]
+    with pytest.raises(DefinitionError, match="no part that runs here has a sink 'outt'"):
+        run.handle.retry("outt")
     run.let_go()
 
 

@@ -1,0 +1,99 @@
+"""A sink that refuses what is committed beside one that goes on: the whole engine, and a real Postgres."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+import holdfast as hf
+from holdfast.cli.main import app
+from tests.services.servers import Server, postgres_server
+
+DEADLINE_SECONDS = 240.0
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Server]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def db(postgres: Server) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        yield connection
+
+
+def wait_until(handle: hf.JobHandle, condition: Callable[[], bool], what: str) -> None:
+    give_up = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert handle.running, f"the run ended before {what}: {handle.status().error}"
+        assert time.monotonic() < give_up, f"waited {DEADLINE_SECONDS} s for {what}"
+        time.sleep(0.05)
+
+
+def test_a_sink_whose_rights_were_revoked_stops_alone_and_goes_on_when_a_person_says_so(
+    spark: SparkSession, postgres: Server, db: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    name = f"revoked_{uuid.uuid4().hex[:8]}"
+    db.execute(f"CREATE TABLE {name} (id bigint)")
+    db.execute(f"CREATE ROLE {name}_writer LOGIN")
+    db.execute(f"GRANT CREATE ON SCHEMA public TO {name}_writer")
+    db.execute(f"GRANT SELECT, INSERT ON {name} TO {name}_writer")
+    alive, said = hf.MemorySink(), list[str]()
+    job = hf.Job(name)
+    rows = job.source(hf.GeneratorSource({"id": "id"}, schema="id long", rows_per_second=200), uid="in")
+    table = hf.PostgresSink(
+        name, dsn=postgres.url.replace("holdfast@", f"{name}_writer@"), marks=f"{name}_marks"
+    )
+    rows.sink(table, uid="table")
+    rows.sink(alive, uid="alive")
+    handle = job.start(
+        tmp_path / "ck", spark=spark, working_dir=tmp_path / "working", restart=hf.NoRestart(),
+        stop_within="5m", on_message=said.append,
+    )  # fmt: skip
+    assert isinstance(handle, hf.JobHandle)
+
+    def told() -> Any:
+        return handle.status().sinks.get("table", {})
+
+    wait_until(handle, lambda: told().get("through", 0) > 0, "the table has rows")
+    db.execute(f"REVOKE INSERT ON {name} FROM {name}_writer")
+    wait_until(handle, lambda: told()["refused"] is not None, "the table refuses rows")
+    assert re.search(r"permission denied|lacks INSERT", told()["refused"]["reason"])
+    assert told()["unavailable"] is None
+    stopped_at, shown = told()["through"], len(alive.rows())
+    wait_until(handle, lambda: len(alive.rows()) > shown + 200, "the other sink goes on")
+    wait_until(handle, lambda: told()["epochs"] > 3, "epochs wait")
+    assert (told()["through"], told()["refused"]["tries"]) == (stopped_at, 1)
+    command = next(text for text in said if text.startswith("REFUSED: sink 'table'")).split("`")[-2].split()
+    assert command[:4] == ["holdfast", "sinks", "retry", "table"]
+
+    again = CliRunner().invoke(app, command[1:])
+    assert again.exit_code == 0, again.output
+    wait_until(handle, lambda: told()["refused"]["tries"] == 2, "it is tried, and refuses again")
+    db.execute(f"GRANT INSERT ON {name} TO {name}_writer")
+    done = CliRunner().invoke(app, [*command[1:], "--json"])
+    assert json.loads(done.stdout)["state"] == "done", done.output
+    wait_until(handle, lambda: told()["refused"] is None, "it takes rows again")
+    wait_until(handle, lambda: told()["epochs"] <= 1, "it has caught up")
+    vain = CliRunner().invoke(app, command[1:])
+    assert vain.exit_code == 2
+    assert "sink 'table' waits neither for a person nor for its server" in vain.stderr
+    handle.stop()
+    assert handle.wait(DEADLINE_SECONDS).restarts == 0
+    count = len(alive.rows())
+    assert sorted(id for (id,) in alive.rows()) == list(range(count))
+    assert db.execute(f"SELECT count(*), count(DISTINCT id), max(id) FROM {name}").fetchone() == (
+        count, count, count - 1,
+    )  # fmt: skip
