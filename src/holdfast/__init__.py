@@ -4,6 +4,7 @@ from holdfast.connectors.batch import BatchSource
 from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
+    Arrived,
     Mark,
     Publisher,
     RememberingPublisher,
@@ -96,6 +97,7 @@ __all__ = [
     "CRASH",
     "ActiveReplicas",
     "AggregatingState",
+    "Arrived",
     "BatchContext",
     "BatchFunction",
     "BatchSource",
