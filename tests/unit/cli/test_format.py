@@ -104,3 +104,14 @@ def test_a_sink_is_told_of_when_it_is_behind_or_its_server_is_away() -> None:
         "WAITING for its server for 6.0 s: no connection (tried 3 times, again in 1 s); 5 epochs, 100 bytes, "
         "committed and not shown; FULL: nothing is read"
     )
+
+
+def test_latency_is_told_of_each_sink_that_knows_it() -> None:
+    told = {"through": 2, "epochs": 0, "bytes": 0, "full": False, "unavailable": None}
+    busy = {"p50": 0.412, "p95": 0.9, "p99": 1_100.5, "rows": 70, "seconds": 30.5}
+    quiet = {"p50": None, "p95": None, "p99": None, "rows": 7, "seconds": 3.5}
+    sinks = {"a": {**told, "latency": busy}, "b": {**told, "latency": quiet}, "c": {**told, "latency": None}}
+    found = dict(facts(Progress(job="j", sinks={**sinks, "older": told}), 10_000))
+    assert found["latency to a"] == "p50 0.41 s, p95 0.90 s, p99 1,100.50 s"
+    assert found["latency to b"] == "no rows in the last minute"
+    assert not {"latency to c", "latency to older"} & found.keys()

@@ -110,7 +110,10 @@ class Publishing:
 
     def _tell(self) -> None:
         """Show which servers are waited for, before there is anything to show in them."""
-        told = {uid: sink_told(self.through.get(uid, 0), self.outages.told(uid)) for uid in self._streams}
+        told = {
+            uid: sink_told(self.through.get(uid, 0), self.outages.told(uid), self._monitor.latency.told(uid))
+            for uid in self._streams
+        }
         self._monitor.update(sinks=told)
 
     def _asked(self, uid: str, publisher: Publisher, view: CheckpointView) -> Mark:
@@ -198,6 +201,7 @@ class Publishing:
             files = sorted(by_epoch.get(epoch, ()), key=lambda file: file.part)
             with _named(uid, epoch, self._storage_url):
                 self._show(publisher, epoch, self._parts(files))
+            self._monitor.latency.shown(uid, epoch)
             self.outages.answered(uid)
             with self._lock:
                 # Of a set of replicas another member may be further by now.
@@ -259,11 +263,19 @@ class Publishing:
 
 
 def sink_told(
-    through: int, unavailable: dict[str, Any] | None, epochs: int = 0, bytes: int = 0, full: bool = False
+    through: int,
+    unavailable: dict[str, Any] | None,
+    latency: dict[str, float | None] | None,
+    epochs: int = 0,
+    bytes: int = 0,
+    full: bool = False,
 ) -> dict[str, Any]:
     """How a sink stands, as progress shows it. `unavailable`: its server is waited for; `epochs`, `bytes`:
     what waits for it."""
-    return {"through": through, "epochs": epochs, "bytes": bytes, "full": full, "unavailable": unavailable}
+    return {
+        "through": through, "epochs": epochs, "bytes": bytes, "full": full, "unavailable": unavailable,
+        "latency": latency,
+    }  # fmt: skip
 
 
 @contextlib.contextmanager

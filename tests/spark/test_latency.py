@@ -1,0 +1,108 @@
+"""The latency of real jobs, whose rows and sinks have clocks of their own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.connectors.contract import StagedPart
+from holdfast.connectors.generator import GeneratorReader
+from holdfast.connectors.memory import MemoryPublisher
+
+RATE, ROWS = 100.0, 150
+DELAY_SECONDS = 0.4
+
+
+class Clocked(hf.GeneratorSource):
+    """A generator that keeps its reader, which knows when it started."""
+
+    opened: GeneratorReader
+
+    def reader(self, notes: Sequence[Any]) -> GeneratorReader:
+        self.opened = super().reader(notes)
+        return self.opened
+
+
+class Slow(hf.MemorySink):
+    """A sink that takes its time, and says when each row was shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown_ms: dict[int, float] = {}
+
+    def publisher(self, job: str, uid: str) -> MemoryPublisher:
+        sink, publisher = self, super().publisher(job, uid)
+
+        class Slowly(MemoryPublisher):
+            def __init__(self) -> None:
+                super().__init__(publisher._shown)
+
+            def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
+                time.sleep(DELAY_SECONDS)
+                super().publish(epoch, parts)
+                for table in (part.load() for part in parts):
+                    sink.shown_ms |= dict.fromkeys(table.column("n").to_pylist(), time.time() * 1_000)
+
+        return Slowly()
+
+
+def run(job: hf.Job, spark: SparkSession, root: Path, **options: Any) -> hf.Progress:
+    """To its end; gives back how things stood then."""
+    told: list[hf.Progress] = []
+    job.run(
+        root / "ck", spark=spark, until="exhausted", parallelism=2, working_dir=root / "working",
+        on_progress=told.append, on_message=lambda _: None, restart=hf.NoRestart(), **options,
+    )  # fmt: skip
+    return told[-1]
+
+
+def test_latency_is_counted_from_the_clock_of_the_rows_to_that_of_the_sink(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, slow, quick = Clocked(["id"], schema="n long", rows_per_second=RATE, total=ROWS), Slow(), Slow()
+    job = hf.Job("clocked")
+    rows = job.source(source, uid="rows")
+    rows.sink(slow, uid="slow")
+    rows.sink(quick, uid="also")
+    end = run(job, spark, tmp_path, target_latency="1s", max_rows_per_epoch=60)
+    ended_ms, started_ms = time.time() * 1_000, source.opened._started_ms
+    assert started_ms is not None
+    assert sorted(slow.shown_ms) == list(range(ROWS))
+    arrived_ms = {row: started_ms + (row + 1) * 1_000 / RATE for row in range(ROWS)}
+    for uid, sink in (("slow", slow), ("also", quick)):
+        told = end.sinks[uid]["latency"]
+        assert told["rows"] == ROWS, "each once"
+        at_least = [sink.shown_ms[row] - arrived_ms[row] for row in range(ROWS)]
+        at_most = [ended_ms - arrived_ms[row] for row in range(ROWS)]
+        assert sum(at_least) / 1_000 - 0.01 * ROWS <= told["seconds"] <= sum(at_most) / 1_000
+        middle, high = sorted(at_least)[ROWS // 2], sorted(at_least)[-2]
+        assert DELAY_SECONDS < told["p50"] <= told["p95"] <= told["p99"]
+        assert told["p50"] >= middle / 1_000 * 0.9
+        assert told["p99"] >= high / 1_000 * 0.9
+
+
+def test_files_are_as_old_as_they_say(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    now = time.time()
+    for name, age, rows in (("a", 3_600, 90), ("b", 60, 10)):
+        path = tmp_path / "in" / f"{name}.json"
+        path.write_text('{"n": 1}\n' * rows)
+        os.utime(path, (now - age, now - age))
+    job = hf.Job("files")
+    source = hf.FileSource(tmp_path / "in", format="json", schema="n long")
+    job.source(source, uid="rows").sink(hf.FileSink(tmp_path / "out", format="parquet"), uid="out")
+    told = run(job, spark, tmp_path).sinks["out"]["latency"]
+    assert told["rows"] == 100
+    assert told["p50"] >= 3_600 * 0.95
+
+
+def test_rows_that_never_arrived_have_no_latency(spark: SparkSession, tmp_path: Path) -> None:
+    job = hf.Job("silent")
+    job.source(hf.MemorySource([1, 2, 3]), uid="rows").sink(hf.MemorySink(), uid="out")
+    assert run(job, spark, tmp_path).sinks["out"]["latency"] is None
