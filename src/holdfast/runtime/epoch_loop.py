@@ -102,10 +102,9 @@ class EpochLoop:
             self._prepare(in_force, view)
             self._edges = Edges(context, view, self._outlets, self._planner.readers)
             opened.pop_all()
-        self._admission = Admission(
-            target_seconds=EPOCH_TARGET_SECONDS, target_latency=settings.target_latency,
-            ceiling=settings.max_rows_per_epoch,
-        )  # fmt: skip
+        self._admission = Admission.first(
+            EPOCH_TARGET_SECONDS, settings.target_latency, settings.max_rows_per_epoch
+        )
         self._combining = _combining_of(context, shards)
         self._pending: list[EpochOutcome] = []
         """Epochs that ran and wait for the next barrier, which commits them as one."""

@@ -36,13 +36,11 @@ MEMORY = 0.2
 
 def arrived_rows(reader: SourceReader, slice: Slice, rows: int) -> list[Arrived]:
     """When the rows of a slice arrived, in a few pieces whose shares are rows; none: it is not known."""
-    if not isinstance(reader, DatedReader) or not rows:
+    if not isinstance(reader, DatedReader):
         return []
-    pieces = _in_pieces(reader.arrived(slice))
-    total = sum(piece.share for piece in pieces)
-    return [
-        Arrived(rows * piece.share / total, piece.first_ms, piece.last_ms) for piece in pieces if piece.share
-    ]
+    pieces = [piece for piece in _in_pieces(reader.arrived(slice)) if piece.share]
+    weight = rows / sum(piece.share for piece in pieces) if pieces else 0.0
+    return [Arrived(weight * each.share, each.first_ms, each.last_ms) for each in pieces if weight]
 
 
 def waited_seconds(arrived: Sequence[Arrived], at_ms: int) -> float:

@@ -80,6 +80,12 @@ class Admission:
             return self.rows
         return self.ceiling if self.target_latency is None else min(self.rows, self.ceiling)
 
+    @classmethod
+    def first(cls, target_seconds: float, target_latency: float | None, ceiling: int | None) -> Admission:
+        """Of a run. Where rows may be too slow for a target latency, it begins with few."""
+        rows = ROWS_FIRST if target_latency is None else ROWS_MIN
+        return cls(target_seconds=target_seconds, target_latency=target_latency, ceiling=ceiling, rows=rows)
+
     def after(self, rows: int, seconds: float, publishing: float = 0.0, waited: float = 0.0) -> Admission:
         """Learn from an epoch that read `rows` in `seconds`. One that is far from full changes no size; with
         a target latency it may take back what was added to catch up, down to twice its own rows.
@@ -96,7 +102,8 @@ class Admission:
         wanted = (max(self._aim(publishing, waited), FIXED_COST_SHARE * fixed) - fixed) / per_row
         most = self.limit * STEP_MAX if is_full else self.limit
         bounded = min(most, max(self.limit / STEP_MAX, wanted, rows * STEP_MAX * (not is_full)))
-        return replace(self, rows=int(min(ROWS_MAX, max(ROWS_MIN, bounded))), costs=costs)
+        least = ROWS_MIN if self.target_latency is None else 1
+        return replace(self, rows=int(min(ROWS_MAX, max(least, bounded))), costs=costs)
 
     def _aim(self, publishing: float, waited: float) -> float:
         """How long an epoch is to take, in seconds."""

@@ -147,3 +147,13 @@ def test_a_stall_does_not_count_as_what_epochs_cost() -> None:
         stalled = stalled.after(stalled.limit, 0.1 + 2e-6 * stalled.limit)
         assert stalled.limit <= 2 * admission.limit
     assert stalled.limit == pytest.approx(admission.limit, rel=0.2)
+
+
+def test_a_target_holds_for_rows_that_are_slow_one_by_one_from_the_first_epoch_on() -> None:
+    admission, took = Admission.first(1.0, 2.0, None), []
+    for _ in range(20):
+        took.append(0.1 + 0.01 * admission.limit)
+        admission = admission.after(admission.limit, took[-1])
+    assert max(took) <= 11, "the first is a guess, and a small one"
+    assert took[-1] == pytest.approx(1.0, rel=0.2)
+    assert Admission.first(1.0, None, None) == Admission(target_seconds=1.0)
