@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench nexmark nexmark-kills protection crash chaos java archive
+.PHONY: help demo test lint bench latency nexmark nexmark-kills protection crash chaos java archive
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -44,6 +44,9 @@ lint: $(INSTALLED) ## style, types and layers alone
 
 bench: $(INSTALLED) java ## speed beside Spark's own stateful operators, on a quiet machine (about 15 minutes)
 	@$(BIN)/python -m bench
+
+latency: $(INSTALLED) java ## how long rows take beside Structured Streaming, on a quiet machine (about 10 minutes; ARGS="--rates 100")
+	@$(BIN)/python -m bench.latency $(ARGS)
 
 nexmark: $(INSTALLED) java ## the Nexmark queries beside Spark's own streaming, on a quiet machine (about 7 minutes; ARGS="--queries 0,4")
 	@$(BIN)/python -m bench.nexmark $(ARGS)

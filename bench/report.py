@@ -160,6 +160,24 @@ def _combining(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def _latency(found: dict[str, Any]) -> list[str]:
+    return [
+        "## How long rows take beside Spark Structured Streaming",
+        "",
+        f"`make latency`, load before: {found['load_before']}. From the arrival of a row to its visibility,",
+        "seconds: a running sum by key, a Parquet file with new rows every 100 ms, Parquet files out.",
+        "",
+        "| who | rows/s | p50 | p95 | p99 |",
+        "| --- | --- | --- | --- | --- |",
+        *(
+            f"| {r['name']} | {r['rate']:,} | {r['p50']} | {r['p95']} | {r['p99']} |"
+            for r in found["results"]
+        ),
+        "",
+        *_table("ratio", "measured", found["ratios"]),
+    ]
+
+
 def _recovery(found: dict[str, dict[str, Any]]) -> list[str]:
     rows = []
     for each in found.values():
@@ -293,6 +311,7 @@ def main() -> None:
             ("combining.json", _combining),
             ("time-costs.json", _time_costs),
             ("nexmark.json", _nexmark),
+            ("latency.json", _latency),
             ("recovery.json", _recovery),
             ("failover.json", _failover),
             ("savepoint.json", _savepoint),

@@ -31,6 +31,7 @@ MODULES = {
 PUBLIC = [
     "ActiveReplicas",
     "AggregatingState",
+    "Arrived",
     "BatchContext",
     "BatchFunction",
     "BatchSource",

@@ -4,6 +4,7 @@ from holdfast.connectors.batch import BatchSource
 from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
+    Arrived,
     KeepingPublisher,
     Mark,
     Publisher,
@@ -97,6 +98,7 @@ __all__ = [
     "CRASH",
     "ActiveReplicas",
     "AggregatingState",
+    "Arrived",
     "BatchContext",
     "BatchFunction",
     "BatchSource",

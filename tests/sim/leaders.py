@@ -41,6 +41,7 @@ from holdfast.runtime.epoch.outcome import EpochOutcome
 from holdfast.runtime.epoch.planner import Planner
 from holdfast.runtime.epoch.publisher import Publishing
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
+from holdfast.runtime.latency import Latency
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.parts.outlets import Outlets
 from holdfast.storage.checksums import read_extent
@@ -219,12 +220,13 @@ class Lead:
             name="sim", nodes=(source, timed, operator), operators=(operator,), sources=(source,),
             sinks=(sink,), outlets=(),
         )  # fmt: skip
+        clock: Any = self.leader
         told: Any = SimpleNamespace(
-            say=lambda text: None, update=self._committed, progress=SimpleNamespace(sinks={})
-        )
+            say=lambda text: None, update=self._committed, progress=SimpleNamespace(sinks={}),
+            latency=Latency(clock),
+        )  # fmt: skip
         program: Any = SimpleNamespace(sinks={SINK: SINK}, graph=graph)
         settings: Any = SimpleNamespace(guarantee=Guarantee.EXACTLY_ONCE, stop_within=STOP_STEPS / 1_000)
-        clock: Any = self.leader
         return LeaderContext(
             program=program, settings=settings, spark=unused, checkpoint=self.checkpoint, term=self.term,
             run=self.run_name, clock=clock, monitor=told, wishes=self.wishes, recovery=unused,

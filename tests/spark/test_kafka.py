@@ -248,6 +248,26 @@ def copy_job(kafka: KafkaBroker, topic: str, sink: hf.MemorySink) -> hf.Job:
     return job
 
 
+def test_messages_are_as_old_as_their_timestamps_say(
+    spark: SparkSession, kafka: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    kafka.make(topic, partitions=2)
+    now_ms = int(time.time() * 1_000)
+    kafka.send(topic, [b"old"] * 90, partition=0, timestamp=now_ms - 3_600_000)
+    kafka.send(topic, [b"new"] * 10, partition=1, timestamp=now_ms - 60_000)
+    sink = hf.MemorySink()
+    told: list[hf.Progress] = []
+    copy_job(kafka, topic, sink).run(
+        tmp_path / "ck", spark=spark, until="exhausted", working_dir=tmp_path / "working",
+        on_progress=told.append,
+    )  # fmt: skip
+    assert len(sink.rows()) == 100
+    latency = told[-1].sinks["out"]["latency"]
+    assert latency["rows"] == 100
+    shortest = 90 * 3_600 + 10 * 60
+    assert shortest - 1 <= latency["seconds"] <= shortest + 100 * (time.time() - now_ms / 1_000)
+
+
 def wait_until(handle: hf.JobHandle, condition: Callable[[], bool], what: str) -> None:
     give_up = time.monotonic() + 240
     while not condition():

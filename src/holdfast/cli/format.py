@@ -195,6 +195,13 @@ def sink_told(one: dict[str, Any], now_ms: int) -> str:
     return "; ".join(said)
 
 
+def latency_told(latency: dict[str, Any]) -> str:
+    """How long rows took until a sink showed them, from its part of `Progress.sinks`."""
+    if latency["p50"] is None:
+        return "no rows in the last minute"
+    return ", ".join(f"{name} {latency[name]:,.2f} s" for name in ("p50", "p95", "p99"))
+
+
 def outage_told(away: dict[str, Any], now_ms: int) -> str:
     """A server that is waited for."""
     again = max(0, away["next_try_ms"] - now_ms) / 1_000
@@ -235,6 +242,11 @@ def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
         *((f"table of {uid}", table_told(one, now_ms)) for uid, one in progress.tables.items()),
         *((f"channel {uid}", channel_told(one)) for uid, one in progress.channels.items()),
         *((f"sink {uid}", told) for uid, one in progress.sinks.items() if (told := sink_told(one, now_ms))),
+        *(
+            (f"latency to {uid}", latency_told(latency))
+            for uid, one in progress.sinks.items()
+            if (latency := one.get("latency"))
+        ),
         *([("idle sources", f"{', '.join(idle)}; event time does not wait for them")] if idle else []),
         ("checkpoint age", age(progress.committed_ms, now_ms)),
         ("restarts", str(progress.restarts)),

@@ -35,6 +35,7 @@ from holdfast.cli.run import (
     Retain,
     StopWithin,
     Survive,
+    TargetLatency,
     Until,
     WorkingDir,
     choose_master,
@@ -102,6 +103,7 @@ def node(
     stop_within: StopWithin = "20s",
     survive: Survive = 0,
     max_rows_per_epoch: MaxRowsPerEpoch = None,
+    target_latency: TargetLatency = None,
     parallelism: Parallelism = None,
     key_groups: KeyGroups = 128,
     backend: Backend = "lmdb",
@@ -131,13 +133,12 @@ def node(
         options = RunOptions(
             guarantee=guarantee, until=until, checkpoint_interval=checkpoint_interval, survive=survive,
             epoch_interval=epoch_interval, barrier_interval=barrier_interval, stop_within=stop_within,
-            max_rows_per_epoch=max_rows_per_epoch, parallelism=parallelism_of(parallelism),
-            key_groups=key_groups, backend=backend, restart=restart_of(restart), claim=claim, retain=retain,
-            from_savepoint=from_savepoint, allow_dropped_state=allow_dropped_state, working_dir=working_dir,
+            max_rows_per_epoch=max_rows_per_epoch, target_latency=target_latency, key_groups=key_groups,
+            parallelism=parallelism_of(parallelism), backend=backend, restart=restart_of(restart),
+            from_savepoint=from_savepoint, claim=claim, allow_dropped_state=allow_dropped_state,
+            retain=retain, working_dir=working_dir,
         )  # fmt: skip
-        if master is not None:
-            choose_master(master)
-        _be_node(file, job or [], checkpoint, settings, options, http, http_token_file, as_json=json)
+        _be_node(file, job or [], checkpoint, settings, options, master, http, http_token_file, as_json=json)
 
 
 def _be_node(
@@ -146,11 +147,14 @@ def _be_node(
     checkpoint: str,
     settings: NodeSettings,
     options: RunOptions,
+    master: str | None,
     http: str | None,
     token_file: Path | None,
     *,
     as_json: bool,
 ) -> None:
+    if master is not None:
+        choose_master(master)
     clock = SystemClock()
     with (
         JsonLines(sys.stdout, clock) if as_json else PlainLines(sys.stderr, clock) as display,

@@ -60,6 +60,13 @@ Survive = Annotated[
     int, typer.Option(help="How many nodes may end at once: a job that lacks something for that is refused.")
 ]
 MaxRowsPerEpoch = Annotated[int | None, typer.Option(help="[default: found by itself]")]
+TargetLatency = Annotated[
+    str | None,
+    typer.Option(
+        help="How long a row may take from its arrival to the sinks, such as 2s: epochs are sized by that. "
+        "[default: epochs take about a second]"
+    ),
+]
 Parallelism = Annotated[
     str | None,
     typer.Option(
@@ -104,6 +111,7 @@ def run(
     stop_within: StopWithin = "20s",
     survive: Survive = 0,
     max_rows_per_epoch: MaxRowsPerEpoch = None,
+    target_latency: TargetLatency = None,
     parallelism: Parallelism = None,
     key_groups: KeyGroups = 128,
     backend: Backend = "lmdb",
@@ -131,7 +139,7 @@ def run(
                 guarantee=guarantee, until=until, checkpoint_interval=checkpoint_interval,
                 epoch_interval=epoch_interval, barrier_interval=barrier_interval,
                 stop_within=stop_within, survive=survive,
-                max_rows_per_epoch=max_rows_per_epoch,
+                max_rows_per_epoch=max_rows_per_epoch, target_latency=target_latency,
                 parallelism=parallelism_of(parallelism), key_groups=key_groups, backend=backend,
                 restart=restart_of(restart), from_savepoint=from_savepoint, claim=claim,
                 allow_dropped_state=allow_dropped_state, retain=retain, working_dir=working_dir,

@@ -7,9 +7,11 @@ from holdfast.connectors.batch import BatchSource
 from holdfast.connectors.channel import ChannelSink
 from holdfast.connectors.console import ConsoleSink
 from holdfast.connectors.contract import (
+    Arrived,
     CheckedSink,
     CheckedSource,
     ClosingReader,
+    DatedReader,
     DriftingReader,
     DurableLog,
     EndingReader,
@@ -73,12 +75,14 @@ from holdfast.connectors.upsert import UpsertSink
 __all__ = [
     "CRASH",
     "LANES",
+    "Arrived",
     "BatchSource",
     "ChannelSink",
     "CheckedSink",
     "CheckedSource",
     "ClosingReader",
     "ConsoleSink",
+    "DatedReader",
     "DeltaSink",
     "DriftingReader",
     "DurableLog",

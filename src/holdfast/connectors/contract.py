@@ -10,7 +10,7 @@ Never here: deciding when to plan, commit or publish (see runtime.epoch).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -176,6 +176,27 @@ class FollowingReader(Protocol):
         after its start. `next` is called with its end."""
 
 
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Some rows of a slice, and when they arrived: the first and the last of them, in ms since 1970; evenly
+    in between, as far as is known. `share`: how many they are against the others of the slice, by rows or by
+    bytes."""
+
+    share: float
+    first_ms: float
+    last_ms: float
+
+
+@runtime_checkable
+class DatedReader(Protocol):
+    """A reader that knows when rows arrived: from then on they could be read. Latency is counted from
+    there."""
+
+    def arrived(self, slice: Slice) -> Sequence[Arrived]:
+        """When the rows of a slice arrived, in pieces; none: it is not known. Called once the Spark jobs of
+        its epoch are done. Asks nobody."""
+
+
 @runtime_checkable
 class WaitingReader(Protocol):
     """A reader that knows how much is waiting, if not how many rows."""
@@ -208,12 +229,14 @@ class PartitionedReader(Protocol):
 @dataclass(frozen=True, slots=True)
 class LogBatch:
     """A batch of a durable log. `number`: batches are numbered 1, 2, 3 and so on, whoever wrote them;
-    `writer` and `turn`: who wrote it, and which of its batches it is: turns grow."""
+    `writer` and `turn`: who wrote it, and which of its batches it is: turns grow. `received_ms`: when it was
+    appended, in ms since 1970; 0: not known."""
 
     number: int
     writer: str
     turn: int
     rows: int
+    received_ms: int = field(default=0, compare=False)
 
 
 class DurableLog(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from holdfast.connectors.contract import Json, Slice
+from holdfast.connectors.contract import Arrived, Json, Slice
 from holdfast.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -94,6 +94,15 @@ class GeneratorReader:
         now = first if available is None else max(first, available)
         self._end = now if end is None else end[0]
         return [self._end, started_ms]
+
+    def arrived(self, slice: Slice) -> Sequence[Arrived]:
+        """By the rate. Without one all rows are there from the beginning, and none arrives."""
+        rate = self._source.rows_per_second
+        if rate is None:
+            return []
+        first, (end, started_ms) = (slice.start or [0])[0], slice.end
+        first_ms, last_ms = (started_ms + row * 1_000 / rate for row in (first + 1, end))
+        return [Arrived(end - first, first_ms, last_ms)]
 
     def exhausted(self, after: Json | None) -> bool:
         return self._source.total is not None and (after or [0])[0] >= self._source.total

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from holdfast.connectors.contract import DurableLog, Json, LogBatch, MalformedRow, Sifted, Slice
+from holdfast.connectors.contract import Arrived, DurableLog, Json, LogBatch, MalformedRow, Sifted, Slice
 from holdfast.connectors.received_rows import RAW_DDL, RowForm
 from holdfast.errors import InputVanished, RetryableError, one_line
 
@@ -115,6 +115,16 @@ class ReceivingReader:
 
     def lag(self, after: Json | None) -> int | None:
         return sum(batch.rows for batch in self._log.after((after or {"batch": 0})["batch"]))
+
+    def arrived(self, slice: Slice) -> Sequence[Arrived]:
+        """By the times when batches were logged."""
+        wanted = set(slice.detail)
+        batches = self._log.after(slice.detail[0] - 1)
+        return [
+            Arrived(batch.rows, batch.received_ms, batch.received_ms)
+            for batch in batches
+            if batch.number in wanted and batch.received_ms
+        ]
 
     def follow(self, slice: Slice) -> None:
         """Everything that another member has planned by is in the position; but what it has received itself,

@@ -35,6 +35,8 @@ FETCHES = ("fetched", "absent", "unanswered", "bypassed", "repeated")
 EPOCH_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper ends of the histogram's buckets. An epoch aims at one second."""
 
+QUANTILES = (0.5, 0.95, 0.99)
+
 
 class Metrics(Collector):
     """Listens to a run's progress and gives it out as text. Safe to use from several threads."""
@@ -151,6 +153,21 @@ class Metrics(Collector):
         text = "1 while the sink refuses an epoch and waits for a person."
         refused = {uid: int(one["refused"] is not None) for uid, one in sinks.items()}
         yield self._by_label("holdfast_sink_refused", text, "sink", refused)
+        yield self._latency({uid: one["latency"] for uid, one in sinks.items() if one.get("latency")})
+
+    def _latency(self, sinks: dict[str, dict[str, float | None]]) -> Metric:
+        """Quantiles are those of the last minute, where a sink has shown rows in it."""
+        name = "holdfast_latency_seconds"
+        family = Metric(name, "From the arrival of a row until a sink shows it.", "summary")
+        for uid, one in sorted(sinks.items()):
+            labels = {"job": self._job, "sink": uid}
+            for quantile in QUANTILES:
+                value = one[f"p{round(quantile * 100)}"]
+                if value is not None:
+                    family.add_sample(name, {**labels, "quantile": str(quantile)}, value)
+            family.add_sample(f"{name}_count", labels, one["rows"] or 0)
+            family.add_sample(f"{name}_sum", labels, one["seconds"] or 0)
+        return family
 
     def _away(self, kind: str, told: dict[str, dict[str, Any]]) -> Metric:
         """Since when the servers of sources or sinks are waited for."""

@@ -43,6 +43,7 @@ from holdfast.runtime.epoch.uncoordinated import Ledger, SavingPasses, saved_ope
 from holdfast.runtime.epoch.unfired_timers import refuse_unfired
 from holdfast.runtime.epoch.watermarks import milliseconds
 from holdfast.runtime.joining import Joining
+from holdfast.runtime.latency import waited_seconds
 from holdfast.runtime.leader_context import LeaderContext, ToldToStop
 from holdfast.runtime.parts.edges import Edges
 from holdfast.runtime.parts.outlets import Outlets, refuse_unread
@@ -101,7 +102,9 @@ class EpochLoop:
             self._prepare(in_force, view)
             self._edges = Edges(context, view, self._outlets, self._planner.readers)
             opened.pop_all()
-        self._admission = Admission(target_seconds=EPOCH_TARGET_SECONDS, ceiling=settings.max_rows_per_epoch)
+        self._admission = Admission.first(
+            EPOCH_TARGET_SECONDS, settings.target_latency, settings.max_rows_per_epoch
+        )
         self._combining = _combining_of(context, shards)
         self._pending: list[EpochOutcome] = []
         """Epochs that ran and wait for the next barrier, which commits them as one."""
@@ -363,6 +366,7 @@ class EpochLoop:
         self.running = plan.epoch
         outcome = self._runner.run(start)
         self.running = NO_EPOCH
+        self._context.monitor.latency.ran(plan.epoch, outcome.arrived, self._publishing.through)
         self._planner.watermarks.observed(outcome.times, plan, outcome.silent)
         outcome.event_times = self._planner.watermarks.standing()
         self._lists |= outcome.lists.after
@@ -381,7 +385,10 @@ class EpochLoop:
             self._take_snapshots(plan.epoch)
         else:
             self._committer.publish([outcome])
-        self._admission = self._admission.after(outcome.rows, outcome.seconds)
+        self._admission = self._admission.after(
+            outcome.rows, outcome.seconds, self._context.monitor.latency.publishing_seconds,
+            waited_seconds(outcome.arrived, plan.clock_ms),
+        )  # fmt: skip
         self._combining = self._combining.after(outcome.loads)
         self._tell(plan.epoch, outcome)
         return outcome

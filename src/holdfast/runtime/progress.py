@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.clock import Clock
+from holdfast.runtime.latency import Latency
 
 WINDOW_SECONDS = 10.0
 """Rates are taken over the last epochs of about this long."""
@@ -78,6 +79,9 @@ class Progress:
     wait for it, whether it is `full`, so that nothing is read, and `unavailable`: None, or of its server that
     is waited for `since_ms`, the last `reason`, the number of `tries`, and `next_try_ms`; `refused`: None, or
     the same without a next try, of a sink that refuses an epoch and waits for a person.
+    `latency`: None, or how long rows took from their arrival until this sink showed them: `p50`, `p95` and
+    `p99` of the last minute (None: it showed none), and the sum of `seconds` over all `rows` that this
+    process has shown.
     """
     divergences: int = 0
     """How often this member of a set of replicas has come to other results than were committed."""
@@ -99,6 +103,8 @@ class Monitor:
         self._lock = threading.Lock()
         self._progress = Progress(job=job)
         self._recent: list[tuple[float, int]] = []
+        self.latency = Latency(clock)
+        """Outlives failures, as the progress does."""
 
     @property
     def progress(self) -> Progress:

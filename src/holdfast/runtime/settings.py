@@ -59,6 +59,10 @@ class RunOptions(TypedDict, total=False):
     """Whether stored state that the job no longer declares may be given up."""
     max_rows_per_epoch: int | None
     """None: found by itself."""
+    target_latency: str | None
+    """How long it may take from the arrival of a row until sinks show it, as far as the size of epochs
+    decides that; None: epochs take about a second.
+    """
     retain: int
     """How many commits can be gone back to."""
     barrier_interval: str | None
@@ -95,6 +99,7 @@ class RunSettings:
     claim: bool
     allow_dropped_state: bool
     max_rows_per_epoch: int | None
+    target_latency: float | None
     retain: int
     working_dir: str
     private_working_dir: bool
@@ -170,6 +175,7 @@ def check_settings(checkpoint: str | Path, options: RunOptions) -> RunSettings:
         claim=options.get("claim", False),
         allow_dropped_state=options.get("allow_dropped_state", False),
         max_rows_per_epoch=max_rows,
+        target_latency=_target_latency(options),
         retain=retain,
         survive=survive,
         # Workers have other current directories than the driver.
@@ -185,6 +191,26 @@ def check_shards(parallelism: int, key_groups: int) -> int:
             f"parallelism={parallelism} is out of range; choose a number from 1 to key_groups ({key_groups})"
         )
     return parallelism
+
+
+def _target_latency(options: RunOptions) -> float | None:
+    """In seconds. DefinitionError: rows wait longer than that for the next epoch, or for its commit."""
+    given = options.get("target_latency")
+    if given is None:
+        return None
+    seconds = _seconds(given)
+    if not seconds:
+        raise DefinitionError(f"target_latency={given!r} is no time for anything; give one such as '2s'")
+    for name, interval in (
+        ("epoch_interval", options.get("epoch_interval")),
+        ("checkpoint_interval", options.get("checkpoint_interval")),
+    ):
+        if seconds <= _seconds(interval):
+            raise DefinitionError(
+                f"target_latency={given!r} cannot be kept with {name}={interval!r}: rows wait for that "
+                "before they are shown; give a longer target, or a shorter interval"
+            )
+    return seconds
 
 
 def _backend(name: str) -> str:

@@ -52,6 +52,7 @@ from holdfast.runtime.epoch.publisher import Publishing
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans, replayed_through
 from holdfast.runtime.epoch.runner import EpochRunner
 from holdfast.runtime.epoch_loop import EpochLoop
+from holdfast.runtime.latency import Latency
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.parts.channel_source import ChannelReader, Position
 from holdfast.runtime.parts.coordinator import Coordinator
@@ -257,9 +258,11 @@ class PartLead:
             name=part, nodes=(*sources, operator), operators=(operator,), sources=sources,
             sinks=(SimpleNamespace(uid=SINK, sink=PartSink(self.world)),), outlets=outlets, whole=None,
         )  # fmt: skip
+        clock = JobClock(job, self.leader.skew)
         told: Any = SimpleNamespace(
-            say=lambda text: None, update=self._told, progress=SimpleNamespace(channels={}, sinks={})
-        )
+            say=lambda text: None, update=self._told, progress=SimpleNamespace(channels={}, sinks={}),
+            latency=Latency(clock),
+        )  # fmt: skip
         program: Any = SimpleNamespace(sinks={SINK: STREAM}, graph=graph, tables={})
         settings: Any = SimpleNamespace(
             guarantee=Guarantee.EXACTLY_ONCE, barrier_interval=job.interval,
@@ -267,7 +270,7 @@ class PartLead:
         )  # fmt: skip
         return LeaderContext(
             program=program, settings=settings, spark=unused, checkpoint=self.checkpoint, term=self.term,
-            run=self.run_name, clock=JobClock(job, self.leader.skew), monitor=told, wishes=Wishes(),
+            run=self.run_name, clock=clock, monitor=told, wishes=Wishes(),
             recovery=Recovery(self.checkpoint, self.term, self.run_name, self.world.tell),
             look_around=lambda: None, chance=self.world.chance.random, root=job.storage("sim://root"),
         )  # fmt: skip

@@ -113,3 +113,14 @@ def test_a_sink_that_refuses_is_told_with_the_way_to_have_it_tried_again() -> No
         "REFUSED for 6.0 s: no such table (tried 1 time, again by `holdfast sinks retry`); 1 epoch, 5 bytes, "
         "committed and not shown"
     )
+
+
+def test_latency_is_told_of_each_sink_that_knows_it() -> None:
+    told = {"through": 2, "epochs": 0, "bytes": 0, "full": False, "unavailable": None}
+    busy = {"p50": 0.412, "p95": 0.9, "p99": 1_100.5, "rows": 70, "seconds": 30.5}
+    quiet = {"p50": None, "p95": None, "p99": None, "rows": 7, "seconds": 3.5}
+    sinks = {"a": {**told, "latency": busy}, "b": {**told, "latency": quiet}, "c": {**told, "latency": None}}
+    found = dict(facts(Progress(job="j", sinks={**sinks, "older": told}), 10_000))
+    assert found["latency to a"] == "p50 0.41 s, p95 0.90 s, p99 1,100.50 s"
+    assert found["latency to b"] == "no rows in the last minute"
+    assert not {"latency to c", "latency to older"} & found.keys()

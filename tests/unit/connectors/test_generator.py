@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.connectors.contract import Arrived
 from holdfast.connectors.generator import SLICE_ROWS_MAX, GeneratorSource
 from holdfast.errors import DefinitionError
 
@@ -47,3 +48,22 @@ def test_an_endless_source_is_planned_in_pieces_and_never_ends() -> None:
 def test_settings_that_make_no_rows_are_refused(columns: Any, settings: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError):
         GeneratorSource(columns, schema="n long", **settings)
+
+
+def test_rows_arrived_when_they_were_due_whoever_plans_them_and_when() -> None:
+    source = GeneratorSource(["id"], schema="n long", rows_per_second=10)
+    first = source.reader([]).next([0, START_MS], 20, START_MS + 9_000)
+    assert first is not None
+    second = source.reader([]).next(first.end, 20, START_MS + 60_000)
+    assert second is not None
+    found = [piece for slice in (first, second) for piece in source.reader([]).arrived(slice)]
+    assert found == [
+        Arrived(20, START_MS + 100, START_MS + 2_000), Arrived(20, START_MS + 2_100, START_MS + 4_000),
+    ]  # fmt: skip
+
+
+def test_rows_that_are_always_there_never_arrived() -> None:
+    reader = GeneratorSource(["id"], schema="n long", total=10).reader([])
+    slice = reader.next(None, None, START_MS)
+    assert slice is not None
+    assert reader.arrived(slice) == []

@@ -11,11 +11,12 @@ import pytest
 
 from holdfast.checkpoint.log.received import ReceivedLog
 from holdfast.connectors import receiving
-from holdfast.connectors.contract import LogBatch, Slice
+from holdfast.connectors.contract import Arrived, LogBatch, Slice
 from holdfast.connectors.received_rows import RowForm, raw_rows
 from holdfast.connectors.receiving import Deliver, ReceivingReader, Room
 from holdfast.errors import InputVanished, RetryableError
 from holdfast.storage.local_directory import LocalStorage
+from holdfast.testing.clocks import ManualClock
 
 
 class Silent:
@@ -109,3 +110,20 @@ def test_what_was_not_durable_when_the_run_ended_is_not_acknowledged(
     assert reader._thread is not None
     reader._thread.join()
     assert (message.acknowledged, message.refused) == (in_time, not in_time)
+
+
+def test_rows_arrived_when_they_were_logged(tmp_path: Path) -> None:
+    clock = ManualClock(1_000)
+    log = ReceivedLog(LocalStorage(tmp_path), "in", "writer", clock)
+    for rows in (2, 1):
+        log.append(raw_rows("queue", [("row", None, {"value": b"a"})] * rows))
+        clock.sleep(3)
+    one = reader(log)
+    try:
+        first, both = one.next(None, 2, now_ms=0), one.next(None, None, now_ms=0)
+        assert first is not None
+        assert both is not None
+        assert one.arrived(first) == [Arrived(2, 1_000, 1_000)]
+        assert one.arrived(both) == [Arrived(2, 1_000, 1_000), Arrived(1, 4_000, 4_000)]
+    finally:
+        one.close()

@@ -247,3 +247,25 @@ def test_sinks_tell_what_waits_for_them_and_for_how_long_their_server_is_away() 
         'holdfast_sink_refused{job="job",sink="alive"} 1.0',
     ):
         assert line in text.splitlines()
+
+
+def test_latency_is_a_summary_by_sink_with_quantiles_where_rows_were_shown_lately() -> None:
+    metrics = Metrics("job", ManualClock(10_000))
+    told = {"through": 2, "epochs": 0, "bytes": 0, "full": False, "unavailable": None}
+    busy = {"p50": 0.4, "p95": 0.9, "p99": 1.1, "rows": 70, "seconds": 30.5}
+    quiet = {"p50": None, "p95": None, "p99": None, "rows": 7, "seconds": 3.5}
+    sinks = {"busy": {**told, "latency": busy}, "quiet": {**told, "latency": quiet}}
+    metrics.observe(Progress(job="job", sinks={**sinks, "silent": {**told, "latency": None}}))
+    found = [line for line in metrics.text().splitlines() if "holdfast_latency" in line]
+    assert found == [
+        "# HELP holdfast_latency_seconds From the arrival of a row until a sink shows it.",
+        "# TYPE holdfast_latency_seconds summary",
+        'holdfast_latency_seconds{job="job",quantile="0.5",sink="busy"} 0.4',
+        'holdfast_latency_seconds{job="job",quantile="0.95",sink="busy"} 0.9',
+        'holdfast_latency_seconds{job="job",quantile="0.99",sink="busy"} 1.1',
+        'holdfast_latency_seconds_count{job="job",sink="busy"} 70.0',
+        'holdfast_latency_seconds_sum{job="job",sink="busy"} 30.5',
+        'holdfast_latency_seconds_count{job="job",sink="quiet"} 7.0',
+        'holdfast_latency_seconds_sum{job="job",sink="quiet"} 3.5',
+    ]
+    assert "`holdfast_latency_seconds`" in PAGE.read_text()

@@ -22,6 +22,7 @@ import pyarrow as pa
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal_bytes, unseal_bytes
 from holdfast.checkpoint.store.write_once import write_once
+from holdfast.clock import Clock, SystemClock
 from holdfast.connectors.contract import LogBatch
 from holdfast.errors import CorruptionError, InputVanished, ObjectMissing
 from holdfast.storage.contract import Storage
@@ -34,13 +35,16 @@ class _Header(msgspec.Struct, frozen=True):
     writer: str
     turn: int
     rows: int
+    received_ms: int = 0
+    """When it was appended; 0: by a version that did not say."""
 
 
 class ReceivedLog:
     """The log of one source, as one process appends to it and reads it. `writer` is a fresh random name."""
 
-    def __init__(self, storage: Storage, source: str, writer: str) -> None:
+    def __init__(self, storage: Storage, source: str, writer: str, clock: Clock | None = None) -> None:
         self._storage, self._source, self._writer = storage, source, writer
+        self._clock = clock or SystemClock()
         self._turn = 0
         self._known: dict[int, LogBatch] = {}
         self._floor = self._end = 0
@@ -52,7 +56,7 @@ class ReceivedLog:
             if not self._end:
                 self.look()
             self._turn += 1
-            data = packed(self._writer, self._turn, rows)
+            data = packed(self._writer, self._turn, rows, self._clock.now_ms())
             number = max(self._end, self._floor) + 1
             while True:
                 batch, _ = unpacked(write_once(self._storage, self._name(number), data), number)
@@ -144,9 +148,9 @@ class ReceivedLog:
             )
 
 
-def packed(writer: str, turn: int, rows: pa.RecordBatch) -> bytes:
+def packed(writer: str, turn: int, rows: pa.RecordBatch, received_ms: int) -> bytes:
     """A batch as it is stored: a line of JSON, then Arrow's stream format, in the wrapping of records."""
-    header = msgspec.json.encode(_Header(writer, turn, rows.num_rows))
+    header = msgspec.json.encode(_Header(writer, turn, rows.num_rows, received_ms))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_batch(rows)
@@ -163,7 +167,7 @@ def unpacked(data: bytes, number: int, name: str = "") -> tuple[LogBatch, pa.Rec
             rows = stream.read_next_batch()
     except (msgspec.DecodeError, pa.ArrowInvalid, StopIteration) as cause:
         raise CorruptionError(f"{name} does not read as a batch ({cause}); restore it from a copy") from cause
-    return LogBatch(number, header.writer, header.turn, header.rows), rows
+    return LogBatch(number, header.writer, header.turn, header.rows, header.received_ms), rows
 
 
 def load_batch(url: str, source: str, number: int) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.connectors.contract import Json, MalformedRow, Sifted, Slice, Waiting
+from holdfast.connectors.contract import Arrived, Json, MalformedRow, Sifted, Slice, Waiting
 from holdfast.connectors.files.locations import Directory, Found, is_final, open_directory
 from holdfast.connectors.files.planned_files import ReadNames
 from holdfast.connectors.files.sampling import SAMPLE_BYTES, columns_in, has_header, option
@@ -180,6 +180,15 @@ class FileReader:
         self._compare(self._looks.pop((slice.start or 0, slice.end), planned))
         for found in planned:
             self._columns.pop(found.name, None)
+
+    def arrived(self, slice: Slice) -> Sequence[Arrived]:
+        """By the times when the files were modified, as the plan has them."""
+        found = [Found(*entry) for entry in slice.detail]
+        return [
+            Arrived(each.size, each.mtime_ns / 1e6, each.mtime_ns / 1e6)
+            for each in found
+            if each.mtime_ns is not None
+        ]
 
     def undeclared(self) -> dict[str, str]:
         return dict(self._column_news.undeclared) if self._column_news is not None else {}

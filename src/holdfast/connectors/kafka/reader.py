@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from holdfast.connectors.contract import Json, MalformedRow, Sifted, Slice
+from holdfast.connectors.contract import Arrived, Json, MalformedRow, Sifted, Slice
 from holdfast.connectors.kafka.client import Cluster, Refused, Topic, not_allowed
 from holdfast.connectors.kafka.positions import (
     Partition,
@@ -20,10 +20,12 @@ from holdfast.connectors.kafka.positions import (
     shares,
 )
 from holdfast.connectors.kafka.reading import RangesReader
+from holdfast.connectors.kafka.times import ReadTimes, times_read, within
 from holdfast.connectors.kafka.values import ValueRows
 from holdfast.errors import DefinitionError, InputVanished, Unavailable
 
 if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
     from holdfast.connectors.kafka.source import KafkaSource
@@ -56,6 +58,8 @@ class KafkaReader:
         """Topics of which it is known whether they are compacted."""
         self._news: list[str] = []
         self._trouble = ""
+        self._times: Accumulator[ReadTimes] | None = None
+        """What tasks have told of the messages that they read."""
 
     def next(self, after: Json | None, max_rows: int | None, now_ms: int) -> Slice | None:
         with self._asking():
@@ -152,6 +156,13 @@ class KafkaReader:
             with self._asking():
                 self._cluster.commit(self._source.group, Position.of(position).places)
 
+    def arrived(self, slice: Slice) -> Sequence[Arrived]:
+        """By the times of the messages, as tasks found them."""
+        if self._times is None:
+            return []
+        read, self._times.value = self._times.value, {}
+        return within(read, ranges_of(slice.detail))
+
     def health(self) -> str:
         return self._trouble
 
@@ -176,7 +187,9 @@ class KafkaReader:
         tasks = in_tasks(wanted, places, spark.sparkContext.defaultParallelism, TASK_ROWS_MIN)
         if not tasks:
             return ValueRows(form, spark.createDataFrame([], form.read_columns))
-        reader = RangesReader(self._source.connection, tuple(tasks), form.decode)
+        if self._times is None:
+            self._times = times_read(spark)
+        reader = RangesReader(self._source.connection, tuple(tasks), form.decode, self._times)
         numbers = spark.range(0, len(tasks), 1, len(tasks))
         return ValueRows(form, numbers.mapInArrow(reader, form.read_columns))
 

@@ -13,14 +13,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.connectors.kafka.client import Connection, Troubles, confluent, not_allowed
 from holdfast.connectors.kafka.positions import UNCHECKED, Range
+from holdfast.connectors.kafka.times import ReadTimes, times_of
 from holdfast.errors import InputVanished, Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
 
 BATCH_ROWS_MAX = 10_000
 BATCH_BYTES = 8 << 20
@@ -53,13 +57,18 @@ class RangesReader:
     connection: Connection
     tasks: tuple[tuple[Range, ...], ...]
     decode: Decode | None = None
+    times: Accumulator[ReadTimes] | None = None
+    """Is told when the messages arrived."""
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 for each in self.tasks[number]:
                     for messages in RangeConsumer(self.connection, each):
-                        yield batch_of(each, messages, self.decode)
+                        rows = batch_of(each, messages, self.decode)
+                        if self.times is not None:
+                            self.times.add(times_of(rows))
+                        yield rows
 
 
 class _Held(threading.local):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from holdfast.connectors.contract import Json, MalformedRow, Sifted, Slice
+from holdfast.connectors.contract import Arrived, Json, MalformedRow, Sifted, Slice
 from holdfast.connectors.received_rows import RAW_DDL, RowForm, raw_rows
 from holdfast.connectors.redis.connection import RedisServer, library
 from holdfast.errors import DefinitionError, InputVanished, Unavailable, one_line
@@ -178,6 +178,17 @@ class RedisStreamReader:
         if self._trim:
             for stream, (id, _) in position.items():
                 _asked(self._server, stream, "XTRIM", stream, "MINID", "=", id)
+
+    def arrived(self, slice: Slice) -> Sequence[Arrived]:
+        """By the ids, as Redis gives them: they begin with the time. The first range of a stream counts as of
+        its last entry: the id before it may be of long before."""
+        found: list[Arrived] = []
+        begun: set[str] = set()
+        for stream, before, end, rows in slice.detail["ranges"]:
+            last_ms = _number(end)[0]
+            found.append(Arrived(rows, _number(before)[0] if stream in begun else last_ms, last_ms))
+            begun.add(stream)
+        return found
 
     def _raw(self, spark: SparkSession, slice: Slice) -> DataFrame:
         self.verify(slice)

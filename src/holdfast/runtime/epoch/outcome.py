@@ -15,6 +15,7 @@ from holdfast.checkpoint.store.records import (
     StagedFile,
     UncoordinatedShard,
 )
+from holdfast.connectors.contract import Arrived
 from holdfast.runtime.epoch.combining import ShardLoad
 from holdfast.runtime.epoch.list_state import TakenLists
 from holdfast.runtime.epoch.payload_bundle import Bundle
@@ -57,6 +58,8 @@ class EpochOutcome:
     """When the last thing is let go of that its rows were put into; None: they were put into nothing."""
     needs_from: int = 0
     """After the epoch, the first whose rows are needed for state that is in no file. 0: it is in files."""
+    arrived: list[Arrived] = field(default_factory=list)
+    """When its rows arrived at their sources, as far as these know it: shares are rows."""
     set_aside: dict[str, RowsAside] = field(default_factory=dict)
     """Source uid -> rows of the epoch that it could not parse."""
 

@@ -85,7 +85,7 @@ class Planner:
         if not isinstance(node.source, LoggedSource):
             return node.source.reader(notes)
         writer = f"{self._context.term}-{uuid.uuid4().hex[:12]}"
-        log = ReceivedLog(self._context.checkpoint.storage, node.uid, writer)
+        log = ReceivedLog(self._context.checkpoint.storage, node.uid, writer, self._context.clock)
         return node.source.logged_reader(notes, log)
 
     def let_go(self) -> None:

@@ -124,7 +124,10 @@ class Publishing:
     def _tell(self) -> None:
         """Show which servers are waited for, before there is anything to show in them."""
         told = {
-            uid: sink_told(self.through.get(uid, 0), self.outages.told(uid), None) for uid in self._streams
+            uid: sink_told(
+                self.through.get(uid, 0), self.outages.told(uid), None, self._monitor.latency.told(uid)
+            )
+            for uid in self._streams
         }
         self._monitor.update(sinks=told)
 
@@ -214,6 +217,7 @@ class Publishing:
             files = sorted(by_epoch.get(epoch, ()), key=lambda file: file.part)
             with _named(uid, epoch, self._storage_url):
                 self._show(uid, epoch, self._parts(files))
+            self._monitor.latency.shown(uid, epoch)
             self.outages.answered(uid)
             with self._lock:
                 # Of a set of replicas another member may be further by now.
@@ -299,6 +303,7 @@ def sink_told(
     through: int,
     unavailable: dict[str, Any] | None,
     refused: dict[str, Any] | None,
+    latency: dict[str, float | None] | None,
     epochs: int = 0,
     bytes: int = 0,
     full: bool = False,
@@ -306,7 +311,7 @@ def sink_told(
     """How a sink stands, as progress shows it. `unavailable`: its server is waited for; `refused`: a person
     is; `epochs`, `bytes`: what waits for it."""
     waits = {"through": through, "epochs": epochs, "bytes": bytes, "full": full}
-    return {**waits, "unavailable": unavailable, "refused": refused}
+    return {**waits, "unavailable": unavailable, "refused": refused, "latency": latency}
 
 
 @contextlib.contextmanager

@@ -34,6 +34,10 @@ class RowsRead:
     def total(self) -> int:
         return sum(self._rows.values())
 
+    def of(self, uid: str) -> int:
+        """The rows of one source."""
+        return self._rows.get(uid, 0)
+
     def counted(self, rows: Mapping[str, int]) -> None:
         """So many rows of these sources were read, before any transform."""
         self._rows.update({uid: count for uid, count in rows.items() if uid in self._uncounted})

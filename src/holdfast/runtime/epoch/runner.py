@@ -54,6 +54,7 @@ from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import Program, Stage
 from holdfast.runtime.epoch.rows_read import RowsRead
 from holdfast.runtime.epoch.set_aside import malformed_input, rows_aside
+from holdfast.runtime.latency import arrived_rows
 from holdfast.runtime.parts.damaged_epochs import damaged_epoch
 from holdfast.runtime.placement import Placement, shard_expression
 from holdfast.runtime.spark_failures import explained
@@ -170,6 +171,9 @@ class EpochRunner:
             frames.observed.ran(gave_results=bool(results))
         reached(Step.RESULTS_CHOSEN)
         outcome.rows = read.total
+        for uid, part in plan.slices.items():
+            if not part.skipped:
+                outcome.arrived += arrived_rows(self.readers[uid], slice_of(part), read.of(uid))
         outcome.times, outcome.silent = frames.newest_times()
         self.verify(plan)
         bundle.write()

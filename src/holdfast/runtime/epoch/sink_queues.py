@@ -158,8 +158,9 @@ class SinkQueues:
 
     def _told(self, uid: str, through: int) -> dict[str, Any]:
         return sink_told(
-            through, self._outages.told(uid), self._outages.refusal(uid), epochs=self.behind().get(uid, 0),
-            bytes=self._waiting_bytes(uid), full=self._share(uid) >= 1,
+            through, self._outages.told(uid), self._outages.refusal(uid),
+            self._context.monitor.latency.told(uid),
+            epochs=self.behind().get(uid, 0), bytes=self._waiting_bytes(uid), full=self._share(uid) >= 1,
         )  # fmt: skip
 
     def _waiting_bytes(self, uid: str) -> int:

@@ -10,6 +10,7 @@ again (see damaged_epochs) nothing is read before that is answered.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -24,7 +25,7 @@ from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.store.records import Extent, JobRecord, Json, SentFile
 from holdfast.clock import SystemClock
-from holdfast.connectors.contract import Slice, Waiting
+from holdfast.connectors.contract import Arrived, Slice, Waiting
 from holdfast.errors import CorruptionError, InputVanished, ObjectMissing, RestoreError, RetryableError
 from holdfast.ids import EpochId
 from holdfast.state.encoding.types import frame_ddl
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 LIST_SECONDS = 5.0
 """How often the commits of the part before are listed though the next one is not there."""
+SENT_MAX = 2_000
+"""Of so many commits it is remembered when they were sent: more than may wait in a channel."""
 
 
 class PartChannel:
@@ -107,6 +110,8 @@ class OpenChannel:
         self._newest = NewestCommit(self._history, SystemClock(), LIST_SECONDS)
         self._view = EMPTY
         self._looked = False
+        self._sent: deque[tuple[int, int, int]] = deque(maxlen=SENT_MAX)
+        """After which epoch, up to which, and when the sender planned them: as commits were seen here."""
 
     def exhausted(self, after: Json | None) -> bool:
         channel = self._look()
@@ -130,6 +135,17 @@ class OpenChannel:
                 return file
         return None
 
+    def arrived(self, slice: Slice) -> Sequence[Arrived]:
+        """When the sender planned the epochs of a slice. What was in the channel when it was opened is not
+        known."""
+        first, last = Position.of(slice.start).epoch, Position.of(slice.end).newest
+        found = [
+            Arrived(min(last, through) - max(first, after), clock_ms, clock_ms)
+            for after, through, clock_ms in self._sent
+            if after < last and through > first
+        ]
+        return found if sum(piece.share for piece in found) == last - first else []
+
     def lag(self, after: Json | None) -> int | None:
         # As of now: a drain reads so many rows, and what was committed just before is among them.
         return sum(file.rows for file in unread_files(self._look(), Position.of(after)))
@@ -149,7 +165,9 @@ class OpenChannel:
             return self._known()
         try:
             if self._has_begun(find_job(self._history.storage)):
-                self._view = self._newest.load()
+                seen, self._view = self._known().through, self._newest.load()
+                if self._looked and self._known().through > seen:
+                    self._sent.append((seen, self._known().through, self._view.clock_ms))
                 self._history.forget_below(self._view.number)
         except CorruptionError as damage:
             # The part before goes back, and what it has sent stays what it was.

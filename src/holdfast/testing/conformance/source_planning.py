@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.connectors.contract import (
     AcknowledgingReader,
     CheckedSource,
+    DatedReader,
     EndingReader,
     MonitoredReader,
     Slice,
@@ -209,6 +210,20 @@ def _waiting_and_news(case: SourceCase) -> None:
         hold(all(isinstance(text, str) for text in news), f"news gave {news!r}")
         again = list(reader.news())
         hold(not again, f"asked again at once, news gave {again!r}")
+
+
+@PLANNING.promise(
+    "arrived",
+    "arrived gives pieces of the slice, each with a share of 0 or more and times in order",
+    "return hf.Arrived(share, first_ms, last_ms) for what is known, and nothing for what is not",
+)
+def _arrived(case: SourceCase) -> None:
+    reader = case.reader()
+    if not isinstance(reader, DatedReader):
+        raise NotAsked("its reader has no arrived")
+    for slice in case.plan(reader, case.limit):
+        for piece in reader.arrived(slice):
+            hold(piece.share >= 0 and piece.first_ms <= piece.last_ms, f"arrived gave {piece!r}")
 
 
 @PLANNING.promise(

@@ -16,8 +16,10 @@ from holdfast.connectors.receiving import next_slice
 from holdfast.errors import CorruptionError, InputVanished
 from holdfast.storage.contract import Entry
 from holdfast.storage.local_directory import LocalStorage
+from holdfast.testing.clocks import ManualClock
 
 FROZEN = Path(__file__).parents[3] / "fixtures" / "received-log" / "000000000007"
+FROZEN_WITH_TIME = FROZEN.with_name("000000000008")
 
 
 def rows(*numbers: int) -> pa.RecordBatch:
@@ -135,14 +137,32 @@ def test_a_batch_that_a_listing_did_not_show_is_in_the_savepoint(
     assert logged(ReceivedLog(begun, "q", "b")) == [1, 2, 3]
 
 
-def test_a_batch_of_format_4_is_read() -> None:
+def test_a_batch_that_says_nothing_of_its_time_is_read() -> None:
     batch, found = unpacked(FROZEN.read_bytes(), 7)
     assert batch == LogBatch(7, "3-1f0c9a2b7d44", 12, 2)
+    assert batch.received_ms == 0
     assert found.column("id").to_pylist() == ["m1", None]
     assert dict(found.column("fields")[0].as_py()) == {"value": b'{"n": 1}'}
 
 
+def test_a_batch_with_its_time_is_read() -> None:
+    batch, found = unpacked(FROZEN_WITH_TIME.read_bytes(), 8)
+    assert (batch, batch.received_ms) == (LogBatch(8, "3-1f0c9a2b7d44", 12, 2), 1_760_000_000_123)
+    assert found.column("id").to_pylist() == ["m1", None]
+
+
+def test_when_a_batch_was_appended_is_known_to_every_process(storage: LocalStorage) -> None:
+    clock = ManualClock(5_000)
+    log = ReceivedLog(storage, "q", "a", clock)
+    assert log.append(rows(1)).received_ms == 5_000
+    clock.sleep(2)
+    log.append(rows(2))
+    other = ReceivedLog(storage, "q", "b")
+    other.look()
+    assert [batch.received_ms for batch in other.after(0)] == [5_000, 7_000]
+
+
 def frozen() -> bytes:
-    """How the stored example was made."""
+    """How the stored examples were made; the first by a version that did not say the time."""
     values = [("message m1 of q", "m1", {"value": b'{"n": 1}'}), ("message 2 of q", None, {"value": b"\xff"})]
-    return packed("3-1f0c9a2b7d44", 12, raw_rows("q", values))
+    return packed("3-1f0c9a2b7d44", 12, raw_rows("q", values), 1_760_000_000_123)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.connectors.contract import Slice, Waiting
+from holdfast.connectors.contract import Arrived, Slice, Waiting
 from holdfast.connectors.files.source import LOOK_MS, FileReader, FileSource
 from holdfast.errors import DefinitionError, InputVanished
 
@@ -256,3 +256,12 @@ def test_a_planned_file_that_changed_is_an_error_before_spark_is_asked(
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DefinitionError, match="json, csv, parquet"):
         source(tmp_path, format="xml")
+
+
+def test_files_arrived_when_they_were_modified_and_weigh_by_their_size(tmp_path: Path) -> None:
+    put(tmp_path, "a.json", 5_000_000, '{"n": 1}\n' * 3)
+    put(tmp_path, "b.json", 7_500_000)
+    reader = source(tmp_path).reader([])
+    assert reader.arrived(planned(reader)) == [Arrived(27, 5, 5), Arrived(9, 7.5, 7.5)]
+    in_bucket = Slice(None, 1, detail=[["c.json", 9, None]])
+    assert reader.arrived(in_bucket) == []

@@ -8,9 +8,11 @@ import pytest
 from confluent_kafka import KafkaError, Message
 
 import holdfast as hf
+from holdfast.connectors.contract import Arrived
 from holdfast.connectors.kafka.client import Connection
 from holdfast.connectors.kafka.positions import Range
 from holdfast.connectors.kafka.reading import RangeConsumer, batch_of
+from holdfast.connectors.kafka.times import Places, times_of, within
 
 RANGE = Range("t", 3, 10, 20, 0, False)
 
@@ -69,3 +71,15 @@ def test_messages_are_rows_and_one_without_a_time_has_none() -> None:
     assert rows[0]["timestamp"].timestamp() == 1.5
     assert [rows[1][name] for name in ("key", "value", "headers", "timestamp")] == [None] * 4
     assert {(row["topic"], row["partition"]) for row in rows} == {("t", 3)}
+
+
+def test_a_batch_tells_the_times_of_its_messages_and_a_task_that_runs_again_nothing_new() -> None:
+    timed = [message(10, timestamp=(1, 5_000)), message(11, timestamp=(1, 3_000))]
+    timed.append(message(12, timestamp=(0, -1)))
+    told = times_of(batch_of(RANGE, timed, None))
+    assert told == {("t", 3, 10): Arrived(3, 3_000, 5_000)}
+    assert times_of(batch_of(RANGE, [timed[-1]], None)) == {}
+    later = {("t", 3, 20): Arrived(1, 7_000, 7_000), ("u", 3, 11): Arrived(1, 8_000, 8_000)}
+    places = Places()
+    read = places.addInPlace(places.addInPlace(places.zero({}), told), places.addInPlace(told, later))
+    assert within(read, [RANGE]) == [Arrived(3, 3_000, 5_000)], "others are of another slice"

@@ -14,7 +14,7 @@ from holdfast.checkpoint.chain.history import DamagedChain
 from holdfast.checkpoint.chain.plans import Plans, PlanWritten
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Extent
-from holdfast.connectors.contract import Slice, Waiting
+from holdfast.connectors.contract import Arrived, Slice, Waiting
 from holdfast.errors import InputVanished, RestoreError, RetryableError
 from holdfast.ids import CommitNumber
 from holdfast.runtime.parts.channel_source import ChannelReader, PartChannel, Position
@@ -157,6 +157,23 @@ def test_a_channel_ends_when_all_of_it_is_read(both: Both) -> None:
     assert consumer.reader.exhausted(consumer.position)
     lead(producer.storage)
     assert not consumer.reader.exhausted(consumer.position), "a leader that has begun may read more"
+
+
+def test_rows_arrived_when_the_part_before_planned_their_epochs(both: Both) -> None:
+    producer, consumer = both
+    producer.commit([b"aa"])
+    there = consumer.take()
+    assert there is not None
+    assert consumer.reader.arrived(there) == [], "it was there before the channel was opened"
+    producer.commit([b"b"], [b"c"])
+    assert consumer.take(max_rows=1) is not None
+    producer.commit([b"d"])
+    last = consumer.take()
+    assert shape(last) == ([2, 0], [4, 0], 2)
+    assert last is not None
+    # The clock of the kit is the number of the newest epoch in a commit.
+    assert consumer.reader.arrived(last) == [Arrived(1, 3, 3), Arrived(1, 4, 4)]
+    assert consumer.new_reader().arrived(last) == [], "of another process"
 
 
 def test_epochs_without_rows_are_read_up_to_the_end(both: Both) -> None:

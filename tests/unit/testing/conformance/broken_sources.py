@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.connectors.contract import Json, Slice, Waiting
+from holdfast.connectors.contract import Arrived, Json, Slice, Waiting
 from holdfast.errors import DefinitionError, InputVanished
 
 ROWS = 10
@@ -57,6 +57,9 @@ class HonestReader:
 
     def verify(self, slice: Slice) -> None:
         pass
+
+    def arrived(self, slice: Slice) -> Sequence[Arrived]:
+        return [Arrived(slice.rows or 0, 1_000, 1_000)]
 
     def committed(self, position: Json) -> None:
         pass
@@ -195,6 +198,12 @@ class GoesOn(HonestReader):
 class Repeats(HonestReader):
     def news(self) -> Sequence[str]:
         return self.said
+
+
+@breaks("arrived")
+class ArrivedTheOtherWayRound(HonestReader):
+    def arrived(self, slice: Slice) -> Sequence[Arrived]:
+        return [Arrived(slice.rows or 0, 2_000, 1_000)]
 
 
 @breaks("committed")
