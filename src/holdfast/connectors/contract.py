@@ -9,7 +9,7 @@ Never here: deciding when to plan, commit or publish (see runtime.epoch).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -148,6 +148,27 @@ class VerifyingReader(Protocol):
         its commit, and again after its jobs). Raises InputVanished if the input is not what it was when
         `frame` looked: nothing of the epoch counts then.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Rows as tasks read them by themselves. `rows`: how many there are, if that is known. `read`: the rows
+    of a piece by its number, from 0, with the columns that Spark would hand to Python; the same every time.
+    It is sent to tasks."""
+
+    count: int
+    rows: int | None
+    read: Callable[[int], Iterable[pa.RecordBatch]]
+
+
+@runtime_checkable
+class PiecesReader(Protocol):
+    """A reader whose rows tasks can read in Python: where nothing but a key stands between them and an
+    operator they need not become Spark's."""
+
+    def pieces(self, spark: SparkSession, slice: Slice) -> Pieces | None:
+        """The rows of a slice that `frame` has; None: only Spark can read them. Checks and raises as `frame`
+        does. A task that cannot read a piece fails, and `frame` is asked."""
 
 
 @runtime_checkable

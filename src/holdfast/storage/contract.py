@@ -99,6 +99,14 @@ class Storage(Protocol):
         """Where the object is or would be as a local file, for mapping it; None: not on a file system."""
 
 
+def is_object_name(name: str) -> bool:
+    try:
+        check_name(name)
+    except DefinitionError:
+        return False
+    return True
+
+
 def check_name(name: str) -> str:
     """Refuse a name that could leave the storage, hide in it, or differ between kinds of storage."""
     parts = name.split("/")

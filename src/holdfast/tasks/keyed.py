@@ -36,6 +36,7 @@ from holdfast.tasks.messages import (
 from holdfast.tasks.operators.broadcast import BroadcastEntries
 from holdfast.tasks.operators.dispatch import keeps_times, next_due, run_function
 from holdfast.tasks.operators.shard_rows import cut
+from holdfast.tasks.routed_rows import RoutedRows, unpacked
 from holdfast.tasks.same_results import content_of, in_one_order
 from holdfast.tasks.task_output import TaskWriter
 from holdfast.tasks.working_state import (
@@ -60,11 +61,25 @@ def run_operator(task: KeyedTask, batches: Iterator[pa.RecordBatch]) -> Iterator
     yield as_batch(operator_result(task, this_partition(), list(batches)))
 
 
+def run_operator_on_packed(task: KeyedTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same where the rows come packed."""
+    yield as_batch(operator_result(task, this_partition(), unpacked(batches)))
+
+
+def run_operator_on_few(
+    task: KeyedTask, routed: RoutedRows, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The same where the task reads all rows by itself, and is given the number of its shard alone."""
+    for batch in batches:
+        for shard in batch.column(0).to_pylist():
+            yield as_batch(operator_result(task, shard, routed.of_shard(shard)))
+
+
 def run_operator_grouped(
-    task: KeyedTask, key: tuple[pa.Scalar, ...], rows: pa.Table, placement: pa.Table
+    task: KeyedTask, key: tuple[pa.Scalar, ...], batches: list[pa.RecordBatch]
 ) -> pa.Table:
     """The body of an operator's task under `cogroup`: the key is the shard."""
-    return pa.Table.from_batches([as_batch(operator_result(task, key[0].as_py(), rows.to_batches()))])
+    return pa.Table.from_batches([as_batch(operator_result(task, key[0].as_py(), batches))])
 
 
 def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

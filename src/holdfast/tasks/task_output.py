@@ -67,8 +67,15 @@ class StagedReader:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
-                rows = load_payload(self.storage_url, self.payloads[index])
-                yield from rows.cast(self.schema).to_batches()
+                yield from self.read(index)
+
+    def read(self, index: int) -> list[pa.RecordBatch]:
+        rows = load_payload(self.storage_url, self.payloads[index])
+        batches: list[pa.RecordBatch] = self.in_columns(rows).to_batches()
+        return batches
+
+    def in_columns(self, rows: pa.Table) -> pa.Table:
+        return rows.cast(self.schema)
 
 
 @dataclass(frozen=True)
@@ -77,12 +84,6 @@ class ChannelRows(StagedReader):
 
     channel: str
     remedy: str = "let the part that reads it finish them with the former code"
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for index in batch.column(0).to_pylist():
-                rows = load_payload(self.storage_url, self.payloads[index])
-                yield from self.in_columns(rows).to_batches()
 
     def in_columns(self, rows: pa.Table) -> pa.Table:
         """By the rules of state: a column that came since is null, one that is gone is left out, a number may

@@ -33,13 +33,15 @@ def pieces(name: str, size: int, piece_bytes: int = PIECE_BYTES) -> Iterator[Ext
         yield Extent(name, start, min(size, start + piece_bytes))
 
 
-def dealt(extents: Iterable[Extent], sizes: Mapping[str, int]) -> list[Sequence[Extent]]:
-    """What each task reads: pieces in their order, about as many bytes for each."""
+def dealt(
+    extents: Iterable[Extent], sizes: Mapping[str, int], least: int = TASK_BYTES_MIN
+) -> list[Sequence[Extent]]:
+    """What each task reads: pieces in their order, about as many bytes for each, and `least` at least."""
     costs = [
         (extent, (sizes[extent.name] if extent.end is None else extent.end) - extent.start + OPENING_BYTES)
         for extent in extents
     ]
-    most = min(PIECE_BYTES, max(TASK_BYTES_MIN, sum(cost for _, cost in costs) // TASKS_WANTED))
+    most = min(PIECE_BYTES, max(least, sum(cost for _, cost in costs) // TASKS_WANTED))
     tasks: list[Sequence[Extent]] = []
     mine: list[Extent] = []
     taken = 0

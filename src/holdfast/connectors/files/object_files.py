@@ -36,6 +36,9 @@ COMPRESSED = (".gz", ".bz2", ".deflate", ".zst", ".zstd")
 UNREADABLE = (".snappy", ".lz4", ".lzo")
 """Hadoop's own forms of these."""
 
+_LEGACY = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"}
+"""What Spark notes in files whose dates it wrote in the calendar of its version 2."""
+
 LINES = pa.schema([("file", pa.string()), ("line", pa.int64()), ("value", pa.binary())])
 VALUES = pa.schema([("value", pa.binary())])
 _DECODER = json.JSONDecoder()
@@ -125,24 +128,57 @@ def parquet_rows(
     whose number it is given."""
     for extent in _mine(tasks, batches):
         with _naming(extent.name, url):
-            opened = pq.ParquetFile(
-                pa.PythonFile(ObjectFile(open_storage(url), extent.name), mode="r"),
-                coerce_int96_timestamp_unit="us",
-            )
-            groups = [
-                group for group in range(opened.num_row_groups) if _begins_in(opened.metadata, group, extent)
-            ]
-            there = {name.casefold(): name for name in opened.schema_arrow.names}
-            names = {field.name: there.get(field.name.casefold()) for field in schema}
-            wanted = [name for name in names.values() if name is not None]
-            for batch in opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=wanted):
-                columns = [
-                    _column(batch, names.get(field.name), field)
-                    if field.name != file_column
-                    else pa.array([quote(extent.name)] * batch.num_rows, pa.string())
-                    for field in schema
-                ]
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            yield from _columns_in(_parquet_file(url, extent.name), extent, schema, file_column)
+
+
+@dataclass(frozen=True)
+class ParquetPieces:
+    """The declared columns of files, by the number of a piece."""
+
+    url: str
+    schema: pa.Schema
+    pieces: Sequence[Sequence[Extent]]
+
+    def __call__(self, number: int) -> Iterator[pa.RecordBatch]:
+        for extent in self.pieces[number]:
+            with _naming(extent.name, self.url):
+                file = _parquet_file(self.url, extent.name)
+                if _LEGACY & (file.metadata.metadata or {}).keys():
+                    raise ValueError("its dates may be of another calendar")
+                yield from _columns_in(file, extent, self.schema)
+
+
+def _columns_in(
+    file: pq.ParquetFile, extent: Extent, schema: pa.Schema, file_column: str | None = None
+) -> Iterator[pa.RecordBatch]:
+    groups = [group for group in range(file.num_row_groups) if _begins_in(file.metadata, group, extent)]
+    there = {name.casefold(): name for name in file.schema_arrow.names}
+    names = {field.name: there.get(field.name.casefold()) for field in schema}
+    wanted = [name for name in names.values() if name is not None]
+    for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=wanted):
+        columns = [
+            _column(batch, names.get(field.name), field)
+            if field.name != file_column
+            else pa.array([quote(extent.name)] * batch.num_rows, pa.string())
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _parquet_file(url: str, name: str) -> pq.ParquetFile:
+    storage = open_storage(url)
+    path = storage.local_path(name)
+    if path is None:
+        bytes = pa.PythonFile(ObjectFile(storage, name), mode="r")
+    else:
+        try:
+            # Not mapped: a file that is cut while it is read would end the process.
+            bytes = pa.OSFile(str(path))
+        except FileNotFoundError:
+            raise InputVanished(
+                f"file {name!r} of source path {storage.url} is gone; restore the file"
+            ) from None
+    return pq.ParquetFile(bytes, coerce_int96_timestamp_unit="us")
 
 
 def _mine(tasks: Sequence[Sequence[Extent]], batches: Iterable[pa.RecordBatch]) -> Iterator[Extent]:

@@ -22,7 +22,7 @@ from holdfast.connectors.files.sampling import has_header, option
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _LETTERS_DDL = "file string, line long, row string, reason string"
 
@@ -199,3 +199,20 @@ def spark_schema(ddl: str) -> StructType:
     schema = StructType.fromDDL(ddl)
     assert isinstance(schema, StructType)
     return schema
+
+
+def is_plain(type: DataType) -> bool:
+    """Whether values of a Spark type are the same to Arrow."""
+    from pyspark.sql import types
+
+    if isinstance(type, types.StructType):
+        return all(is_plain(field.dataType) for field in type)
+    if isinstance(type, types.ArrayType):
+        return is_plain(type.elementType)
+    if isinstance(type, types.MapType):
+        return is_plain(type.keyType) and is_plain(type.valueType)
+    numbers = (types.ByteType, types.ShortType, types.IntegerType, types.LongType, types.DecimalType)
+    others = (types.BooleanType, types.FloatType, types.DoubleType, types.BinaryType)
+    times = (types.DateType, types.TimestampType, types.TimestampNTZType)
+    # Also texts with a collation are StringType.
+    return isinstance(type, (*numbers, *others, *times)) or type == types.StringType()

@@ -21,13 +21,16 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.connectors.contract import Arrived, Json, MalformedRow, Sifted, Slice, Waiting
+from holdfast.connectors.contract import Arrived, Json, MalformedRow, Pieces, Sifted, Slice, Waiting
+from holdfast.connectors.files.extents import TASKS_WANTED, dealt, pieces
 from holdfast.connectors.files.locations import Directory, Found, is_final, open_directory
+from holdfast.connectors.files.object_files import ParquetPieces
 from holdfast.connectors.files.planned_files import ReadNames
 from holdfast.connectors.files.sampling import SAMPLE_BYTES, columns_in, has_header, option
-from holdfast.connectors.files.sifting import FileColumns, Sifter, spark_schema
+from holdfast.connectors.files.sifting import FileColumns, Sifter, is_plain, spark_schema
 from holdfast.connectors.files.source_notices import ColumnNews, FileNews
 from holdfast.errors import DefinitionError, InputVanished
+from holdfast.storage.contract import is_object_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +40,8 @@ LOOK_MS = 30_000
 """How old a listing may be while files of it still wait: so old is what `waiting` tells at most."""
 WATCHED_MAX = 32
 """How many of the files planned last are watched for what is appended to them."""
+CUT_BYTES = 1 << 20
+"""Where Python reads columns, files are cut in pieces of so much at least: to begin with one costs little."""
 _FORMATS = ("json", "csv", "parquet")
 _MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 
@@ -122,6 +127,8 @@ class FileReader:
         self._news = FileNews(source.path, source.pattern)
         self._columns: dict[str, FileColumns] = {}
         """Of planned files, as a glance showed them, until they are verified."""
+        self._arrow: pa.Schema | None = None
+        """The declared columns as Spark hands them to Python; None: not asked yet."""
         self._column_news: ColumnNews | None = None
         """None: no row was read yet."""
 
@@ -162,6 +169,22 @@ class FileReader:
     def frame(self, spark: SparkSession, slice: Slice) -> DataFrame:
         sifter, mode = self._sifter(spark, slice), self._source.mode
         return sifter.strict() if mode == "FAILFAST" else sifter.lenient(mode)
+
+    def pieces(self, spark: SparkSession, slice: Slice) -> Pieces | None:
+        source, sizes = self._source, {name: size for name, size, _ in slice.detail}
+        # What Spark alone knows: its options, types of its own, names that storage would refuse.
+        if source.format != "parquet" or source.options or not all(map(is_object_name, sizes)):
+            return None
+        declared = spark_schema(source.schema)
+        if not all(field.nullable and is_plain(field.dataType) for field in declared):
+            return None
+        self._sifter(spark, slice)
+        if self._arrow is None:
+            self._arrow = spark.createDataFrame([], declared).toArrow().schema
+        cut = max(CUT_BYTES, sum(sizes.values()) // TASKS_WANTED)
+        extents = [piece for name, size in sizes.items() for piece in pieces(name, size, cut)]
+        tasks = dealt(extents, sizes, least=CUT_BYTES)
+        return Pieces(len(tasks), slice.rows, ParquetPieces(source.path, self._arrow, tasks))
 
     def sifted(self, spark: SparkSession, slice: Slice) -> Sifted:
         return self._sifter(spark, slice).sifted()

@@ -17,6 +17,8 @@ from holdfast.checkpoint.store.records import PlannedSlice, PlanRecord
 from holdfast.connectors.contract import (
     PartitionedReader,
     PartitionedSource,
+    Pieces,
+    PiecesReader,
     SiftingReader,
     SiftingSource,
     Slice,
@@ -66,6 +68,18 @@ class Untold:
     """The newest event time: a job of its own finds it."""
 
 
+@dataclass(frozen=True)
+class SparkColumns:
+    """How Spark hands columns to Python: with the time zone of its session. It is asked once for each DDL."""
+
+    _known: dict[str, pa.Schema] = field(default_factory=dict)
+
+    def of(self, spark: SparkSession, ddl: str) -> pa.Schema:
+        if ddl not in self._known:
+            self._known[ddl] = spark.createDataFrame([], ddl).toArrow().schema
+        return self._known[ddl]
+
+
 Awaited = Callable[[str, Callable[[], Any]], Any]
 """Asks a source, by its uid, and gives what it answers."""
 
@@ -83,6 +97,7 @@ class EpochFrames:
         storage_url: str,
         plan: PlanRecord,
         untold: Untold,
+        spark_columns: SparkColumns,
         awaited: Awaited = lambda uid, ask: ask(),
     ) -> None:
         """`awaited`: asks a source once its server is there."""
@@ -90,21 +105,42 @@ class EpochFrames:
         self._spark, self._program, self._readers = spark, program, readers
         self._storage_url, self._plan = storage_url, plan
         self._staged: dict[str, list[Payload]] = {}
+        self._staged_rows: dict[str, int] = {}
+        self._spark_columns = spark_columns
         self._sources: dict[str, DataFrame] = {}
         self.observed = ObservedTimes(untold.times)
         self.counts = Counts(untold.counts)
         self.broadcast: dict[BroadcastNode, ShardLists] = {}
         """What the chosen results of this epoch have made of broadcast states."""
 
-    def add(self, stream: str, payload: Payload) -> None:
+    def add(self, stream: str, payload: Payload, rows: int) -> None:
         """Take staged rows of a stream, to be read by later stages of this epoch."""
         self._staged.setdefault(stream, []).append(payload)
+        self._staged_rows[stream] = self._staged_rows.get(stream, 0) + rows
 
     def input(self, node: OperatorNode) -> DataFrame:
         """The rows that an operator reads."""
         if isinstance(node, ConnectNode):
             return connected_frame(node, self.frame(node.parent), self.frame(node.right))
         return self.frame(node.parent)
+
+    def pieces(self, node: StreamNode) -> Pieces | None:
+        """The rows of a stream as tasks read them by themselves; None: Spark has to read them."""
+        if node in self._program.streams:
+            return self._staged_pieces(self._program.streams[node])
+        if not isinstance(node, SourceNode) or node.on_error != "fail":
+            return None
+        planned, reader = self._plan.slices.get(node.uid), self._readers[node.uid]
+        if planned is None or planned.skipped or not isinstance(reader, PiecesReader):
+            return None
+        found: Pieces | None = self._awaited(node.uid, partial(reader.pieces, self._spark, slice_of(planned)))
+        return found
+
+    def _staged_pieces(self, stream: str) -> Pieces:
+        payloads = tuple(self._staged.get(stream, ()))
+        columns = self._spark_columns.of(self._spark, frame_ddl(self._program.schemas[stream]))
+        reader = StagedReader(self._storage_url, payloads, columns)
+        return Pieces(len(payloads), self._staged_rows.get(stream, 0), reader.read)
 
     def frame(self, node: StreamNode) -> DataFrame:
         """The rows of a stream: staged ones if the stream is staged."""

@@ -47,7 +47,13 @@ from holdfast.graph.job_graph import (
     UnkeyedNode,
 )
 from holdfast.runtime.epoch.combining import combined
-from holdfast.runtime.epoch.epoch_frames import Awaited, EpochFrames, Untold, slice_of
+from holdfast.runtime.epoch.epoch_frames import (
+    Awaited,
+    EpochFrames,
+    SparkColumns,
+    Untold,
+    slice_of,
+)
 from holdfast.runtime.epoch.list_state import Lists, broadcast_lists, take_lists
 from holdfast.runtime.epoch.outcome import EpochOutcome, take_state
 from holdfast.runtime.epoch.payload_bundle import Bundle
@@ -63,7 +69,13 @@ from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.encoding.routing import quoted
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
-from holdfast.tasks.keyed import run_operator, run_operator_grouped, run_stage
+from holdfast.tasks.keyed import (
+    run_operator,
+    run_operator_grouped,
+    run_operator_on_few,
+    run_operator_on_packed,
+    run_stage,
+)
 from holdfast.tasks.messages import (
     RESULT_SCHEMA,
     BroadcastLists,
@@ -77,12 +89,14 @@ from holdfast.tasks.messages import (
 )
 from holdfast.tasks.operators.result import EventTime
 from holdfast.tasks.operators.two_inputs import SideOrder
+from holdfast.tasks.routed_rows import PACKED, SHARD_COLUMN, RoutedRows, unpacked
 from holdfast.tasks.unkeyed import run_unkeyed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SHARD_COLUMN = "__hf_shard"
+FEW_ROWS = 5_000
+"""Up to so many rows every shard's task reads all, and takes its own: less work than a shuffle."""
 DAMAGE = (CorruptionError.__name__, ObjectMissing.__name__)
 """How the tasks of an epoch tell of files that are damaged or missing."""
 
@@ -128,7 +142,10 @@ class EpochRunner:
     """Asks a source once its server is there."""
     _proved_empty: set[str] = field(default_factory=set, init=False)
     """Streams whose input Spark once proved empty: its tasks are kept from then on."""
+    _read_by_spark: set[str] = field(default_factory=set, init=False)
+    """Streams whose input tasks once could not read by themselves."""
     _untold: Untold = field(default_factory=Untold, init=False)
+    _spark_columns: SparkColumns = field(default_factory=SparkColumns, init=False)
 
     def run(self, start: EpochStart) -> EpochOutcome:
         """Run the epoch. EpochFailed: Spark gave up. UserCodeError: the user's function did. InputVanished:
@@ -140,7 +157,7 @@ class EpochRunner:
         outcome, read = EpochOutcome(plan), RowsRead(plan.slices, self.program.streams)
         frames = EpochFrames(
             self.spark, self.program, self.readers, self.workspace.storage_url, plan, self._untold,
-            self.awaited,
+            self._spark_columns, self.awaited,
         )  # fmt: skip
         # Unique: after a rewind this very run may run a plan again, while older commits name the first.
         name = f"data/{plan.epoch:012d}/{self.run_name}-{plan.attempt}-bundle-{uuid.uuid4().hex}"
@@ -231,6 +248,9 @@ class EpochRunner:
                 if results is not None:
                     return results
                 keyed = replace(keyed, partials=None)
+            results = self._read_by_tasks(stage, node, keyed, frames, what)
+            if results is not None:
+                return results
             job = partial(self._operator_job, node, keyed, shards)
         return self._one_per_shard(stage, job, lambda: frames.input(node), shards, what)
 
@@ -361,6 +381,40 @@ class EpochRunner:
         placed = grouped.selectExpr("*", f"{shard} as {SHARD_COLUMN}").repartitionById(shards, SHARD_COLUMN)
         return self.placement.run(placed, SHARD_COLUMN, shards, _grouped(task), RESULT_SCHEMA)
 
+    def _read_by_tasks(
+        self, stage: Stage, node: OperatorNode, task: KeyedTask, frames: EpochFrames, what: str
+    ) -> list[TaskResult] | None:
+        """The results of an operator's job whose tasks read the rows without Spark. None: they cannot."""
+        if isinstance(node, ConnectNode) or stage.stream in self._read_by_spark:
+            return None
+        pieces = frames.pieces(node.parent)
+        if pieces is None:
+            return None
+        routed = RoutedRows(pieces, node.key, self.key_groups, len(task.shards))
+        few = pieces.rows is not None and pieces.rows <= FEW_ROWS and self.placement.single_executor
+        try:
+            results = chosen_results(lambda: self._routed_job(task, routed, few), what)
+        except EpochInterrupted:
+            raise
+        except EpochFailed:
+            # Spark may be able to read them; if it is not, it says why.
+            self._read_by_spark.add(stage.stream)
+            return None
+        return results if len(results) == len(task.shards) else None
+
+    def _routed_job(self, task: KeyedTask, routed: RoutedRows, few: bool) -> DataFrame:
+        shards, count = routed.shards, routed.pieces.count
+        if few:
+            every = self.spark.range(0, shards, 1, shards)
+            return every.mapInArrow(partial(run_operator_on_few, task, routed), RESULT_SCHEMA)
+        numbers = self.spark.range(0, count, 1, max(1, count))
+        packed = numbers.mapInArrow(routed.pack, f"{SHARD_COLUMN} int, {PACKED} binary")
+        placed = packed.repartitionById(shards, SHARD_COLUMN)
+        if self.placement.single_executor:
+            return placed.mapInArrow(partial(run_operator_on_packed, task), RESULT_SCHEMA)
+        body = _grouped(task, unpacked)
+        return self.placement.run(placed, SHARD_COLUMN, shards, body, RESULT_SCHEMA)
+
     def _take_outputs(
         self, outcome: EpochOutcome, stage: Stage, result: TaskResult, frames: EpochFrames, bundle: Bundle
     ) -> None:
@@ -369,7 +423,7 @@ class EpochRunner:
         part = result.shard + (outcome.plan.parallelism if isinstance(stage.node, BroadcastNode) else 0)
         for output in result.outputs:
             stream = stage.outputs[output.name] if isinstance(stage.node, OperatorNode) else stage.stream
-            frames.add(stream, output.payload)
+            frames.add(stream, output.payload, output.rows)
             sinks = self._sinks_of(stream, outcome.plan.epoch)
             channels = self._channels_of(stream, outcome.plan.epoch)
             if not (sinks or channels):
@@ -439,9 +493,12 @@ def _side_order(node: OperatorNode) -> SideOrder | None:
     return None
 
 
-def _grouped(task: KeyedTask) -> Callable[..., pa.Table]:
+def _grouped(
+    task: KeyedTask, rows_of: Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]] = list
+) -> Callable[..., pa.Table]:
     def body(key: tuple[pa.Scalar, ...], rows: pa.Table, placement: pa.Table) -> pa.Table:
-        return run_operator_grouped(task, key, rows.drop_columns([SHARD_COLUMN]), placement)
+        batches = rows_of(rows.drop_columns([SHARD_COLUMN]).to_batches())
+        return run_operator_grouped(task, key, batches)
 
     return body
 

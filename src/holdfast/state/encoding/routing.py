@@ -54,8 +54,8 @@ def group_expression(schema: pa.Schema, key_columns: Sequence[str], key_groups: 
 
 def routing_hash(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     """The routing hash of every row of some key columns."""
-    hashes = np.full(len(columns[0]), SEED, dtype=np.uint64)
-    for column in columns:
+    hashes = _of_first(columns[0])
+    for column in columns[1:]:
         hashes = _chain(column, hashes)
     return hashes.view(np.int64)
 
@@ -118,6 +118,17 @@ def _canonical_sql(sql: str, type: pa.DataType, name: str, depth: int) -> str:
             f"transform({sql}, x{depth} -> {_canonical_sql(f'x{depth}', type.value_type, name, depth + 1)})"
         )
     return sql
+
+
+def _of_first(column: pa.Array) -> Hashes:
+    """All of one seed: of texts each distinct one is hashed once."""
+    seeds = np.full(len(column), SEED, dtype=np.uint64)
+    if not (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
+        return _chain(column, seeds)
+    coded = column.dictionary_encode(null_encoding="encode")
+    distinct = _chain(coded.dictionary, seeds[: len(coded.dictionary)])
+    hashes: Hashes = np.take(distinct, coded.indices.to_numpy())
+    return hashes
 
 
 def _chain(column: pa.Array, seeds: Hashes) -> Hashes:

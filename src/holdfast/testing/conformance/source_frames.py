@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from holdfast.connectors.contract import (
     PartitionedReader,
     PartitionedSource,
+    PiecesReader,
     Slice,
     SourceReader,
     VerifyingReader,
@@ -73,6 +76,32 @@ def _partitions(case: SourceCase) -> None:
         rows = reader.frame(case.spark, slice).selectExpr(column).distinct().collect()
         found = {row[0] for row in rows}
         hold(found <= named, f"rows of {sorted(map(str, found))}, named are {sorted(named)}, in {slice}")
+
+
+@FRAMES.promise(
+    "pieces",
+    "the pieces of a slice have the rows of its frame, with the columns that Spark would hand to Python",
+    "read in pieces(spark, slice) what frame reads, as the same types; give None where only Spark can",
+)
+def _pieces(case: SourceCase) -> None:
+    reader = case.reader()
+    if not isinstance(reader, PiecesReader):
+        raise NotAsked("its reader has no pieces")
+    if case.spark is None:
+        raise NotAsked("no Spark session was given; give spark=")
+    for slice in case.plan(reader, case.limit):
+        pieces = reader.pieces(case.spark, slice)
+        if pieces is None:
+            continue
+        frame = reader.frame(case.spark, slice)
+        columns = case.spark.createDataFrame([], frame.schema).toArrow().schema
+        batches = [batch for number in range(pieces.count) for batch in pieces.read(number)]
+        for batch in batches:
+            hold(batch.schema.equals(columns), f"a piece of {batch.schema}, Spark hands over {columns}")
+        read = case.spark.createDataFrame(pa.Table.from_batches(batches, columns))
+        rows = Counter(map(repr, read.collect()))
+        _hold_same(rows, case.frame_rows(reader, slice), f"{slice}, read in pieces and by Spark")
+        hold(pieces.rows in (None, rows.total()), f"{rows.total()} rows, said are {pieces.rows}, in {slice}")
 
 
 @FRAMES.promise(

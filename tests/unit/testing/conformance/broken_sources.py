@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.connectors.contract import Arrived, Json, Slice, Waiting
+import pyarrow as pa
+
+from holdfast.connectors.contract import Arrived, Json, Pieces, Slice, Waiting
 from holdfast.errors import DefinitionError, InputVanished
 
 ROWS = 10
@@ -54,6 +56,12 @@ class HonestReader:
 
     def partitions(self, slice: Slice) -> dict[str, bool]:
         return {str(row): True for row in self.input[slice.start or 0 : slice.end]}
+
+    def pieces(self, spark: Any, slice: Slice) -> Pieces | None:
+        return Pieces(1, slice.rows, self.read_by_tasks(self.input[slice.start or 0 : slice.end]))
+
+    def read_by_tasks(self, rows: list[int]) -> Callable[[int], list[pa.RecordBatch]]:
+        return lambda number: [pa.RecordBatch.from_pydict({"n": pa.array(rows, pa.int64())})]
 
     def verify(self, slice: Slice) -> None:
         pass
@@ -240,6 +248,12 @@ class Estimates(HonestReader):
 class KnowsTheFirst(HonestReader):
     def partitions(self, slice: Slice) -> dict[str, bool]:
         return dict([*super().partitions(slice).items()][:1])
+
+
+@breaks("pieces")
+class NarrowerPieces(HonestReader):
+    def read_by_tasks(self, rows: list[int]) -> Callable[[int], list[pa.RecordBatch]]:
+        return lambda number: [pa.RecordBatch.from_pydict({"n": pa.array(rows, pa.int32())})]
 
 
 @breaks("same-rows-again")

@@ -1,0 +1,228 @@
+"""Rows that tasks read without Spark are the rows that Spark reads, and come to the same state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import holdfast as hf
+from holdfast.runtime.epoch import runner
+from holdfast.runtime.epoch.runner import EpochRunner
+from tests.spark.jobs import run
+
+KEYS = (
+    "flag boolean, small int, text string, raw binary, day date, at timestamp, there timestamp_ntz, "
+    "price decimal(12,3), share double, pair struct<a: int, b: string>, list array<long>"
+)
+SCHEMA = f"{KEYS}, amount long"
+FILES, ROWS = 4, 60
+
+Ways = list[str]
+
+
+class Described(hf.BatchFunction):
+    """Counts the rows of a key, and says what columns it was given."""
+
+    output = "seen long, total long, columns string"
+    seen = hf.ValueState("long", default=0)
+    total = hf.ValueState("long", default=0)
+
+    def process(self, rows: pa.Table, ctx: Any) -> pa.Table:
+        seen, total = self.seen.column.to_pylist(), self.total.column.to_pylist()
+        for key, amount in zip(ctx.key_index.tolist(), rows["amount"].to_pylist(), strict=True):
+            seen[key], total[key] = seen[key] + 1, total[key] + amount
+        self.seen.column, self.total.column = pa.array(seen, pa.int64()), pa.array(total, pa.int64())
+        columns = str([(field.name, str(field.type)) for field in rows.schema])
+        return pa.table({"seen": seen, "total": total, "columns": [columns] * len(seen)})
+
+
+class Again(hf.KeyedFunction):
+    """Reads what another operator gave out."""
+
+    output = "seen long, rows long"
+    rows = hf.ValueState("long", default=0)
+
+    def process(self, row: Any, ctx: Any) -> Any:
+        self.rows.value += 1
+        yield row.seen, self.rows.value
+
+
+def rows_of(number: int) -> list[dict[str, Any]]:
+    found = []
+    for row in range(ROWS):
+        n = (row * 7 + number) % 13
+        there = datetime(2024, 2, n + 1, 3, 4, 5, 678_901)
+        found.append(
+            {
+                "flag": [True, False, None][n % 3],
+                "small": n - 6,
+                "text": None if n == 5 else f"naïve {n}" * n,
+                "raw": bytes(range(n)),
+                "day": date(2024, 1, n + 1),
+                "at": there.replace(tzinfo=UTC),
+                "there": there,
+                "price": Decimal(n - 6) / 8,
+                "share": (n - 6) / 4 * (0.0 if n == 6 else 1.0),
+                "pair": {"a": n, "b": None if n % 2 else str(n)},
+                "list": list(range(n % 4)),
+                "amount": row,
+            }
+        )
+    return found
+
+
+def write(directory: Path, spark: SparkSession) -> Path:
+    directory.mkdir()
+    schema = spark.createDataFrame([], SCHEMA).toArrow().schema
+    for number in range(FILES):
+        table = pa.Table.from_pylist(rows_of(number), schema)
+        pq.write_table(table, directory / f"{number}.parquet", row_group_size=25)
+    return directory
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
+    """How the jobs of epochs were run."""
+    taken: Ways = []
+
+    def told(way: str, original: Any) -> Any:
+        def job(self: EpochRunner, *given: Any) -> DataFrame:
+            taken.append(f"{way}, few" if way == "tasks" and given[2] else way)
+            frame: DataFrame = original(self, *given)
+            return frame
+
+        return job
+
+    monkeypatch.setattr(EpochRunner, "_routed_job", told("tasks", EpochRunner._routed_job))
+    monkeypatch.setattr(EpochRunner, "_operator_job", told("Spark", EpochRunner._operator_job))
+    return taken
+
+
+def key_names() -> Iterator[str]:
+    yield from (part.split()[0] for part in KEYS.replace("struct<a: int, b: string>", "struct").split(", "))
+
+
+def chained(directory: Path, key: str, *, by_spark: bool) -> tuple[hf.Job, hf.MemorySink, hf.MemorySink]:
+    job, first, second = hf.Job("read"), hf.MemorySink(), hf.MemorySink()
+    rows = job.source(hf.FileSource(directory, format="parquet", schema=SCHEMA), uid="in")
+    if by_spark:
+        rows = rows.transform(lambda frame: frame)
+    described = rows.key_by(key).process_batch(Described(), uid="described")
+    described.sink(first, uid="first")
+    if by_spark:
+        described = described.transform(lambda frame: frame)
+    described.key_by("seen").process(Again(), uid="again").sink(second, uid="second")
+    return job, first, second
+
+
+@pytest.mark.parametrize("key", list(key_names()))
+def test_all_ways_give_the_same(
+    key: str, spark: SparkSession, tmp_path: Path, ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, found = write(tmp_path / "in", spark), {}
+    for name in ("few", "packed", "Spark"):
+        if name == "packed":
+            monkeypatch.setattr(runner, "FEW_ROWS", 0)
+        job, first, second = chained(directory, key, by_spark=name == "Spark")
+        run(job, spark, tmp_path / name / "checkpoint", max_rows_per_epoch=ROWS)
+        found[name] = [sorted(map(str, sink.table().to_pylist())) for sink in (first, second)]
+    assert found["few"] == found["Spark"]
+    assert found["packed"] == found["Spark"]
+    assert len(found["Spark"][0]) > 2 * FILES
+    both = 2 * FILES
+    assert ways == ["tasks, few"] * both + ["tasks"] * both + ["Spark"] * both
+
+
+def test_a_job_may_change_its_way_between_epochs(
+    spark: SparkSession, tmp_path: Path, ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What decides is how many rows an epoch has: the shards are the same."""
+    (tmp_path / "in").mkdir()
+    sizes = [3, 400, 2, 300, 1]
+    monkeypatch.setattr(runner, "FEW_ROWS", 10)
+    for number, size in enumerate(sizes):
+        table = pa.table({"user": [f"u{n % 11}" for n in range(size)], "amount": [1] * size})
+        pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
+    job, sink = hf.Job("changing"), hf.MemorySink()
+    source = hf.FileSource(tmp_path / "in", format="parquet", schema="user string, amount long")
+    keyed = job.source(source, uid="in").key_by("user")
+    keyed.aggregate(uid="sum", total=hf.sum("amount")).sink(sink, uid="out")
+    run(job, spark, tmp_path / "checkpoint", max_rows_per_epoch=1)
+    assert ways == ["tasks, few", "tasks"] * 2 + ["tasks, few"]
+    last = {row["user"]: row["total"] for row in sink.table().to_pylist()}
+    assert last == {f"u{k}": sum(1 for size in sizes for n in range(size) if n % 11 == k) for k in range(11)}
+
+
+def test_what_only_spark_reads_is_given_to_spark(spark: SparkSession, tmp_path: Path, ways: Ways) -> None:
+    """Texts that old writers left unmarked are bytes to Arrow, and texts to Spark."""
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        table = pa.table({"user": [b"ann", b"bob"], "amount": [1, 2]})
+        pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
+    job, sink = hf.Job("unmarked"), hf.MemorySink()
+    source = hf.FileSource(tmp_path / "in", format="parquet", schema="user string, amount long")
+    keyed = job.source(source, uid="in").key_by("user")
+    keyed.aggregate(uid="sum", total=hf.sum("amount")).sink(sink, uid="out")
+    run(job, spark, tmp_path / "checkpoint", max_rows_per_epoch=2)
+    assert sorted((row["user"], row["total"]) for row in sink.table().to_pylist()) == [
+        ("ann", 1), ("ann", 2), ("bob", 2), ("bob", 4),
+    ]  # fmt: skip
+    assert ways == ["tasks, few", "Spark", "Spark"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "options"),
+    [
+        ("user string not null, amount long", {}),
+        ("user string, amount long, gap interval day to second", {}),
+        ("user string, amount long", {"mergeSchema": "true"}),
+    ],
+)
+def test_what_spark_alone_knows_is_left_to_spark(
+    schema: str, options: dict[str, str], spark: SparkSession, tmp_path: Path, ways: Ways
+) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"user": ["ann"], "amount": [1]}), tmp_path / "in" / "a.parquet")
+    job, sink = hf.Job("sparks"), hf.MemorySink()
+    source = hf.FileSource(tmp_path / "in", format="parquet", schema=schema, options=options)
+    job.source(source, uid="in").key_by("amount").aggregate(uid="n", n=hf.count()).sink(sink, uid="out")
+    run(job, spark, tmp_path / "checkpoint")
+    assert (len(sink.rows()), ways) == (1, ["Spark"])
+
+
+def test_a_file_that_cannot_be_read_is_named_as_ever(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"user": ["ann"], "amount": ["much"]}), tmp_path / "in" / "a.parquet")
+    job = hf.Job("misfit")
+    source = hf.FileSource(tmp_path / "in", format="parquet", schema="user string, amount long")
+    keyed = job.source(source, uid="in").key_by("user")
+    keyed.aggregate(uid="sum", total=hf.sum("amount")).sink(hf.MemorySink(), uid="out")
+    with pytest.raises(hf.EpochFailed, match=r"(?s)a\.parquet.*amount|amount.*a\.parquet"):
+        run(job, spark, tmp_path / "checkpoint")
+
+
+def test_dates_of_another_calendar_are_left_to_spark(spark: SparkSession, tmp_path: Path, ways: Ways) -> None:
+    """Spark notes in a file that its dates are as its version 2 wrote them."""
+    (tmp_path / "in").mkdir()
+    table = pa.table({"day": [date(1200, 1, 1)], "amount": [1]})
+    noted = table.replace_schema_metadata({"org.apache.spark.legacyDateTime": ""})
+    with pq.ParquetWriter(tmp_path / "in" / "a.parquet", noted.schema, store_schema=False) as writer:
+        writer.write_table(noted)
+        writer.add_key_value_metadata(
+            {"org.apache.spark.legacyDateTime": "", "org.apache.spark.version": "2.4.8"}
+        )
+    job, sink = hf.Job("calendar"), hf.MemorySink()
+    source = hf.FileSource(tmp_path / "in", format="parquet", schema="day date, amount long")
+    job.source(source, uid="in").key_by("day").aggregate(uid="n", n=hf.count()).sink(sink, uid="out")
+    run(job, spark, tmp_path / "checkpoint")
+    assert ways == ["tasks, few", "Spark"]
+    (known,) = spark.read.parquet(str(tmp_path / "in")).select("day").collect()
+    assert [row["day"] for row in sink.table().to_pylist()] == [known["day"]] != [date(1200, 1, 1)]
