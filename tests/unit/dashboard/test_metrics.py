@@ -251,7 +251,7 @@ def test_sinks_tell_what_waits_for_them_and_for_how_long_their_server_is_away() 
 
 def test_latency_is_a_summary_by_sink_with_quantiles_where_rows_were_shown_lately() -> None:
     metrics = Metrics("job", ManualClock(10_000))
-    told = {"through": 2, "epochs": 0, "bytes": 0, "full": False, "unavailable": None}
+    told = {"through": 2, "epochs": 0, "bytes": 0, "full": False, "unavailable": None, "refused": None}
     busy = {"p50": 0.4, "p95": 0.9, "p99": 1.1, "rows": 70, "seconds": 30.5}
     quiet = {"p50": None, "p95": None, "p99": None, "rows": 7, "seconds": 3.5}
     sinks = {"busy": {**told, "latency": busy}, "quiet": {**told, "latency": quiet}}

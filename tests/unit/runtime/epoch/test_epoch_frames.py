@@ -11,7 +11,7 @@ import holdfast as hf
 from holdfast.checkpoint.store.records import PlannedSlice
 from holdfast.connectors.memory import MemoryReader
 from holdfast.graph.event_time import watermark_nodes
-from holdfast.runtime.epoch.epoch_frames import EpochFrames, Untold
+from holdfast.runtime.epoch.epoch_frames import EpochFrames, SparkColumns, Untold
 from tests.unit.runtime.epoch.test_recorded_plans import plan
 
 
@@ -37,7 +37,9 @@ def test_of_a_slice_without_rows_of_any_partition_spark_is_asked_for_no_time() -
     program: Any = SimpleNamespace(graph=job.graph(), streams={})
     planned = replace(plan(1, 1, 0), slices={"rows": PlannedSlice(start=None, end=1)})
     no_session: Any = None
-    frames = EpochFrames(no_session, program, {"rows": source.reader()}, "", planned, Untold())
+    frames = EpochFrames(
+        no_session, program, {"rows": source.reader()}, "", planned, Untold(), SparkColumns()
+    )
     rows: Any = SimpleNamespace()
     frames._sources["rows"] = rows
     (watermark,) = watermark_nodes(program.graph).values()
