@@ -103,7 +103,9 @@ HOW: dict[Callable[[Path], Source], dict[str, Any]] = {
 """The sources, and how each is to be asked."""
 
 
-OPTIONAL = {"check", "end-at", "waiting-and-news", "partitions", "committed", "released", "health"}
+OPTIONAL = {
+    "check", "end-at", "waiting-and-news", "partitions", "pieces", "committed", "released", "health", "arrived",
+}  # fmt: skip
 """What is asked of those that have it."""
 
 

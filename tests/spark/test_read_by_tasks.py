@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 import holdfast as hf
 from holdfast.runtime.epoch import runner
 from holdfast.runtime.epoch.runner import EpochRunner
+from holdfast.testing import conformance
 from tests.spark.jobs import run
 
 KEYS = (
@@ -139,6 +140,13 @@ def test_all_ways_give_the_same(
     assert len(found["Spark"][0]) > 2 * FILES
     both = 2 * FILES
     assert ways == ["tasks, few"] * both + ["tasks"] * both + ["Spark"] * both
+
+
+def test_pieces_have_the_rows_of_the_frame(spark: SparkSession, tmp_path: Path) -> None:
+    directory = write(tmp_path / "in", spark)
+    source = hf.FileSource(directory, format="parquet", schema=SCHEMA)
+    report = conformance.check_source(lambda: source, spark=spark, only=["pieces"])
+    assert list(report.kept) == ["pieces"]
 
 
 def test_a_job_may_change_its_way_between_epochs(

@@ -44,7 +44,7 @@ class Saver:
         root: Any = self.job.storage("sim://root")
         parts: Any = {part: self.job.storage(f"sim://{part}") for part in self.job.parts}
         clock, channels = JobClock(self.job), self.job.shape.channels
-        with job_savepoint._barrier(root, parts, channels, clock, name, self.seconds) as (number, commits):
+        with job_savepoint._barrier(root, parts, channels, clock, name, self.seconds) as (number, commits, _):
             self.job.root.tell(f"barrier {number} is complete: {commits}")
             if self.job.chance.random() < 0.5:
                 self.job.scheduler.sleep(40)
