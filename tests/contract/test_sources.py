@@ -104,7 +104,8 @@ HOW: dict[Callable[[Path], Source], dict[str, Any]] = {
 
 
 OPTIONAL = {
-    "check", "end-at", "waiting-and-news", "partitions", "pieces", "committed", "released", "health", "arrived",
+    "check", "end-at", "waiting-and-news", "partitions", "pieces", "committed", "released", "health",
+    "arrived",
 }  # fmt: skip
 """What is asked of those that have it."""
 
