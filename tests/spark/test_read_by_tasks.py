@@ -142,6 +142,23 @@ def test_all_ways_give_the_same(
     assert ways == ["tasks, few"] * both + ["tasks"] * both + ["Spark"] * both
 
 
+def test_tasks_find_files_from_wherever_they_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of a cluster is in a directory of its own: a relative path means that of the driver."""
+    write(tmp_path / "in", spark)
+    monkeypatch.chdir(tmp_path)
+    reader = hf.FileSource("in", format="parquet", schema=SCHEMA).reader([])
+    planned = reader.next(None, None, 0)
+    assert planned is not None
+    pieces = reader.pieces(spark, planned)
+    monkeypatch.chdir("/")
+    assert pieces is not None
+    assert (
+        sum(rows.num_rows for number in range(pieces.count) for rows in pieces.read(number)) == FILES * ROWS
+    )
+
+
 def test_pieces_have_the_rows_of_the_frame(spark: SparkSession, tmp_path: Path) -> None:
     directory = write(tmp_path / "in", spark)
     source = hf.FileSource(directory, format="parquet", schema=SCHEMA)
@@ -203,6 +220,18 @@ def test_what_spark_alone_knows_is_left_to_spark(
     source = hf.FileSource(tmp_path / "in", format="parquet", schema=schema, options=options)
     job.source(source, uid="in").key_by("amount").aggregate(uid="n", n=hf.count()).sink(sink, uid="out")
     run(job, spark, tmp_path / "checkpoint")
+    assert (len(sink.rows()), ways) == (1, ["Spark"])
+
+
+def test_state_that_cannot_be_taken_back_has_one_job_an_epoch(
+    spark: SparkSession, tmp_path: Path, ways: Ways
+) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"user": ["ann"], "amount": [1]}), tmp_path / "in" / "a.parquet")
+    job, sink = hf.Job("once"), hf.MemorySink()
+    source = hf.FileSource(tmp_path / "in", format="parquet", schema="user string, amount long")
+    job.source(source, uid="in").key_by("user").aggregate(uid="n", n=hf.count()).sink(sink, uid="out")
+    run(job, spark, tmp_path / "checkpoint", guarantee="at-most-once")
     assert (len(sink.rows()), ways) == (1, ["Spark"])
 
 

@@ -80,6 +80,10 @@ class Directory(Protocol):
     """The few things that FileReader needs to know about where its files are. Looking and reading raise
     Unavailable where it is not there now, and DefinitionError where it lets nobody in."""
 
+    @property
+    def url(self) -> str:
+        """Where it is, to any process: whatever directory that one was started in."""
+
     def check(self) -> None:
         """DefinitionError: nothing can ever be read here."""
 
@@ -101,6 +105,10 @@ class LocalDirectory:
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
+
+    @property
+    def url(self) -> str:
+        return str(self._path)
 
     def check(self) -> None:
         if not self._path.is_dir():
@@ -168,6 +176,10 @@ class ObjectDirectory:
 
     def __init__(self, storage: Storage) -> None:
         self._storage, self._place = storage, f"source path {storage.url}"
+
+    @property
+    def url(self) -> str:
+        return self._storage.url
 
     def check(self) -> None:
         """A prefix without objects cannot be told from one that does not exist."""

@@ -184,7 +184,7 @@ class FileReader:
         cut = max(CUT_BYTES, sum(sizes.values()) // TASKS_WANTED)
         extents = [piece for name, size in sizes.items() for piece in pieces(name, size, cut)]
         tasks = dealt(extents, sizes, least=CUT_BYTES)
-        return Pieces(len(tasks), slice.rows, ParquetPieces(source.path, self._arrow, tasks))
+        return Pieces(len(tasks), slice.rows, ParquetPieces(self._directory.url, self._arrow, tasks))
 
     def sifted(self, spark: SparkSession, slice: Slice) -> Sifted:
         return self._sifter(spark, slice).sifted()

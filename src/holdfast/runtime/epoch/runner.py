@@ -387,6 +387,9 @@ class EpochRunner:
         """The results of an operator's job whose tasks read the rows without Spark. None: they cannot."""
         if isinstance(node, ConnectNode) or stage.stream in self._read_by_spark:
             return None
+        if not self.saves_state:
+            # Spark may have to read after all, and state that is not saved cannot be taken back.
+            return None
         pieces = frames.pieces(node.parent)
         if pieces is None:
             return None
