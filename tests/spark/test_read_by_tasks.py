@@ -223,6 +223,60 @@ def test_what_spark_alone_knows_is_left_to_spark(
     assert (len(sink.rows()), ways) == (1, ["Spark"])
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.sql.session.timeZone", "America/New_York"),
+        ("spark.sql.caseSensitive", "true"),
+        ("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY"),
+    ],
+)
+def test_a_session_that_reads_otherwise_reads_by_itself(
+    name: str, value: str, spark: SparkSession, tmp_path: Path, ways: Ways
+) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"user": ["ann"], "amount": [1]}), tmp_path / "in" / "a.parquet")
+    session = spark.newSession()
+    session.conf.set(name, value)
+    job, sink = hf.Job("otherwise"), hf.MemorySink()
+    source = hf.FileSource(tmp_path / "in", format="parquet", schema="user string, amount long")
+    job.source(source, uid="in").key_by("user").aggregate(uid="n", n=hf.count()).sink(sink, uid="out")
+    run(job, session, tmp_path / "checkpoint")
+    assert (len(sink.rows()), ways) == (1, ["Spark"])
+
+
+def test_names_that_differ_in_case_alone_are_refused_as_ever(
+    spark: SparkSession, tmp_path: Path, ways: Ways
+) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"user": ["a"], "User": ["b"]}), tmp_path / "in" / "a.parquet")
+    job = hf.Job("case")
+    source = hf.FileSource(tmp_path / "in", format="parquet", schema="user string")
+    keyed = job.source(source, uid="in").key_by("user")
+    keyed.aggregate(uid="n", n=hf.count()).sink(hf.MemorySink(), uid="out")
+    with pytest.raises(hf.EpochFailed, match=r"a\.parquet"):
+        run(job, spark, tmp_path / "checkpoint")
+    assert ways == ["tasks, few", "Spark"]
+
+
+class Exits(hf.KeyedFunction):
+    output = "user string"
+
+    def process(self, row: Any, ctx: Any) -> Any:
+        raise SystemExit(3)
+
+
+def test_what_fails_but_for_reading_is_not_run_again(spark: SparkSession, tmp_path: Path, ways: Ways) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"user": ["ann"]}), tmp_path / "in" / "a.parquet")
+    job = hf.Job("exits")
+    source = hf.FileSource(tmp_path / "in", format="parquet", schema="user string")
+    job.source(source, uid="in").key_by("user").process(Exits(), uid="op").sink(hf.MemorySink(), uid="out")
+    with pytest.raises(hf.EpochFailed, match="SystemExit"):
+        run(job, spark, tmp_path / "checkpoint")
+    assert ways == ["tasks, few"]
+
+
 def test_state_that_cannot_be_taken_back_has_one_job_an_epoch(
     spark: SparkSession, tmp_path: Path, ways: Ways
 ) -> None:
@@ -247,15 +301,12 @@ def test_a_file_that_cannot_be_read_is_named_as_ever(spark: SparkSession, tmp_pa
 
 
 def test_dates_of_another_calendar_are_left_to_spark(spark: SparkSession, tmp_path: Path, ways: Ways) -> None:
-    """Spark notes in a file that its dates are as its version 2 wrote them."""
+    """Spark 2 wrote them otherwise, and notes no more than its version."""
     (tmp_path / "in").mkdir()
     table = pa.table({"day": [date(1200, 1, 1)], "amount": [1]})
-    noted = table.replace_schema_metadata({"org.apache.spark.legacyDateTime": ""})
-    with pq.ParquetWriter(tmp_path / "in" / "a.parquet", noted.schema, store_schema=False) as writer:
-        writer.write_table(noted)
-        writer.add_key_value_metadata(
-            {"org.apache.spark.legacyDateTime": "", "org.apache.spark.version": "2.4.8"}
-        )
+    with pq.ParquetWriter(tmp_path / "in" / "a.parquet", table.schema, store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({"org.apache.spark.version": "2.4.8"})
     job, sink = hf.Job("calendar"), hf.MemorySink()
     source = hf.FileSource(tmp_path / "in", format="parquet", schema="day date, amount long")
     job.source(source, uid="in").key_by("day").aggregate(uid="n", n=hf.count()).sink(sink, uid="out")

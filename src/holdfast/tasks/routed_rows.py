@@ -15,12 +15,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.connectors.contract import Pieces
+from holdfast.errors import HoldfastError, one_line
 from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.encoding.routing import key_groups_of, routing_hash
 
 SHARD_COLUMN = "__hf_shard"
 PACKED = "rows"
 """The column of rows that are packed."""
+UNREADABLE = "a task cannot read a piece by itself"
+"""In the words of a task's error: Spark may be able to."""
 PACKED_BYTES = 32 << 20
 """From so many bytes of rows on a task hands on what it has, and goes on reading."""
 
@@ -38,7 +41,7 @@ class RoutedRows:
         """A shard's rows of all pieces, which are read whole: for few rows."""
         found = []
         for number in range(self.pieces.count):
-            for batch in self.pieces.read(number):
+            for batch in self._read(number):
                 groups, shards = self._places(batch)
                 found.append(_with_groups(batch, groups).filter(pa.array(shards == shard)))
         return found
@@ -47,8 +50,16 @@ class RoutedRows:
         """The body of a task under `mapInArrow`: the rows of the pieces whose numbers it is given."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for rows in _gathered(self.pieces.read(number)):
+                for rows in _gathered(self._read(number)):
                     yield self._packed(rows)
+
+    def _read(self, number: int) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self.pieces.read(number)
+        except HoldfastError:
+            raise
+        except Exception as cause:
+            raise ValueError(f"{UNREADABLE}: {one_line(cause)}") from cause
 
     def _packed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         groups, shards = self._places(rows)

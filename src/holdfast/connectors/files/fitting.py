@@ -41,11 +41,13 @@ def _offsets(column: pa.Array) -> pa.Array:
 
 
 def _struct(column: pa.Array, wanted: pa.DataType, name: str) -> pa.Array:
-    there = {field.name.casefold(): place for place, field in enumerate(column.type)}
+    there = {field.name.lower(): place for place, field in enumerate(column.type)}
+    if len(there) < column.type.num_fields:
+        raise ValueError(f"column {name!r} has fields whose names differ in case alone")
     parts = column.flatten()
     fields = [
-        fitted(parts[there[field.name.casefold()]], field.type, f"{name}.{field.name}")
-        if field.name.casefold() in there
+        fitted(parts[there[field.name.lower()]], field.type, f"{name}.{field.name}")
+        if field.name.lower() in there
         else pa.nulls(len(column), field.type)
         for field in wanted
     ]

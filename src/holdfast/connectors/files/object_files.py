@@ -12,7 +12,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import quote
@@ -37,7 +37,8 @@ UNREADABLE = (".snappy", ".lz4", ".lzo")
 """Hadoop's own forms of these."""
 
 _LEGACY = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"}
-"""What Spark notes in files whose dates it wrote in the calendar of its version 2."""
+_SPARK = b"org.apache.spark.version"
+"""What Spark notes in a file. Before 3.1 it wrote dates in another calendar, and did not always say so."""
 
 LINES = pa.schema([("file", pa.string()), ("line", pa.int64()), ("value", pa.binary())])
 VALUES = pa.schema([("value", pa.binary())])
@@ -143,17 +144,31 @@ class ParquetPieces:
         for extent in self.pieces[number]:
             with _naming(extent.name, self.url):
                 file = _parquet_file(self.url, extent.name)
-                if _LEGACY & (file.metadata.metadata or {}).keys():
+                if _is_of_old_spark(file.metadata.metadata or {}):
                     raise ValueError("its dates may be of another calendar")
                 yield from _columns_in(file, extent, self.schema)
+
+
+def _one_of(there: Sequence[str], wanted: str) -> str | None:
+    """The column of this name, as Spark finds it. ValueError: there are several."""
+    found = [name for name in there if name.lower() == wanted.lower()]
+    if len(found) > 1:
+        raise ValueError(f"columns {', '.join(map(repr, found))} differ in case alone")
+    return found[0] if found else None
+
+
+def _is_of_old_spark(notes: Mapping[bytes, bytes]) -> bool:
+    version = notes.get(_SPARK, b"9.9").split(b".")
+    numbers = [int(part) for part in version[:2] if part.isdigit()]
+    return bool(_LEGACY & notes.keys()) or len(numbers) < 2 or numbers < [3, 1]
 
 
 def _columns_in(
     file: pq.ParquetFile, extent: Extent, schema: pa.Schema, file_column: str | None = None
 ) -> Iterator[pa.RecordBatch]:
     groups = [group for group in range(file.num_row_groups) if _begins_in(file.metadata, group, extent)]
-    there = {name.casefold(): name for name in file.schema_arrow.names}
-    names = {field.name: there.get(field.name.casefold()) for field in schema}
+    there = file.schema_arrow.names
+    names = {field.name: _one_of(there, field.name) for field in schema}
     wanted = [name for name in names.values() if name is not None]
     for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=wanted):
         columns = [

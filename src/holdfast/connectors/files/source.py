@@ -42,6 +42,12 @@ WATCHED_MAX = 32
 """How many of the files planned last are watched for what is appended to them."""
 CUT_BYTES = 1 << 20
 """Where Python reads columns, files are cut in pieces of so much at least: to begin with one costs little."""
+_UNLIKE_ARROW = {
+    "spark.sql.caseSensitive": ("TRUE",),
+    "spark.sql.parquet.datetimeRebaseModeInRead": ("LEGACY",),
+    "spark.sql.parquet.int96RebaseModeInRead": ("LEGACY",),
+}
+"""Settings of a session, and the values with which Spark reads Parquet otherwise than Arrow does."""
 _FORMATS = ("json", "csv", "parquet")
 _MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 
@@ -174,6 +180,8 @@ class FileReader:
         source, sizes = self._source, {name: size for name, size, _ in slice.detail}
         # What Spark alone knows: its options, types of its own, names that storage would refuse.
         if source.format != "parquet" or source.options or not all(map(is_object_name, sizes)):
+            return None
+        if any(str(spark.conf.get(name)).upper() in unlike for name, unlike in _UNLIKE_ARROW.items()):
             return None
         declared = spark_schema(source.schema)
         if not all(field.nullable and is_plain(field.dataType) for field in declared):

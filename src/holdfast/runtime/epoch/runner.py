@@ -89,7 +89,7 @@ from holdfast.tasks.messages import (
 )
 from holdfast.tasks.operators.result import EventTime
 from holdfast.tasks.operators.two_inputs import SideOrder
-from holdfast.tasks.routed_rows import PACKED, SHARD_COLUMN, RoutedRows, unpacked
+from holdfast.tasks.routed_rows import PACKED, SHARD_COLUMN, UNREADABLE, RoutedRows, unpacked
 from holdfast.tasks.unkeyed import run_unkeyed
 
 if TYPE_CHECKING:
@@ -387,6 +387,9 @@ class EpochRunner:
         """The results of an operator's job whose tasks read the rows without Spark. None: they cannot."""
         if isinstance(node, ConnectNode) or stage.stream in self._read_by_spark:
             return None
+        if str(self.spark.conf.get("spark.sql.session.timeZone")) != "UTC":
+            # Spark hands times to Python in the zone of its session.
+            return None
         if not self.saves_state:
             # Spark may have to read after all, and state that is not saved cannot be taken back.
             return None
@@ -397,10 +400,10 @@ class EpochRunner:
         few = pieces.rows is not None and pieces.rows <= FEW_ROWS and self.placement.single_executor
         try:
             results = chosen_results(lambda: self._routed_job(task, routed, few), what)
-        except EpochInterrupted:
-            raise
-        except EpochFailed:
-            # Spark may be able to read them; if it is not, it says why.
+        except EpochFailed as failure:
+            if UNREADABLE not in str(failure):
+                raise
+            # If Spark cannot read them either, it says why.
             self._read_by_spark.add(stage.stream)
             return None
         return results if len(results) == len(task.shards) else None
