@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
-from holdfast.runtime.epoch import runner
+from holdfast.runtime.epoch import combining, runner
 from holdfast.runtime.epoch.runner import EpochRunner
 from holdfast.testing import conformance
 from tests.spark.jobs import run
@@ -140,6 +140,54 @@ def test_all_ways_give_the_same(
     assert len(found["Spark"][0]) > 2 * FILES
     both = 2 * FILES
     assert ways == ["tasks, few"] * both + ["tasks"] * both + ["Spark"] * both
+
+
+@pytest.mark.parametrize("few", [runner.FEW_ROWS, 0])
+def test_rows_of_a_channel_are_read_the_same_by_tasks_and_by_spark(
+    few: int, spark: SparkSession, tmp_path: Path, ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, found = write(tmp_path / "in", spark), []
+    monkeypatch.setattr(runner, "FEW_ROWS", few)
+    for by_spark in (False, True):
+        job, sink = hf.Job("sent"), hf.MemorySink()
+        source = hf.FileSource(directory, format="parquet", schema=SCHEMA)
+        rows = job.source(source, uid="in").into(job.part("reader"), uid="way")
+        if by_spark:
+            rows = rows.transform(lambda frame: frame)
+        rows.key_by("text").process_batch(Described(), uid="described").sink(sink, uid="out")
+        run(job, spark, tmp_path / str(by_spark))
+        last = {row["columns"]: 0 for row in sink.table().to_pylist()}
+        for row in sink.table().to_pylist():
+            last[row["columns"]] = max(last[row["columns"]], row["total"])
+        found.append(last)
+    assert found[0] == found[1]
+    assert set(ways[: len(ways) // 2]) == {"tasks, few" if few else "tasks"}
+    assert set(ways[len(ways) // 2 :]) == {"Spark"}
+
+
+def test_rows_that_tasks_combine_give_what_the_rows_give(
+    spark: SparkSession, tmp_path: Path, ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first epoch is not combined; an epoch that is, has no few rows."""
+    directory, found = write(tmp_path / "in", spark), []
+    monkeypatch.setattr(combining, "ROWS_PER_KEY", 0)
+    for least in (0, 1 << 40):
+        monkeypatch.setattr(combining, "ROWS_PER_SHARD", least)
+        job, sink, told = hf.Job("combined"), hf.MemorySink(), dict[int, tuple[str, ...]]()
+        source = hf.FileSource(directory, format="parquet", schema=SCHEMA)
+        keyed = job.source(source, uid="in").key_by("share", "pair", order_by="amount")
+        counted = keyed.aggregate(
+            uid="op", n=hf.count(), total=hf.sum("amount"), price=hf.sum("price"), newest=hf.last("day")
+        )
+        counted.sink(sink, uid="out")
+        run(
+            job, spark, tmp_path / str(least), max_rows_per_epoch=ROWS,
+            on_progress=lambda progress, told=told: told.update({progress.epoch: progress.combined}),
+        )  # fmt: skip
+        found.append(sorted(map(str, sink.table().to_pylist())))
+        assert [told[epoch] for epoch in (2, 3, FILES)] == [("op",) if not least else ()] * 3
+    assert found[0] == found[1]
+    assert ways == ["tasks, few", *["tasks"] * (FILES - 1), *["tasks, few"] * FILES]
 
 
 def test_tasks_find_files_from_wherever_they_run(

@@ -128,6 +128,8 @@ class EpochFrames:
         """The rows of a stream as tasks read them by themselves; None: Spark has to read them."""
         if node in self._program.streams:
             return self._staged_pieces(self._program.streams[node])
+        if isinstance(node, CarriedNode):
+            return self.pieces(node.parent)
         if not isinstance(node, SourceNode) or node.on_error != "fail":
             return None
         planned, reader = self._plan.slices.get(node.uid), self._readers[node.uid]
