@@ -395,11 +395,11 @@ class EpochRunner:
         if not self.saves_state:
             # Spark may have to read after all, and state that is not saved cannot be taken back.
             return None
+        task, partials = replace(task, event_time=frames.time_column(node.parent)), task.partials
+        if partials is not None and (partials.pane is not None or task.event_time is not None):
+            return None
         pieces = frames.pieces(node.parent)
         if pieces is None:
-            return None
-        partials = task.partials
-        if partials is not None and partials.pane is not None:
             return None
         few = pieces.rows is not None and pieces.rows <= FEW_ROWS and self.placement.single_executor
         # Partial rows come in another order: members of a set of replicas have to take the same.
@@ -413,7 +413,10 @@ class EpochRunner:
             # If Spark cannot read them either, it says why.
             self._read_by_spark.add(stage.stream)
             return None
-        return results if len(results) == len(task.shards) else None
+        if len(results) != len(task.shards):
+            return None
+        frames.read_by_tasks(node.parent, results)
+        return results
 
     def _routed_job(self, task: KeyedTask, routed: RoutedRows, few: bool) -> DataFrame:
         shards, count = routed.shards, routed.pieces.count
