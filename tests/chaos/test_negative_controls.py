@@ -131,8 +131,13 @@ def test_a_sink_that_knows_neither_fingerprints_nor_what_it_shows_is_found_out(
     def run() -> BaseException | None:
         return run_here(spark, place, SMALL, job=apps.declare(place, SMALL, sink_of=sink_of)).error
 
-    errors = [run() for _ in range(3)]
-    assert [type(error) for error in errors] == [Crash, Crash, type(None)], "each sink crashes once"
+    errors = [run()]
+    while errors[-1] is not None:
+        assert isinstance(errors[-1], Crash)
+        errors.append(run())
+    # Sinks have a thread each: both may crash in one run.
+    crashed = [path.parent.name for path in place.outputs.glob("*/_crashed")]
+    assert len(crashed) == 2, f"each sink crashes once: {crashed}"
     if (fingerprint, shows) == ("ignored", "untold"):
         expect(Verdict.FALSE, "times", check(place, SMALL))
     else:

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -25,6 +26,7 @@ from holdfast.runtime.epoch import combining
 from holdfast.state.encoding.types import frame_ddl, parse_type
 from holdfast.state.files.delta import to_entries
 from holdfast.storage.urls import open_storage
+from holdfast.tasks.operators.partial_rows import Combined
 from tests.spark.jobs import run
 from tests.unit.tasks.operators.operator_kit import Harness
 from tests.unit.tasks.operators.test_aggregate_types import VALUES, accepted
@@ -118,16 +120,30 @@ def outputs(job: Harness, table: pa.Table, partials: Any = None) -> dict[Any, di
     return {row.pop("k"): row for row in rows}
 
 
-def test_rows_cut_into_partial_rows_in_any_way_give_what_the_rows_give(spark: SparkSession) -> None:
+def by_spark(spark: SparkSession, table: pa.Table, key: list[str], combined: Combined) -> pa.Table:
+    frame = spark.createDataFrame(table, frame_ddl(table.schema))
+    return combining.combined(frame, key, combined.partials).toArrow()
+
+
+def by_a_task(spark: SparkSession, table: pa.Table, key: list[str], combined: Combined) -> pa.Table:
+    key_schema = pa.schema([table.schema.field(name) for name in key])
+    made = replace(combined, key=tuple(key), key_schema=key_schema)
+    return pa.Table.from_batches([made.rows(table.combine_chunks().to_batches()[0])])
+
+
+@pytest.mark.parametrize("made_by", [by_spark, by_a_task])
+def test_rows_cut_into_partial_rows_in_any_way_give_what_the_rows_give(
+    spark: SparkSession, made_by: Any
+) -> None:
     """Every kind of aggregate over every type, epoch after epoch."""
     table = random_rows(seed=1)
     aggregation = every_aggregate(("at",), table.schema)
     partials = partials_of(aggregation, table.schema, ("at",))
     assert partials is not None
     assert {each.kind for each in aggregation.aggregates.values()} == set(AggregateKind) - {"collect"}
-    frame = spark.createDataFrame(table, frame_ddl(table.schema))
     # Parts as an operator would hold rows of a key apart, such as by window.
-    made = combining.combined(frame, ["k", "epoch", "part"], partials).toArrow()
+    combined = Combined(aggregation, partials, ("k",), pa.schema([]), ("at",))
+    made = made_by(spark, table, ["k", "epoch", "part"], combined)
     assert sum(made[ROWS_COLUMN].to_pylist()) == table.num_rows
     rows_job = Harness(aggregation, table.schema, ["k"], order_by=["at"])
     parts_job = Harness(aggregation, table.schema, ["k"], order_by=["at"])
@@ -143,7 +159,8 @@ def test_rows_cut_into_partial_rows_in_any_way_give_what_the_rows_give(spark: Sp
         assert parts_job.state.entries.keys() == rows_job.state.entries.keys()
 
 
-def test_first_and_last_with_rows_that_have_no_place(spark: SparkSession) -> None:
+@pytest.mark.parametrize("made_by", [by_spark, by_a_task])
+def test_first_and_last_with_rows_that_have_no_place(spark: SparkSession, made_by: Any) -> None:
     """Nulls come first in the order; a value that is null counts in no place."""
     given = [
         ("a", 1, 5), ("a", 2, None), ("a", None, None), ("a", 3, 9), ("a", None, 10), ("a", None, 1),
@@ -153,11 +170,13 @@ def test_first_and_last_with_rows_that_have_no_place(spark: SparkSession) -> Non
     aggregation = Aggregation({"f": hf.first("v"), "l": hf.last("v")})
     partials = partials_of(aggregation, schema, ("at",))
     assert partials is not None
-    frame = spark.createDataFrame(
-        [(*row, n % 2) for n, row in enumerate(given)], frame_ddl(schema) + ", p int"
-    )
+    columns = [
+        pa.array(column, type) for column, type in zip(zip(*given, strict=True), schema.types, strict=True)
+    ]
+    table = pa.table([*columns, pa.array([n % 2 for n in range(len(given))])], names=[*schema.names, "p"])
+    combined = Combined(aggregation, partials, ("k",), pa.schema([]), ("at",))
     for grouping in (["k"], ["k", "p"]):
-        made = combining.combined(frame, grouping, partials).toArrow()
+        made = made_by(spark, table, grouping, combined)
         found = Harness(aggregation, schema, ["k"], order_by=["at"]).epoch_of_table(made, partials)
         wanted = Harness(aggregation, schema, ["k"], order_by=["at"]).rows_of(given)
         assert sorted(tuple(row.values()) for row in found.outputs[""].to_pylist()) == wanted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
-from holdfast.runtime.epoch import runner
+from holdfast.runtime.epoch import combining, runner
 from holdfast.runtime.epoch.runner import EpochRunner
 from holdfast.testing import conformance
 from tests.spark.jobs import run
@@ -140,6 +140,98 @@ def test_all_ways_give_the_same(
     assert len(found["Spark"][0]) > 2 * FILES
     both = 2 * FILES
     assert ways == ["tasks, few"] * both + ["tasks"] * both + ["Spark"] * both
+
+
+@pytest.mark.parametrize("few", [runner.FEW_ROWS, 0])
+def test_rows_of_a_channel_are_read_the_same_by_tasks_and_by_spark(
+    few: int, spark: SparkSession, tmp_path: Path, ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, found = write(tmp_path / "in", spark), []
+    monkeypatch.setattr(runner, "FEW_ROWS", few)
+    for by_spark in (False, True):
+        job, sink = hf.Job("sent"), hf.MemorySink()
+        source = hf.FileSource(directory, format="parquet", schema=SCHEMA)
+        rows = job.source(source, uid="in").into(job.part("reader"), uid="way")
+        if by_spark:
+            rows = rows.transform(lambda frame: frame)
+        rows.key_by("text").process_batch(Described(), uid="described").sink(sink, uid="out")
+        run(job, spark, tmp_path / str(by_spark))
+        last = {row["columns"]: 0 for row in sink.table().to_pylist()}
+        for row in sink.table().to_pylist():
+            last[row["columns"]] = max(last[row["columns"]], row["total"])
+        found.append(last)
+    assert found[0] == found[1]
+    assert set(ways[: len(ways) // 2]) == {"tasks, few" if few else "tasks"}
+    assert set(ways[len(ways) // 2 :]) == {"Spark"}
+
+
+def test_rows_that_tasks_combine_give_what_the_rows_give(
+    spark: SparkSession, tmp_path: Path, ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first epoch is not combined; an epoch that is, has no few rows."""
+    directory, found = write(tmp_path / "in", spark), []
+    monkeypatch.setattr(combining, "ROWS_PER_KEY", 0)
+    for least in (0, 1 << 40):
+        monkeypatch.setattr(combining, "ROWS_PER_SHARD", least)
+        job, sink, told = hf.Job("combined"), hf.MemorySink(), dict[int, tuple[str, ...]]()
+        source = hf.FileSource(directory, format="parquet", schema=SCHEMA)
+        keyed = job.source(source, uid="in").key_by("share", "pair", order_by="amount")
+        counted = keyed.aggregate(
+            uid="op", n=hf.count(), total=hf.sum("amount"), price=hf.sum("price"), newest=hf.last("day")
+        )
+        counted.sink(sink, uid="out")
+        run(
+            job, spark, tmp_path / str(least), max_rows_per_epoch=ROWS,
+            on_progress=lambda progress, told=told: told.update({progress.epoch: progress.combined}),
+        )  # fmt: skip
+        found.append(sorted(map(str, sink.table().to_pylist())))
+        assert [told[epoch] for epoch in (2, 3, FILES)] == [("op",) if not least else ()] * 3
+    assert found[0] == found[1]
+    assert ways == ["tasks, few", *["tasks"] * (FILES - 1), *["tasks, few"] * FILES]
+
+
+@pytest.mark.parametrize("column", ["at", "there"])
+def test_tasks_find_the_event_time_of_what_they_read(
+    column: str, spark: SparkSession, tmp_path: Path, ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows close at the same epochs, late rows are the same, and watermarks are where Spark finds them."""
+    directory, found = write_in_time(tmp_path / "in", spark), []
+    for name in ("few", "packed", "Spark"):
+        monkeypatch.setattr(runner, "FEW_ROWS", 0 if name == "packed" else 5_000)
+        job, sink, late, told = hf.Job("timed"), hf.MemorySink(), hf.MemorySink(), list[Any]()
+        rows = job.source(hf.FileSource(directory, format="parquet", schema=SCHEMA), uid="in")
+        if name == "Spark":
+            rows = rows.transform(lambda frame: frame)
+        timed = rows.watermark(column, delay="3s").key_by("small")
+        counted = timed.window(hf.tumbling("10s"), on=column).aggregate(
+            uid="op", n=hf.count(), total=hf.sum("amount")
+        )
+        counted.sink(sink, uid="out")
+        counted.late().sink(late, uid="late")
+        run(
+            job, spark, tmp_path / name, max_rows_per_epoch=1,
+            on_progress=lambda progress, told=told: told.append((progress.epoch, str(progress.watermarks))),
+        )  # fmt: skip
+        found.append((sorted(map(str, sink.rows())), sorted(map(str, late.rows())), sorted(set(told))[-1]))
+    assert found[0] == found[1] == found[2]
+    assert found[0][1], "there are late rows"
+    # The epoch that closes the windows reads nothing.
+    assert (ways.count("tasks, few"), ways.count("tasks")) == (FILES, FILES)
+
+
+def write_in_time(directory: Path, spark: SparkSession) -> Path:
+    """Files in which time goes on, with rows that are late, and some without a time."""
+    directory.mkdir()
+    schema = spark.createDataFrame([], SCHEMA).toArrow().schema
+    for number in range(FILES):
+        rows = rows_of(number)
+        for place, row in enumerate(rows):
+            seconds = number * 15 + place % 20 - (100 if place % 30 == 7 else 0)
+            there = datetime(2024, 2, 3, 4, 5, 6) + timedelta(seconds=seconds)
+            known = place % 30 != 9
+            row |= {"at": there.replace(tzinfo=UTC) if known else None, "there": there if known else None}
+        pq.write_table(pa.Table.from_pylist(rows, schema), directory / f"{number}.parquet")
+    return directory
 
 
 def test_tasks_find_files_from_wherever_they_run(

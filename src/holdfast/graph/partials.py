@@ -27,8 +27,8 @@ PANE_COLUMN = "__hf_pane"
 """Where the pane of a partial row begins, in µs since 1970; null: its rows have no time."""
 HALF_BITS = 32
 """Longs are summed as two halves of this many bits, of which no epoch has too many."""
-_LOW_HALF = (1 << HALF_BITS) - 1
-_SUM_EXTRA_DIGITS = 10
+LOW_HALF = (1 << HALF_BITS) - 1
+SUM_EXTRA_DIGITS = 10
 """Spark sums decimals with so many digits more: an epoch has fewer rows than ten to the power of that."""
 
 
@@ -127,12 +127,12 @@ def _sum(value: str, type: pa.DataType) -> dict[str, str] | None:
     if pa.types.is_floating(type):
         return {"sum": f"sum(cast({value} as double))"}
     if pa.types.is_decimal(type):
-        exact = type.precision + _SUM_EXTRA_DIGITS <= DECIMAL_DIGITS_MAX
+        exact = type.precision + SUM_EXTRA_DIGITS <= DECIMAL_DIGITS_MAX
         return {"sum": f"sum({value})"} if exact else None
     if type == pa.int64():
         return {
             "high": f"sum(shiftright({value}, {HALF_BITS}))",
-            "low": f"sum({value} & {_LOW_HALF})",
+            "low": f"sum({value} & {LOW_HALF})",
         }
     return {"sum": f"sum(cast({value} as bigint))"}
 

@@ -249,9 +249,18 @@ class EpochLoop:
                 self._pending.append(outcome)
             if self._is_barrier():
                 self._commit_pending()
-            wishes.stopping.wait(max(0.0, settings.epoch_interval - (clock.monotonic() - began)))
+            wishes.stopping.wait(max(0.0, settings.epoch_interval - self._elapsed(plan, began)))
         self._commit_pending()
         return Ending.STOPPED
+
+    def _elapsed(self, plan: PlanRecord, began: float) -> float:
+        """How long ago the epoch began, in seconds. With replicas, for whichever planned it first: they keep
+        step, and a member that is behind waits for nothing until it is level."""
+        clock = self._context.clock
+        elapsed = clock.monotonic() - began
+        if self._context.replica is None:
+            return elapsed
+        return max(elapsed, (clock.now_ms() - plan.clock_ms) / 1_000)
 
     def _end_here(self) -> bool:
         """Plan no more than is there now. False: the run was told to stop while a server was waited for that

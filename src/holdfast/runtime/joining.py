@@ -14,7 +14,6 @@ from __future__ import annotations
 from contextlib import suppress
 
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store import names
 from holdfast.errors import HoldfastError, first_line
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.warm_up import warm_up
@@ -22,8 +21,8 @@ from holdfast.runtime.warm_up import warm_up
 LEVEL_COMMITS = 1
 """A member is level when the set has come no further than so many commits beyond its own epoch."""
 EPOCHS_MAX = 8
-"""After so many epochs a member runs, level or not: one that is as fast as the others, and began behind them,
-stays behind."""
+"""After so many epochs that brought it no nearer to the others a member runs, level or not: one that is as
+fast as they are, and began behind them, stays behind."""
 IDLE_SECONDS = 1.0
 """How long there must be nothing to run before a member warms up without rows. Where rows come all the time,
 its first epoch is sooner."""
@@ -36,7 +35,9 @@ class Joining:
         self._context, self._shards = context, shards
         self._runs = context.replica is None
         self._epochs = 0
-        """Those that were run here and are committed."""
+        """Those that were run here and are committed, since it was as near to the others as it has been."""
+        self._behind: int | None = None
+        """How many commits it was behind them then; None: it has run none."""
         self._idle_since: float | None = None
         self._warm: bool | None = None
         """Whether the warm-up without rows succeeded; None: there was none."""
@@ -49,9 +50,12 @@ class Joining:
         """An epoch that was run here is committed as the last of `view`, whichever member was first."""
         if self._runs:
             return
-        self._epochs += 1
         self._idle_since = None
-        if self._epochs >= EPOCHS_MAX or self._is_level(view):
+        behind = self._commits_behind(view)
+        if self._behind is None or behind < self._behind:
+            self._behind, self._epochs = behind, 0
+        self._epochs += 1
+        if self._epochs >= EPOCHS_MAX or behind <= LEVEL_COMMITS:
             self._run()
 
     def waits(self) -> None:
@@ -64,7 +68,7 @@ class Joining:
             self._idle_since = now
         if now - self._idle_since < IDLE_SECONDS:
             return
-        if self._epochs or self._warm:
+        if self._behind is not None or self._warm:
             self._run()
         elif self._warm is None:
             self._warm = self._warm_up()
@@ -78,11 +82,12 @@ class Joining:
             return False
         return True
 
-    def _is_level(self, view: CheckpointView) -> bool:
-        beyond = names.commit(view.number + LEVEL_COMMITS + 1)
+    def _commits_behind(self, view: CheckpointView) -> int:
+        """How much further the set has come. More than a member that is level may be, if storage does not
+        say."""
         with suppress(HoldfastError):
-            return self._context.checkpoint.storage.size(beyond) is None
-        return False
+            return max(self._context.checkpoint.chain.numbers(), default=view.number) - view.number
+        return LEVEL_COMMITS + 1
 
     def _run(self) -> None:
         self._runs = True

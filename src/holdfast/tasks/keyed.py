@@ -187,6 +187,7 @@ def _run_on(state: ShardState, task: KeyedTask, shard: int, rows: pa.Table, watc
         late=done.late + (done.outputs[LATE_ROWS].num_rows if LATE_ROWS in done.outputs else 0),
         next_due=due,
         expires_us=done.expires_us,
+        newest_us=_newest(task, rows),
     )
 
 
@@ -207,6 +208,14 @@ def _row_count(task: KeyedTask, rows: pa.Table) -> int:
     if task.partials is None or not rows.num_rows:
         return int(rows.num_rows)
     return int(pc.sum(rows[ROWS_COLUMN]).as_py())
+
+
+def _newest(task: KeyedTask, rows: pa.Table) -> int | None:
+    """The newest time in the column of event time, in µs since 1970."""
+    if task.event_time is None:
+        return None
+    newest: int | None = pc.max(rows[task.event_time]).cast(pa.int64()).as_py()
+    return newest
 
 
 def _no_rows(task: KeyedTask) -> pa.Table:

@@ -107,6 +107,8 @@ class KeyedTask(OperatorTask):
     broadcast: BroadcastLists | None = None
     """Of one with a broadcast input: what its rows, those of this epoch included, have made of the broadcast
     states. Every task of the epoch gets the same."""
+    event_time: str | None = None
+    """The column of its rows whose newest time is to be told, because Spark does not see them."""
 
     @property
     def layout(self) -> StateLayout:
@@ -243,6 +245,8 @@ class TaskResult(msgspec.Struct, frozen=True):
     expires_us: int | None = None
     """Of an operator over windows of time, or a join by time: the event time at which the last thing is let
     go of that its rows have a part in. None: they have a part in nothing."""
+    newest_us: int | None = None
+    """The newest time in the column that was asked for; None: there is none."""
 
 
 class StopWatch:

@@ -18,6 +18,7 @@ from holdfast.connectors.contract import Pieces
 from holdfast.errors import HoldfastError, one_line
 from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.encoding.routing import key_groups_of, routing_hash
+from holdfast.tasks.operators.partial_rows import Combined
 
 SHARD_COLUMN = "__hf_shard"
 PACKED = "rows"
@@ -36,9 +37,11 @@ class RoutedRows:
     key: tuple[str, ...]
     key_groups: int
     shards: int
+    combined: Combined | None = None
+    """How rows are combined before they are packed; None: they are not."""
 
     def of_shard(self, shard: int) -> list[pa.RecordBatch]:
-        """A shard's rows of all pieces, which are read whole: for few rows."""
+        """A shard's rows of all pieces, which are read whole: for few rows, and as they are."""
         found = []
         for number in range(self.pieces.count):
             for batch in self._read(number):
@@ -62,6 +65,8 @@ class RoutedRows:
             raise ValueError(f"{UNREADABLE}: {one_line(cause)}") from cause
 
     def _packed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if self.combined is not None:
+            rows = self.combined.rows(rows)
         groups, shards = self._places(rows)
         order = np.argsort(shards, kind="stable")
         ends = np.searchsorted(shards[order], np.arange(self.shards + 1))

@@ -104,6 +104,13 @@ class ChannelRows(StagedReader):
         return pa.Table.from_arrays(columns, schema=self.schema)
 
 
+def read_as(columns: pa.Schema, reader: StagedReader, index: int) -> list[pa.RecordBatch]:
+    """The rows of a payload in other columns, such as Spark would make of them."""
+    rows: pa.Table = pa.Table.from_batches(reader.read(index), reader.schema).cast(columns)
+    batches: list[pa.RecordBatch] = rows.to_batches()
+    return batches
+
+
 def _in_utc(type: pa.DataType) -> pa.DataType:
     """The same type: the time zone of a timestamp, which is that of the session that wrote it, says how it is
     shown and not what it is."""

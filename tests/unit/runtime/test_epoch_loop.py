@@ -121,3 +121,17 @@ def test_what_is_kept_for_barriers_is_known_before_the_first_commit() -> None:
     )  # fmt: skip
     EpochLoop.run(loop)
     assert asked == [kept] * 3
+
+
+@pytest.mark.parametrize(
+    ("replica", "planned_ms", "elapsed"),
+    [(None, 1_000, 2.0), ("member", 9_000, 2.0), ("member", 1_000, 9.0), ("member", 12_000, 2.0)],
+    ids=["alone", "planned by itself", "planned by another before", "by a clock that is ahead"],
+)
+def test_members_of_a_set_keep_step(replica: Any, planned_ms: int, elapsed: float) -> None:
+    """The interval between epochs is counted from where the epoch was first planned: one that is behind waits
+    for nothing, and one that is level for no longer than the others do."""
+    clock = SimpleNamespace(monotonic=lambda: 102.0, now_ms=lambda: 10_000)
+    loop: Any = SimpleNamespace(_context=SimpleNamespace(clock=clock, replica=replica))
+    plan: Any = SimpleNamespace(clock_ms=planned_ms)
+    assert EpochLoop._elapsed(loop, plan, 100.0) == elapsed

@@ -95,15 +95,28 @@ def test_a_member_is_joining_until_it_is_level_with_the_others(two: tuple[Member
     assert second.phase == "running"
 
 
+def test_one_that_comes_nearer_is_joining_until_it_is_there(two: tuple[Member, Member]) -> None:
+    first, second = two
+    for epoch in range(1, EPOCHS_MAX + 4):
+        first.commit(epoch)
+    for epoch in range(1, EPOCHS_MAX + 2):
+        second.commit(epoch)
+        assert second.phase == "joining"
+    second.commit(EPOCHS_MAX + 2)
+    assert second.phase == "running"
+
+
 def test_one_that_stays_behind_at_the_pace_of_the_others_runs_after_some_epochs(
     two: tuple[Member, Member],
 ) -> None:
     first, second = two
-    for epoch in range(1, EPOCHS_MAX + 4):
+    for epoch in (1, 2, 3):
         first.commit(epoch)
     for epoch in range(1, EPOCHS_MAX):
+        first.commit(epoch + 3)
         second.commit(epoch)
         assert second.phase == "joining"
+    first.commit(EPOCHS_MAX + 3)
     second.commit(EPOCHS_MAX)
     assert second.phase == "running"
 
@@ -113,11 +126,11 @@ def test_where_storage_does_not_say_how_far_the_others_are_the_next_epoch_tells(
 ) -> None:
     member = two[0]
 
-    def away(name: str) -> int | None:
+    def away(*given: Any) -> Any:
         raise StorageError("storage is away; try again")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(member.context.checkpoint.storage), "size", lambda storage, name: away(name))
+        patched.setattr(type(member.context.checkpoint.storage), "list", away)
         member.joining.ran(member.work.view)
     assert member.phase == "joining"
     member.joining.ran(member.work.view)

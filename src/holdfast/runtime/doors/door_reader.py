@@ -8,7 +8,6 @@ checkpoint that took the place of the one that was read is not read on from.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -22,9 +21,6 @@ from holdfast.storage.checksums import read_extent
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 from holdfast.tasks.task_output import ChannelRows, unpack_rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 REMEDY = "read it with a type that holds the values of both"
 _HEADER_BYTES = 64 * 1024
@@ -72,13 +68,13 @@ class DoorReader(OpenChannel):
             return None
         return replace(found, start=after, notes=(self.identity,) if after is None else ())
 
-    def frame(self, spark: SparkSession, slice: Slice) -> DataFrame:
+    def _rows(self, slice: Slice) -> ChannelRows:
         released = self.held().released
         if Position.of(slice.start).epoch < released:
             objects = dict.fromkeys(file[0] for file in slice.detail["files"])
             if any(self._history.storage.size(name) is None for name in objects):
                 raise self._let_go(Position.of(slice.start).epoch, released)
-        return super().frame(spark, slice)
+        return super()._rows(slice)
 
     def _let_go(self, after: int, released: int) -> InputVanished:
         return InputVanished(

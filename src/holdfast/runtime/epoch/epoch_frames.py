@@ -6,7 +6,7 @@ copies of tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ from holdfast.runtime.epoch.set_aside import Counts, counting
 from holdfast.runtime.epoch.two_inputs import connected_frame
 from holdfast.runtime.parts.channel_source import TimedReader
 from holdfast.state.encoding.types import frame_ddl
-from holdfast.tasks.messages import Payload
+from holdfast.tasks.messages import Payload, TaskResult
 from holdfast.tasks.task_output import StagedReader
 
 if TYPE_CHECKING:
@@ -128,6 +128,10 @@ class EpochFrames:
         """The rows of a stream as tasks read them by themselves; None: Spark has to read them."""
         if node in self._program.streams:
             return self._staged_pieces(self._program.streams[node])
+        if isinstance(node, CarriedNode) or (
+            isinstance(node, WatermarkNode) and self.time_column(node) is not None
+        ):
+            return self.pieces(node.parent)
         if not isinstance(node, SourceNode) or node.on_error != "fail":
             return None
         planned, reader = self._plan.slices.get(node.uid), self._readers[node.uid]
@@ -135,6 +139,24 @@ class EpochFrames:
             return None
         found: Pieces | None = self._awaited(node.uid, partial(reader.pieces, self._spark, slice_of(planned)))
         return found
+
+    def time_column(self, node: StreamNode) -> str | None:
+        """The column in which those that read the rows of a stream have to find the newest event time, where
+        tasks can."""
+        if not isinstance(node, WatermarkNode) or isinstance(node, CarriedNode):
+            return None
+        source = source_of(node)
+        return None if source is None or isinstance(source.source, PartitionedSource) else node.column
+
+    def read_by_tasks(self, node: StreamNode, results: Sequence[TaskResult]) -> None:
+        """Take the newest event time that tasks have found, if they were to."""
+        if self.time_column(node) is None:
+            return
+        assert isinstance(node, WatermarkNode)
+        source = source_of(node)
+        assert source is not None
+        found = [result.newest_us for result in results if result.newest_us is not None]
+        self.observed.told(source.uid, {"": max(found, default=None)})
 
     def _staged_pieces(self, stream: str) -> Pieces:
         payloads = tuple(self._staged.get(stream, ()))

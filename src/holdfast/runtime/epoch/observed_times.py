@@ -79,12 +79,17 @@ class ObservedTimes:
         self._unobserved = unobserved
         self._under_way: dict[str, Observed] = {}
         self._done: dict[str, Observed] = {}
+        self._by_tasks: dict[str, dict[str, int | None]] = {}
+
+    def told(self, uid: str, newest: dict[str, int | None]) -> None:
+        """Tasks that read the rows of a source by themselves have found its newest times."""
+        self._by_tasks[uid] = newest
 
     def watch(self, uid: str, frame: DataFrame, times: NewestTimes) -> DataFrame:
         """The same rows; the job that computes them observes the newest times in them."""
         from pyspark.sql import Observation
 
-        if uid in self._done or uid in self._unobserved:
+        if uid in self._done or uid in self._by_tasks or uid in self._unobserved:
             return frame
         self._under_way[uid] = Observed(Observation(), times)
         return frame.observe(self._under_way[uid].observation, *times.columns(frame))
@@ -97,6 +102,8 @@ class ObservedTimes:
 
     def newest(self, uid: str) -> dict[str, int | None] | None:
         """The newest times of a source, by partition. None: no job observed them."""
+        if uid in self._by_tasks:
+            return self._by_tasks[uid]
         if uid not in self._done:
             return None
         told: queue.SimpleQueue[dict[str, int | None] | None] = queue.SimpleQueue()

@@ -35,6 +35,7 @@ from holdfast.errors import (
     MalformedInput,
     ObjectMissing,
 )
+from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.functions import CoFunction
 from holdfast.graph.job_graph import (
     LATE_ROWS,
@@ -87,6 +88,7 @@ from holdfast.tasks.messages import (
     Workspace,
     decode_result,
 )
+from holdfast.tasks.operators.partial_rows import Combined
 from holdfast.tasks.operators.result import EventTime
 from holdfast.tasks.operators.two_inputs import SideOrder
 from holdfast.tasks.routed_rows import PACKED, SHARD_COLUMN, UNREADABLE, RoutedRows, unpacked
@@ -243,14 +245,14 @@ class EpochRunner:
             job = partial(_unkeyed_job, unkeyed, None if isinstance(node, BroadcastNode) else shards)
         else:
             keyed = self._keyed_task(stage, node, start, frames)
+            results = self._read_by_tasks(stage, node, keyed, frames, what)
+            if results is not None:
+                return results
             if keyed.partials is not None:
                 results = self._combined(stage, node, keyed, frames, what)
                 if results is not None:
                     return results
                 keyed = replace(keyed, partials=None)
-            results = self._read_by_tasks(stage, node, keyed, frames, what)
-            if results is not None:
-                return results
             job = partial(self._operator_job, node, keyed, shards)
         return self._one_per_shard(stage, job, lambda: frames.input(node), shards, what)
 
@@ -393,11 +395,16 @@ class EpochRunner:
         if not self.saves_state:
             # Spark may have to read after all, and state that is not saved cannot be taken back.
             return None
+        task, partials = replace(task, event_time=frames.time_column(node.parent)), task.partials
+        if partials is not None and (partials.pane is not None or task.event_time is not None):
+            return None
         pieces = frames.pieces(node.parent)
         if pieces is None:
             return None
-        routed = RoutedRows(pieces, node.key, self.key_groups, len(task.shards))
         few = pieces.rows is not None and pieces.rows <= FEW_ROWS and self.placement.single_executor
+        # Partial rows come in another order: members of a set of replicas have to take the same.
+        few = few and partials is None
+        routed = RoutedRows(pieces, node.key, self.key_groups, len(task.shards), _combining(task))
         try:
             results = chosen_results(lambda: self._routed_job(task, routed, few), what)
         except EpochFailed as failure:
@@ -406,7 +413,10 @@ class EpochRunner:
             # If Spark cannot read them either, it says why.
             self._read_by_spark.add(stage.stream)
             return None
-        return results if len(results) == len(task.shards) else None
+        if len(results) != len(task.shards):
+            return None
+        frames.read_by_tasks(node.parent, results)
+        return results
 
     def _routed_job(self, task: KeyedTask, routed: RoutedRows, few: bool) -> DataFrame:
         shards, count = routed.shards, routed.pieces.count
@@ -497,6 +507,14 @@ def _side_order(node: OperatorNode) -> SideOrder | None:
     if isinstance(node, ConnectNode) and isinstance(node.function, CoFunction):
         return SideOrder(node.order_by, node.right_order_by)
     return None
+
+
+def _combining(task: KeyedTask) -> Combined | None:
+    """How tasks that read an operator's rows combine them."""
+    if task.partials is None:
+        return None
+    assert isinstance(task.function, Aggregation), "panes are combined by Spark"
+    return Combined(task.function, task.partials, task.key, task.layout.key, task.order_by)
 
 
 def _grouped(

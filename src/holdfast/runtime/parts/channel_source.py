@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.checkpoint.chain.view import EMPTY
 from holdfast.checkpoint.store.records import Extent, JobRecord, Json, SentFile
 from holdfast.clock import SystemClock
-from holdfast.connectors.contract import Arrived, Slice, Waiting
+from holdfast.connectors.contract import Arrived, Pieces, Slice, Waiting
 from holdfast.errors import CorruptionError, InputVanished, ObjectMissing, RestoreError, RetryableError
 from holdfast.ids import EpochId
 from holdfast.state.encoding.types import frame_ddl
@@ -33,7 +34,7 @@ from holdfast.storage.checksums import checksum, read_extent
 from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 from holdfast.tasks.messages import Payload
-from holdfast.tasks.task_output import ChannelRows
+from holdfast.tasks.task_output import ChannelRows, read_as
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,6 +107,7 @@ class OpenChannel:
 
     def __init__(self, channel: str, sender: str, url: str, columns: pa.Schema) -> None:
         self._channel, self.sender, self._columns = channel, sender, columns
+        self._as_spark: pa.Schema | None = None
         self._history = History(open_storage(url))
         self._newest = NewestCommit(self._history, SystemClock(), LIST_SECONDS)
         self._view = EMPTY
@@ -118,13 +120,23 @@ class OpenChannel:
         return not self._has_more(Position.of(after), channel) and self._has_ended()
 
     def frame(self, spark: SparkSession, slice: Slice) -> DataFrame:
-        files, ddl = slice.detail["files"], frame_ddl(self._columns)
-        if not files:
-            return spark.createDataFrame([], ddl)
+        rows, ddl = self._rows(slice), frame_ddl(self._columns)
+        files = len(rows.payloads)
+        return (
+            spark.range(0, files, 1, files).mapInArrow(rows, ddl) if files else spark.createDataFrame([], ddl)
+        )
+
+    def pieces(self, spark: SparkSession, slice: Slice) -> Pieces:
+        rows = self._rows(slice)
+        if self._as_spark is None:
+            self._as_spark = spark.createDataFrame([], frame_ddl(self._columns)).toArrow().schema
+        return Pieces(len(rows.payloads), slice.rows, partial(read_as, self._as_spark, rows))
+
+    def _rows(self, slice: Slice) -> ChannelRows:
+        files = slice.detail["files"]
         extents = [Extent(object=o, offset=f, length=n, checksum=c) for o, f, n, c in files]
         payloads = tuple(Payload(checksum=e.checksum, length=e.length, extent=e) for e in extents)
-        rows = ChannelRows(self._history.storage.url, payloads, self._columns, self._channel, self.remedy)
-        return spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(rows, ddl)
+        return ChannelRows(self._history.storage.url, payloads, self._columns, self._channel, self.remedy)
 
     def damaged(self, slice: Slice) -> SentFile | None:
         """The first file of a slice that is in the channel and cannot be read; None: there is none."""

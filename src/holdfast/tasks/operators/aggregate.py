@@ -150,7 +150,7 @@ def _fold(
     """
     match aggregate.kind:
         case AggregateKind.COUNT:
-            count = _added(kept[0], _counts(column, index, key_count))
+            count = _added(kept[0], counts(column, index, key_count))
             return [count], count
         case AggregateKind.SUM:
             total = _sum(kept[0], column, index)
@@ -158,8 +158,8 @@ def _fold(
         case AggregateKind.MEAN:
             # Not every long is a double: the mean is of the nearest ones.
             values = column.cast(pa.float64(), safe=False)
-            total = _added(kept[0], _per_key("sum", values, index))
-            count = _added(kept[1], _counts(column, index, key_count))
+            total = _added(kept[0], per_key("sum", values, index))
+            count = _added(kept[1], counts(column, index, key_count))
             return [total, count], _divided(total, count)
         case AggregateKind.COLLECT:
             values = collected(kept[0], column, index, key_count, aggregate.limit)
@@ -178,15 +178,13 @@ def _merge(
     """As `_fold`, with the columns of partial rows in place of a column of rows."""
     match kind:
         case AggregateKind.COUNT:
-            count = _added(kept[0], _per_key("sum", parts[0], index))
+            count = _added(kept[0], per_key("sum", parts[0], index))
             return [count], count
         case AggregateKind.SUM:
             total = _sum(kept[0], parts[0] if len(parts) == 1 else _of_halves(*parts), index)
             return [total], total
         case AggregateKind.MEAN:
-            total, count = (
-                _added(k, _per_key("sum", new, index)) for k, new in zip(kept, parts, strict=True)
-            )
+            total, count = (_added(k, per_key("sum", new, index)) for k, new in zip(kept, parts, strict=True))
             return [total, count], _divided(total, count)
         case AggregateKind.FIRST | AggregateKind.LAST:
             values = parts[0]
@@ -223,9 +221,16 @@ _EDGES: dict[AggregateKind, Callable[[pa.Array, pa.Array], pa.Array]] = {
 def _edge(kind: AggregateKind, kept: pa.Array, column: pa.Array, index: Index) -> pa.Array:
     if pa.types.is_null(kept.type):
         return kept
-    new = _per_key(kind.value, _comparable(column), index)
-    edge = _EDGES[kind](_comparable(kept), new)
-    return edge.cast(kept.type) if pa.types.is_boolean(kept.type) else edge.view(kept.type)
+    return _as_before(_EDGES[kind](_comparable(kept), _extremes(kind, column, index)), kept.type)
+
+
+def _extremes(kind: AggregateKind, column: pa.Array, index: Index) -> pa.Array:
+    return per_key(kind.value, _comparable(column), index)
+
+
+def extremes(kind: AggregateKind, column: pa.Array, index: Index) -> pa.Array:
+    """The smallest or largest value of each key."""
+    return _as_before(_extremes(kind, column, index), column.type)
 
 
 def _comparable(column: pa.Array) -> pa.Array:
@@ -237,29 +242,45 @@ def _comparable(column: pa.Array) -> pa.Array:
     return column
 
 
+def _as_before(column: pa.Array, type: pa.DataType) -> pa.Array:
+    """Comparable values in the type that they had."""
+    return column.cast(type) if pa.types.is_boolean(type) else column.view(type)
+
+
 def _at_the_end(
     kind: AggregateKind, kept: pa.Array, column: pa.Array, index: Index, key_count: int
 ) -> pa.Array:
-    """The first or last value that is not null, by row numbers: Arrow itself finds it for few types."""
-    rows = np.flatnonzero(column.is_valid().to_numpy(False)) if column.null_count else np.arange(len(column))
-    if kind is AggregateKind.FIRST:
-        rows = rows[::-1]
-    found = np.full(key_count, -1, np.int64)
-    # Of several rows of a key the one that is assigned last stays.
-    found[index[rows]] = rows
+    """The first or last value that is not null."""
+    found = rows_at_the_end(kind, column, index, key_count)
     new = column.take(pa.array(found, mask=found < 0))
     from_kept = kept.is_valid().to_numpy(False) if kind is AggregateKind.FIRST else found < 0
     chosen = np.arange(key_count) + np.where(from_kept, 0, key_count)
     return pa.concat_arrays([kept, new]).take(pa.array(chosen))
 
 
-def _per_key(function: str, column: pa.Array, index: Index) -> pa.Array:
+def rows_at_the_end(
+    kind: AggregateKind, column: pa.Array, index: Index, key_count: int
+) -> npt.NDArray[np.int64]:
+    """Of each key the row that has its first or last value that is not null; -1: none has. Arrow itself finds
+    the values, for few types."""
+    rows = np.flatnonzero(column.is_valid().to_numpy(False)) if column.null_count else np.arange(len(column))
+    if kind is AggregateKind.FIRST:
+        rows = rows[::-1]
+    found = np.full(key_count, -1, np.int64)
+    # Of several rows of a key the one that is assigned last stays.
+    found[index[rows]] = rows
+    return found
+
+
+def per_key(function: str, column: pa.Array, index: Index) -> pa.Array:
+    """What a function of Arrow's makes of the values of each key; null of none."""
     grouped = pa.table([pa.array(index), column], names=["key", "value"]).group_by("key", use_threads=False)
     # Groups come in the order of their first row, which is how keys are numbered.
     return grouped.aggregate([("value", function, _SKIP_NULLS)]).column(f"value_{function}").combine_chunks()
 
 
-def _counts(column: pa.Array | None, index: Index, key_count: int) -> pa.Array:
+def counts(column: pa.Array | None, index: Index, key_count: int) -> pa.Array:
+    """How many values each key has that are not null; without a column, how many rows."""
     counted = index if column is None or not column.null_count else index[column.is_valid().to_numpy(False)]
     return pa.array(np.bincount(counted, minlength=key_count))
 
@@ -273,19 +294,19 @@ def _added(kept: pa.Array, new: pa.Array) -> pa.Array:
 
 def _sum(kept: pa.Array, column: pa.Array, index: Index) -> pa.Array:
     if pa.types.is_floating(column.type):
-        return _added(kept, _per_key("sum", column.cast(pa.float64()), index))
+        return _added(kept, per_key("sum", column.cast(pa.float64()), index))
     if pa.types.is_decimal(kept.type):
         # Wide enough for the sum of any rows: Arrow's sums wrap around.
         wide = pa.decimal256(_SUM_DIGITS, kept.type.scale)
-        new = _per_key("sum", column.cast(wide), index).cast(wide)
+        new = per_key("sum", column.cast(wide), index).cast(wide)
         return _narrowed(_added(kept.cast(wide), new), kept.type)
     if _largest(column) * len(column) + _largest(kept) <= _LONG_MAX:
-        return _added(kept, _per_key("sum", column.cast(pa.int64()), index))
+        return _added(kept, per_key("sum", column.cast(pa.int64()), index))
     # Arrow's sums wrap around; where that could happen the sums are made in decimals.
     wide = pa.decimal256(_WIDE_DIGITS, 0)
     if pa.types.is_integer(column.type):
         column = column.cast(_LONG_DIGITS)
-    new = _per_key("sum", column.cast(pa.decimal128(38, 0)), index)
+    new = per_key("sum", column.cast(pa.decimal128(38, 0)), index)
     return _narrowed(_added(kept.cast(pa.decimal128(38, 0)).cast(wide), new.cast(wide)), pa.int64())
 
 

@@ -57,12 +57,9 @@ def cut(
     if order_by:
         order = in_order(rows, order_by)
         rows, groups = rows.take(order), groups[order.to_numpy()]
-    columns = [
-        _whole(rows.column(name)).cast(field.type)
-        for name, field in zip(key_columns, layout.key, strict=True)
-    ]
+    columns = [_whole(rows.column(name)) for name in key_columns]
     codec = KeyCodec(layout.key)
-    index, keys = _distinct(codec, columns)
+    index, keys = distinct(codec, columns)
     key_count = len(keys[0])
     group_of_key = np.empty(key_count, dtype=np.uint16)
     group_of_key[index] = groups
@@ -88,7 +85,9 @@ def in_order(rows: pa.Table, order_by: Sequence[str]) -> pa.Array:
     return pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
 
 
-def _distinct(codec: KeyCodec, columns: list[pa.Array]) -> tuple[Index, list[pa.Array]]:
+def distinct(codec: KeyCodec, columns: Sequence[pa.Array]) -> tuple[Index, list[pa.Array]]:
+    """The number of the key of each row, and the keys, from their columns in the rows."""
+    columns = [column.cast(field.type) for column, field in zip(columns, codec.schema, strict=True)]
     if len(columns) == 1 and _groups_by_value(columns[0].type):
         encoded = columns[0].dictionary_encode(null_encoding="encode")
         return encoded.indices.to_numpy(), [encoded.dictionary]
