@@ -79,6 +79,20 @@ def _at_once(*given: Any, **named: Any) -> Alignment:
     return made
 
 
+class _OfThisLeader(Alignment):
+    """What a leader before has carried is not the end of this one."""
+
+    _here = 0
+
+    def carry(self, barrier: int) -> None:
+        super().carry(barrier)
+        self._here = barrier
+
+    @property
+    def last(self) -> int:
+        return super().last if self._here else 0
+
+
 def _a_commit_ago(self: Edges, view: CheckpointView) -> int | None:
     now = self._alignment.keep_from(view)
     kept, self._kept = getattr(self, "_kept", now), now  # type: ignore[attr-defined]
@@ -216,6 +230,9 @@ CONTROLS: dict[str, Control] = {
         "of the whole job is in commit",
         instead=((Edges, "keep_from", _a_commit_ago),),
         season="savepoints",
+    ),
+    "stop-forgotten-by-the-next-leader": Control(
+        "it has gone on", instead=((edges, "Alignment", _OfThisLeader),), season="stops"
     ),
     "cut-not-looked-at": Control(
         "no consistent cut",

@@ -100,6 +100,9 @@ class PartLeader(Leader):
     world: PartWorld
 
     def _live(self, run: str) -> None:
+        scheduler = self.world.job.scheduler
+        while self.world.is_stopped and not scheduler.over:
+            scheduler.sleep(20)
         self.asking = Asking()
         self.without = self.world.chance.random() < self.habits.without_chance
         if self.world.chance.random() < self.habits.lose_last_chance:
@@ -144,7 +147,11 @@ class PartLeader(Leader):
             led = PartLead(self, checkpoint, view, term, run)
             try:
                 ended = led.run()
-                break
+                if not (led.is_stopped and self.world.job.is_calm):
+                    break
+                # The stop has died: the part is started until the time of that is over.
+                self.world.job.scheduler.sleep(50)
+                view = checkpoint.chain.load()
             except EpochDamaged as damage:
                 self._ask(led, damage)
                 view = self._load(checkpoint.chain, term, run)
@@ -153,6 +160,7 @@ class PartLeader(Leader):
             except Abandoned as abandoned:
                 self.world.job.start_again(abandoned.part, self)
                 view = checkpoint.chain.load()
+        self.world.is_stopped = led.is_stopped
         record = EndedRecord(
             term=term, run=run, at_ms=self.now_ms(), ending="exhausted" if ended else "stopped",
             commit=led.view.number, last_epoch=led.view.last_epoch, published=True,
@@ -206,6 +214,7 @@ class PartLead:
         self._committer = leader.parts.committer(context, publishing, view, SCHEMAS, self._outlets)
         self._pending: list[EpochOutcome] = []
         self._barrier = 0.0
+        self._began_at = max((place.number for place in view.barriers), default=0)
 
     def _operator(self, view: CheckpointView) -> PartOperator:
         return (WindowOperator if self._saves_nothing else PartOperator)(self, view)
@@ -232,6 +241,10 @@ class PartLead:
     @property
     def view(self) -> CheckpointView:
         return self._committer.view
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._context.wishes.stopping.is_set()
 
     def _made_context(self) -> LeaderContext:
         unused: Any = None
@@ -311,7 +324,14 @@ class PartLead:
             if self._reads_channels and chance.random() < self.habits.nap_chance:
                 self.job.scheduler.sleep(self.world.chance.choice((100, 250)))
             self._spoil()
+            if self.job.told_to_stop:
+                self._context.wishes.stopping.set()
+                break
             EpochLoop._meet_barrier(loop)
+            if self.is_stopped:
+                before = self._edges.last_barrier == self._began_at
+                self.world.seen["leader that ends at a barrier of one before it"] += before
+                break
             room = min(self._edges.room(self.view.channels, self._planner.epoch), self._committer.room)
             if not room:
                 self.world.seen["turn without room"] += 1

@@ -71,6 +71,9 @@ def _storm(job: JobWorld, weather: JobWeather, setup: Control) -> None:
     if weather.savepoints:
         savepoints = Saver(job, "s", weather.savepoints, weather.align_seconds)
         scheduler.spawn(Process("s", 40), savepoints)
+    if weather.stops:
+        stops = Saver(job, "s", weather.stops, weather.align_seconds, stops=True)
+        scheduler.spawn(Process("s", 40), stops)
     scheduler.run()
     job.seen["pause"] += scheduler.pauses
     job.seen["crash"] += scheduler.crashes

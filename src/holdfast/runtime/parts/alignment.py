@@ -7,6 +7,8 @@
 Nothing is kept in memory meanwhile: rows behind a barrier stay in their channel. Where rows may be repeated
 (at-least-once) a part reads on while it waits for the slowest of its inputs: what it has read behind a
 barrier is read again by a job that begins there.
+A barrier at which the job stops is the end of a part whoever leads it: one that takes over from a leader that
+died there ends, too, and reads nothing before it knows whether it has to.
 Always true: a barrier whose process has died holds no part for longer than it was to take.
 """
 
@@ -62,6 +64,8 @@ class Alignment:
         self._sent_through = max([*sent, view.whole_after])
         self._standing = Standing(0, False)
         self._looked: float | None = None
+        self.has_looked = root is None
+        """Whether it is known which barrier is under way: nothing is to be read before that."""
         self._begun: BarrierRecord | None = None
         """The newest barrier that was seen under way, which was since `_seen`."""
         self._seen = 0.0
@@ -105,9 +109,17 @@ class Alignment:
         """A commit that carries it is under way."""
         self._carried = barrier
 
-    def ends_with(self, barrier: int) -> bool:
-        """Whether the run is to end with the commit that carries a barrier, which was met."""
-        return self._begun is not None and self._begun.number == barrier and self._begun.ends
+    @property
+    def last(self) -> int:
+        """The barrier at which the job stops, if a commit of this part carries it; 0: there is none."""
+        begun = self._begun
+        if begun is None or not begun.ends or not self._is_carried(begun.number):
+            return 0
+        return begun.number
+
+    def _is_carried(self, barrier: int) -> bool:
+        """Whether the barrier that is under way is carried."""
+        return self._standing == Standing(barrier, under_way=True) and barrier == self._carried
 
     def _holds_at(self, barrier: int) -> bool:
         """What is not known to have ended holds: a channel may show a barrier that was not seen to begin."""
@@ -132,18 +144,22 @@ class Alignment:
                     complete = complete_barriers(root, self._keeps)
                     commits = (record.commits.get(self._part) for record in complete)
                     self._kept = frozenset(commit for commit in commits if commit is not None)
-                self._standing, self._looked = standing, now
+                self._standing, self._looked, self.has_looked = standing, now, True
 
     def _given_up_if_left(self, root: Storage, standing: Standing, now: float) -> Standing:
         """The newest barrier, after it was aborted if it should have ended: it would hold this part for good.
-        Counted since this part first saw it, because the clocks of machines differ."""
+        Counted since this part first saw it, because the clocks of machines differ; by the date where the job
+        stops at it and the part has come to it: a run that ends at it sees it once."""
         if not standing.under_way:
             return standing
         number, why = standing.number, ""
         try:
             if self._begun is None or self._begun.number != number:
                 self._begun, self._seen = begun_barrier(root, number), now
-            if now - self._seen >= self._begun.lasts_seconds:
+            over = now - self._seen >= self._begun.lasts_seconds
+            if self._begun.ends and number == self._carried:
+                over = self._clock.now_ms() >= self._begun.expires_ms
+            if over:
                 why = f"it was left behind by {self._begun.by}"
         except CorruptionError as damage:
             why = f"its beginning cannot be read: {damage}"

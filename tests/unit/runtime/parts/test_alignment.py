@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,9 @@ from holdfast.errors import StorageError
 from holdfast.runtime.parts import alignment as alignment_module
 from holdfast.runtime.parts.alignment import Alignment
 from holdfast.runtime.parts.channel_source import ChannelReader
+from holdfast.runtime.parts.edges import Edges
 from holdfast.runtime.parts.outlets import Outlets
+from holdfast.storage.contract import Entry, Storage
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from tests.unit.runtime.parts.channel_kit import CHANNEL, COLUMNS, Producer, outlet
@@ -156,9 +160,62 @@ def test_a_run_ends_with_a_barrier_that_says_so_and_with_no_other(part: Part) ->
     for ends in (True, False):
         barrier = begin_barrier(part.root, "test", 0, 1_000, ends=ends)
         part.meets()
-        assert part.alignment.ends_with(barrier) is ends
+        assert not part.alignment.last, "it is not carried yet"
+        part.alignment.carry(barrier)
+        assert part.alignment.last == (barrier if ends else 0)
         end_barrier(part.root, barrier, "complete", 0)
-    assert not part.alignment.ends_with(1), "the newest counts"
+
+
+def takes_over(root: Storage, clock: ManualClock) -> Alignment:
+    """A leader begins after the one before it has carried barrier 1, and has a first look."""
+    view = CheckpointView(number=4, barriers=(BarrierPlace(number=1, commit=4, epoch=3),))
+    alignment = Alignment(root, view, {}, clock, waits=True, keeps=0)
+    assert alignment.next({}, 3) == 0
+    return alignment
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_leader_that_takes_over_at_the_barrier_that_stops_the_job_ends_there(
+    tmp_path: Path, ends: bool
+) -> None:
+    root, clock = LocalStorage(tmp_path), ManualClock()
+    begin_barrier(root, "holdfast stop", 0, 10_000, ends=ends)
+    clock.advance(timedelta(seconds=9))
+    assert takes_over(root, clock).last == (1 if ends else 0)
+    end_barrier(root, 1, "complete", 0)
+    assert takes_over(root, clock).last == 0, "the job was started again"
+
+
+def test_a_job_whose_stop_has_died_goes_on_when_its_time_is_over(tmp_path: Path) -> None:
+    """By the date: each run that ends there sees the barrier once."""
+    root, clock = LocalStorage(tmp_path), ManualClock()
+    begin_barrier(root, "holdfast stop", 0, 10_000, ends=True)
+    clock.advance(timedelta(seconds=10))
+    assert takes_over(root, clock).last == 0
+    ended = ending_of_barrier(root, 1)
+    assert ended is not None
+    assert (ended.outcome, ended.reason) == ("aborted", "it was left behind by holdfast stop")
+
+
+def test_a_part_has_no_room_before_it_knows_whether_the_job_stops_where_it_is(tmp_path: Path) -> None:
+    class Away(LocalStorage):
+        away = True
+
+        def list(self, prefix: str) -> list[Entry]:
+            if self.away:
+                raise StorageError("injected; try again")
+            return super().list(prefix)
+
+    root, clock = Away(tmp_path), ManualClock()
+    begin_barrier(LocalStorage(tmp_path), "holdfast stop", 0, 10_000, ends=True)
+    alignment = takes_over(root, clock)
+    edges: Any = SimpleNamespace(_alignment=alignment, _outlets=SimpleNamespace(nodes=()))
+    assert (Edges.room(edges, {}, 3), alignment.last) == (0.0, 0)
+    root.away = False
+    alignment.next({}, 3)
+    assert (Edges.room(edges, {}, 3), alignment.last) == (1.0, 1)
+    edges._alignment = Alignment(None, EMPTY, {}, clock, waits=True, keeps=0)
+    assert Edges.room(edges, {}, 3) == 1.0, "a job without parts has no barriers"
 
 
 def test_a_barrier_that_a_channel_shows_first_is_waited_at_though_its_beginning_was_not_seen(
