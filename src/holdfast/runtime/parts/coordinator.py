@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from holdfast.checkpoint.chain.barriers import (
+    NewestBarrier,
     begin_barrier,
     begun_barrier,
     complete_barriers,
     end_barrier,
     forget_barriers,
-    newest_barrier,
 )
 from holdfast.checkpoint.chain.checkpoint import find_job, place_of_part
 from holdfast.checkpoint.chain.history import History
@@ -48,6 +48,7 @@ class Coordinator:
         self._root, self._parts, self._channels, self._by = root, parts, channels, by
         self._interval, self._clock = interval, clock
         self._began = self._over = self._looked = clock.monotonic()
+        self._barriers = NewestBarrier(root, clock)
         self._newest = 0
         """The newest barrier that was seen. Members of a set of replicas all coordinate: what one of them has
         begun the others need not begin."""
@@ -61,7 +62,7 @@ class Coordinator:
             return
         self._looked = now
         with suppress(StorageError, RetryableError, ObjectMissing, CorruptionError):
-            standing = newest_barrier(self._root)
+            standing = self._barriers.look()
             if standing.number > self._newest:
                 self._newest, self._began, self._over = standing.number, now, now
             if standing.under_way:

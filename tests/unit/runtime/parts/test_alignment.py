@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.chain.barriers import begin_barrier, end_barrier, ending_of_barrier
+from holdfast.checkpoint.chain.barriers import (
+    LIST_SECONDS,
+    begin_barrier,
+    end_barrier,
+    ending_of_barrier,
+)
 from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store import names
@@ -18,6 +23,7 @@ from holdfast.errors import StorageError
 from holdfast.runtime.parts import alignment as alignment_module
 from holdfast.runtime.parts.alignment import Alignment
 from holdfast.runtime.parts.channel_source import ChannelReader
+from holdfast.runtime.parts.coordinator import Coordinator
 from holdfast.runtime.parts.edges import Edges
 from holdfast.runtime.parts.outlets import Outlets
 from holdfast.storage.contract import Entry, Storage
@@ -51,7 +57,8 @@ class Part:
         return self.positions[name]
 
     def meets(self) -> int:
-        self.clock.advance(timedelta(seconds=alignment_module.LOOK_SECONDS))
+        looks = (alignment_module.IDLE_SECONDS, alignment_module.LOOK_SECONDS)
+        self.clock.advance(timedelta(seconds=looks[self.alignment._standing.under_way] + 0.01))
         return self.alignment.next(self.positions, 0)
 
 
@@ -337,9 +344,65 @@ def test_nothing_is_given_up_before_it_is_known_which_barriers_are_complete(tmp_
     alignment.next({}, 0)
     assert alignment.keep_from(view) == 3, "it could not see"
     root.fails = False
-    clock.advance(timedelta(seconds=alignment_module.LOOK_SECONDS))
+    clock.advance(timedelta(seconds=alignment_module.IDLE_SECONDS))
     alignment.next({}, 0)
     assert alignment.keep_from(view) == 4, "also the commit of a part that had ended, which does not carry it"
+
+
+class Asked(LocalStorage):
+    """Counts what it is asked."""
+
+    lists = sizes = 0
+
+    def list(self, prefix: str) -> list[Entry]:
+        self.lists += 1
+        return super().list(prefix)
+
+    def size(self, name: str) -> int | None:
+        self.sizes += 1
+        return super().size(name)
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_to_look_for_barriers_costs_few_requests(tmp_path: Path, under_way: bool) -> None:
+    """In a minute of turns: a listing costs twelve times as much as a look at one name, and both are paid."""
+    root, clock = Asked(tmp_path), ManualClock()
+    if under_way:
+        begin_barrier(root, "test", 0, 100_000)
+        root.lists = root.sizes = 0
+    alignment = Alignment(root, EMPTY, {}, clock, waits=True, keeps=2, part="main")
+    coordinator = Coordinator(root, {"main": LocalStorage(tmp_path / "none")}, {}, "test", 1e6, clock)
+    for look in (lambda: alignment.next({}, 0), coordinator.step):
+        lists, sizes = root.lists, root.sizes
+        for _ in range(1_200):
+            clock.advance(timedelta(seconds=0.05))
+            look()
+        assert root.lists - lists <= 4
+        assert root.sizes - sizes <= (300 if under_way else 120)
+
+
+def test_a_barrier_is_soon_seen_by_the_name_it_is_to_have(tmp_path: Path) -> None:
+    root, clock = Asked(tmp_path), ManualClock()
+    alignment = Alignment(root, EMPTY, {}, clock, waits=True, keeps=0)
+    for number in (1, 2, 3):
+        assert alignment.next({}, 0) == 0
+        begin_barrier(root, "test", 0, 100_000)
+        clock.advance(timedelta(seconds=alignment_module.IDLE_SECONDS))
+        assert alignment.next({}, 0) == number
+        alignment.carry(number)
+        end_barrier(root, number, "complete", 0)
+        clock.advance(timedelta(seconds=alignment_module.LOOK_SECONDS))
+        alignment.next({}, 0)
+
+
+def test_a_barrier_that_has_passed_numbers_over_is_seen_all_the_same(tmp_path: Path) -> None:
+    """As where a part carries one whose record was lost."""
+    root, clock = Asked(tmp_path), ManualClock()
+    alignment = Alignment(root, EMPTY, {}, clock, waits=True, keeps=0)
+    assert alignment.next({}, 0) == 0
+    begin_barrier(root, "test", 0, 100_000, above=6)
+    clock.advance(timedelta(seconds=LIST_SECONDS))
+    assert alignment.next({}, 0) == 7
 
 
 def test_a_barrier_passes_a_channel_that_began_after_the_newest_epoch(tmp_path: Path) -> None:
