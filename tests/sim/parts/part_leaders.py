@@ -208,7 +208,7 @@ class PartLead:
         self.world.seen["plan of another followed"] += len(recorded)
         self._planner = Planner(context, view, shape, recorded, no_tables())
         self._edges = Edges(context, view, self._outlets, self._planner.readers)
-        if self.job.interval and self.world.part == self.job.shape.parts[0]:
+        if self.job.interval:
             self._edges._coordinator = self._coordinator()
         self.operator = self._operator(view)
         self._committer = leader.parts.committer(context, publishing, view, SCHEMAS, self._outlets)
@@ -235,8 +235,9 @@ class PartLead:
     def _coordinator(self) -> Coordinator:
         parts: Any = {name: self.job.storage(f"sim://{name}") for name in self.job.parts}
         root: Any = self._context.root
-        channels = self.job.shape.channels
-        return Coordinator(root, parts, channels, self.run_name, self.job.interval, self._context.clock)
+        channels, order = self.job.shape.channels, self.job.shape.parts
+        clock, before = self._context.clock, order[: order.index(self.world.part)]
+        return Coordinator(root, parts, channels, self.run_name, self.job.interval, clock, before)
 
     @property
     def view(self) -> CheckpointView:

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+import holdfast as hf
 from holdfast.checkpoint.chain.barriers import (
     BARRIERS_KEPT,
     Standing,
@@ -31,8 +34,15 @@ from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, Extent, LayoutRecord, StagedFile
 from holdfast.errors import RestoreError, RetryableError
 from holdfast.runtime.parts.alignment import Alignment
-from holdfast.runtime.parts.coordinator import LASTS_SECONDS, LOOK_SECONDS, Coordinator
+from holdfast.runtime.parts.coordinator import (
+    LASTS_SECONDS,
+    LOOK_SECONDS,
+    TURN_SECONDS,
+    Coordinator,
+    coordinator_of,
+)
 from holdfast.runtime.parts.job_savepoint import take_job_savepoint
+from holdfast.runtime.parts.part_jobs import part_jobs
 from holdfast.runtime.parts.passage import Passage
 from holdfast.storage.contract import Storage
 from holdfast.storage.local_directory import LocalStorage
@@ -389,6 +399,52 @@ def test_several_that_coordinate_begin_no_more_barriers_than_one(tmp_path: Path)
                 begun.append(newest_barrier(root).number)
                 end_barrier(root, begun[-1], "aborted", clock.now_ms(), reason="enough of it")
     assert begun == [1, 2, 3, 4]
+
+
+def test_barriers_go_on_coming_when_the_part_that_began_them_has_come_to_its_end(tmp_path: Path) -> None:
+    job, clock = TwoParts(tmp_path), ManualClock()
+    root, parts = open_storage(job.root), {"main": job.producer.storage, "scoring": job.consumer.storage}
+    channels = {CHANNEL: ("main", "scoring")}
+    second = Coordinator(root, parts, channels, "the second", 10.0, clock, before=("main",))
+
+    def begun_within(seconds: float) -> bool:
+        for _ in range(round(seconds)):
+            clock.advance(timedelta(seconds=1))
+            second.step()
+        return newest_barrier(root).under_way
+
+    assert not begun_within(60), "the first part goes on"
+    lead(job.producer.storage)
+    leave(job.producer.storage)
+    assert not begun_within(60), "it was stopped"
+    job.producer.end()
+    assert begun_within(TURN_SECONDS + 10 + 2)
+    while job.consumer.take() is not None:
+        job.consumer.commit()
+    job.consumer.say(1)
+    clock.advance(timedelta(seconds=1))
+    second.step()
+    ended = ending_of_barrier(root, 1)
+    assert ended is not None
+    assert (ended.outcome, set(ended.commits)) == ("complete", {"main", "scoring"})
+
+
+@pytest.mark.parametrize(("interval", "turns"), [(60.0, [(), ("main",)]), (0.0, [None, None])])
+def test_the_leader_of_each_part_has_its_turn_with_barriers(
+    tmp_path: Path, interval: float, turns: list[tuple[str, ...] | None]
+) -> None:
+    job = hf.Job("job")
+    clicks = job.source(hf.MemorySource([], schema="n long"), uid="clicks")
+    clicks.into(job.part("scoring"), uid=CHANNEL).sink(hf.MemorySink(), uid="out")
+    found = []
+    for part in part_jobs(job.graph(), str(tmp_path)):
+        context: Any = SimpleNamespace(
+            program=SimpleNamespace(graph=part.graph()), root=LocalStorage(tmp_path), clock=ManualClock(),
+            settings=SimpleNamespace(barrier_interval=interval, root=str(tmp_path)),
+        )  # fmt: skip
+        coordinator = coordinator_of(context)
+        found.append(coordinator and coordinator._before)
+    assert found == turns
 
 
 def test_no_barrier_begins_where_nothing_was_run_since_the_last_one(tmp_path: Path) -> None:
