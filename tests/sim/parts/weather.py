@@ -126,6 +126,7 @@ def _stops(chance: random.Random) -> JobWeather:
         shape=_shape(chance, "pair", "chain", "diamond", "joined"),
         leaders=(1, 1),
         stops=8,
+        interval=chance.choice((0.0, 1.0)),
         align_seconds=chance.choice((4.0, 8.0)),
         steps_max=1_400,
         stay_chance=0.5,

@@ -107,16 +107,19 @@ class Coordinator:
 
     def _mind(self, number: int, now: float) -> None:
         """See whether a barrier has come through all parts, or never will. Its time is counted since it was
-        first seen here, because the clocks of machines differ."""
+        first seen here, because the clocks of machines differ. One that stops the job is complete when all
+        have ended, which is for whoever stops it to say."""
         if self._passage is None or self._passage.number != number:
             self._passage = Passage(self._parts, self._channels, number)
         commits, now_ms = self._passage.look(), self._clock.now_ms()
-        if commits is not None:
+        begun = begun_barrier(self._root, number)
+        if commits is not None and not begun.ends:
             end_barrier(self._root, number, "complete", now_ms, commits)
             forget_barriers(self._root)
-        elif now - self._began >= begun_barrier(self._root, number).lasts_seconds:
+        elif now - self._began >= begun.lasts_seconds:
             missing = ", ".join(self._passage.missing)
-            end_barrier(self._root, number, "aborted", now_ms, reason=f"it did not come through {missing}")
+            why = f"it did not come through {missing}" if missing else f"it was left behind by {begun.by}"
+            end_barrier(self._root, number, "aborted", now_ms, reason=why)
 
 
 def _last_epoch(part: Storage) -> int:

@@ -483,6 +483,27 @@ def test_a_barrier_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     assert (ended.outcome, ended.reason) == ("aborted", "it did not come through scoring")
 
 
+def test_a_barrier_that_stops_the_job_is_complete_when_whoever_stops_it_says_so(tmp_path: Path) -> None:
+    """Else a leader that takes over would take it for one that is over, and go on."""
+    job, clock = TwoParts(tmp_path), ManualClock()
+    root, parts = open_storage(job.root), {"main": job.producer.storage, "scoring": job.consumer.storage}
+    coordinator = Coordinator(root, parts, {CHANNEL: ("main", "scoring")}, "test", 1_000.0, clock)
+    begin_barrier(root, "holdfast stop", 0, 10_000, ends=True)
+    job.producer.say(barrier=1)
+    while job.consumer.take() is not None:
+        job.consumer.commit()
+    job.consumer.say(1)
+    for _ in range(10):
+        clock.advance(timedelta(seconds=1))
+        coordinator.step()
+        assert newest_barrier(root).under_way
+    clock.advance(timedelta(seconds=1))
+    coordinator.step()
+    ended = ending_of_barrier(root, 1)
+    assert ended is not None
+    assert (ended.outcome, ended.reason) == ("aborted", "it was left behind by holdfast stop")
+
+
 def test_after_a_barrier_that_was_given_up_parts_have_an_interval_to_read_on(tmp_path: Path) -> None:
     """A part with several inputs has waited at it for all of its time."""
     job, clock = TwoParts(tmp_path), ManualClock()
