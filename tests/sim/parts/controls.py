@@ -32,7 +32,7 @@ from holdfast.storage.checksums import checksum
 from tests.sim.controls import Control
 from tests.sim.leaders import Parts
 from tests.sim.parts import part_leaders
-from tests.sim.parts.job_world import Content
+from tests.sim.parts.contents import Content
 from tests.sim.parts.part_leaders import PartLead, PartOperator
 from tests.sim.parts.part_members import MemberLeadOfPart, SameOperator
 

@@ -23,8 +23,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from holdfast.checkpoint.chain.barriers import BARRIERS_RETAINED, BarrierEndRecord
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
@@ -39,51 +37,13 @@ from holdfast.checkpoint.store.records import (
 from holdfast.connectors.contract import Mark
 from holdfast.errors import HoldfastError, InputVanished
 from holdfast.runtime.parts.channel_source import Position
-from holdfast.state.contract import EMPTY_VERSION, Version
 from holdfast.storage.contract import Put
 from tests.sim.event_time import Rows, Violation
+from tests.sim.parts.contents import CLOSED, Content, PartState, Sent
 from tests.sim.parts.shapes import SOURCE, Shape
 from tests.sim.scheduler import Process, Scheduler
 from tests.sim.storage import SimStorage
 from tests.sim.world import World
-
-CLOSED = "closed"
-"""In the place of an input: the rows of the windows that an epoch has closed."""
-
-
-class Content(msgspec.Struct, frozen=True):
-    """What a task leaves of an epoch. `read`: the rows of each input; `sent`: those in this file that go into
-    channels; `through`: of a delta, the last row of each input that the state is made of. `made_by`: other
-    bytes, whenever the epoch is computed again."""
-
-    made_by: str
-    read: dict[str, Rows] = {}
-    sent: Rows = (0, 0)
-    through: dict[str, int] = {}
-
-    def encoded(self) -> bytes:
-        return msgspec.json.encode(self)
-
-    @staticmethod
-    def of(data: bytes) -> Content:
-        return msgspec.json.decode(data, type=Content)
-
-
-@dataclass(frozen=True)
-class PartState:
-    """After an epoch: how far each input was read, and the last row of it that took effect."""
-
-    through: Mapping[str, int] = field(default_factory=dict)
-    positions: Mapping[str, Any] = field(default_factory=dict)
-    version: Version = EMPTY_VERSION
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A file in a channel, as the first commit of its epoch has it."""
-
-    object: str
-    rows: Rows
 
 
 @dataclass

@@ -6,7 +6,7 @@ and hands on the rows of the first; what it writes is never the same twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -31,15 +31,12 @@ from holdfast.checkpoint.store.records import (
     SentFile,
     StagedFile,
 )
-from holdfast.connectors.contract import Mark, Slice, StagedPart
 from holdfast.errors import (
     CorruptionError,
     EpochFailed,
     FencedOut,
     ObjectMissing,
     RestoreError,
-    StorageError,
-    UnknownOutcome,
 )
 from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.job_graph import OperatorNode, OutletNode, Place, SourceNode
@@ -54,7 +51,6 @@ from holdfast.runtime.epoch.runner import EpochRunner
 from holdfast.runtime.epoch_loop import EpochLoop
 from holdfast.runtime.latency import Latency
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
-from holdfast.runtime.parts.channel_source import ChannelReader, Position
 from holdfast.runtime.parts.coordinator import Coordinator
 from holdfast.runtime.parts.damaged_epochs import EpochDamaged, EpochsAsked, damaged_epoch
 from holdfast.runtime.parts.edges import Edges
@@ -66,7 +62,9 @@ from holdfast.state.contract import Version
 from holdfast.storage.checksums import checksum, read_extent
 from tests.sim.event_time import Rows, Violation
 from tests.sim.leaders import Leader
-from tests.sim.parts.job_world import CLOSED, Content, JobWorld, PartStorage, PartWorld
+from tests.sim.parts.contents import CLOSED, Content
+from tests.sim.parts.job_world import JobWorld, PartStorage, PartWorld
+from tests.sim.parts.part_ends import PartSink, RowSource, WatchedReader
 from tests.sim.parts.shapes import SOURCE, Link
 from tests.sim.threads import STOP_STEPS
 from tests.unit.runtime.leader_kit import no_tables
@@ -546,76 +544,3 @@ class WindowOperator(PartOperator):
         expires = shape.closed(part, last - 1) + size if last > first else None
         outcome.needs_from = self.water.ran(marked, expires)
         return outcome
-
-
-class WatchedReader(ChannelReader):
-    """A channel, with a checker of what is said of its end."""
-
-    def __init__(self, job: JobWorld, channel: str, part: str) -> None:
-        nothing: Any = None
-        super().__init__(channel, part, f"sim://{part}", nothing)
-        self.job, self.uid, self.before = job, channel, part
-
-    def exhausted(self, after: Any) -> bool:
-        began = self.job.scheduler.steps
-        ended = super().exhausted(after)
-        if ended:
-            self.job.parts[self.before].told_ended(self.uid, Position.of(after), began)
-        return ended
-
-
-class RowSource:
-    """Numbers, as many as there are."""
-
-    def __init__(self, world: PartWorld) -> None:
-        self.world = world
-
-    def reader(self, notes: Sequence[Any]) -> RowSource:
-        return self
-
-    def next(self, after: int | None, max_rows: int | None, now_ms: int) -> Slice | None:
-        last = min((after or 0) + self.world.chance.randint(1, 3), self.world.available)
-        return Slice(after, last) if last > (after or 0) else None
-
-    def exhausted(self, position: int | None) -> bool:
-        return (position or 0) >= self.world.available
-
-
-class PartSink:
-    """Shows epochs, and remembers which."""
-
-    exactly_once = True
-
-    def __init__(self, world: PartWorld) -> None:
-        self.world = world
-
-    def publisher(self, job: str, uid: str) -> PartSink:
-        return self
-
-    def mark(self) -> Mark:
-        self.world.scheduler.step()
-        return self.world.mark
-
-    def begin(self, through: int) -> None:
-        """There is always a trace of this sink."""
-
-    def published_through(self) -> int:
-        return self.mark().epoch
-
-    def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
-        world = self.world
-        content: Content = parts[0].load()
-        given = tuple(sorted((uid, rows) for uid, rows in content.read.items()))
-        world.scheduler.step()
-        world.check_first(epoch, [part.load.args[1].object for part in parts])  # type: ignore[attr-defined]
-        if world.chance.random() >= world.fault_chance:
-            world.show(epoch, given, parts[0].input)
-        elif world.chance.random() < 0.5:
-            raise StorageError("injected: the sink took nothing")
-        else:
-            if world.chance.random() < 0.5:
-                world.show(epoch, given, parts[0].input)
-            raise UnknownOutcome("injected: the sink did not answer")
-
-    def close(self) -> None:
-        """Nothing is held."""

@@ -18,8 +18,9 @@ from holdfast.runtime.parts import channel_source, coordinator, outlets
 from holdfast.storage.checksums import read_extent
 from tests.sim.event_time import Violation
 from tests.sim.habits import Habits
+from tests.sim.parts.contents import Content
 from tests.sim.parts.controls import CONTROLS, Control
-from tests.sim.parts.job_world import Content, JobWorld, PartWorld
+from tests.sim.parts.job_world import JobWorld, PartWorld
 from tests.sim.parts.part_leaders import STEPS_PER_SECOND, JobClock, PartLeader
 from tests.sim.parts.part_members import PartMember
 from tests.sim.parts.savers import Saver
