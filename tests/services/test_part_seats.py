@@ -211,6 +211,28 @@ def test_a_node_with_other_parts_is_refused_and_changes_nothing(
     wait_until(lambda: again.told("three.main: TAKING"), "the job to be run again", again.story)
 
 
+def test_an_old_node_that_is_started_in_an_upgrade_that_adds_a_part_is_told_of_it(
+    start: Start, runs: dict[str, PartRun], tmp_path: Path
+) -> None:
+    """To give the part up, as a job that has it no more may, would be the wrong thing to do."""
+    a = start("a", chain_of_three(tmp_path / "out"))
+    wait_until(lambda: len(runs) == 3, "all parts to run", a.story)
+    new = chain_of_three(tmp_path / "out", more=hf.MemorySource([], schema="n long"))
+    b = start("b", new, allow_other_code=True)
+    wait_until(lambda: b.told("three.aside: TAKING"), "the new part to be run", b.story)
+    layout = read_layout(open_storage(a.place))
+    old = start("old", chain_of_three(tmp_path / "out"), options={"allow_dropped_state": True})
+    wait_until(lambda: not old.alive, "it to be refused", old.story)
+    assert isinstance(old.failure, DefinitionError), old.story()
+    assert "node b runs 'three.aside', a part that the job does not have in the code here" in str(old.failure)
+    forced = start("forced", chain_of_three(tmp_path / "out"), allow_other_code=True)
+    wait_until(lambda: not forced.alive, "it to be refused", forced.story)
+    assert isinstance(forced.failure, RestoreError), forced.story()
+    assert "being upgraded to code that adds it, start that code here, too" in str(forced.failure)
+    assert read_layout(open_storage(a.place)) == layout
+    assert a.alive, a.story()
+
+
 def test_a_node_of_another_cluster_is_refused_and_changes_nothing(
     start: Start, runs: dict[str, PartRun], tmp_path: Path
 ) -> None:

@@ -160,20 +160,36 @@ def test_a_member_that_is_gone_is_not_missed_and_its_seat_can_be_taken(
 class Strays(Number):
     """Comes to other results in one process: as a member does whose memory is faulty."""
 
-    strays = False
+    strays_in = ""
 
     def process(self, row: Any, ctx: Any) -> Iterator[Any]:
         for key, value, n in super().process(row, ctx):
-            yield key, value, n + (1_000_000 if self.strays and n == 5 and key == 3 else 0)
+            here = self.strays_in if n == 5 and key == 3 else ""
+            if here == "state":
+                self.sum.value += 1_000_000
+            yield key, value, n + (1_000_000 if here == "output" else 0)
 
 
-class Straying(Strays):
-    strays = True
+class StrayingInOutput(Strays):
+    strays_in = "output"
 
 
+class StrayingInState(Strays):
+    strays_in = "state"
+
+
+@pytest.mark.parametrize(
+    ("straying", "named"),
+    [(StrayingInOutput, "rows of 'number'"), (StrayingInState, "state of operator 'number'")],
+)
 @pytest.mark.parametrize("vote", [False, True])
 def test_a_member_that_comes_to_other_results_is_named(
-    tmp_path: Path, spark: SparkSession, vote: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    spark: SparkSession,
+    vote: bool,
+    straying: type[Strays],
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without votes its results may be the ones that count; with them they never are."""
     monkeypatch.setattr("holdfast.graph.fingerprint.fingerprint", lambda graph: "the same")
@@ -181,7 +197,7 @@ def test_a_member_that_comes_to_other_results_is_named(
     monkeypatch.setattr("holdfast.runtime.epoch_loop.fingerprint", lambda graph: "the same")
     out, checkpoint = tmp_path / "out", tmp_path / "ck"
     protection = hf.ActiveReplicas(k=2, vote=True) if vote else hf.ActiveReplicas(k=1)
-    functions = [Straying(), Strays(), Strays()][: protection.members]
+    functions = [straying(), Strays(), Strays()][: protection.members]
     members = [
         Member(counted(out, protection, function), checkpoint, seat, spark)
         for seat, function in enumerate(functions, 1)
@@ -190,6 +206,9 @@ def test_a_member_that_comes_to_other_results_is_named(
         member.handle.wait(2 * DEADLINE_SECONDS)
     told = [text for member in members for text in member.said if "DIVERGENCE" in text or "OUTVOTED" in text]
     assert told, [member.said for member in members]
+    # In the very epoch, of which the members were told apart by what strayed.
+    assert "in epoch 1:" in told[0]
+    assert named in told[0]
     if vote:
         assert shown(out) == expected()
         assert not [text for member in members[1:] for text in member.said if "OUTVOTED" in text]

@@ -82,6 +82,10 @@ class JobOnNode:
         protection = self.job.protection if isinstance(self.job, PartJob) else None
         return isinstance(protection, ActiveReplicas) and protection.vote
 
+    def parts_elsewhere(self) -> list[str]:
+        """The names of parts of the same job that only other code has, by what is stored."""
+        return self.job.parts_elsewhere() if isinstance(self.job, PartJob) else []
+
     def member_runs(self, member: MemberRecord) -> bool:
         """Whether the process that is a member of a set of replicas is a node of the cluster: one that
         registered later is another process, though it has the same number."""

@@ -114,6 +114,8 @@ class Registration:
                 # Nodes that run the job have put up the seats of all of its parts.
                 others = (held for name, held in holders.items() if part_of(name) in job.siblings)
                 refuse_other_code(job, next((f"in no job that node {held.node} runs" for held in others), ""))
+            if not self._settings.allow_other_code:
+                _refuse_parts_elsewhere(job, holders)
 
     def join(self, lags: Mapping[str, Lag]) -> None:
         self._told = self._record(lags)
@@ -171,6 +173,18 @@ class Registration:
             if known is not None and (known.cluster, known.zookeeper) == here:
                 return known.id
         return uuid.uuid4().hex
+
+
+def _refuse_parts_elsewhere(job: JobOnNode, holders: Mapping[str, HolderRecord]) -> None:
+    """DefinitionError: another node runs a part of the same job that this one does not have."""
+    strange = job.parts_elsewhere()
+    for name, holder in holders.items():
+        if part_of(name) in strange:
+            raise DefinitionError(
+                f"node {holder.node} runs {part_of(name)!r}, a part that the job does not have in the code "
+                "here: it is being upgraded to code that adds the part, or to code without it; start the "
+                "code of that node, or --allow-other-code to upgrade by taking over"
+            )
 
 
 def refuse_other_code(job: JobOnNode, other: str) -> None:

@@ -280,7 +280,8 @@ class EpochLoop:
         return wished or context.replica is not None or waited >= context.settings.checkpoint_interval
 
     def _meet_barrier(self) -> None:
-        """Carry the barrier of the whole job that falls here, if one does: it needs no epoch and no room."""
+        """Carry the barrier of the whole job that falls here, if one does: it needs no epoch and no room. End
+        where the job stops at one that is carried, by this leader or one before it."""
         barrier = self._edges.barrier(self._planner.positions, self._planner.epoch)
         if barrier:
             pending, self._pending = self._pending, []
@@ -291,9 +292,9 @@ class EpochLoop:
                 if not any(place.number == barrier for place in self.view.barriers):
                     self._edges.missed(barrier)
                     return
-            if self._edges.run_ends_with(barrier):
-                self._context.monitor.say(f"ENDING at barrier {barrier}: the job stops with a savepoint")
-                self._context.wishes.stopping.set()
+        if last := self._edges.last_barrier:
+            self._context.monitor.say(f"ENDING at barrier {last}: the job stops with a savepoint")
+            self._context.wishes.stopping.set()
 
     def _has_read_all(self, ending: Ending) -> bool:
         drained = ending is Ending.STOPPED and self._context.wishes.draining.is_set()

@@ -32,7 +32,7 @@ from holdfast.storage.checksums import checksum
 from tests.sim.controls import Control
 from tests.sim.leaders import Parts
 from tests.sim.parts import part_leaders
-from tests.sim.parts.job_world import Content
+from tests.sim.parts.contents import Content
 from tests.sim.parts.part_leaders import PartLead, PartOperator
 from tests.sim.parts.part_members import MemberLeadOfPart, SameOperator
 
@@ -77,6 +77,20 @@ def _at_once(*given: Any, **named: Any) -> Alignment:
     made = Alignment(*given, **named)
     made._sent_through = 0
     return made
+
+
+class _OfThisLeader(Alignment):
+    """What a leader before has carried is not the end of this one."""
+
+    _here = 0
+
+    def carry(self, barrier: int) -> None:
+        super().carry(barrier)
+        self._here = barrier
+
+    @property
+    def last(self) -> int:
+        return super().last if self._here else 0
 
 
 def _a_commit_ago(self: Edges, view: CheckpointView) -> int | None:
@@ -216,6 +230,9 @@ CONTROLS: dict[str, Control] = {
         "of the whole job is in commit",
         instead=((Edges, "keep_from", _a_commit_ago),),
         season="savepoints",
+    ),
+    "stop-forgotten-by-the-next-leader": Control(
+        "it has gone on", instead=((edges, "Alignment", _OfThisLeader),), season="stops"
     ),
     "cut-not-looked-at": Control(
         "no consistent cut",

@@ -10,6 +10,7 @@ On top of what holds for every part as for a job of its own (see `tests.sim.worl
 - a channel is taken for ended only while no leader of the part before it may read more;
 - the commits of a complete barrier are a consistent cut: what a part has read of a channel there is what the
   part before it had sent;
+- a job that is stopped with a savepoint has gone no further than that, whichever leaders died meanwhile;
 - a part that saves no state has none in storage, and every window that it closes has all its rows;
 - the members of a part that a set of replicas leads come to the same results, and a term is held by one set.
 """
@@ -21,8 +22,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import msgspec
 
 from holdfast.checkpoint.chain.barriers import BARRIERS_RETAINED, BarrierEndRecord
 from holdfast.checkpoint.chain.view import CheckpointView
@@ -38,51 +37,13 @@ from holdfast.checkpoint.store.records import (
 from holdfast.connectors.contract import Mark
 from holdfast.errors import HoldfastError, InputVanished
 from holdfast.runtime.parts.channel_source import Position
-from holdfast.state.contract import EMPTY_VERSION, Version
 from holdfast.storage.contract import Put
 from tests.sim.event_time import Rows, Violation
+from tests.sim.parts.contents import CLOSED, Content, PartState, Sent
 from tests.sim.parts.shapes import SOURCE, Shape
 from tests.sim.scheduler import Process, Scheduler
 from tests.sim.storage import SimStorage
 from tests.sim.world import World
-
-CLOSED = "closed"
-"""In the place of an input: the rows of the windows that an epoch has closed."""
-
-
-class Content(msgspec.Struct, frozen=True):
-    """What a task leaves of an epoch. `read`: the rows of each input; `sent`: those in this file that go into
-    channels; `through`: of a delta, the last row of each input that the state is made of. `made_by`: other
-    bytes, whenever the epoch is computed again."""
-
-    made_by: str
-    read: dict[str, Rows] = {}
-    sent: Rows = (0, 0)
-    through: dict[str, int] = {}
-
-    def encoded(self) -> bytes:
-        return msgspec.json.encode(self)
-
-    @staticmethod
-    def of(data: bytes) -> Content:
-        return msgspec.json.decode(data, type=Content)
-
-
-@dataclass(frozen=True)
-class PartState:
-    """After an epoch: how far each input was read, and the last row of it that took effect."""
-
-    through: Mapping[str, int] = field(default_factory=dict)
-    positions: Mapping[str, Any] = field(default_factory=dict)
-    version: Version = EMPTY_VERSION
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A file in a channel, as the first commit of its epoch has it."""
-
-    object: str
-    rows: Rows
 
 
 @dataclass
@@ -112,6 +73,8 @@ class PartWorld(World):
     vote: bool = False
     contents: dict[int, list[bytes]] = field(default_factory=dict)
     """Of a part with replicas: epoch -> what is in the files for the sink that its first commit has named."""
+    is_stopped: bool = False
+    """It has ended because the job is stopped, and nobody starts it before that is over."""
     swept: CheckpointView | None = None
     """After the newest commit that was followed by a sweep which nothing disturbed."""
 
@@ -485,6 +448,7 @@ class JobWorld:
         self.complete: list[BarrierEndRecord] = []
         self.ghost_chance = 0.0
         self.is_calm, self.restarts = False, 0
+        self.told_to_stop = False
         self.removes = False
         """Whether the job is without some of its channels now and then."""
         self.spoils = False
@@ -517,6 +481,7 @@ class JobWorld:
         """Nothing fails any more, and what was on its way has arrived."""
         scheduler.steps = self.scheduler.steps
         self.scheduler, self.is_calm = scheduler, True
+        self.start()
         self.story.append((scheduler.steps, "", "the storm is over", ""))
         for world in self.worlds:
             world.scheduler = scheduler
@@ -525,6 +490,16 @@ class JobWorld:
                 world.create(name, data)
             world.late = []
 
+    def stop(self) -> None:
+        """Tell the leaders of all parts, those who lead now and those who will."""
+        self.told_to_stop = True
+
+    def start(self) -> None:
+        """Start what was stopped."""
+        self.told_to_stop = False
+        for world in self.parts.values():
+            world.is_stopped = False
+
     def start_again(self, part: str, beside: Any) -> None:
         """A person starts a part that has ended, while the others go on."""
         self.restarts += 1
@@ -532,6 +507,17 @@ class JobWorld:
         self.scheduler.spawn(Process(name), type(beside)(self.parts[part], name, beside.parts, beside.habits))
         self.seen["part started again"] += 1
         self.scheduler.sleep(400)
+
+    def check_stopped(self, commits: Mapping[str, int]) -> None:
+        """The job was stopped with a savepoint of these commits."""
+        for name, world in self.parts.items():
+            saved, newest = world.views[commits[name]].last_epoch, world.views[len(world.chain)].last_epoch
+            if max(newest, len(world.shown)) > saved:
+                raise Violation(
+                    f"the job was stopped with a savepoint, part {name} at epoch {saved}; it has gone on to "
+                    f"epoch {newest}, and its sink shows epoch {len(world.shown)}"
+                )
+        self.seen["job stopped with a savepoint"] += 1
 
     def check_cut(self, ended: BarrierEndRecord) -> None:
         """The commits of a complete barrier."""

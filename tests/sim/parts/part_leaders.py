@@ -6,7 +6,7 @@ and hands on the rows of the first; what it writes is never the same twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -31,15 +31,12 @@ from holdfast.checkpoint.store.records import (
     SentFile,
     StagedFile,
 )
-from holdfast.connectors.contract import Mark, Slice, StagedPart
 from holdfast.errors import (
     CorruptionError,
     EpochFailed,
     FencedOut,
     ObjectMissing,
     RestoreError,
-    StorageError,
-    UnknownOutcome,
 )
 from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.job_graph import OperatorNode, OutletNode, Place, SourceNode
@@ -54,7 +51,6 @@ from holdfast.runtime.epoch.runner import EpochRunner
 from holdfast.runtime.epoch_loop import EpochLoop
 from holdfast.runtime.latency import Latency
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
-from holdfast.runtime.parts.channel_source import ChannelReader, Position
 from holdfast.runtime.parts.coordinator import Coordinator
 from holdfast.runtime.parts.damaged_epochs import EpochDamaged, EpochsAsked, damaged_epoch
 from holdfast.runtime.parts.edges import Edges
@@ -66,7 +62,9 @@ from holdfast.state.contract import Version
 from holdfast.storage.checksums import checksum, read_extent
 from tests.sim.event_time import Rows, Violation
 from tests.sim.leaders import Leader
-from tests.sim.parts.job_world import CLOSED, Content, JobWorld, PartStorage, PartWorld
+from tests.sim.parts.contents import CLOSED, Content
+from tests.sim.parts.job_world import JobWorld, PartStorage, PartWorld
+from tests.sim.parts.part_ends import PartSink, RowSource, WatchedReader
 from tests.sim.parts.shapes import SOURCE, Link
 from tests.sim.threads import STOP_STEPS
 from tests.unit.runtime.leader_kit import no_tables
@@ -100,6 +98,9 @@ class PartLeader(Leader):
     world: PartWorld
 
     def _live(self, run: str) -> None:
+        scheduler = self.world.job.scheduler
+        while self.world.is_stopped and not scheduler.over:
+            scheduler.sleep(20)
         self.asking = Asking()
         self.without = self.world.chance.random() < self.habits.without_chance
         if self.world.chance.random() < self.habits.lose_last_chance:
@@ -144,7 +145,11 @@ class PartLeader(Leader):
             led = PartLead(self, checkpoint, view, term, run)
             try:
                 ended = led.run()
-                break
+                if not (led.is_stopped and self.world.job.is_calm):
+                    break
+                # The stop has died: the part is started until the time of that is over.
+                self.world.job.scheduler.sleep(50)
+                view = checkpoint.chain.load()
             except EpochDamaged as damage:
                 self._ask(led, damage)
                 view = self._load(checkpoint.chain, term, run)
@@ -153,6 +158,7 @@ class PartLeader(Leader):
             except Abandoned as abandoned:
                 self.world.job.start_again(abandoned.part, self)
                 view = checkpoint.chain.load()
+        self.world.is_stopped = led.is_stopped
         record = EndedRecord(
             term=term, run=run, at_ms=self.now_ms(), ending="exhausted" if ended else "stopped",
             commit=led.view.number, last_epoch=led.view.last_epoch, published=True,
@@ -200,12 +206,13 @@ class PartLead:
         self.world.seen["plan of another followed"] += len(recorded)
         self._planner = Planner(context, view, shape, recorded, no_tables())
         self._edges = Edges(context, view, self._outlets, self._planner.readers)
-        if self.job.interval and self.world.part == self.job.shape.parts[0]:
+        if self.job.interval:
             self._edges._coordinator = self._coordinator()
         self.operator = self._operator(view)
         self._committer = leader.parts.committer(context, publishing, view, SCHEMAS, self._outlets)
         self._pending: list[EpochOutcome] = []
         self._barrier = 0.0
+        self._began_at = max((place.number for place in view.barriers), default=0)
 
     def _operator(self, view: CheckpointView) -> PartOperator:
         return (WindowOperator if self._saves_nothing else PartOperator)(self, view)
@@ -226,12 +233,17 @@ class PartLead:
     def _coordinator(self) -> Coordinator:
         parts: Any = {name: self.job.storage(f"sim://{name}") for name in self.job.parts}
         root: Any = self._context.root
-        channels = self.job.shape.channels
-        return Coordinator(root, parts, channels, self.run_name, self.job.interval, self._context.clock)
+        channels, order = self.job.shape.channels, self.job.shape.parts
+        clock, before = self._context.clock, order[: order.index(self.world.part)]
+        return Coordinator(root, parts, channels, self.run_name, self.job.interval, clock, before)
 
     @property
     def view(self) -> CheckpointView:
         return self._committer.view
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._context.wishes.stopping.is_set()
 
     def _made_context(self) -> LeaderContext:
         unused: Any = None
@@ -311,7 +323,14 @@ class PartLead:
             if self._reads_channels and chance.random() < self.habits.nap_chance:
                 self.job.scheduler.sleep(self.world.chance.choice((100, 250)))
             self._spoil()
+            if self.job.told_to_stop:
+                self._context.wishes.stopping.set()
+                break
             EpochLoop._meet_barrier(loop)
+            if self.is_stopped:
+                before = self._edges.last_barrier == self._began_at
+                self.world.seen["leader that ends at a barrier of one before it"] += before
+                break
             room = min(self._edges.room(self.view.channels, self._planner.epoch), self._committer.room)
             if not room:
                 self.world.seen["turn without room"] += 1
@@ -525,76 +544,3 @@ class WindowOperator(PartOperator):
         expires = shape.closed(part, last - 1) + size if last > first else None
         outcome.needs_from = self.water.ran(marked, expires)
         return outcome
-
-
-class WatchedReader(ChannelReader):
-    """A channel, with a checker of what is said of its end."""
-
-    def __init__(self, job: JobWorld, channel: str, part: str) -> None:
-        nothing: Any = None
-        super().__init__(channel, part, f"sim://{part}", nothing)
-        self.job, self.uid, self.before = job, channel, part
-
-    def exhausted(self, after: Any) -> bool:
-        began = self.job.scheduler.steps
-        ended = super().exhausted(after)
-        if ended:
-            self.job.parts[self.before].told_ended(self.uid, Position.of(after), began)
-        return ended
-
-
-class RowSource:
-    """Numbers, as many as there are."""
-
-    def __init__(self, world: PartWorld) -> None:
-        self.world = world
-
-    def reader(self, notes: Sequence[Any]) -> RowSource:
-        return self
-
-    def next(self, after: int | None, max_rows: int | None, now_ms: int) -> Slice | None:
-        last = min((after or 0) + self.world.chance.randint(1, 3), self.world.available)
-        return Slice(after, last) if last > (after or 0) else None
-
-    def exhausted(self, position: int | None) -> bool:
-        return (position or 0) >= self.world.available
-
-
-class PartSink:
-    """Shows epochs, and remembers which."""
-
-    exactly_once = True
-
-    def __init__(self, world: PartWorld) -> None:
-        self.world = world
-
-    def publisher(self, job: str, uid: str) -> PartSink:
-        return self
-
-    def mark(self) -> Mark:
-        self.world.scheduler.step()
-        return self.world.mark
-
-    def begin(self, through: int) -> None:
-        """There is always a trace of this sink."""
-
-    def published_through(self) -> int:
-        return self.mark().epoch
-
-    def publish(self, epoch: int, parts: Sequence[StagedPart]) -> None:
-        world = self.world
-        content: Content = parts[0].load()
-        given = tuple(sorted((uid, rows) for uid, rows in content.read.items()))
-        world.scheduler.step()
-        world.check_first(epoch, [part.load.args[1].object for part in parts])  # type: ignore[attr-defined]
-        if world.chance.random() >= world.fault_chance:
-            world.show(epoch, given, parts[0].input)
-        elif world.chance.random() < 0.5:
-            raise StorageError("injected: the sink took nothing")
-        else:
-            if world.chance.random() < 0.5:
-                world.show(epoch, given, parts[0].input)
-            raise UnknownOutcome("injected: the sink did not answer")
-
-    def close(self) -> None:
-        """Nothing is held."""

@@ -18,8 +18,9 @@ from holdfast.runtime.parts import channel_source, coordinator, outlets
 from holdfast.storage.checksums import read_extent
 from tests.sim.event_time import Violation
 from tests.sim.habits import Habits
+from tests.sim.parts.contents import Content
 from tests.sim.parts.controls import CONTROLS, Control
-from tests.sim.parts.job_world import Content, JobWorld, PartWorld
+from tests.sim.parts.job_world import JobWorld, PartWorld
 from tests.sim.parts.part_leaders import STEPS_PER_SECOND, JobClock, PartLeader
 from tests.sim.parts.part_members import PartMember
 from tests.sim.parts.savers import Saver
@@ -71,6 +72,9 @@ def _storm(job: JobWorld, weather: JobWeather, setup: Control) -> None:
     if weather.savepoints:
         savepoints = Saver(job, "s", weather.savepoints, weather.align_seconds)
         scheduler.spawn(Process("s", 40), savepoints)
+    if weather.stops:
+        stops = Saver(job, "s", weather.stops, weather.align_seconds, stops=True)
+        scheduler.spawn(Process("s", 40), stops)
     scheduler.run()
     job.seen["pause"] += scheduler.pauses
     job.seen["crash"] += scheduler.crashes

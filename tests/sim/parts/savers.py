@@ -1,5 +1,6 @@
 """Who takes savepoints of the whole job: the engine's own way from a barrier to pinned commits, and a reader
-of what is pinned. It may die between any two steps, and another begins again."""
+of what is pinned. It may die between any two steps, and another begins again. Or the whole job is stopped
+with them, and started again after each."""
 
 from __future__ import annotations
 
@@ -16,11 +17,19 @@ from tests.sim.scheduler import Crashed, Process
 
 class Saver:
     """One process after another, each of which takes one savepoint. `seconds`: how long a barrier may take;
-    `once`: until one is taken."""
+    `once`: until one is taken. `stops`: the job is stopped with each."""
 
-    def __init__(self, job: JobWorld, name: str, savepoints: int, seconds: float, once: bool = False) -> None:
+    def __init__(
+        self,
+        job: JobWorld,
+        name: str,
+        savepoints: int,
+        seconds: float,
+        once: bool = False,
+        stops: bool = False,
+    ) -> None:
         self.job, self.name, self.savepoints, self.seconds = job, name, savepoints, seconds
-        self.once = once
+        self.once, self.stops = once, stops
         self.taken = 0
 
     def __call__(self) -> None:
@@ -37,6 +46,7 @@ class Saver:
                 self.job.root.tell(str(failure))
                 self.job.seen["savepoint that failed"] += 1
                 scheduler.sleep(20)
+            self.job.start()
             if self.once and self.taken:
                 return
 
@@ -44,7 +54,9 @@ class Saver:
         root: Any = self.job.storage("sim://root")
         parts: Any = {part: self.job.storage(f"sim://{part}") for part in self.job.parts}
         clock, channels = JobClock(self.job), self.job.shape.channels
-        with job_savepoint._barrier(root, parts, channels, clock, name, self.seconds) as (number, commits, _):
+        stop = self.job.stop if self.stops else None
+        taken = job_savepoint._barrier(root, parts, channels, clock, name, self.seconds, stop)
+        with taken as (number, commits):
             self.job.root.tell(f"barrier {number} is complete: {commits}")
             if self.job.chance.random() < 0.5:
                 self.job.scheduler.sleep(40)
@@ -55,5 +67,7 @@ class Saver:
                         parts[part].get(view.live_deltas("rows")[-1].extent.object)
                 except (CorruptionError, ObjectMissing) as missing:
                     raise Violation(f"commit {commit} of part {part} is pinned, but {missing}") from missing
+            if self.stops:
+                self.job.check_stopped(commits)
             self.taken += 1
             self.job.seen["savepoint of the whole job"] += 1

@@ -18,6 +18,8 @@ class JobWeather:
     leaders: tuple[int, int] = (1, 2)
     """Of each part: at least and at most."""
     savepoints: int = 0
+    stops: int = 0
+    """With a savepoint, one after the other; after each the job is started again."""
     interval: float = 0.0
     """Of barriers that come by themselves, in seconds; 0: none do."""
     align_seconds: float = 4.0
@@ -116,6 +118,27 @@ def _savepoints(chance: random.Random) -> JobWeather:
             rows=14,
         ),
     )
+
+
+def _stops(chance: random.Random) -> JobWeather:
+    """The whole job is stopped with a savepoint again and again, while leaders die at its barriers."""
+    return JobWeather(
+        shape=_shape(chance, "pair", "chain", "diamond", "joined"),
+        leaders=(1, 1),
+        stops=8,
+        interval=chance.choice((0.0, 1.0)),
+        align_seconds=chance.choice((4.0, 8.0)),
+        steps_max=1_400,
+        stay_chance=0.5,
+        crash_chance=chance.choice((0.002, 0.004)),
+        pause_chance=chance.choice((0.0, 0.005)),
+        fault_chance=chance.choice((0.0, 0.03)),
+        calm_chance=0.4,
+        habits=Habits(
+            retain=chance.choice((2, 4)), lives=20, epochs=60, barrier_chance=chance.choice((0.3, 0.8)),
+            rows=chance.choice((8, 20)),
+        ),
+    )  # fmt: skip
 
 
 def _ends(chance: random.Random) -> JobWeather:
@@ -334,6 +357,7 @@ SEASONS: dict[str, Callable[[random.Random], JobWeather]] = {
     "mixed": _mixed,
     "rewinds": _rewinds,
     "savepoints": _savepoints,
+    "stops": _stops,
     "ends": _ends,
     "sleepers": _sleepers,
     "ghosts": _ghosts,

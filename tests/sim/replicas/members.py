@@ -290,6 +290,8 @@ class _Loop:
 class Barriers:
     """Stands in for `runtime.parts.edges.Edges`."""
 
+    last_barrier = 0
+
     def __init__(self, world: SetWorld, committer: Committer) -> None:
         self.world, self._committer, self.carried = world, committer, 0
 
@@ -302,9 +304,6 @@ class Barriers:
 
     def missed(self, barrier: int) -> None:
         self.carried = barrier - 1
-
-    def run_ends_with(self, barrier: int) -> bool:
-        return False
 
 
 class MemberOperator(Operator):

@@ -108,6 +108,18 @@ def test_a_part_that_is_to_end_does_not_wait_for_what_no_part_computes_again(
     assert bool(looked) == looks
 
 
+@pytest.mark.parametrize("last", [0, 7])
+def test_a_leader_ends_where_one_before_it_has_carried_the_barrier_that_stops_the_job(last: int) -> None:
+    said: list[str] = []
+    edges = SimpleNamespace(barrier=lambda positions, epoch: 0, last_barrier=last)
+    wishes, planner = Wishes(), SimpleNamespace(positions={}, epoch=3)
+    context = SimpleNamespace(wishes=wishes, monitor=SimpleNamespace(say=said.append))
+    loop: Any = SimpleNamespace(_edges=edges, _planner=planner, _context=context)
+    EpochLoop._meet_barrier(loop)
+    assert wishes.stopping.is_set() is bool(last)
+    assert said == ["ENDING at barrier 7: the job stops with a savepoint"][: bool(last)]
+
+
 def test_what_is_kept_for_barriers_is_known_before_the_first_commit() -> None:
     """A run that is told to stop before its first turn commits, too: what it has shown."""
     kept: Any = object()

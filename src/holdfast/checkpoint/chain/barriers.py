@@ -16,6 +16,7 @@ from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.envelope import seal, unseal
 from holdfast.checkpoint.store.records import Record
 from holdfast.checkpoint.store.write_once import write_once
+from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, ObjectMissing, RetryableError
 from holdfast.storage.contract import Storage
 
@@ -23,6 +24,8 @@ BARRIERS_KEPT = 64
 """Records of this many barriers stay, so that numbers are never used again."""
 BARRIERS_RETAINED = 2
 """How many complete barriers of the whole job can be gone back to, where they come at an interval."""
+LIST_SECONDS = 30.0
+"""How often all names are listed though what comes next is not there."""
 Outcome = Literal["complete", "aborted"]
 
 
@@ -69,6 +72,31 @@ def newest_barrier(root: Storage) -> Standing:
     found = [entry.name for entry in root.list(names.BARRIERS)]
     number = max((names.number_of(name) or 0 for name in found), default=0)
     return Standing(number, number > 0 and names.barrier_end(number) not in found)
+
+
+class NewestBarrier:
+    """Finds the newest barrier again and again, mostly by a look at one name: that of what comes next.
+
+    All names are listed when that is there, and every `LIST_SECONDS` all the same: numbers may be passed
+    over.
+    """
+
+    def __init__(self, root: Storage, clock: Clock) -> None:
+        self.root, self._clock = root, clock
+        self._known = Standing(0, False)
+        self._listed: float | None = None
+
+    def look(self) -> Standing:
+        """The newest barrier now; raises what storage does."""
+        now = self._clock.monotonic()
+        if self._listed is None or now - self._listed >= LIST_SECONDS or self._has_next():
+            self._known, self._listed = newest_barrier(self.root), now
+        return self._known
+
+    def _has_next(self) -> bool:
+        number = self._known.number
+        following = names.barrier_end(number) if self._known.under_way else names.barrier(number + 1)
+        return self.root.size(following) is not None
 
 
 def begun_barrier(root: Storage, number: int) -> BarrierRecord:

@@ -77,6 +77,7 @@ def refuse_layout(storage: Storage, now: LayoutRecord, allow_dropped_state: bool
     if gone and not allow_dropped_state:
         raise RestoreError(
             f"the checkpoint in {storage.url} has part {gone[0]!r}, which the job has no more: what it "
-            "remembers would be dropped; keep the part, or give that up with --allow-dropped-state (rows "
-            "that wait there are not dropped with it)"
+            "remembers would be dropped; keep the part (where nodes are being upgraded to code that adds it, "
+            "start that code here, too), or give that up with --allow-dropped-state (rows that wait there "
+            "are not dropped with it)"
         )

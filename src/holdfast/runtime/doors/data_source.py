@@ -26,7 +26,14 @@ from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.checkpoint import find_job, read_job
 from holdfast.checkpoint.store.records import SentFile
 from holdfast.connectors.channel import KEEP_EPOCHS
-from holdfast.errors import CorruptionError, DefinitionError, InputVanished, ObjectMissing, RestoreError
+from holdfast.errors import (
+    CorruptionError,
+    DefinitionError,
+    InputVanished,
+    ObjectMissing,
+    RestoreError,
+    RetryableError,
+)
 from holdfast.runtime.doors.door_reader import (
     REMEDY,
     DoorReader,
@@ -133,12 +140,20 @@ class _FileReader:
         return ChannelRows(asked.url, (), self._columns, asked.channel, REMEDY).in_columns(rows)
 
     def _files(self, door: DoorReader, channel: Channel, after: int, through: int) -> list[InputPartition]:
-        """The files of epochs after `after` up to `through`. InputVanished: some were let go."""
+        """The files of epochs after `after` up to `through`. InputVanished: some were let go. RetryableError:
+        some are computed again."""
         if self._asked.fail_on_data_loss and after < channel.released:
             raise InputVanished(
                 f"channel {self._asked.channel!r} in {door.place} has let go of epochs up to "
                 f"{channel.released}, and epochs from {after + 1} on are to be read; let the sender keep "
                 "more epochs, and to go on with the oldest that is held set the option failOnDataLoss=false"
+            )
+        lost = [epoch for epoch in channel.lost if after < epoch <= through]
+        if lost:
+            raise RetryableError(
+                f"epoch {lost[0]} of channel {self._asked.channel!r} in {door.place} is damaged, and its "
+                "sender computes it again; read again when it has (`holdfast channels list` shows it as LOST "
+                "until then)"
             )
         files = [file for file in channel.files if after < file.epoch <= through]
         return [*packed(files, self._asked.min_partitions)]
@@ -208,7 +223,7 @@ class ChannelStreamReader(_FileReader, DataSourceStreamReader, SupportsTriggerAv
         return max((file.epoch for file in channel.files if file.epoch <= channel.through), default=0)
 
     def _refuse_behind(self, door: DoorReader, channel: Channel, epoch: int) -> None:
-        if epoch > channel.through:
+        if epoch > channel.through and not door.awaits(epoch):
             raise RestoreError(
                 f"this query has read channel {self._asked.channel!r} in {door.place} up to epoch {epoch}, "
                 f"and it has come to epoch {channel.through} only: its checkpoint is an older copy; restore "

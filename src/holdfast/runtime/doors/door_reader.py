@@ -1,8 +1,9 @@
-"""A channel of another job, or of a writer, as what reads it from outside sees it.
+"""A channel of another job, or of a writer, as what reads it from outside sees it; or one between parts.
 
 The sender knows nothing of this reader and does not wait for it.
 Always true: only committed epochs are read; what was let go before it was read is an error, never a gap; a
-checkpoint that took the place of the one that was read is not read on from.
+checkpoint that took the place of the one that was read is not read on from. What is computed again is waited
+for, also where it was read before.
 """
 
 from __future__ import annotations
@@ -61,12 +62,19 @@ class DoorReader(OpenChannel):
         begin = Position(channel.released).stored if after is None else after
         if Position.of(begin).epoch < channel.released:
             raise self._let_go(Position.of(begin).epoch, channel.released)
+        if self.awaits(Position.of(begin).newest):
+            return None
         self._refuse_if_ahead(Position.of(begin), channel)
         self._refuse_if_other(Position.of(begin), channel)
         found = next_slice(begin, channel, channel.through, max_rows)
         if found is None:
             return None
         return replace(found, start=after, notes=(self.identity,) if after is None else ())
+
+    def awaits(self, epoch: int) -> bool:
+        """Whether an epoch of those up to this one is computed again, so that nothing after it is ready."""
+        known = super()._known()
+        return known.ready_through < epoch <= known.through
 
     def _rows(self, slice: Slice) -> ChannelRows:
         released = self.held().released

@@ -1,21 +1,22 @@
-"""Barriers of a whole job that come by themselves: what the leader of its first part does beside its epochs.
+"""Barriers of a whole job that come by themselves: what the leader of its first part does beside its epochs,
+or, when that part has come to its end, the leader of the first that has not.
 
 It keeps nothing: every look is at storage, so that the next leader goes on with what this one began, and sees
-to the end of barriers that others have left behind.
+to the end of barriers that others have left behind. Where two do it, no more barriers begin than with one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from holdfast.checkpoint.chain.barriers import (
+    NewestBarrier,
     begin_barrier,
     begun_barrier,
     complete_barriers,
     end_barrier,
     forget_barriers,
-    newest_barrier,
 )
 from holdfast.checkpoint.chain.checkpoint import find_job, place_of_part
 from holdfast.checkpoint.chain.history import History
@@ -29,6 +30,8 @@ from holdfast.storage.contract import Storage
 from holdfast.storage.urls import open_storage
 
 LOOK_SECONDS = 0.5
+TURN_SECONDS = 20.0
+"""How often it is looked whether the parts before have come to their ends."""
 LASTS_SECONDS = 120.0
 """How long a barrier may take to come through all parts before it is given up."""
 
@@ -44,13 +47,18 @@ class Coordinator:
         by: str,
         interval: float,
         clock: Clock,
+        before: Collection[str] = (),
     ) -> None:
+        """`before`: the parts that see to it as long as one of them goes on."""
         self._root, self._parts, self._channels, self._by = root, parts, channels, by
         self._interval, self._clock = interval, clock
         self._began = self._over = self._looked = clock.monotonic()
+        self._barriers = NewestBarrier(root, clock)
         self._newest = 0
         """The newest barrier that was seen. Members of a set of replicas all coordinate: what one of them has
         begun the others need not begin."""
+        self._before, self._sees_to_it = before, not before
+        self._asked: float | None = None
         self._passage: Passage | None = None
 
     def step(self) -> None:
@@ -61,7 +69,9 @@ class Coordinator:
             return
         self._looked = now
         with suppress(StorageError, RetryableError, ObjectMissing, CorruptionError):
-            standing = newest_barrier(self._root)
+            if not self._has_turn(now):
+                return
+            standing = self._barriers.look()
             if standing.number > self._newest:
                 self._newest, self._began, self._over = standing.number, now, now
             if standing.under_way:
@@ -77,6 +87,13 @@ class Coordinator:
                 self._newest = begin_barrier(self._root, self._by, now_ms, lasts_ms, above=above)
                 self._began = self._over = now
 
+    def _has_turn(self, now: float) -> bool:
+        """Whether all parts have come to their ends that would see to it before this one."""
+        if self._before and (self._asked is None or now - self._asked >= TURN_SECONDS):
+            self._sees_to_it = all(_has_come_to_its_end(self._parts[name]) for name in self._before)
+            self._asked = now
+        return self._sees_to_it
+
     def _is_idle(self) -> bool:
         """Whether no part has run an epoch since the newest complete barrier: the next would fall in the same
         place, and the commits that carry it would take that of others which can be gone back to."""
@@ -90,16 +107,19 @@ class Coordinator:
 
     def _mind(self, number: int, now: float) -> None:
         """See whether a barrier has come through all parts, or never will. Its time is counted since it was
-        first seen here, because the clocks of machines differ."""
+        first seen here, because the clocks of machines differ. One that stops the job is complete when all
+        have ended, which is for whoever stops it to say."""
         if self._passage is None or self._passage.number != number:
             self._passage = Passage(self._parts, self._channels, number)
         commits, now_ms = self._passage.look(), self._clock.now_ms()
-        if commits is not None:
+        begun = begun_barrier(self._root, number)
+        if commits is not None and not begun.ends:
             end_barrier(self._root, number, "complete", now_ms, commits)
             forget_barriers(self._root)
-        elif now - self._began >= begun_barrier(self._root, number).lasts_seconds:
+        elif now - self._began >= begun.lasts_seconds:
             missing = ", ".join(self._passage.missing)
-            end_barrier(self._root, number, "aborted", now_ms, reason=f"it did not come through {missing}")
+            why = f"it did not come through {missing}" if missing else f"it was left behind by {begun.by}"
+            end_barrier(self._root, number, "aborted", now_ms, reason=why)
 
 
 def _last_epoch(part: Storage) -> int:
@@ -110,20 +130,21 @@ def _may_carry(part: Storage) -> bool:
     """Whether a barrier may come through a part: it runs, for all that is known, or has come to its end."""
     if find_job(part) is None:
         return False
-    return not runs_no_more(part) or History(part).load().ended
+    return not runs_no_more(part) or _has_come_to_its_end(part)
+
+
+def _has_come_to_its_end(part: Storage) -> bool:
+    return find_job(part) is not None and runs_no_more(part) and History(part).load().ended
 
 
 def coordinator_of(context: LeaderContext) -> Coordinator | None:
-    """What the leader of a part does for the barriers of its job; None: that is left to another, or they do
-    not come by themselves."""
+    """What the leader of a part does for the barriers of its job; None: they do not come by themselves."""
     whole, settings = context.program.graph.whole, context.settings
     if whole is None or context.root is None or not settings.barrier_interval:
         return None
-    order = part_names(whole)
-    if context.program.graph.name != f"{whole.name}.{order[0]}":
-        return None
+    order, part = part_names(whole), context.program.graph.name.removeprefix(f"{whole.name}.")
     parts = {name: open_storage(place_of_part(settings.root, name)) for name in order}
-    by = f"the leader of part {order[0]!r}"
+    by, before = f"the leader of part {part!r}", order[: order.index(part)]
     homes = homes_of(whole)
     channels = {each.uid: (homes[each.parent], homes[each]) for each in whole.channels}
-    return Coordinator(context.root, parts, channels, by, settings.barrier_interval, context.clock)
+    return Coordinator(context.root, parts, channels, by, settings.barrier_interval, context.clock, before)

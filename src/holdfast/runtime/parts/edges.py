@@ -62,9 +62,10 @@ class Edges:
         """The commit that was to carry a barrier does not: another member of the set wrote it."""
         self._alignment.carry(barrier - 1)
 
-    def run_ends_with(self, barrier: int) -> bool:
-        """Whether the commit that carries a barrier is to be the last of the run."""
-        return self._alignment.ends_with(barrier)
+    @property
+    def last_barrier(self) -> int:
+        """The barrier whose commit is to be the last of the run, whoever led when it was written; 0: none."""
+        return self._alignment.last
 
     def refuse_abandoned(self, positions: Mapping[str, Json]) -> None:
         """Refuse to wait for what no part is left to compute again."""
@@ -73,7 +74,10 @@ class Edges:
 
     def room(self, channels: Channels, epoch: int) -> float:
         """How much of the epoch after `epoch` the channels have room for: less when they are more than half
-        full. EpochsAsked: a part after asks for an epoch that it found damaged."""
+        full; none before it is known whether the job stops at a barrier that is carried. EpochsAsked: a part
+        after asks for an epoch that it found damaged."""
+        if not self._alignment.has_looked:
+            return 0.0
         if not self._outlets.nodes:
             return 1.0
         self._outlets.look()

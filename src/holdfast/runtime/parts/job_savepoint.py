@@ -6,7 +6,8 @@
 At a barrier what is in the channels is read: nothing of them is copied. Any process that can read and write
 the storage may do it, whoever leads the parts. To stop with a savepoint is to begin a barrier at which every
 part ends its run, and to copy when all have ended: until then they take in, and acknowledge, what comes from
-sources that cannot be read again.
+sources that cannot be read again. That barrier is complete only then: as long as it is under way, a leader
+that takes over a part at it ends, too.
 """
 
 from __future__ import annotations
@@ -83,11 +84,7 @@ def take_job_savepoint(
     """
     layout, parts = refuse_savepoint(root, url)
     taken = _barrier(open_storage(root), parts, layout.channels, clock, by, align_seconds, stop_rest, say)
-    with taken as (number, commits, end_rest):
-        if stop_rest is not None:
-            _await_shown(parts, commits, clock, align_seconds)
-            end_rest()
-            _await_ended(parts, clock, align_seconds)
+    with taken as (number, commits):
         _copy(parts, commits, layout, url, clock, by)
         waiting = waiting_in_words(_left_to_show(parts, commits))
     return JobSavepoint(url=url, job=layout.job, barrier=number, commits=dict(commits), waiting=waiting)
@@ -116,9 +113,9 @@ def _barrier(
     align_seconds: float,
     stop_rest: Callable[[], None] | None = None,
     say: Message = lambda text: None,
-) -> Iterator[tuple[int, dict[str, int], Callable[[], None]]]:
-    """Within it, the commits that carry a barrier stay; gives its number and these, and what calls
-    `stop_rest`, which comes after it at the latest."""
+) -> Iterator[tuple[int, dict[str, int]]]:
+    """Within it, the commits that carry a barrier stay; gives its number and these. With `stop_rest` the runs
+    of all parts have ended there."""
 
     def begin() -> int:
         lasts_ms, above = round(align_seconds * 2_000), newest_carried(parts.values())
@@ -137,13 +134,17 @@ def _barrier(
     try:
         try:
             commits = _await_all(Passage(parts, channels, number, keep), clock, align_seconds)
+            if stop_rest is not None:
+                _await_shown(parts, commits, clock, align_seconds)
+                rest.close()
+                _await_ended(parts, clock, align_seconds)
         except BaseException as cause:
             end_barrier(root, number, "aborted", clock.now_ms(), reason=str(cause)[:500])
             raise
         ended = end_barrier(root, number, "complete", clock.now_ms(), commits)
         if ended.outcome != "complete":
             raise RetryableError(f"barrier {number} was given up by another ({ended.reason}); try again")
-        yield number, commits, rest.close
+        yield number, commits
     finally:
         for storage in parts.values():
             with contextlib.suppress(HoldfastError):

@@ -58,6 +58,11 @@ class PartJob:
         members = self.protection.members if isinstance(self.protection, ActiveReplicas) else 1
         return range(1, members + 1)
 
+    def parts_elsewhere(self) -> list[str]:
+        """The names of parts that its job has by what is stored, and does not have here."""
+        layout, job = read_layout(open_storage(self._root)), self.name.removesuffix(self.part)
+        return [job + part for part in layout.parts if part not in self._names] if layout is not None else []
+
     def in_seat(self, seat: int) -> PartJob:
         """The same part, as one of those that run it together."""
         return PartJob(self._part, self._root, self._names, seat)

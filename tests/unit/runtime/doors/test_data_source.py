@@ -14,9 +14,18 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.store import names
-from holdfast.errors import CorruptionError, DefinitionError, FencedOut, InputVanished, RestoreError
+from holdfast.checkpoint.store.records import SentFile
+from holdfast.errors import (
+    CorruptionError,
+    DefinitionError,
+    FencedOut,
+    InputVanished,
+    RestoreError,
+    RetryableError,
+)
 from holdfast.runtime.doors import spark_writers
 from holdfast.runtime.doors.data_source import ChannelDataSource, ChannelStreamReader
+from holdfast.runtime.doors.door_reader import DoorReader
 from holdfast.runtime.doors.spark_writers import ChannelStreamWriter, WrittenRows
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.task_output import pack_rows
@@ -128,6 +137,32 @@ def test_a_stream_waits_for_an_epoch_that_is_computed_again(tmp_path: Path) -> N
     assert reader.latestOffset(start, ALL)["epoch"] == 1
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(start, ALL)["epoch"] == 1
+
+
+def test_a_query_that_has_read_an_epoch_that_is_computed_again_goes_on_after_that(tmp_path: Path) -> None:
+    parts = Parts(tmp_path)
+    main = ChannelDataSource({"checkpoint": parts.main.url, "channel": PART_CHANNEL, "endingEpoch": "3"})
+    before, at = {"identity": "main", "epoch": 2}, {"identity": "main", "epoch": 3}
+    newest = main.streamReader(COLUMNS).partitions(before, at)
+    parts.ask(2)
+    parts.answer(2, Chain(parts.scoring).load().number)
+    reader = main.streamReader(COLUMNS)
+    assert reader.latestOffset(at, ALL) == at, "it waits, and is no older copy"
+    assert files_of(reader.partitions(before, at)) == files_of(newest), "a batch that runs again is the same"
+    for partitions in (
+        lambda: reader.partitions({"identity": "main", "epoch": 1}, at),
+        main.reader(COLUMNS).partitions,
+    ):
+        with pytest.raises(RetryableError, match=r"epoch 2 of channel .* is damaged, and its sender"):
+            partitions()
+    source = DoorReader(PART_CHANNEL, parts.main.url, pa.schema([]), "main")
+    assert source.next([3, 0], None, 0) is None
+    with pytest.raises(RestoreError, match="an older one; restore both"):
+        source.next([4, 0], None, 0)
+
+
+def files_of(partitions: list[Any]) -> list[SentFile]:
+    return [file for each in partitions for file in each.files]
 
 
 def test_another_run_of_a_query_reads_the_same_and_goes_on(sender: Producer) -> None:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.chain.barriers import begin_barrier, end_barrier, ending_of_barrier
+from holdfast.checkpoint.chain.barriers import (
+    LIST_SECONDS,
+    begin_barrier,
+    end_barrier,
+    ending_of_barrier,
+)
 from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store import names
@@ -16,7 +23,10 @@ from holdfast.errors import StorageError
 from holdfast.runtime.parts import alignment as alignment_module
 from holdfast.runtime.parts.alignment import Alignment
 from holdfast.runtime.parts.channel_source import ChannelReader
+from holdfast.runtime.parts.coordinator import Coordinator
+from holdfast.runtime.parts.edges import Edges
 from holdfast.runtime.parts.outlets import Outlets
+from holdfast.storage.contract import Entry, Storage
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
 from tests.unit.runtime.parts.channel_kit import CHANNEL, COLUMNS, Producer, outlet
@@ -47,7 +57,8 @@ class Part:
         return self.positions[name]
 
     def meets(self) -> int:
-        self.clock.advance(timedelta(seconds=alignment_module.LOOK_SECONDS))
+        looks = (alignment_module.IDLE_SECONDS, alignment_module.LOOK_SECONDS)
+        self.clock.advance(timedelta(seconds=looks[self.alignment._standing.under_way] + 0.01))
         return self.alignment.next(self.positions, 0)
 
 
@@ -156,9 +167,62 @@ def test_a_run_ends_with_a_barrier_that_says_so_and_with_no_other(part: Part) ->
     for ends in (True, False):
         barrier = begin_barrier(part.root, "test", 0, 1_000, ends=ends)
         part.meets()
-        assert part.alignment.ends_with(barrier) is ends
+        assert not part.alignment.last, "it is not carried yet"
+        part.alignment.carry(barrier)
+        assert part.alignment.last == (barrier if ends else 0)
         end_barrier(part.root, barrier, "complete", 0)
-    assert not part.alignment.ends_with(1), "the newest counts"
+
+
+def takes_over(root: Storage, clock: ManualClock) -> Alignment:
+    """A leader begins after the one before it has carried barrier 1, and has a first look."""
+    view = CheckpointView(number=4, barriers=(BarrierPlace(number=1, commit=4, epoch=3),))
+    alignment = Alignment(root, view, {}, clock, waits=True, keeps=0)
+    assert alignment.next({}, 3) == 0
+    return alignment
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_leader_that_takes_over_at_the_barrier_that_stops_the_job_ends_there(
+    tmp_path: Path, ends: bool
+) -> None:
+    root, clock = LocalStorage(tmp_path), ManualClock()
+    begin_barrier(root, "holdfast stop", 0, 10_000, ends=ends)
+    clock.advance(timedelta(seconds=9))
+    assert takes_over(root, clock).last == (1 if ends else 0)
+    end_barrier(root, 1, "complete", 0)
+    assert takes_over(root, clock).last == 0, "the job was started again"
+
+
+def test_a_job_whose_stop_has_died_goes_on_when_its_time_is_over(tmp_path: Path) -> None:
+    """By the date: each run that ends there sees the barrier once."""
+    root, clock = LocalStorage(tmp_path), ManualClock()
+    begin_barrier(root, "holdfast stop", 0, 10_000, ends=True)
+    clock.advance(timedelta(seconds=10))
+    assert takes_over(root, clock).last == 0
+    ended = ending_of_barrier(root, 1)
+    assert ended is not None
+    assert (ended.outcome, ended.reason) == ("aborted", "it was left behind by holdfast stop")
+
+
+def test_a_part_has_no_room_before_it_knows_whether_the_job_stops_where_it_is(tmp_path: Path) -> None:
+    class Away(LocalStorage):
+        away = True
+
+        def list(self, prefix: str) -> list[Entry]:
+            if self.away:
+                raise StorageError("injected; try again")
+            return super().list(prefix)
+
+    root, clock = Away(tmp_path), ManualClock()
+    begin_barrier(LocalStorage(tmp_path), "holdfast stop", 0, 10_000, ends=True)
+    alignment = takes_over(root, clock)
+    edges: Any = SimpleNamespace(_alignment=alignment, _outlets=SimpleNamespace(nodes=()))
+    assert (Edges.room(edges, {}, 3), alignment.last) == (0.0, 0)
+    root.away = False
+    alignment.next({}, 3)
+    assert (Edges.room(edges, {}, 3), alignment.last) == (1.0, 1)
+    edges._alignment = Alignment(None, EMPTY, {}, clock, waits=True, keeps=0)
+    assert Edges.room(edges, {}, 3) == 1.0, "a job without parts has no barriers"
 
 
 def test_a_barrier_that_a_channel_shows_first_is_waited_at_though_its_beginning_was_not_seen(
@@ -280,9 +344,65 @@ def test_nothing_is_given_up_before_it_is_known_which_barriers_are_complete(tmp_
     alignment.next({}, 0)
     assert alignment.keep_from(view) == 3, "it could not see"
     root.fails = False
-    clock.advance(timedelta(seconds=alignment_module.LOOK_SECONDS))
+    clock.advance(timedelta(seconds=alignment_module.IDLE_SECONDS))
     alignment.next({}, 0)
     assert alignment.keep_from(view) == 4, "also the commit of a part that had ended, which does not carry it"
+
+
+class Asked(LocalStorage):
+    """Counts what it is asked."""
+
+    lists = sizes = 0
+
+    def list(self, prefix: str) -> list[Entry]:
+        self.lists += 1
+        return super().list(prefix)
+
+    def size(self, name: str) -> int | None:
+        self.sizes += 1
+        return super().size(name)
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_to_look_for_barriers_costs_few_requests(tmp_path: Path, under_way: bool) -> None:
+    """In a minute of turns: a listing costs twelve times as much as a look at one name, and both are paid."""
+    root, clock = Asked(tmp_path), ManualClock()
+    if under_way:
+        begin_barrier(root, "test", 0, 100_000)
+        root.lists = root.sizes = 0
+    alignment = Alignment(root, EMPTY, {}, clock, waits=True, keeps=2, part="main")
+    coordinator = Coordinator(root, {"main": LocalStorage(tmp_path / "none")}, {}, "test", 1e6, clock)
+    for look in (lambda: alignment.next({}, 0), coordinator.step):
+        lists, sizes = root.lists, root.sizes
+        for _ in range(1_200):
+            clock.advance(timedelta(seconds=0.05))
+            look()
+        assert root.lists - lists <= 4
+        assert root.sizes - sizes <= (300 if under_way else 120)
+
+
+def test_a_barrier_is_soon_seen_by_the_name_it_is_to_have(tmp_path: Path) -> None:
+    root, clock = Asked(tmp_path), ManualClock()
+    alignment = Alignment(root, EMPTY, {}, clock, waits=True, keeps=0)
+    for number in (1, 2, 3):
+        assert alignment.next({}, 0) == 0
+        begin_barrier(root, "test", 0, 100_000)
+        clock.advance(timedelta(seconds=alignment_module.IDLE_SECONDS))
+        assert alignment.next({}, 0) == number
+        alignment.carry(number)
+        end_barrier(root, number, "complete", 0)
+        clock.advance(timedelta(seconds=alignment_module.LOOK_SECONDS))
+        alignment.next({}, 0)
+
+
+def test_a_barrier_that_has_passed_numbers_over_is_seen_all_the_same(tmp_path: Path) -> None:
+    """As where a part carries one whose record was lost."""
+    root, clock = Asked(tmp_path), ManualClock()
+    alignment = Alignment(root, EMPTY, {}, clock, waits=True, keeps=0)
+    assert alignment.next({}, 0) == 0
+    begin_barrier(root, "test", 0, 100_000, above=6)
+    clock.advance(timedelta(seconds=LIST_SECONDS))
+    assert alignment.next({}, 0) == 7
 
 
 def test_a_barrier_passes_a_channel_that_began_after_the_newest_epoch(tmp_path: Path) -> None:

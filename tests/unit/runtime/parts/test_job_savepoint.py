@@ -6,11 +6,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+import holdfast as hf
 from holdfast.checkpoint.chain.barriers import (
     BARRIERS_KEPT,
     Standing,
@@ -30,8 +33,16 @@ from holdfast.checkpoint.savepoints.stored_savepoint import read_savepoint
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import CommitRecord, Extent, LayoutRecord, StagedFile
 from holdfast.errors import RestoreError, RetryableError
-from holdfast.runtime.parts.coordinator import LASTS_SECONDS, LOOK_SECONDS, Coordinator
+from holdfast.runtime.parts.alignment import Alignment
+from holdfast.runtime.parts.coordinator import (
+    LASTS_SECONDS,
+    LOOK_SECONDS,
+    TURN_SECONDS,
+    Coordinator,
+    coordinator_of,
+)
 from holdfast.runtime.parts.job_savepoint import take_job_savepoint
+from holdfast.runtime.parts.part_jobs import part_jobs
 from holdfast.runtime.parts.passage import Passage
 from holdfast.storage.contract import Storage
 from holdfast.storage.local_directory import LocalStorage
@@ -73,6 +84,10 @@ class TwoParts:
             return
         for _ in range(2):
             self.producer.commit([b"ccc"])
+        self.consumer_works()
+
+    def consumer_works(self) -> None:
+        barrier = newest_barrier(open_storage(self.root))
         self.consumer.reader.holds_at = lambda number: number == barrier.number
         if self.consumer.take() is None and not self.consumer.view.barriers:
             self.consumer.say(barrier.number)
@@ -120,14 +135,15 @@ def test_to_stop_with_a_savepoint_ends_the_runs_at_its_barrier_and_then_the_rest
 
     def stop_rest() -> None:
         ended = ending_of_barrier(root, 1)
-        story.append(f"{ended and ended.outcome}, {'whole' if read_layout(sp) else 'none'}")
+        outcome = ended.outcome if ended is not None else "under way"
+        story.append(f"{outcome}, {'whole' if read_layout(sp) else 'none'}")
 
     try:
         take_job_savepoint(job.root, sp.url, WorkingClock(work), "test", 3.0, stop_rest)
     except RetryableError:
         assert not comes_through
     assert begun_barrier(root, 1).ends
-    assert story == ["complete, none" if comes_through else "aborted, none"]
+    assert story == ["under way, none" if comes_through else "aborted, none"]
     assert bool(read_layout(sp)) is comes_through
 
 
@@ -178,6 +194,45 @@ def test_a_run_that_may_go_on_acknowledging_leaves_no_savepoint(tmp_path: Path) 
     assert not read_pins(job.producer.storage).records
 
 
+def test_a_part_whose_leader_dies_at_the_barrier_that_stops_the_job_goes_no_further(tmp_path: Path) -> None:
+    """Else its sinks would show epochs that are not in the savepoint, and show them again from there."""
+    job, sp = TwoParts(tmp_path), open_storage(str(tmp_path / "sp"))
+    root, main = open_storage(job.root), job.producer
+
+    def work() -> None:
+        # Each time another leader.
+        leader = Alignment(root, main.view, {}, clock, waits=True, keeps=0)
+        if barrier := leader.next({}, main.view.last_epoch):
+            main.say(barrier=barrier)
+        elif not leader.last:
+            main.commit([b"ccc"])
+        elif job.consumer.view.barriers:
+            assert newest_barrier(root) == Standing(1, under_way=True)
+            for part in (main, job.consumer):
+                leave(part.storage)
+        if not job.consumer.view.barriers:
+            job.consumer_works()
+
+    clock = WorkingClock(work)
+    for part in (main, job.consumer):
+        lead(part.storage)
+    taken = take_job_savepoint(job.root, sp.url, clock, "test", 3.0, lambda: None)
+    saved = read_savepoint(open_storage(f"{sp.url}/parts/main")).manifest
+    assert main.view.last_epoch == saved.last_epoch
+    assert main.view.number == taken.commits["main"]
+    assert newest_barrier(root) == Standing(1, under_way=False)
+
+
+def test_a_stop_that_fails_after_its_barrier_holds_no_part_any_more(tmp_path: Path) -> None:
+    job, sp = TwoParts(tmp_path), open_storage(str(tmp_path / "sp"))
+    lead(job.producer.storage)
+    with pytest.raises(RetryableError, match=r"no savepoint was left: part 'main', .* not known"):
+        take_job_savepoint(job.root, sp.url, WorkingClock(job.work), "test", 3.0, lambda: None)
+    ended = ending_of_barrier(open_storage(job.root), 1)
+    assert ended is not None
+    assert ended.outcome == "aborted"
+
+
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_to_stop_with_a_savepoint_needs_sinks_that_have_shown_what_is_before_it(
     tmp_path: Path, comes_back: bool
@@ -186,7 +241,7 @@ def test_to_stop_with_a_savepoint_needs_sinks_that_have_shown_what_is_before_it(
     job, root, shown = TwoParts(tmp_path), str(tmp_path / "ck"), {"out": 0}
 
     def work() -> None:
-        if comes_back and ending_of_barrier(open_storage(root), 1) is not None:
+        if comes_back and job.consumer.view.barriers:
             shown["out"] = 1_000
         job.work()
 
@@ -346,6 +401,52 @@ def test_several_that_coordinate_begin_no_more_barriers_than_one(tmp_path: Path)
     assert begun == [1, 2, 3, 4]
 
 
+def test_barriers_go_on_coming_when_the_part_that_began_them_has_come_to_its_end(tmp_path: Path) -> None:
+    job, clock = TwoParts(tmp_path), ManualClock()
+    root, parts = open_storage(job.root), {"main": job.producer.storage, "scoring": job.consumer.storage}
+    channels = {CHANNEL: ("main", "scoring")}
+    second = Coordinator(root, parts, channels, "the second", 10.0, clock, before=("main",))
+
+    def begun_within(seconds: float) -> bool:
+        for _ in range(round(seconds)):
+            clock.advance(timedelta(seconds=1))
+            second.step()
+        return newest_barrier(root).under_way
+
+    assert not begun_within(60), "the first part goes on"
+    lead(job.producer.storage)
+    leave(job.producer.storage)
+    assert not begun_within(60), "it was stopped"
+    job.producer.end()
+    assert begun_within(TURN_SECONDS + 10 + 2)
+    while job.consumer.take() is not None:
+        job.consumer.commit()
+    job.consumer.say(1)
+    clock.advance(timedelta(seconds=1))
+    second.step()
+    ended = ending_of_barrier(root, 1)
+    assert ended is not None
+    assert (ended.outcome, set(ended.commits)) == ("complete", {"main", "scoring"})
+
+
+@pytest.mark.parametrize(("interval", "turns"), [(60.0, [(), ("main",)]), (0.0, [None, None])])
+def test_the_leader_of_each_part_has_its_turn_with_barriers(
+    tmp_path: Path, interval: float, turns: list[tuple[str, ...] | None]
+) -> None:
+    job = hf.Job("job")
+    clicks = job.source(hf.MemorySource([], schema="n long"), uid="clicks")
+    clicks.into(job.part("scoring"), uid=CHANNEL).sink(hf.MemorySink(), uid="out")
+    found = []
+    for part in part_jobs(job.graph(), str(tmp_path)):
+        context: Any = SimpleNamespace(
+            program=SimpleNamespace(graph=part.graph()), root=LocalStorage(tmp_path), clock=ManualClock(),
+            settings=SimpleNamespace(barrier_interval=interval, root=str(tmp_path)),
+        )  # fmt: skip
+        coordinator = coordinator_of(context)
+        found.append(coordinator and coordinator._before)
+    assert found == turns
+
+
 def test_no_barrier_begins_where_nothing_was_run_since_the_last_one(tmp_path: Path) -> None:
     """Else an idle job would give up every commit but those of its barriers."""
     job, clock = TwoParts(tmp_path), ManualClock()
@@ -380,6 +481,27 @@ def test_a_barrier_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     ended = ending_of_barrier(root, 1)
     assert ended is not None
     assert (ended.outcome, ended.reason) == ("aborted", "it did not come through scoring")
+
+
+def test_a_barrier_that_stops_the_job_is_complete_when_whoever_stops_it_says_so(tmp_path: Path) -> None:
+    """Else a leader that takes over would take it for one that is over, and go on."""
+    job, clock = TwoParts(tmp_path), ManualClock()
+    root, parts = open_storage(job.root), {"main": job.producer.storage, "scoring": job.consumer.storage}
+    coordinator = Coordinator(root, parts, {CHANNEL: ("main", "scoring")}, "test", 1_000.0, clock)
+    begin_barrier(root, "holdfast stop", 0, 10_000, ends=True)
+    job.producer.say(barrier=1)
+    while job.consumer.take() is not None:
+        job.consumer.commit()
+    job.consumer.say(1)
+    for _ in range(10):
+        clock.advance(timedelta(seconds=1))
+        coordinator.step()
+        assert newest_barrier(root).under_way
+    clock.advance(timedelta(seconds=1))
+    coordinator.step()
+    ended = ending_of_barrier(root, 1)
+    assert ended is not None
+    assert (ended.outcome, ended.reason) == ("aborted", "it was left behind by holdfast stop")
 
 
 def test_after_a_barrier_that_was_given_up_parts_have_an_interval_to_read_on(tmp_path: Path) -> None:
