@@ -67,6 +67,33 @@ def test_rows_and_newest_totals_are_there_once_over_two_runs(
     assert db.execute(f"SELECT count(*), min(n), max(n) FROM {name}_totals").fetchone() == (USERS, 200, 200)
 
 
+def test_a_table_that_was_made_again_ends_the_start_and_goes_on_when_a_person_says_so(
+    spark: SparkSession, postgres: Server, db: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    name = f"again_{uuid.uuid4().hex[:8]}"
+    create(db, name)
+
+    def run(total: int) -> None:
+        totals_job(postgres.url, name, total).run(
+            tmp_path / "ck", spark=spark, until="exhausted", max_rows_per_epoch=300,
+            working_dir=tmp_path / "working", restart=hf.NoRestart(),
+        )  # fmt: skip
+
+    run(700)
+    db.execute(f"DROP TABLE {name}_rows, {name}_totals")
+    create(db, name)
+    for uid in ("rows", "totals-out"):
+        with pytest.raises(
+            hf.SinkWentBack, match=f"sink '{uid}' had shown .* epochs up to 3: .* is go"
+        ) as gone:
+            run(1_400)
+        db.execute(str(gone.value).rpartition("go on in it with ")[2])
+    run(1_400)
+    found = db.execute(f"SELECT count(*), count(DISTINCT id), min(id) FROM {name}_rows").fetchone()
+    assert found == (700, 700, 700)
+    assert db.execute(f"SELECT count(*), min(n), max(n) FROM {name}_totals").fetchone() == (USERS, 200, 200)
+
+
 def test_large_epochs_are_written_by_tasks_with_the_same_result(
     spark: SparkSession, postgres: Server, db: psycopg.Connection[Any], tmp_path: Path
 ) -> None:

@@ -12,11 +12,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast.cli.main import app
+from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.driver import Prepared
 from tests.services.servers import Server, postgres_server
 
 DEADLINE_SECONDS = 240.0
@@ -97,3 +99,57 @@ def test_a_sink_whose_rights_were_revoked_stops_alone_and_goes_on_when_a_person_
     assert db.execute(f"SELECT count(*), count(DISTINCT id), max(id) FROM {name}").fetchone() == (
         count, count, count - 1,
     )  # fmt: skip
+
+
+def test_a_node_takes_over_while_a_sink_refuses_and_a_start_by_a_person_is_refused(
+    spark: SparkSession, postgres: Server, db: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    """What the sink refuses was shown to it by the same code before: all else goes on."""
+    name = f"takeover_{uuid.uuid4().hex[:8]}"
+    db.execute(f"CREATE TABLE {name} (id bigint)")
+    db.execute(f"CREATE ROLE {name}_writer LOGIN")
+    db.execute(f"GRANT CREATE ON SCHEMA public TO {name}_writer")
+    db.execute(f"GRANT SELECT, INSERT ON {name} TO {name}_writer")
+    alive, said = hf.MemorySink(), list[str]()
+
+    def declared(change: Callable[[DataFrame], DataFrame] | None = None) -> hf.Job:
+        job = hf.Job(name)
+        rows = job.source(hf.GeneratorSource({"id": "id"}, schema="id long", rows_per_second=200), uid="in")
+        rows = rows.transform(change) if change is not None else rows
+        dsn = postgres.url.replace("holdfast@", f"{name}_writer@")
+        rows.sink(hf.PostgresSink(name, dsn=dsn, marks=f"{name}_marks"), uid="table")
+        rows.sink(alive, uid="alive")
+        return job
+
+    given: Any = {"working_dir": tmp_path / "working", "restart": hf.NoRestart(), "stop_within": "1s"}
+
+    def taken_over(job: hf.Job) -> hf.JobHandle:
+        return job.start_as(
+            Wishes(), tmp_path / "ck", spark, None, said.append, given, Prepared(owner="the next node")
+        )
+
+    handle = declared().start(tmp_path / "ck", spark=spark, on_message=said.append, **given)
+    assert isinstance(handle, hf.JobHandle)
+    wait_until(handle, lambda: handle.status().sinks.get("table", {}).get("through", 0) > 0, "it has rows")
+    db.execute(f"REVOKE INSERT ON {name} FROM {name}_writer")
+    wait_until(handle, lambda: handle.status().sinks["table"]["refused"] is not None, "it refuses rows")
+    handle.stop()
+    with pytest.raises(hf.Unpublished):
+        handle.wait(DEADLINE_SECONDS)
+
+    with pytest.raises(hf.DefinitionError, match="lacks INSERT"):
+        declared().start(tmp_path / "ck", spark=spark, **given)
+    with pytest.raises(hf.DefinitionError, match="lacks INSERT"):
+        taken_over(declared(lambda rows: rows.where("id >= 0"))).wait(DEADLINE_SECONDS)
+    shown = len(alive.rows())
+    next_run = taken_over(declared())
+    wait_until(next_run, lambda: len(alive.rows()) > shown + 200, "the other sink goes on")
+    wait_until(next_run, lambda: next_run.status().sinks["table"]["refused"] is not None, "it is shown so")
+    db.execute(f"GRANT INSERT ON {name} TO {name}_writer")
+    next_run.retry("table")
+    wait_until(next_run, lambda: next_run.status().sinks["table"]["epochs"] <= 1, "it has caught up")
+    next_run.stop()
+    next_run.wait(DEADLINE_SECONDS)
+    count = len(alive.rows())
+    assert sorted(id for (id,) in alive.rows()) == list(range(count))
+    assert db.execute(f"SELECT count(*), count(DISTINCT id) FROM {name}").fetchone() == (count, count)

@@ -22,6 +22,7 @@ from holdfast.runtime.driver import Prepared
 from holdfast.runtime.epoch.program import Program, compile_graph
 from holdfast.runtime.settings import check_settings
 from holdfast.runtime.spark_session import default_parallelism, open_session, revived, run_in_background
+from holdfast.runtime.stored_fit import is_of_same_code
 from holdfast.runtime.warm_up import warm_up
 
 if TYPE_CHECKING:
@@ -110,12 +111,15 @@ class Standby:
     def _prepare(self, spark: SparkSession) -> None:
         # For all jobs of this thread: where this node leads another seat, its epochs go first.
         run_in_background(spark, f"{TAG}-{self._graph.name}", f"holdfast standby of {self._graph.name}")
-        self._spark, program = spark, compile_graph(self._graph, spark)
+        self._spark, program = spark, compile_graph(self._graph, spark, have_been_shown=self._is_of_same_code)
         self._program = program
         if self._hot:
             self._follower = Follower(
                 spark, program, self._settings, self._job.storage, self._owner, self._clock
             )
+
+    def _is_of_same_code(self) -> bool:
+        return is_of_same_code(self._graph, self._job.storage, self._settings)
 
     def _follow(self) -> bool:
         """Look once, and tell how far it got. False: something went wrong."""

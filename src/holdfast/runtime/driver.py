@@ -68,7 +68,7 @@ from holdfast.runtime.savepoints.run_savepoints import (
 )
 from holdfast.runtime.settings import RunSettings
 from holdfast.runtime.spark_session import default_parallelism, refuse_if_lost, revived
-from holdfast.runtime.stored_fit import refuse_misfit
+from holdfast.runtime.stored_fit import is_of_same_code, refuse_misfit
 from holdfast.runtime.upstream import gone_back
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
@@ -145,7 +145,9 @@ class Driver:
         """Run until stopped or exhausted. Raises what ended the run otherwise. `controls`: does what others
         ask of the run through storage.
         """
-        self._program = self._program or compile_graph(self._graph, self._spark, self._stored_columns)
+        self._program = self._program or compile_graph(
+            self._graph, self._spark, self._stored_columns, self._takes_over
+        )
         known = self._prepared.view
         if known is None:
             layouts = {uid: form.layout for uid, form in self._program.forms.items()}
@@ -288,6 +290,11 @@ class Driver:
         copy = stored_view(Chain(self._storage), self._graph.name, self.settings).tables.get(lookup)
         return copy.columns if copy is not None else None
 
+    def _takes_over(self) -> bool:
+        """Whether a node goes on with what the same code has committed."""
+        on_node = self._prepared is not NOTHING
+        return on_node and is_of_same_code(self._graph, self._storage, self.settings)
+
     def _write_ending(self, ending: str, last: CheckpointView) -> None:
         """Before a stop is answered, so that who waited for it finds the job stopped."""
         shown = self.monitor.progress.published_through
@@ -368,7 +375,8 @@ class Driver:
         """Lead until something ends it in good order; gives the view then."""
         if self._program is None:
             # Here, and not where the session was started, so that a failure is one more to recover from.
-            self._program = compile_graph(self._graph, self._spark, self._stored_columns)
+            # A sink that refuses its columns by now stops alone.
+            self._program = compile_graph(self._graph, self._spark, self._stored_columns, lambda: True)
             self._context = replace(self._context, spark=self._spark, program=self._program)
         if self._replica is None:
             self._shards = self.wishes.taken_parallelism() or self._shards

@@ -62,15 +62,19 @@ class Job(Declaration):
         """
         say = on_message or _to_standard_error
         graph = self.graph()
-        if survive := check_settings(checkpoint, options).survive:
+        settings = check_settings(checkpoint, options)
+        if settings.survive:
             check(graph)
-            check_survival(graph, survive, str(checkpoint))
+            check_survival(graph, settings.survive, str(checkpoint))
             raise DefinitionError(
-                f"one process does not survive its own end; run the job on {nodes_for(graph, survive)} "
-                "nodes or more: holdfast node APP --survive ... on each machine"
+                "one process does not survive its own end; run the job on "
+                f"{nodes_for(graph, settings.survive)} nodes or more: holdfast node APP --survive ... on "
+                "each machine"
             )
         if is_in_parts(graph):
             return start_parts(graph, str(checkpoint), spark, on_progress, say, options)
+        check(graph)
+        check_guarantee(graph, settings.guarantee)
         return self.start_as(Wishes(), checkpoint, spark, on_progress, say, options)
 
     def start_as(
@@ -84,12 +88,10 @@ class Job(Declaration):
         prepared: Prepared = NOTHING,
     ) -> JobHandle:
         """Start running under wishes that the caller holds too, with what a standby had ready: how a node of
-        a cluster runs a job.
+        a cluster runs a job. Assumes a job that was checked.
         """
         graph = self.graph()
-        check(graph)
         settings = check_settings(checkpoint, options)
-        check_guarantee(graph, settings.guarantee)
         check_places(graph)
         return launch(graph, settings, wishes, spark, on_progress, on_message, prepared)
 

@@ -14,6 +14,7 @@ from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.savepoints.start_from import refuse_unfit_savepoint
 from holdfast.errors import RestoreError
+from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.job_graph import Graph
 from holdfast.runtime.epoch.publisher import left_behind
 from holdfast.runtime.epoch.schemas_in_force import declaration, examine, refuse_unsaved
@@ -49,6 +50,11 @@ def refuse_misfit(
     refuse_saved(graph, stored, settings)
     # Damage that was worked around is found again, and told, by the run.
     return EMPTY if chain.worked_around else stored
+
+
+def is_of_same_code(graph: Graph, storage: Storage, settings: RunSettings) -> bool:
+    """Whether this code ran the newest epoch that is committed: its sinks have taken its columns."""
+    return stored_view(Chain(storage), graph.name, settings).fingerprint == fingerprint(graph)
 
 
 def _refuse_other_key_groups(job: str, storage: Storage, settings: RunSettings) -> None:

@@ -46,6 +46,8 @@ STREAM_PARTS_AT_ONCE = 3
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _DETAILS = ("ConnectionRefused", "dns error", "Timeout", "BadScheme")
 """What obstore says only in the long form of an error, the telling ones first."""
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+"""What S3 and Google Cloud Storage, and what Azure, say of one that is not there."""
 _FAILURES = (BaseError, OSError, ValueError)
 _REMEDIES = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION; AWS_ENDPOINT_URL for other stores than AWS",
@@ -134,7 +136,7 @@ class ObjectStorage:
                 return bytes(obstore.get(self._store, name, options={"range": {"offset": offset}}).bytes())
             return bytes(obstore.get(self._store, name).bytes())
         except FileNotFoundError as cause:
-            if "NoSuchBucket" in str(cause):
+            if _lacks_bucket(cause):
                 raise self._refusal(cause, "read", name) from cause
             raise self._missing(name) from cause
         except _FAILURES as cause:
@@ -168,7 +170,7 @@ class ObjectStorage:
         try:
             obstore.delete(self._store, doomed)
         except FileNotFoundError as cause:
-            if "NoSuchBucket" in str(cause):
+            if _lacks_bucket(cause):
                 raise self._refusal(cause, "delete", doomed[0]) from cause
         except _FAILURES as cause:
             raise self._refusal(cause, "delete", doomed[0]) from cause
@@ -212,7 +214,7 @@ class ObjectStorage:
         if status in (401, 403):
             kind = StorageRefused
             remedy = f"check the credentials and their rights on the bucket ({_REMEDIES[self._scheme]})"
-        elif "NoSuchBucket" in text:
+        elif _lacks_bucket(cause):
             kind = StorageRefused
             remedy = "create the bucket, or correct the url"
         elif "BadScheme" in text:
@@ -223,6 +225,10 @@ class ObjectStorage:
         else:
             remedy = f"check the network and the endpoint ({_REMEDIES[self._scheme]})"
         return kind(f"cannot {verb} {self.url}/{name}: {_reason(cause)}; {remedy}")
+
+
+def _lacks_bucket(cause: Exception) -> bool:
+    return any(code in str(cause) for code in _NO_BUCKET)
 
 
 def _status(cause: Exception) -> int | None:

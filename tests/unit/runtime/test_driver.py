@@ -90,7 +90,7 @@ class Run:
     def __init__(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acts: list[Any], of: type[Graph] = Graph
     ) -> None:
-        monkeypatch.setattr(module, "compile_graph", lambda graph, spark, columns: Compiled)
+        monkeypatch.setattr(module, "compile_graph", lambda *_: Compiled)
         monkeypatch.setattr(module, "revived", lambda spark, name, own: spark)
         monkeypatch.setattr(module, "EpochLoop", lambda context, view, shards: Played(acts.pop(0), view))
         self.storage = open_storage(str(tmp_path / "ck"))
@@ -496,6 +496,24 @@ def test_damage_that_other_records_stand_in_for_is_told_though_the_chain_is_read
     (tmp_path / "ck" / manifest.name).write_bytes(b"damaged")
     run.run()
     assert [text for text in run.said if text.startswith("DAMAGE: ") and manifest.name in text]
+
+
+def test_with_another_session_a_run_goes_on_though_a_sink_refuses_its_columns_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(graph: Any, spark: Any, columns: Any, have_been_shown: Callable[[], bool]) -> Any:
+        asked.append(have_been_shown())
+        return Compiled
+
+    def ended_with_spark(led: Played) -> Ending:
+        raise EpochInterrupted("epoch 1 of job: totals failed in Spark: the Spark session ended")
+
+    asked: list[bool] = []
+    run = Run(tmp_path, monkeypatch, [ended_with_spark, stop])
+    monkeypatch.setattr(module, "compile_graph", compiled)
+    monkeypatch.setattr(module, "revived", lambda *given: object())
+    run.run()
+    assert asked == [False, True]
 
 
 @pytest.mark.parametrize("gone", [False, True])

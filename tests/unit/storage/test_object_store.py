@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.errors import DefinitionError, ObjectMissing, StorageError, UnknownOutcome
+from holdfast.errors import DefinitionError, ObjectMissing, StorageError, StorageRefused, UnknownOutcome
 from holdfast.storage.contract import Put
 from holdfast.storage.object_store import ObjectStorage
 
@@ -145,6 +145,29 @@ def test_a_missing_bucket_is_not_a_missing_object(server: Server) -> None:
     server.answers = [status(404, "<Error><Code>NoSuchKey</Code></Error>")]
     with pytest.raises(ObjectMissing):
         storage().get("a")
+
+
+def test_a_missing_container_of_azure_is_a_missing_bucket(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
+    monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", server.url)
+    azure = ObjectStorage("az://container/job", request_timeout=timedelta(seconds=5))
+    said = "<Error><Code>ContainerNotFound</Code><Message>The container does not exist.</Message></Error>"
+    server.answers = [status(404, said)]
+    for call in (
+        lambda: azure.put_new("a", b"1"),
+        lambda: azure.put("a", b"1"),
+        lambda: azure.get("a"),
+        lambda: azure.get("a", length=1),
+        lambda: azure.list(""),
+        lambda: azure.delete(["a"]),
+    ):
+        with pytest.raises(StorageRefused, match=r"az://container/job.*create the bucket"):
+            call()
+    server.answers = [status(404, "<Error><Code>BlobNotFound</Code></Error>")]
+    with pytest.raises(ObjectMissing):
+        azure.get("a")
 
 
 def test_an_unreachable_endpoint_is_an_error_and_nothing_was_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 
 from holdfast.connectors.contract import StagedPart
 from holdfast.connectors.lanes import LaneMark, LaneRows, Outcome, Result
@@ -141,6 +142,22 @@ def test_of_a_job_that_spark_gave_up_no_outcome_is_known() -> None:
     found = LaneJobs(spark, Writer(), "out", 1)([lane(0), lane(3)])
     reason = "failed in Spark: the connection to Spark was lost (the JVM is gone)"
     assert found == [Result(Outcome.UNAVAILABLE, reason=reason)] * 2
+
+
+def test_a_module_that_the_executors_lack_is_a_refusal_and_any_other_error_of_theirs_is_tried_again() -> None:
+    """A module does not come of itself; whether anything else passes cannot be told."""
+
+    def of_worker(raised: str) -> PythonException:
+        return PythonException(f'Traceback (most recent call last):\n  File "worker.py", line 1\n{raised}\n')
+
+    for raised, outcome, said in (
+        ("ModuleNotFoundError: No module named 'acme'", Outcome.REFUSED, "have no Python module acme; give"),
+        ("AttributeError: no attribute 'AcmeSink'", Outcome.UNAVAILABLE, "no attribute 'AcmeSink'"),
+    ):
+        spark: Any = Spark(4, lost=of_worker(raised))
+        found = LaneJobs(spark, Writer(), "out", 1)([lane(0), lane(3)])
+        assert [each.outcome for each in found if isinstance(each, Result)] == [outcome] * 2
+        assert all(said in each.reason for each in found if isinstance(each, Result))
 
 
 def test_lanes_are_written_in_turns_of_a_limited_size() -> None:

@@ -51,7 +51,9 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MAPPING = "delta.columnMapping.mode"
 _CHECKED = ("delta.constraints.", "delta.invariants", "delta.generationExpression", "delta.identity.")
 """How settings of a table, or of a column, begin by which a writer has to make or check values."""
-_FINAL = re.compile(r"\b40[13] (?:Unauthorized|Forbidden)\b|NoSuchBucket|[Pp]ermission denied")
+_FINAL = re.compile(
+    r"\b40[13] (?:Unauthorized|Forbidden)\b|NoSuchBucket|ContainerNotFound|[Pp]ermission denied"
+)
 _NAME_CHARS = frozenset(" ,;{}()\n\t=")
 """What Delta has no column names with."""
 

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 MAIN = "main"
 _FINAL = re.compile(
-    r"ACCESS_DENIED|AccessDenied|NO_SUCH_BUCKET|NoSuchBucket|[Pp]ermission denied|CERTIFICATE_VERIFY_FAILED"
+    r"ACCESS_DENIED|AccessDenied|NO_SUCH_BUCKET|NoSuchBucket|ContainerNotFound|[Pp]ermission denied"
+    r"|CERTIFICATE_VERIFY_FAILED"
 )
 """What errors of storage and connections say that no other try mends."""
 _SECRETS = (

@@ -5,7 +5,8 @@ term. Whoever waits for a lane in vain looks there: a transaction of a lower ter
 its own client for long, is ended. Without that, a client that was stopped in the middle of a COPY would hold
 its lane for ever: no time-out of the server counts there.
 Always true: rows and mark are committed together, durably, under READ COMMITTED: a mark that was waited for
-is read as its last writer left it.
+is read as its last writer left it. A mark counts for the table that shows its rows, and for no other one of
+that name.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ import pyarrow as pa
 
 from holdfast.connectors.lanes import LANES, LaneMark, LaneRows, Outcome, Result, continues
 from holdfast.connectors.postgres.binary_rows import HEADER, TRAILER, binary_chunks
-from holdfast.connectors.postgres.own_tables import marks_table, rejects_table
+from holdfast.connectors.postgres.own_tables import (
+    let_marks_name_table,
+    marks_table,
+    names_table,
+    rejects_table,
+)
 from holdfast.connectors.postgres.refused_rows import Rejects, is_refusal, written_apart
 from holdfast.connectors.postgres.server import PostgresServer, Silence, is_outage, psycopg_driver
 from holdfast.connectors.postgres.table import quoted_name
@@ -34,7 +40,7 @@ from holdfast.connectors.postgres.target import (
     locked_columns,
     merge_statements,
 )
-from holdfast.errors import DefinitionError, Unavailable, one_line
+from holdfast.errors import DefinitionError, SinkWentBack, Unavailable, one_line
 
 if TYPE_CHECKING:
     import psycopg
@@ -99,11 +105,13 @@ class OpenPostgresLanes:
         self._writer, self._connection, self._term = writer, connection, term
         self._marks = quoted_name(writer.marks_table)
         self._kinds: tuple[pa.Schema, list[str]] | None = None
+        self._marks_name_table = False
 
     def begin(self, through: int) -> None:
         writer = self._writer
         with writer.server.told(f"making the table of marks {writer.marks_table}"), self._listening():
             marks_table(writer.marks_table).create(self._connection)
+            let_marks_name_table(self._connection, writer.marks_table)
             if writer.rejects is not None:
                 rejects_table(writer.rejects).create(self._connection)
             self._connection.execute(
@@ -129,6 +137,7 @@ class OpenPostgresLanes:
                             "ORDER BY lane FOR UPDATE",
                             [writer.job, writer.uid],
                         ).fetchall()
+                        self._refuse_other_table()
                     return {lane: LaneMark(epoch, rows, input) for lane, epoch, rows, input in found}
                 except psycopg_driver().errors.LockNotAvailable:
                     self._end_stale("%", self._term)
@@ -150,6 +159,8 @@ class OpenPostgresLanes:
                     if result is not None:
                         return result
                     why = one_line(cause)
+        except SinkWentBack as gone:
+            return Result(Outcome.WENT_BACK, reason=one_line(gone))
         except (DefinitionError, Unavailable) as failure:
             outcome = Outcome.REFUSED if isinstance(failure, DefinitionError) else Outcome.UNAVAILABLE
             return Result(outcome, reason=one_line(failure))
@@ -179,6 +190,8 @@ class OpenPostgresLanes:
             if locked_columns(connection, writer.table, given, writer.merge) != prepared.kinds:
                 # Numbers of one type are not refused as another of the same width, but taken for it.
                 return Result(Outcome.BUSY, mark, f"the columns of table {writer.table} have changed")
+            # The table is locked by now, and stays the one that is written.
+            self._refuse_other_table()
             silence.heard()
             put = partial(prepared.put, connection, silence)
             rejected, reason = 0, ""
@@ -190,11 +203,7 @@ class OpenPostgresLanes:
                     raise
                 rejects = None if writer.rejects is None else Rejects(writer.rejects)
                 rejected, reason = written_apart(connection, put, prepared.table, rows, writer, rejects)
-            connection.execute(
-                f"UPDATE {self._marks} SET epoch = %s, rows = %s, input = %s, written = now() "
-                "WHERE job = %s AND uid = %s AND lane = %s",
-                [rows.epoch, rows.rows, rows.input, writer.job, writer.uid, rows.lane],
-            )
+            self._move_mark(rows)
             silence.heard(WRITING_PATIENCE)
         return Result(Outcome.WRITTEN, rows.end, reason, rejected)
 
@@ -210,6 +219,43 @@ class OpenPostgresLanes:
             [writer.job, writer.uid, rows.lane],
         ).fetchone()
         return None if found is None else LaneMark(*found)
+
+    def _move_mark(self, rows: LaneRows) -> None:
+        writer, changed, given = self._writer, "", [rows.epoch, rows.rows, rows.input]
+        if self._marks_name_table:
+            changed, given = ", table_oid = to_regclass(%s)", [*given, quoted_name(writer.table)]
+        self._connection.execute(
+            f"UPDATE {self._marks} SET epoch = %s, rows = %s, input = %s{changed}, written = now() "
+            "WHERE job = %s AND uid = %s AND lane = %s",
+            [*given, writer.job, writer.uid, rows.lane],
+        )
+
+    def _refuse_other_table(self) -> None:
+        """SinkWentBack: the rows that the marks tell of were shown in another table than the one that has the
+        name now."""
+        writer, connection = self._writer, self._connection
+        if not self._marks_name_table:
+            self._marks_name_table = names_table(connection, writer.marks_table)
+        if not self._marks_name_table:
+            return
+        found = connection.execute(
+            "SELECT mark.epoch, there.oid::regclass::text "
+            f"FROM {self._marks} AS mark LEFT JOIN pg_class AS there ON there.oid = mark.table_oid "
+            "WHERE job = %s AND uid = %s AND table_oid <> to_regclass(%s) "
+            "ORDER BY mark.epoch DESC LIMIT 1",
+            [writer.job, writer.uid, quoted_name(writer.table)],
+        ).fetchone()
+        if found is None:
+            return
+        epoch, renamed = found
+        became = f"is {renamed} now" if renamed else "is gone (it was dropped, or is not in a restored dump)"
+        raise SinkWentBack(
+            f"table {writer.table} of Postgres at {writer.server.place} is not the one in which sink "
+            f"{writer.uid!r} had shown the rows of epochs up to {epoch}: that one {became}; put it back, or, "
+            "where this one has these rows or need not have them, let the sink go on in it with "
+            f"UPDATE {self._marks} SET table_oid = NULL WHERE job = {_literal(writer.job)} "
+            f"AND uid = {_literal(writer.uid)}"
+        )
 
     def _say_what(self, lane: int | str, term: int) -> None:
         """In the transaction that has begun."""
@@ -241,6 +287,10 @@ class OpenPostgresLanes:
 
     def _listening(self) -> Silence:
         return Silence(self._connection, self._writer.server.timeout_seconds)
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 class _Prepared:

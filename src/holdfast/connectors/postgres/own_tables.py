@@ -5,6 +5,7 @@ Always true: a table that is there is not made, so a user who may write it needs
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,10 @@ _MAKES = """
     FROM (SELECT coalesce(
         (SELECT nspname FROM pg_namespace WHERE nspname = %s), CASE WHEN %s THEN current_schema() END
     ) AS name) AS there
+"""
+_NAMES_TABLE = """
+    SELECT EXISTS (SELECT FROM pg_attribute
+                   WHERE attrelid = to_regclass(%s) AND attname = 'table_oid' AND NOT attisdropped)
 """
 
 
@@ -67,11 +72,25 @@ class OwnTable:
 
 
 def marks_table(name: str) -> OwnTable:
+    """Its `table_oid` is the table that shows the rows of the mark; null: not known."""
     columns = (
         "job text, uid text, lane int, epoch bigint NOT NULL, rows bigint NOT NULL, input text NOT NULL, "
-        "written timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (job, uid, lane)"
+        "written timestamptz NOT NULL DEFAULT now(), table_oid oid, PRIMARY KEY (job, uid, lane)"
     )
     return OwnTable(name, columns, ("SELECT", "INSERT", "UPDATE"))
+
+
+def names_table(connection: psycopg.Connection[Any], marks: str) -> bool:
+    """Whether marks say in which table their rows are: those of older versions do not."""
+    found = connection.execute(_NAMES_TABLE, [quoted_name(marks)]).fetchone()
+    return found is not None and bool(found[0])
+
+
+def let_marks_name_table(connection: psycopg.Connection[Any], marks: str) -> None:
+    """Add what an older version has made without it. Somebody else's table stays as it is."""
+    if not names_table(connection, marks):
+        with suppress(psycopg_driver().errors.InsufficientPrivilege):
+            connection.execute(f"ALTER TABLE {quoted_name(marks)} ADD COLUMN IF NOT EXISTS table_oid oid")
 
 
 def rejects_table(name: str) -> OwnTable:

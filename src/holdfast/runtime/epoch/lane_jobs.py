@@ -5,7 +5,8 @@ in the session, a turn takes at most half of the slots; where nothing does, nobo
 takes all. What begins meanwhile waits for one turn at most.
 
 Always true: there is one answer for each lane; a job that Spark gave up says of all its lanes that their
-outcome is not known, and none is begun after it.
+outcome is not known, and none is begun after it. Where the executors lack what the sink needs another try
+does not bring it: that is a refusal, for a person.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import errors
 from holdfast.connectors.lanes import LaneRows, LaneWriter, Outcome, Result
-from holdfast.runtime.spark_failures import explained
+from holdfast.runtime.spark_failures import SparkFailure, explained
 from holdfast.runtime.spark_session import default_parallelism, describe_jobs, is_idle
 from holdfast.tasks.lanes import LaneAnswer, LaneTask, decode_answer, run_lanes
 from holdfast.tasks.messages import RESULT_SCHEMA
@@ -49,7 +50,8 @@ class LaneJobs:
             try:
                 answers |= self._written(turn, slots)
             except _GivenUp as lost:
-                unknown = Result(Outcome.UNAVAILABLE, reason=f"failed in Spark: {lost}")
+                outcome = Outcome.REFUSED if lost.failure.lacking else Outcome.UNAVAILABLE
+                unknown = Result(outcome, reason=f"failed in Spark: {lost.failure.reason}")
                 answers |= {rows.lane: unknown for rows in (*turn, *rest)}
                 break
         return [answers[rows.lane] for rows in waiting]
@@ -65,12 +67,16 @@ class LaneJobs:
             rows = self.spark.range(0, tasks, 1, tasks).mapInArrow(partial(run_lanes, task), RESULT_SCHEMA)
             answers = [decode_answer(bytes(row[0])) for row in rows.collect()]
         except (PySparkException, Py4JError, ConnectionError, EOFError) as cause:
-            raise _GivenUp(explained(cause).reason) from cause
+            raise _GivenUp(explained(cause)) from cause
         return {answer.lane: _told(answer) for answer in answers}
 
 
 class _GivenUp(Exception):
     """Spark gave up a job that wrote lanes."""
+
+    def __init__(self, failure: SparkFailure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
 
 
 def slots_for(slots: int, *, alone: bool) -> int:

@@ -137,12 +137,16 @@ StoredColumns = Callable[[str], str | None]
 
 
 def compile_graph(
-    graph: Graph, spark: SparkSession, stored_columns: StoredColumns = lambda uid: None
+    graph: Graph,
+    spark: SparkSession,
+    stored_columns: StoredColumns = lambda uid: None,
+    have_been_shown: Callable[[], bool] = lambda: False,
 ) -> Program:
     """Decide what is staged, and find every column type by running the transforms over empty frames. Refuses
     sinks that can never show their columns.
 
-    `stored_columns`: asked for a lookup whose table cannot be read now.
+    `stored_columns`: asked for a lookup whose table cannot be read now. `have_been_shown`: asked where a sink
+    refuses its columns, whether it has taken them before: then it is refused when it is shown them.
     """
     readers = _readers(graph)
     streams = {node: _stream_name(graph, node) for node in graph.nodes if _is_staged(node, readers)}
@@ -158,7 +162,7 @@ def compile_graph(
     typing = _Typing(graph, spark, streams, stored_columns)
     forms, schemas = typing.run()
     refusals = [each for sink in graph.sinks for each in sink_refusals(sink, schemas[sinks[sink.uid]])]
-    if refusals:
+    if refusals and not have_been_shown():
         raise DefinitionError("\n".join(map(str, refusals)))
     return Program(graph, tuple(stages), dict(streams), sinks, forms, schemas, typing.tables, outlets)
 

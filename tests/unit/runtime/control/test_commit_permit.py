@@ -117,7 +117,7 @@ def test_a_run_tells_its_permit_when_it_waits_for_storage(
     wishes, settings = Wishes(Permit(clock)), check_settings(str(tmp_path / "ck"), {})
     monitor = Monitor("waiting", clock, [], [])
     compiled = SimpleNamespace(graph=job.graph(), forms={}, sinks={})
-    monkeypatch.setattr(driver_module, "compile_graph", lambda graph, spark, columns: compiled)
+    monkeypatch.setattr(driver_module, "compile_graph", lambda *_: compiled)
     driver = Driver(
         job.graph(), settings, storage, cast(Any, None),
         own_session=True, run="run", clock=clock, monitor=monitor, wishes=wishes,
@@ -148,7 +148,7 @@ def test_a_run_whose_seat_was_lost_before_it_began_claims_no_term(
     permit = Permit(clock)
     permit.revoke("node b has the seat")
     compiled = SimpleNamespace(graph=job.graph(), forms={}, sinks={})
-    monkeypatch.setattr(driver_module, "compile_graph", lambda graph, spark, columns: compiled)
+    monkeypatch.setattr(driver_module, "compile_graph", lambda *_: compiled)
     settings, wishes = check_settings(str(tmp_path / "ck"), {}), Wishes(permit)
     monitor = Monitor("late", clock, [], [])
     driver = Driver(
