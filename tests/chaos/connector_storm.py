@@ -21,12 +21,13 @@ from holdfast.chaos.checker import Verdict
 from holdfast.chaos.processes import python_workers, terminate
 from tests.chaos.apps import Place, Shape
 from tests.chaos.checker import Finding, Row, judge_rows
+from tests.chaos.cluster import Cluster
 from tests.chaos.connector_feeds import FedSystem
 from tests.chaos.connector_jobs import DYING_SECONDS_MAX, give_order
 from tests.chaos.connector_systems import System
 from tests.chaos.harness import KILLED, Scenario, wait_until
 
-WAITING = "WAITING for the server of "
+WAITING, AGAIN = "WAITING for the server of ", " is there again, after "
 PAUSE_SECONDS_MAX = 0.4
 """A strike comes this long after an epoch, at most: at whatever the job is doing then."""
 
@@ -34,6 +35,7 @@ PAUSE_SECONDS_MAX = 0.4
 class Strike(StrEnum):
     DRIVER = "kills the driver"
     WRITER = "kills whoever writes, in the middle of it"
+    EXECUTOR = "kills an executor"
     SERVER = "kills the server and starts it again"
     BREAK = "breaks all connections"
     REFUSE = "refuses all connections"
@@ -52,6 +54,8 @@ class Storm:
     seed: int
     strikes: Sequence[Strike]
     arguments: tuple[str, ...] = ()
+    cluster: Cluster | None = None
+    """Where the job has its executors. Without it its tasks run in the process of the driver's Spark."""
     struck: Counter[Strike] = field(default_factory=Counter)
     repeated: int = 0
     """Rows that are shown more than once."""
@@ -87,8 +91,8 @@ class Storm:
         return ("--sink", self.system.name, "--at", where, "--marks", marks, *self.arguments)
 
     def _start(self, chance: random.Random) -> None:
-        """Every other life, about, has its lanes written by tasks."""
-        by_tasks = ["--by-tasks"] if chance.random() < 0.5 else []
+        """Every other life, about, has its lanes written by tasks; on a cluster every one."""
+        by_tasks = ["--by-tasks"] if self.cluster is not None or chance.random() < 0.5 else []
         self._driver = self._lives.start(arguments=by_tasks)
         self._tell(f"has lanes written {'by tasks' if by_tasks else 'by the driver'}")
 
@@ -103,29 +107,42 @@ class Storm:
             case Strike.WRITER:
                 taken = give_order(self.place.root, chance.random() * DYING_SECONDS_MAX)
                 self._until(taken.exists, "someone to write", chance)
+            case Strike.EXECUTOR:
+                self._kill_an_executor(chance)
             case Strike.SERVER:
                 self.system.restart()
             case Strike.BREAK:
                 self.system.cable.refuse()
                 self.system.cable.restore()
             case Strike.REFUSE:
-                felt = chance.choice((self._refused(), self._waits()))
+                felt = chance.choice((self._refused(), self._waits(chance)))
                 self.system.cable.refuse()
                 self._until(felt, "the job to be refused", chance)
                 self.system.cable.restore()
             case Strike.LOSE:
                 self._lose_an_answer(chance)
             case Strike.VANISH:
-                felt = self._waits()
+                felt = self._waits(chance)
                 self._lose_an_answer(chance)
                 self.system.cable.refuse()
                 self._until(felt, "the job to wait for its server", chance)
                 self.system.cable.restore()
             case Strike.FILL:
-                felt = self._waits()
+                felt = self._waits(chance)
                 self.system.fill()
                 self._until(felt, "the job to wait for room", chance)
                 self.system.make_room()
+
+    def _kill_an_executor(self, chance: random.Random) -> None:
+        assert self.cluster is not None
+        executors = self.cluster.executors
+        self._until(lambda: bool(executors()), "an executor", chance)
+        killed = chance.choice(executors()).pid
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(killed, signal.SIGKILL)
+        self._until(
+            lambda: killed not in {each.pid for each in executors()}, "the executor to be gone", chance
+        )
 
     def _lose_an_answer(self, chance: random.Random) -> None:
         cable = self.system.cable
@@ -140,10 +157,16 @@ class Storm:
         asked = cable.requests
         return lambda: cable.requests > asked
 
-    def _waits(self) -> Callable[[], bool]:
-        """Whether the job has said, from now on, that it waits. Another life begins another log."""
+    def _waits(self, chance: random.Random) -> Callable[[], bool]:
+        """Whether the job has said, from now on, that it waits: it says so once, so that what it waited for
+        before has to be there again. Another life begins another log."""
+        self._until(self._has_its_server, "the job to have its server again", chance)
         driver, before = self._driver, self._driver.said().count(WAITING)
         return lambda: self._driver.said().count(WAITING) > (before if self._driver is driver else 0)
+
+    def _has_its_server(self) -> bool:
+        said = self._driver.said()
+        return said.count(WAITING) == said.count(AGAIN)
 
     def _await_commits(self, count: int, chance: random.Random) -> None:
         """Strikes need not wait for the one before: the job may just be starting."""

@@ -19,6 +19,7 @@ from tests.chaos import connector_feeds as feeds
 from tests.chaos import connector_systems as systems
 from tests.chaos.apps import Place, Shape
 from tests.chaos.checker import Finding
+from tests.chaos.cluster import Cluster
 from tests.chaos.connector_feeds import FedSystem
 from tests.chaos.connector_storm import SourceStorm, Storm, Strike
 from tests.chaos.connector_systems import CAN_MOUNT, System
@@ -70,6 +71,25 @@ def test_a_storm_loses_and_doubles_nothing(
         # A server that remembers nothing confirms row by row, which takes longer.
         shape = SHAPE if system.exactly_once else replace(SHAPE, rows=100)
         storm = Storm(system, Place(tmp_path), shape, seed_of_this_run(), STORMS[kind])
+        finding = rages(storm, capsys)
+    assert finding.verdict is Verdict.TRUE, storm.story
+
+
+ON_A_CLUSTER = (
+    Strike.EXECUTOR, Strike.EXECUTOR, Strike.EXECUTOR, Strike.EXECUTOR, Strike.WRITER, Strike.WRITER,
+    Strike.DRIVER,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [systems.Postgres, systems.Files], ids=lambda kind: kind.name)
+def test_a_storm_over_executors_that_write_loses_and_doubles_nothing(
+    kind: type[System], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("cluster", "job"):
+        (tmp_path / name).mkdir()
+    with Cluster(tmp_path / "cluster") as cluster, kind() as system:
+        job = Place(tmp_path / "job")
+        storm = Storm(system, job, SHAPE, seed_of_this_run(), ON_A_CLUSTER, cluster.arguments(), cluster)
         finding = rages(storm, capsys)
     assert finding.verdict is Verdict.TRUE, storm.story
 
