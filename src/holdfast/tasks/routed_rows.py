@@ -44,7 +44,7 @@ class RoutedRows:
         """A shard's rows of all pieces, which are read whole: for few rows, and as they are."""
         found = []
         for number in range(self.pieces.count):
-            for batch in self._read(number):
+            for batch in rows_of(self.pieces, number):
                 groups, shards = self._places(batch)
                 found.append(_with_groups(batch, groups).filter(pa.array(shards == shard)))
         return found
@@ -53,16 +53,8 @@ class RoutedRows:
         """The body of a task under `mapInArrow`: the rows of the pieces whose numbers it is given."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for rows in _gathered(self._read(number)):
+                for rows in _gathered(rows_of(self.pieces, number)):
                     yield self._packed(rows)
-
-    def _read(self, number: int) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self.pieces.read(number)
-        except HoldfastError:
-            raise
-        except Exception as cause:
-            raise ValueError(f"{UNREADABLE}: {one_line(cause)}") from cause
 
     def _packed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if self.combined is not None:
@@ -82,6 +74,16 @@ class RoutedRows:
         groups = key_groups_of(routing_hash([rows.column(name) for name in self.key]), self.key_groups)
         firsts = np.array([shard * self.key_groups // self.shards for shard in range(1, self.shards)])
         return groups, np.searchsorted(firsts, groups, side="right").astype(np.uint16)
+
+
+def rows_of(pieces: Pieces, number: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a piece. ValueError, with UNREADABLE: a task cannot read it, and Spark may be able to."""
+    try:
+        yield from pieces.read(number)
+    except HoldfastError:
+        raise
+    except Exception as cause:
+        raise ValueError(f"{UNREADABLE}: {one_line(cause)}") from cause
 
 
 def unpacked(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
