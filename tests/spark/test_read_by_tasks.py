@@ -367,6 +367,8 @@ def test_what_spark_alone_knows_is_left_to_spark(
         ("spark.sql.session.timeZone", "America/New_York"),
         ("spark.sql.caseSensitive", "true"),
         ("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY"),
+        ("spark.sql.execution.arrow.useLargeVarTypes", "true"),
+        ("spark.sql.execution.pyspark.udf.hideTraceback.enabled", "true"),
     ],
 )
 def test_a_session_that_reads_otherwise_reads_by_itself(
@@ -425,6 +427,27 @@ def test_state_that_cannot_be_taken_back_has_one_job_an_epoch(
     job.source(source, uid="in").key_by("user").aggregate(uid="n", n=hf.count()).sink(sink, uid="out")
     run(job, spark, tmp_path / "checkpoint", guarantee="at-most-once")
     assert (len(sink.rows()), ways) == (1, ["Spark"])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [pa.array([0], pa.timestamp("ns")), pa.array([None]), pa.array([0], pa.float16())],
+    ids=["ns", "null", "float16"],
+)
+def test_what_spark_refuses_is_refused_whatever_its_values_are(
+    column: pa.Array, spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"odd": column}), tmp_path / "in" / "a.parquet")
+    declared = {"timestamp[ns]": "timestamp", "null": "string", "halffloat": "float"}[str(column.type)]
+    source = hf.FileSource(tmp_path / "in", format="parquet", schema=f"odd {declared}")
+    reader = source.reader([])
+    planned = reader.next(None, None, 0)
+    assert planned is not None
+    pieces = reader.pieces(spark, planned)
+    assert pieces is not None
+    with pytest.raises(ValueError, match="which Spark does not read"):
+        list(pieces.read(0))
 
 
 def test_a_file_that_cannot_be_read_is_named_as_ever(spark: SparkSession, tmp_path: Path) -> None:

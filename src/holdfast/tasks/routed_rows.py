@@ -25,8 +25,8 @@ PACKED = "rows"
 """The column of rows that are packed."""
 UNREADABLE = "a task cannot read a piece by itself"
 """In the words of a task's error: Spark may be able to."""
-PACKED_BYTES = 32 << 20
-"""From so many bytes of rows on a task hands on what it has, and goes on reading."""
+PACKED_BYTES = 16 << 20
+"""About so many bytes of rows are packed at once: what is packed is whole in memory, here and in the JVM."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,16 @@ def unpacked(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows, in batches of about PACKED_BYTES."""
     held, size = list[pa.RecordBatch](), 0
     for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
-        if size >= PACKED_BYTES:
-            yield pa.concat_batches(held)
-            held, size = [], 0
+        rows = max(1, batch.num_rows * PACKED_BYTES // max(1, batch.nbytes))
+        for start in range(0, batch.num_rows, rows):
+            held.append(batch.slice(start, rows))
+            size += held[-1].nbytes
+            if size >= PACKED_BYTES:
+                yield pa.concat_batches(held)
+                held, size = [], 0
     if held:
         yield pa.concat_batches(held)
 

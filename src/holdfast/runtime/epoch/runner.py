@@ -101,6 +101,13 @@ if TYPE_CHECKING:
 
 FEW_ROWS = 5_000
 """Up to so many rows every shard's task reads all, and takes its own: less work than a shuffle."""
+UNLIKE_TASKS = (
+    # Texts have other types then.
+    "spark.sql.execution.arrow.useLargeVarTypes",
+    # What a task says of its failure does not come to the driver.
+    "spark.sql.execution.pyspark.udf.hideTraceback.enabled",
+)
+"""Settings of a session, not usually true, under which rows are read by Spark."""
 DAMAGE = (CorruptionError.__name__, ObjectMissing.__name__)
 """How the tasks of an epoch tell of files that are damaged or missing."""
 
@@ -428,10 +435,14 @@ class EpochRunner:
         return self._by_tasks(stage, lambda: numbers.mapInArrow(body, RESULT_SCHEMA), what)
 
     def _tasks_may_read(self, stage: Stage) -> bool:
-        """Whether tasks would read what Spark would, as far as the session tells: Spark hands times to Python
-        in its time zone."""
-        known = stage.stream not in self._read_by_spark
-        return known and str(self.spark.conf.get("spark.sql.session.timeZone")) == "UTC"
+        """Whether tasks would read what Spark would, as far as the session tells."""
+        settings = self.spark.conf
+        return (
+            stage.stream not in self._read_by_spark
+            # Spark hands times to Python in the zone of its session.
+            and str(settings.get("spark.sql.session.timeZone")) == "UTC"
+            and not any(str(settings.get(name, "false")).lower() == "true" for name in UNLIKE_TASKS)
+        )
 
     def _by_tasks(self, stage: Stage, job: Callable[[], DataFrame], what: str) -> list[TaskResult] | None:
         """The results of a job whose tasks read the rows. None: they cannot, and Spark does from now on. If
