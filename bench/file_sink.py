@@ -6,6 +6,9 @@ The same generated rows in the same session: Spark's own writer; Python workers 
 are handed; a job of one epoch whose FileSink writes one file per epoch; one whose tasks write the files of
 its lanes. What a job does besides (plan, staged rows, commit) is in its time: rows are written twice, and
 every file is synced, which Spark's are not. No job that stages rows in Python is faster than the counting.
+
+And the same for rows that come from Parquet files: Spark reads and writes them; the tasks of the job read and
+stage them without Spark.
 """
 
 from __future__ import annotations
@@ -29,9 +32,8 @@ SCHEMA = "k long, value long, text string"
 BASE = "df.write.parquet"
 
 
-def job(rows: int, sink: hf.FileSink) -> hf.Job:
+def job(source: hf.Source, sink: hf.FileSink) -> hf.Job:
     job = hf.Job("file-sink")
-    source = hf.GeneratorSource(COLUMNS, schema=SCHEMA, total=rows)
     job.source(source, uid="rows").sink(sink, uid="out")
     return job
 
@@ -61,31 +63,50 @@ def main(rows: int, rounds: int) -> None:
         handed = frame().mapInArrow(counted, "rows long").collect()
         assert sum(row.rows for row in handed) == rows
 
-    def holdfast(max_file_rows: int | None) -> Callable[[], None]:
+    def holdfast(source: Callable[[], hf.Source], max_file_rows: int | None) -> Callable[[], None]:
         def run() -> None:
             number = next(numbers)
             sink = hf.FileSink(place / f"out-{number}", format="parquet", max_file_rows=max_file_rows)
-            job(rows, sink).run(
+            job(source(), sink).run(
                 place / f"ck-{number}", spark=spark, until="exhausted", max_rows_per_epoch=rows
             )
 
         return run
+
+    def generated() -> hf.Source:
+        return hf.GeneratorSource(COLUMNS, schema=SCHEMA, total=rows)
+
+    def of_files() -> hf.Source:
+        return hf.FileSource(files, format="parquet", schema=SCHEMA)
+
+    def copied() -> None:
+        spark.read.schema(SCHEMA).parquet(str(files)).write.parquet(str(place / f"out-{next(numbers)}"))
 
     def emptied(name: str) -> None:
         for path in place.iterdir():
             shutil.rmtree(path)
 
     with tempfile.TemporaryDirectory(prefix="holdfast-file-sink-") as directory:
-        place = Path(directory)
-        contenders = {
-            BASE: own,
-            "to Python, counted": handed_over,
-            "FileSink, one file": holdfast(None),
-            "FileSink, lanes": holdfast(1_000_000),
-        }
-        turns = Turns(contenders, emptied)
-        turns.take(rounds, warm_up=2)
-    turns.show(rows, BASE)
+        place, files = Path(directory, "out"), Path(directory, "in")
+        place.mkdir()
+        frame().write.parquet(str(files))
+        for title, contenders in {
+            "rows that Spark makes": {
+                BASE: own,
+                "to Python, counted": handed_over,
+                "FileSink, one file": holdfast(generated, None),
+                "FileSink, lanes": holdfast(generated, 1_000_000),
+            },
+            "rows of Parquet files": {
+                BASE: copied,
+                "FileSink, one file": holdfast(of_files, None),
+                "FileSink, lanes": holdfast(of_files, 1_000_000),
+            },
+        }.items():
+            print(f"\n{title}")
+            turns = Turns(contenders, emptied)
+            turns.take(rounds, warm_up=2)
+            turns.show(rows, BASE)
     spark.stop()
 
 

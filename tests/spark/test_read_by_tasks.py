@@ -219,6 +219,52 @@ def test_tasks_find_the_event_time_of_what_they_read(
     assert (ways.count("tasks, few"), ways.count("tasks")) == (FILES, FILES)
 
 
+def test_rows_that_go_from_files_to_a_sink_are_the_same(
+    spark: SparkSession, tmp_path: Path, staged: Ways
+) -> None:
+    directory, found = write(tmp_path / "in", spark), []
+    for by_spark in (False, True):
+        job, sink = hf.Job("relay"), hf.MemorySink()
+        rows = job.source(hf.FileSource(directory, format="parquet", schema=SCHEMA), uid="in")
+        if by_spark:
+            rows = rows.transform(lambda frame: frame)
+        rows.sink(sink, uid="out")
+        run(job, spark, tmp_path / str(by_spark), max_rows_per_epoch=ROWS)
+        found.append((str(sink.table().schema), sorted(map(str, sink.table().to_pylist()))))
+    assert found[0] == found[1]
+    assert len(found[0][1]) == FILES * ROWS
+    assert staged == [*["tasks"] * FILES, *["Spark"] * FILES]
+
+
+def test_rows_for_a_sink_that_only_spark_reads_are_given_to_spark(
+    spark: SparkSession, tmp_path: Path, staged: Ways
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        pq.write_table(pa.table({"user": [b"ann", b"bob"]}), tmp_path / "in" / f"{number}.parquet")
+    job, sink = hf.Job("unmarked"), hf.MemorySink()
+    source = hf.FileSource(tmp_path / "in", format="parquet", schema="user string")
+    job.source(source, uid="in").sink(sink, uid="out")
+    run(job, spark, tmp_path / "checkpoint", max_rows_per_epoch=2)
+    assert sorted(row["user"] for row in sink.table().to_pylist()) == ["ann", "ann", "bob", "bob"]
+    assert staged == ["Spark", "Spark"]
+
+
+@pytest.fixture
+def staged(monkeypatch: pytest.MonkeyPatch) -> Ways:
+    """How the rows of streams that no operator makes were staged."""
+    taken: Ways = []
+    by_tasks = EpochRunner._staged_by_tasks
+
+    def told(self: EpochRunner, *given: Any) -> Any:
+        results = by_tasks(self, *given)
+        taken.append("Spark" if results is None else "tasks")
+        return results
+
+    monkeypatch.setattr(EpochRunner, "_staged_by_tasks", told)
+    return taken
+
+
 def write_in_time(directory: Path, spark: SparkSession) -> Path:
     """Files in which time goes on, with rows that are late, and some without a time."""
     directory.mkdir()
@@ -321,6 +367,8 @@ def test_what_spark_alone_knows_is_left_to_spark(
         ("spark.sql.session.timeZone", "America/New_York"),
         ("spark.sql.caseSensitive", "true"),
         ("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY"),
+        ("spark.sql.execution.arrow.useLargeVarTypes", "true"),
+        ("spark.sql.execution.pyspark.udf.hideTraceback.enabled", "true"),
     ],
 )
 def test_a_session_that_reads_otherwise_reads_by_itself(
@@ -379,6 +427,27 @@ def test_state_that_cannot_be_taken_back_has_one_job_an_epoch(
     job.source(source, uid="in").key_by("user").aggregate(uid="n", n=hf.count()).sink(sink, uid="out")
     run(job, spark, tmp_path / "checkpoint", guarantee="at-most-once")
     assert (len(sink.rows()), ways) == (1, ["Spark"])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [pa.array([0], pa.timestamp("ns")), pa.array([None]), pa.array([0], pa.float16())],
+    ids=["ns", "null", "float16"],
+)
+def test_what_spark_refuses_is_refused_whatever_its_values_are(
+    column: pa.Array, spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"odd": column}), tmp_path / "in" / "a.parquet")
+    declared = {"timestamp[ns]": "timestamp", "null": "string", "halffloat": "float"}[str(column.type)]
+    source = hf.FileSource(tmp_path / "in", format="parquet", schema=f"odd {declared}")
+    reader = source.reader([])
+    planned = reader.next(None, None, 0)
+    assert planned is not None
+    pieces = reader.pieces(spark, planned)
+    assert pieces is not None
+    with pytest.raises(ValueError, match="which Spark does not read"):
+        list(pieces.read(0))
 
 
 def test_a_file_that_cannot_be_read_is_named_as_ever(spark: SparkSession, tmp_path: Path) -> None:

@@ -156,6 +156,13 @@ def _at_the_end(kind: AggregateKind, value: str, at: str | None = None) -> dict[
     }
 
 
+def holds_floats(type: pa.DataType) -> bool:
+    """Whether a type is that of floats, or they are within it."""
+    if pa.types.is_nested(type):
+        return any(holds_floats(type.field(number).type) for number in range(type.num_fields))
+    return bool(pa.types.is_floating(type))
+
+
 def _has_fixed_width(type: pa.DataType) -> bool:
     """Whether Spark aggregates values of a type in place."""
     return bool(

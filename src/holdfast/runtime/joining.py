@@ -52,6 +52,8 @@ class Joining:
             return
         self._idle_since = None
         behind = self._commits_behind(view)
+        if behind is None:
+            return
         if self._behind is None or behind < self._behind:
             self._behind, self._epochs = behind, 0
         self._epochs += 1
@@ -82,12 +84,11 @@ class Joining:
             return False
         return True
 
-    def _commits_behind(self, view: CheckpointView) -> int:
-        """How much further the set has come. More than a member that is level may be, if storage does not
-        say."""
+    def _commits_behind(self, view: CheckpointView) -> int | None:
+        """How much further the set has come. None: storage does not say."""
         with suppress(HoldfastError):
             return max(self._context.checkpoint.chain.numbers(), default=view.number) - view.number
-        return LEVEL_COMMITS + 1
+        return None
 
     def _run(self) -> None:
         self._runs = True

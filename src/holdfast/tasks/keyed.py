@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
+from holdfast.connectors.contract import Pieces
 from holdfast.errors import CorruptionError, HoldfastError, RetryableError, WorkingStateLost
 from holdfast.graph.job_graph import LATE_ROWS
 from holdfast.graph.partials import ROWS_COLUMN
@@ -36,7 +37,7 @@ from holdfast.tasks.messages import (
 from holdfast.tasks.operators.broadcast import BroadcastEntries
 from holdfast.tasks.operators.dispatch import keeps_times, next_due, run_function
 from holdfast.tasks.operators.shard_rows import cut
-from holdfast.tasks.routed_rows import RoutedRows, unpacked
+from holdfast.tasks.routed_rows import RoutedRows, rows_of, unpacked
 from holdfast.tasks.same_results import content_of, in_one_order
 from holdfast.tasks.task_output import TaskWriter
 from holdfast.tasks.working_state import (
@@ -84,14 +85,26 @@ def run_operator_grouped(
 
 def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Stage a stream's rows as they are."""
+    yield as_batch(_staged(task, batches))
+
+
+def run_stage_of_pieces(
+    task: StageTask, pieces: Pieces, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The same where the task reads the rows by itself, of the pieces whose numbers it is given."""
+    numbers = (number for batch in batches for number in batch.column(0).to_pylist())
+    yield as_batch(_staged(task, (rows for number in numbers for rows in rows_of(pieces, number))))
+
+
+def _staged(task: StageTask, batches: Iterator[pa.RecordBatch]) -> TaskResult:
     result = result_here(this_partition())
     given = [batch for batch in batches if batch.num_rows]
-    if given:
-        rows = in_one_order(pa.Table.from_batches(given), task.work.replicated)
-        writer = TaskWriter(open_storage(task.work.workspace.storage_url), task.work, result.shard)
-        outputs = writer.stage({task.stream: rows}, (task.stream,))
-        result = replace(result, rows=rows.num_rows, outputs=outputs)
-    yield as_batch(result)
+    if not given:
+        return result
+    rows = in_one_order(pa.Table.from_batches(given), task.work.replicated)
+    writer = TaskWriter(open_storage(task.work.workspace.storage_url), task.work, result.shard)
+    outputs = writer.stage({task.stream: rows}, (task.stream,))
+    return replace(result, rows=rows.num_rows, outputs=outputs)
 
 
 def operator_result(task: KeyedTask, shard: int, batches: list[pa.RecordBatch]) -> TaskResult:

@@ -25,8 +25,8 @@ PACKED = "rows"
 """The column of rows that are packed."""
 UNREADABLE = "a task cannot read a piece by itself"
 """In the words of a task's error: Spark may be able to."""
-PACKED_BYTES = 32 << 20
-"""From so many bytes of rows on a task hands on what it has, and goes on reading."""
+PACKED_BYTES = 16 << 20
+"""About so many bytes of rows are packed at once: what is packed is whole in memory, here and in the JVM."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class RoutedRows:
         """A shard's rows of all pieces, which are read whole: for few rows, and as they are."""
         found = []
         for number in range(self.pieces.count):
-            for batch in self._read(number):
+            for batch in rows_of(self.pieces, number):
                 groups, shards = self._places(batch)
                 found.append(_with_groups(batch, groups).filter(pa.array(shards == shard)))
         return found
@@ -53,16 +53,8 @@ class RoutedRows:
         """The body of a task under `mapInArrow`: the rows of the pieces whose numbers it is given."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for rows in _gathered(self._read(number)):
+                for rows in _gathered(rows_of(self.pieces, number)):
                     yield self._packed(rows)
-
-    def _read(self, number: int) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self.pieces.read(number)
-        except HoldfastError:
-            raise
-        except Exception as cause:
-            raise ValueError(f"{UNREADABLE}: {one_line(cause)}") from cause
 
     def _packed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if self.combined is not None:
@@ -84,6 +76,16 @@ class RoutedRows:
         return groups, np.searchsorted(firsts, groups, side="right").astype(np.uint16)
 
 
+def rows_of(pieces: Pieces, number: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a piece. ValueError, with UNREADABLE: a task cannot read it, and Spark may be able to."""
+    try:
+        yield from pieces.read(number)
+    except HoldfastError:
+        raise
+    except Exception as cause:
+        raise ValueError(f"{UNREADABLE}: {one_line(cause)}") from cause
+
+
 def unpacked(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """The rows that other tasks have packed for a shard."""
     return [
@@ -95,13 +97,16 @@ def unpacked(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows, in batches of about PACKED_BYTES."""
     held, size = list[pa.RecordBatch](), 0
     for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
-        if size >= PACKED_BYTES:
-            yield pa.concat_batches(held)
-            held, size = [], 0
+        rows = max(1, batch.num_rows * PACKED_BYTES // max(1, batch.nbytes))
+        for start in range(0, batch.num_rows, rows):
+            held.append(batch.slice(start, rows))
+            size += held[-1].nbytes
+            if size >= PACKED_BYTES:
+                yield pa.concat_batches(held)
+                held, size = [], 0
     if held:
         yield pa.concat_batches(held)
 

@@ -137,6 +137,20 @@ def test_where_storage_does_not_say_how_far_the_others_are_the_next_epoch_tells(
     assert member.phase == "running"
 
 
+def test_that_storage_does_not_say_how_far_the_others_are_is_no_epoch_without_progress(
+    two: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = two
+    for epoch in range(1, EPOCHS_MAX + 9):
+        first.commit(epoch)
+    with monkeypatch.context() as patched:
+        patched.setattr(second.joining, "_commits_behind", lambda view: None)
+        second.commit(1)
+    for epoch in range(2, EPOCHS_MAX + 7):
+        second.commit(epoch)
+        assert second.phase == "joining"
+
+
 def test_a_member_with_nothing_to_run_warms_up_and_runs_then(
     two: tuple[Member, Member], warm_ups: list[int]
 ) -> None:

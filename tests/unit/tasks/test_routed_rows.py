@@ -74,9 +74,19 @@ def test_a_long_piece_is_handed_on_while_it_is_read(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(routed_rows, "PACKED_BYTES", 1)
     rows, _ = routed(pa.table({"k": list(range(30))}), shards=2, key_groups=16, cuts=1)
     packed = list(rows.pack([pa.RecordBatch.from_arrays([pa.array([0])], names=["id"])]))
-    assert len(packed) == 10
-    assert all(batch.num_rows <= 2 for batch in packed)
+    assert len(packed) == 30
+    assert all(batch.num_rows == 1 for batch in packed)
     assert sorted(row for row, _ in found(unpacked(packed))) == list(range(30))
+
+
+def test_rows_that_are_large_are_packed_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many of them one batch has."""
+    table = pa.table({"k": [str(n) * 1_000 for n in range(64)]}).combine_chunks()
+    monkeypatch.setattr(routed_rows, "PACKED_BYTES", table.nbytes // 8)
+    whole = RoutedRows(Pieces(1, 64, lambda number: table.to_batches()), ("k",), 16, 1)
+    packed = list(whole.pack([pa.RecordBatch.from_arrays([pa.array([0])], names=["id"])]))
+    assert max(batch.nbytes for batch in packed) < table.nbytes // 4
+    assert sum(rows.num_rows for rows in unpacked(packed)) == 64
 
 
 def test_rows_of_a_key_keep_the_order_of_their_piece() -> None:

@@ -146,6 +146,10 @@ class ParquetPieces:
                 file = _parquet_file(self.url, extent.name)
                 if _is_of_old_spark(file.metadata.metadata or {}):
                     raise ValueError("its dates may be of another calendar")
+                wanted = {name.lower() for name in self.schema.names}
+                for found in file.schema_arrow:
+                    if found.name.lower() in wanted and _is_unlike_spark(found.type):
+                        raise ValueError(f"column {found.name!r} is {found.type}, which Spark does not read")
                 yield from _columns_in(file, extent, self.schema)
 
 
@@ -155,6 +159,14 @@ def _one_of(there: Sequence[str], wanted: str) -> str | None:
     if len(found) > 1:
         raise ValueError(f"columns {', '.join(map(repr, found))} differ in case alone")
     return found[0] if found else None
+
+
+def _is_unlike_spark(type: pa.DataType) -> bool:
+    """Whether Spark refuses a type whatever its values are, where Arrow reads those that fit."""
+    if pa.types.is_nested(type):
+        return any(_is_unlike_spark(type.field(number).type) for number in range(type.num_fields))
+    in_ns = pa.types.is_timestamp(type) and type.unit == "ns"
+    return bool(in_ns or pa.types.is_float16(type) or pa.types.is_null(type))
 
 
 def _is_of_old_spark(notes: Mapping[bytes, bytes]) -> bool:

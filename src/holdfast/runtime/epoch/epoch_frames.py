@@ -132,7 +132,11 @@ class EpochFrames:
             isinstance(node, WatermarkNode) and self.time_column(node) is not None
         ):
             return self.pieces(node.parent)
-        if not isinstance(node, SourceNode) or node.on_error != "fail":
+        return self.source_pieces(node) if isinstance(node, SourceNode) else None
+
+    def source_pieces(self, node: SourceNode) -> Pieces | None:
+        """The rows that a source reads, in the same way."""
+        if node.on_error != "fail":
             return None
         planned, reader = self._plan.slices.get(node.uid), self._readers[node.uid]
         if planned is None or planned.skipped or not isinstance(reader, PiecesReader):

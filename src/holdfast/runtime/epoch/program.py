@@ -8,7 +8,7 @@ ever computed twice across a stateful operator.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -50,7 +50,7 @@ from holdfast.graph.job_graph import (
     parents_of,
 )
 from holdfast.graph.lookups import key_mistakes
-from holdfast.graph.partials import Partials, partials_of
+from holdfast.graph.partials import Partials, holds_floats, partials_of
 from holdfast.graph.time_joins import TimeJoin
 from holdfast.graph.two_inputs import connected_schema, pair_mistakes
 from holdfast.graph.windows import Windowed
@@ -376,7 +376,10 @@ def _partials(node: OperatorNode, rows: pa.Schema) -> Partials | None:
     # Keys that are saved on their own count their rows, one by one.
     if not isinstance(node.function, Aggregation | Windowed) or node.uncoordinated is not None:
         return None
-    return partials_of(node.function, rows, node.order_by)
+    partials = partials_of(node.function, rows, node.order_by)
+    # A float key has several forms, of which each way takes another: zero has two signs.
+    floats = any(holds_floats(rows.field(name).type) for name in node.key)
+    return partials and replace(partials, exact=partials.exact and not floats)
 
 
 def apply_transform(node: TransformNode, frame: DataFrame) -> DataFrame:

@@ -44,6 +44,7 @@ from holdfast.graph.job_graph import (
     ConnectNode,
     OperatorNode,
     OutputNode,
+    SourceNode,
     StreamNode,
     UnkeyedNode,
 )
@@ -76,6 +77,7 @@ from holdfast.tasks.keyed import (
     run_operator_on_few,
     run_operator_on_packed,
     run_stage,
+    run_stage_of_pieces,
 )
 from holdfast.tasks.messages import (
     RESULT_SCHEMA,
@@ -99,6 +101,13 @@ if TYPE_CHECKING:
 
 FEW_ROWS = 5_000
 """Up to so many rows every shard's task reads all, and takes its own: less work than a shuffle."""
+UNLIKE_TASKS = (
+    # Texts have other types then.
+    "spark.sql.execution.arrow.useLargeVarTypes",
+    # What a task says of its failure does not come to the driver.
+    "spark.sql.execution.pyspark.udf.hideTraceback.enabled",
+)
+"""Settings of a session, not usually true, under which rows are read by Spark."""
 DAMAGE = (CorruptionError.__name__, ObjectMissing.__name__)
 """How the tasks of an epoch tell of files that are damaged or missing."""
 
@@ -232,6 +241,9 @@ class EpochRunner:
         if isinstance(node, OutputNode) and frames.all_fit(node.parent.uid):
             return []
         if not isinstance(node, OperatorNode):
+            results = self._staged_by_tasks(stage, frames, plan, what)
+            if results is not None:
+                return results
             body = partial(run_stage, StageTask(self._work(plan), stage.stream))
             rows = partial(self._in_place, node, frames, plan.parallelism)
             return chosen_results(lambda: rows().mapInArrow(body, RESULT_SCHEMA), what)
@@ -387,10 +399,7 @@ class EpochRunner:
         self, stage: Stage, node: OperatorNode, task: KeyedTask, frames: EpochFrames, what: str
     ) -> list[TaskResult] | None:
         """The results of an operator's job whose tasks read the rows without Spark. None: they cannot."""
-        if isinstance(node, ConnectNode) or stage.stream in self._read_by_spark:
-            return None
-        if str(self.spark.conf.get("spark.sql.session.timeZone")) != "UTC":
-            # Spark hands times to Python in the zone of its session.
+        if isinstance(node, ConnectNode) or not self._tasks_may_read(stage):
             return None
         if not self.saves_state:
             # Spark may have to read after all, and state that is not saved cannot be taken back.
@@ -405,18 +414,46 @@ class EpochRunner:
         # Partial rows come in another order: members of a set of replicas have to take the same.
         few = few and partials is None
         routed = RoutedRows(pieces, node.key, self.key_groups, len(task.shards), _combining(task))
-        try:
-            results = chosen_results(lambda: self._routed_job(task, routed, few), what)
-        except EpochFailed as failure:
-            if UNREADABLE not in str(failure):
-                raise
-            # If Spark cannot read them either, it says why.
-            self._read_by_spark.add(stage.stream)
-            return None
-        if len(results) != len(task.shards):
+        results = self._by_tasks(stage, lambda: self._routed_job(task, routed, few), what)
+        if results is None or len(results) != len(task.shards):
             return None
         frames.read_by_tasks(node.parent, results)
         return results
+
+    def _staged_by_tasks(
+        self, stage: Stage, frames: EpochFrames, plan: PlanRecord, what: str
+    ) -> list[TaskResult] | None:
+        """The results of staging the rows of a source that tasks read without Spark. None: they cannot."""
+        # Replicas have to cut the rows in one way.
+        if not isinstance(stage.node, SourceNode) or self.replicated or not self._tasks_may_read(stage):
+            return None
+        pieces = frames.source_pieces(stage.node)
+        if pieces is None or not pieces.count:
+            return None
+        body = partial(run_stage_of_pieces, StageTask(self._work(plan), stage.stream), pieces)
+        numbers = self.spark.range(0, pieces.count, 1, pieces.count)
+        return self._by_tasks(stage, lambda: numbers.mapInArrow(body, RESULT_SCHEMA), what)
+
+    def _tasks_may_read(self, stage: Stage) -> bool:
+        """Whether tasks would read what Spark would, as far as the session tells."""
+        settings = self.spark.conf
+        return (
+            stage.stream not in self._read_by_spark
+            # Spark hands times to Python in the zone of its session.
+            and str(settings.get("spark.sql.session.timeZone")) == "UTC"
+            and not any(str(settings.get(name, "false")).lower() == "true" for name in UNLIKE_TASKS)
+        )
+
+    def _by_tasks(self, stage: Stage, job: Callable[[], DataFrame], what: str) -> list[TaskResult] | None:
+        """The results of a job whose tasks read the rows. None: they cannot, and Spark does from now on. If
+        it cannot, it says why."""
+        try:
+            return chosen_results(job, what)
+        except EpochFailed as failure:
+            if UNREADABLE not in str(failure):
+                raise
+            self._read_by_spark.add(stage.stream)
+            return None
 
     def _routed_job(self, task: KeyedTask, routed: RoutedRows, few: bool) -> DataFrame:
         shards, count = routed.shards, routed.pieces.count

@@ -12,6 +12,7 @@ import holdfast as hf
 from holdfast.graph.aggregates import Aggregation
 from holdfast.graph.partials import Partials, partials_of
 from holdfast.runtime.epoch.combining import ROWS_PER_KEY, ROWS_PER_SHARD, STAYS, Combining, ShardLoad
+from holdfast.runtime.epoch.program import _partials
 from holdfast.runtime.epoch.runner import EpochRunner
 from holdfast.runtime.spark_session import groups_cheaply, missing_settings
 
@@ -122,3 +123,23 @@ def test_which_aggregates_are_exact_however_rows_were_cut(aggregate: Any, exact:
         found = partials_of(Aggregation({"beside": beside, "of": aggregate}), rows, ())
         assert found is not None
         assert found.exact is exact
+
+
+@pytest.mark.parametrize(
+    ("type", "exact"),
+    [
+        (pa.int64(), True),
+        (pa.string(), True),
+        (pa.float64(), False),
+        (pa.struct([("a", pa.list_(pa.float32()))]), False),
+    ],
+)
+def test_keys_that_hold_floats_are_not_the_same_to_the_last_bit(type: pa.DataType, exact: bool) -> None:
+    """Spark makes one zero of two when it combines, and a task takes the first that it meets."""
+    rows = pa.schema([("k", type), ("v", pa.int64())])
+    node: Any = SimpleNamespace(
+        function=Aggregation({"n": hf.count()}), uncoordinated=None, order_by=(), key=("k",)
+    )
+    partials = _partials(node, rows)
+    assert partials is not None
+    assert partials.exact is exact
