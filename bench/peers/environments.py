@@ -1,0 +1,78 @@
+"""The Python environments of the peers: each one's own, made on demand, kept among Holdfast's cached files.
+
+Always true: nothing of a peer is installed where Holdfast is; an environment that was not finished is made
+again from nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.runtime.jvm_archive import archive_directory
+from holdfast.storage.checksums import checksum
+
+HERE = Path(__file__).parent
+INSTALL_SECONDS = 900.0
+DONE = "installed"
+
+
+class LeftOut(Exception):
+    """A peer that has no figures on this machine; says why, in one line."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a peer needs, the peer itself first, in the versions of its constraints file."""
+
+    name: str
+    packages: tuple[str, ...]
+
+    @property
+    def constraints(self) -> Path:
+        return HERE / f"{self.name}-constraints.txt"
+
+    @property
+    def version(self) -> str:
+        lines = self.constraints.read_text().splitlines()
+        return dict(line.split("==") for line in lines if "==" in line)[self.packages[0]]
+
+    def python(self) -> Path:
+        """Its interpreter; the first time this installs the packages. LeftOut: that is not possible."""
+        wanted = f"{sys.version} {self.packages} {self.constraints.read_text()}"
+        place = archive_directory().with_name("peers") / f"{self.name}-{checksum(wanted.encode())}"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.with_name(f"{self.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (place / DONE).exists():
+                for former in place.parent.glob(f"{self.name}-*"):
+                    shutil.rmtree(former)
+                self._make(place)
+                (place / DONE).touch()
+        return place / "bin/python"
+
+    def _make(self, place: Path) -> None:
+        self._run([sys.executable, "-m", "venv", str(place)])
+        pip = [str(place / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        self._run([*pip, "--constraint", str(self.constraints), *self.packages])
+
+    def _run(self, command: list[str]) -> None:
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=INSTALL_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            raise LeftOut(f"it could not be installed in {INSTALL_SECONDS:.0f} s") from None
+        if done.returncode:
+            raise LeftOut(f"it cannot be installed here: {last_error(done.stderr + done.stdout)}")
+
+
+def last_error(said: str) -> str:
+    """The line that tells most of what a command said before it failed."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if "ERROR" in line or "Error" in line or "Exception" in line]
+    return (errors or lines or ["it said nothing"])[-1]
