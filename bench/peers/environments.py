@@ -19,6 +19,8 @@ from holdfast.storage.checksums import checksum
 HERE = Path(__file__).parent
 INSTALL_SECONDS = 900.0
 DONE = "installed"
+UNTELLING = ("Python process exits with code", "An error occurred while calling")
+"""What is only said of the failure of another process."""
 
 
 class LeftOut(Exception):
@@ -74,5 +76,6 @@ class Environment:
 def last_error(said: str) -> str:
     """The line that tells most of what a command said before it failed."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    errors = [line for line in lines if "ERROR" in line or "Error" in line or "Exception" in line]
+    telling = [line for line in lines if not any(each in line for each in UNTELLING)]
+    errors = [line for line in telling if "ERROR" in line or "Error" in line or "Exception" in line]
     return (errors or lines or ["it said nothing"])[-1]

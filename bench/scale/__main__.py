@@ -53,7 +53,7 @@ def measure_all(names: list[str], quick: bool, out: Path) -> Result:
         for name, sizes in (points.QUICK if quick else points.FULL).items()
     }
     out.parent.mkdir(parents=True, exist_ok=True)
-    found: Result = {}
+    found = {"about": about, "usual": asdict(usual), "axes": of_axes(axes, known), "points": known}
     for name in names:
         for point in axes[name]:
             where = f"{name} {getattr(point, name):,}"
@@ -64,7 +64,7 @@ def measure_all(names: list[str], quick: bool, out: Path) -> Result:
                 known[text(point)] = measure(point, warm_up, measured)
             print(f"{where}: {known[text(point)]['epoch_ms']} ms", flush=True)
             # After each point, so that a run that is cut short has measured something.
-            found = {"about": about, "usual": asdict(usual), "axes": of_axes(axes, known), "points": known}
+            found["axes"] = of_axes(axes, known)
             out.write_text(json.dumps(found, indent=2))
     return found
 
@@ -96,11 +96,9 @@ def main() -> None:
     if load > points.CPUS / 4:
         print(f"the machine is busy (load {load:.1f}): these figures will be too bad", file=sys.stderr)
     found = measure_all(given.only, given.quick, given.out)
-    print(
-        "\n".join(
-            [*report.tables(found["axes"]), "", *report.model_lines(report.fits_of(found), found["usual"])]
-        )
-    )
+    if not found["axes"]:
+        raise SystemExit("nothing was measured: make room on the disk, or name another place with TMPDIR")
+    print("\n".join([*report.tables(found["axes"]), "", *report.model_lines(found)]))
     report.draw(found, given.out.with_suffix(".svg"))
     print(f"everything: {given.out}")
 

@@ -85,11 +85,17 @@ class Fit:
         return sum(cost * FEATURES[name](point, cores) for name, cost in self.costs.items())
 
 
+class Undetermined(Exception):
+    """Figures that do not tell costs apart."""
+
+
 def fit(target: str, results: Sequence[Result]) -> Fit:
-    """The costs with which the model comes nearest to what was measured."""
+    """The costs with which the model comes nearest to what was measured. Undetermined: others do as well."""
     points = [point_of(result) for result in results]
     names = MODELS[target]
     rows = np.array([[FEATURES[name](point, point.cores) for name in names] for point in points])
+    if np.linalg.matrix_rank(rows) < len(names):
+        raise Undetermined("there is no model of so few figures: it needs those of every axis")
     values = np.array([_value(result, target) for result in results], dtype=np.float64)
     costs = np.linalg.lstsq(rows, values, rcond=None)[0]
     return Fit(

@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 
 from bench import plots
-from bench.scale.model import EXTRAPOLATED, LIMITS, Fit, fit_all, foreseen, gives_way, point_of
+from bench.scale.model import EXTRAPOLATED, LIMITS, Undetermined, fit_all, foreseen, gives_way, point_of
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
@@ -52,7 +52,8 @@ touches (the table by keys shows whether that holds). The costs are found by lea
 is how far it is, typically, from what was measured.
 
 With more executors the job grows along: as many rows and touched keys for each executor, four key groups a
-shard. Then the part of the executors stays what it is, and the part of the driver grows. Something gives way
+shard. Then the part of the executors stays what it is, and the part of the driver grows. Its CPU time is
+taken as if one thread spent it all, so it gives way later than said rather than sooner. Something gives way
 when it is at its limit:
 
 {limits}
@@ -83,9 +84,13 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:,.1f}"
 
 
-def model_lines(fits: Mapping[str, Fit], usual: Result) -> list[str]:
+def model_lines(found: Result) -> list[str]:
     """The costs with their residuals, what they say of more executors, and what gives way first."""
-    point = point_of(usual)
+    try:
+        fits = fit_all([result for results in found["axes"].values() for result in results])
+    except Undetermined as why:
+        return [f"{why}."]
+    point = point_of(found["usual"])
     lines = ["| model | costs | explained | typically off by |", "| --- | --- | ---: | ---: |"]
     for target, each in fits.items():
         costs = ", ".join(f"{name}: {cost:,.3g}" for name, cost in each.costs.items())
@@ -104,10 +109,6 @@ def model_lines(fits: Mapping[str, Fit], usual: Result) -> list[str]:
     return lines
 
 
-def fits_of(found: Result) -> dict[str, Fit]:
-    return fit_all([result for results in found["axes"].values() for result in results])
-
-
 def page(found: Result | None) -> str:
     """docs/how-it-grows.md; without figures where nothing was measured yet."""
     limits = "\n".join(f"- {what}." for _, what in LIMITS.values())
@@ -123,7 +124,7 @@ def page(found: Result | None) -> str:
         "",
         "## The model's answer",
         "",
-        *model_lines(fits_of(found), found["usual"]),
+        *model_lines(found),
         "",
         how,
         "## Figures",

@@ -134,6 +134,10 @@ def test_versions_are_those_of_the_constraints() -> None:
 
 def test_the_last_error_is_the_line_that_tells_most() -> None:
     assert last_error("WARNING: retrying\nERROR: no matching distribution\nhint: look\n").startswith("ERROR")
+    java = (
+        "RuntimeError: no thread mode\n  at java\nException: Python process exits with code: 1\n ... 15 more"
+    )
+    assert last_error(java) == "RuntimeError: no thread mode"
     assert last_error("one\ntwo\n") == "two"
     assert last_error("") == "it said nothing"
 

@@ -12,7 +12,7 @@ import pytest
 from bench.scale import __main__ as command
 from bench.scale import points, report
 from bench.scale.job import job_of
-from bench.scale.model import LIMITS, MODELS, fit, fit_all, foreseen, gives_way, grown
+from bench.scale.model import LIMITS, MODELS, Undetermined, fit, fit_all, foreseen, gives_way, grown
 from bench.scale.points import CPUS, FULL, FULL_DEFAULT, QUICK, QUICK_DEFAULT, Point, axis
 from holdfast.graph.validate import check
 
@@ -89,6 +89,16 @@ def test_residuals_are_what_the_model_does_not_explain() -> None:
     assert sum(found.residuals) == pytest.approx(0, abs=1e-6)
     assert max(found.residuals) == found.residuals[1]
     assert 0.9 < found.explained < 1.0
+
+
+def test_there_is_no_model_of_too_few_figures() -> None:
+    results = {"shards": [figures(point) for point in axis("shards", (2, 4), FULL_DEFAULT)]}
+    with pytest.raises(Undetermined):
+        fit_all(results["shards"])
+    lines = report.model_lines({**found(), "axes": results})
+    assert lines == ["there is no model of so few figures: it needs those of every axis."]
+    quick = [figures(point) for name, sizes in QUICK.items() for point in axis(name, sizes, QUICK_DEFAULT)]
+    assert fit_all(quick).keys() == MODELS.keys()
 
 
 def test_a_larger_cluster_gets_more_rows_and_enough_key_groups() -> None:
