@@ -110,20 +110,25 @@ def test_a_peer_that_cannot_be_installed_is_left_out_and_tried_again(
     made = Environment("nothing", ("holdfast-no-such-package",))
     tried: list[list[str]] = []
 
-    def failing(self: Environment, command: list[str]) -> None:
-        tried.append(command)
-        raise LeftOut("it cannot be installed here: no network")
+    def without_network(self: Environment, command: list[str]) -> None:
+        """What is to become the environment is made, and then nothing can be installed into it."""
+        if "venv" in command:
+            Path(command[-1]).mkdir()
+        else:
+            tried.append(command)
+            raise LeftOut("it cannot be installed here: no network")
 
-    monkeypatch.setattr(Environment, "_run", failing)
+    monkeypatch.setattr(Environment, "_run", without_network)
     for _ in range(2):
         with pytest.raises(LeftOut, match="no network"):
             made.python()
     assert len(tried) == 2
 
-    monkeypatch.setattr(Environment, "_run", lambda self, command: Path(command[-1]).mkdir(parents=True))
     monkeypatch.setattr(Environment, "_make", lambda self, place: place.mkdir())
     assert made.python().is_relative_to(tmp_path / "cache/holdfast/peers")
-    monkeypatch.setattr(Environment, "_make", failing)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(environments_module, "HERE", tmp_path)
     made.python()
 
 
