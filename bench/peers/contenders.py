@@ -21,8 +21,8 @@ from bench.workload import Workload, write_slices
 from holdfast.chaos.processes import Life
 from holdfast.nodes.zookeeper_server import free_port
 
-BYTEWAX = Environment("bytewax", ("bytewax", "pyarrow"))
-PYFLINK = Environment("pyflink", ("apache-flink", "setuptools"))
+BYTEWAX = Environment("bytewax", "bytewax")
+PYFLINK = Environment("pyflink", "apache-flink")
 SNAPSHOT_SECONDS = 1
 """How often bytewax saves its state; PyFlink takes a checkpoint as often (pyflink_job)."""
 RUN_SECONDS = 1_800.0

@@ -19,6 +19,7 @@ from holdfast.storage.checksums import checksum
 HERE = Path(__file__).parent
 INSTALL_SECONDS = 900.0
 DONE = "installed"
+UNREACHABLE = "after connection broken by"
 UNTELLING = ("Python process exits with code", "An error occurred while calling")
 """What is only said of the failure of another process."""
 
@@ -29,23 +30,23 @@ class LeftOut(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """What a peer needs, the peer itself first, in the versions of its constraints file."""
+    """What a peer needs: the packages of its requirements file, `package` is the peer itself."""
 
     name: str
-    packages: tuple[str, ...]
+    package: str
 
     @property
-    def constraints(self) -> Path:
-        return HERE / f"{self.name}-constraints.txt"
+    def requirements(self) -> Path:
+        return HERE / f"{self.name}-requirements.txt"
 
     @property
     def version(self) -> str:
-        lines = self.constraints.read_text().splitlines()
-        return dict(line.split("==") for line in lines if "==" in line)[self.packages[0]]
+        lines = self.requirements.read_text().splitlines()
+        return dict(line.split("==") for line in lines if "==" in line)[self.package]
 
     def python(self) -> Path:
         """Its interpreter; the first time this installs the packages. LeftOut: that is not possible."""
-        wanted = f"{sys.version} {self.packages} {self.constraints.read_text()}"
+        wanted = f"{sys.version} {self.requirements.read_text()}"
         place = archive_directory().with_name("peers") / f"{self.name}-{checksum(wanted.encode())}"
         place.parent.mkdir(parents=True, exist_ok=True)
         with place.with_name(f"{self.name}.lock").open("w") as lock:
@@ -59,8 +60,8 @@ class Environment:
 
     def _make(self, place: Path) -> None:
         self._run([sys.executable, "-m", "venv", str(place)])
-        pip = [str(place / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        self._run([*pip, "--constraint", str(self.constraints), *self.packages])
+        pip = [str(place / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        self._run([*pip, "--retries", "2", "install", "--requirement", str(self.requirements)])
 
     def _run(self, command: list[str]) -> None:
         try:
@@ -69,8 +70,11 @@ class Environment:
             )
         except subprocess.TimeoutExpired:
             raise LeftOut(f"it could not be installed in {INSTALL_SECONDS:.0f} s") from None
+        said = done.stdout + done.stderr
+        if done.returncode and UNREACHABLE in said:
+            raise LeftOut("it cannot be installed: there is no way to the package index from here")
         if done.returncode:
-            raise LeftOut(f"it cannot be installed here: {last_error(done.stderr + done.stdout)}")
+            raise LeftOut(f"it cannot be installed here: {last_error(said)}")
 
 
 def last_error(said: str) -> str:

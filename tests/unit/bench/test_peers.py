@@ -106,8 +106,8 @@ def test_a_peer_that_cannot_be_installed_is_left_out_and_tried_again(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(environments_module, "HERE", tmp_path)
-    (tmp_path / "nothing-constraints.txt").write_text("holdfast-no-such-package==1\n")
-    made = Environment("nothing", ("holdfast-no-such-package",))
+    (tmp_path / "nothing-requirements.txt").write_text("holdfast-no-such-package==1\n")
+    made = Environment("nothing", "holdfast-no-such-package")
     tried: list[list[str]] = []
 
     def without_network(self: Environment, command: list[str]) -> None:
@@ -132,7 +132,7 @@ def test_a_peer_that_cannot_be_installed_is_left_out_and_tried_again(
     made.python()
 
 
-def test_versions_are_those_of_the_constraints() -> None:
+def test_versions_are_those_of_the_requirements() -> None:
     for environment in (BYTEWAX, PYFLINK):
         assert environment.version.count(".") == 2
 
