@@ -90,7 +90,9 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=DOCS, help="where --report writes")
     given = parser.parse_args()
     if given.report:
-        report.write(json.loads(given.out.read_text()) if given.out.exists() else None, given.docs)
+        if not given.out.exists():
+            parser.error(f"there is no {given.out}; measure first: make scale")
+        report.write(json.loads(given.out.read_text()), given.docs)
         return
     load = os.getloadavg()[0]
     if load > points.CPUS / 4:

@@ -85,7 +85,7 @@ def measure_here(point: Point, place: Path, warm_up: int, measured: int) -> Resu
         found = {
             **asdict(point),
             **watch.figures(),
-            **stored(place / "ck"),
+            **stored(place / "ck", measured),
             "heap_mb": round(live_heap_mb(java_child()), 1),
             "python_mb": resident_mb(os.getpid()),
         }
@@ -93,16 +93,17 @@ def measure_here(point: Point, place: Path, warm_up: int, measured: int) -> Resu
     return found
 
 
-def stored(checkpoint: Path) -> Result:
-    """What a checkpoint holds."""
+def stored(checkpoint: Path, measured: int) -> Result:
+    """What a checkpoint holds, and how many files its newest epochs wrote."""
     view = Chain(open_storage(str(checkpoint))).load()
     newest = {
         (uid, snapshot.first_group): snapshot for uid, kept in view.snapshots.items() for snapshot in kept
     }
-    epochs = [sum(1 for _ in directory.iterdir()) for directory in (checkpoint / "data").iterdir()]
+    newest_epochs = sorted((checkpoint / "data").iterdir())[-measured:]
+    files = [sum(1 for _ in directory.iterdir()) for directory in newest_epochs]
     return {
         "snapshot_bytes": sum(snapshot.length for snapshot in newest.values()),
-        "files_per_epoch": round(statistics.median(epochs)) + RECORDS_PER_EPOCH if epochs else 0,
+        "files_per_epoch": round(statistics.median(files)) + RECORDS_PER_EPOCH,
         "objects": sum(1 for path in checkpoint.rglob("*") if path.is_file()),
     }
 

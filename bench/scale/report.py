@@ -87,34 +87,32 @@ def _number(value: float) -> str:
 def model_lines(found: Result) -> list[str]:
     """The costs with their residuals, what they say of more executors, and what gives way first."""
     try:
-        fits = fit_all([result for results in found["axes"].values() for result in results])
+        # The usual point is on most axes, and counts once.
+        points = {point_of(result): result for results in found["axes"].values() for result in results}
+        fits = fit_all([*points.values()])
     except Undetermined as why:
         return [f"{why}."]
-    point = point_of(found["usual"])
+    usual = point_of(found["usual"])
     lines = ["| model | costs | explained | typically off by |", "| --- | --- | ---: | ---: |"]
     for target, each in fits.items():
         costs = ", ".join(f"{name}: {cost:,.3g}" for name, cost in each.costs.items())
         off = f"{each.typical_residual:,.3g}"
         lines.append(f"| {UNITS.get(target, FIGURES.get(target))} | {costs} | {each.explained:.0%} | {off} |")
-    said = {executors: foreseen(fits, point, executors) for executors in EXTRAPOLATED}
+    said = {executors: foreseen(fits, usual, executors) for executors in EXTRAPOLATED}
     lines += ["", f"| executors | {' | '.join(f'{executors:,}' for executors in said)} |"]
     lines.append(f"| --- |{' ---: |' * len(said)}")
     for target in next(iter(said.values())):
         title = UNITS.get(target, FIGURES.get(target))
         lines.append(f"| {title} | {' | '.join(_number(each[target]) for each in said.values())} |")
     lines += ["", "| what gives way | limit | with so many executors |", "| --- | ---: | ---: |"]
-    for target, executors in gives_way(fits, point):
+    for target, executors in gives_way(fits, usual):
         limit, what = LIMITS[target]
         lines.append(f"| {what} | {_number(limit)} | {'-' if executors is None else f'{executors:,}'} |")
     return lines
 
 
-def page(found: Result | None) -> str:
-    """docs/how-it-grows.md; without figures where nothing was measured yet."""
-    limits = "\n".join(f"- {what}." for _, what in LIMITS.values())
-    how = HOW.format(limits=limits)
-    if found is None:
-        return f"{HEAD}\n{how}"
+def page(found: Result) -> str:
+    """docs/how-it-grows.md."""
     about = found["about"]
     lines = [
         HEAD,
@@ -126,12 +124,17 @@ def page(found: Result | None) -> str:
         "",
         *model_lines(found),
         "",
-        how,
+        explanation(),
         "## Figures",
         "",
         *tables(found["axes"]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def explanation() -> str:
+    """What was measured, and the model, in words."""
+    return HOW.format(limits="\n".join(f"- {what}." for _, what in LIMITS.values()))
 
 
 def draw(found: Result, path: Path) -> None:
@@ -159,9 +162,8 @@ def draw(found: Result, path: Path) -> None:
     plots.save(figure, path)
 
 
-def write(found: Result | None, docs: Path) -> None:
-    """The page and, of what was measured, its picture, below `docs`."""
-    if found is not None:
-        (docs / PICTURE).parent.mkdir(parents=True, exist_ok=True)
-        draw(found, docs / PICTURE)
+def write(found: Result, docs: Path) -> None:
+    """The page and its picture, below `docs`."""
+    (docs / PICTURE).parent.mkdir(parents=True, exist_ok=True)
+    draw(found, docs / PICTURE)
     (docs / "how-it-grows.md").write_text(page(found))

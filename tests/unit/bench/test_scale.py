@@ -97,6 +97,7 @@ def test_there_is_no_model_of_too_few_figures() -> None:
         fit_all(results["shards"])
     lines = report.model_lines({**found(), "axes": results})
     assert lines == ["there is no model of so few figures: it needs those of every axis."]
+    assert "|" not in "".join(lines)
     quick = [figures(point) for name, sizes in QUICK.items() for point in axis(name, sizes, QUICK_DEFAULT)]
     assert fit_all(quick).keys() == MODELS.keys()
 
@@ -127,10 +128,7 @@ def test_what_gives_way_first_comes_first() -> None:
     assert order[-1] == ("heap_mb", None)
 
 
-def test_the_page_has_tables_only_of_figures(tmp_path: Path) -> None:
-    unmeasured = report.page(None)
-    assert "|" not in unmeasured
-    assert "make scale" in unmeasured
+def test_the_page_has_the_tables_the_model_and_what_they_mean(tmp_path: Path) -> None:
     report.write(found(), tmp_path)
     page = (tmp_path / "how-it-grows.md").read_text()
     assert "### By keys" in page
@@ -139,6 +137,9 @@ def test_the_page_has_tables_only_of_figures(tmp_path: Path) -> None:
     for _, what in LIMITS.values():
         assert f"| {what} |" in page
     assert (tmp_path / report.PICTURE).exists()
+    committed = (command.DOCS / "how-it-grows.md").read_text()
+    assert report.HEAD in committed
+    assert report.explanation() in committed
 
 
 def test_models_are_of_what_can_be_had() -> None:
