@@ -104,8 +104,11 @@ def model_lines(found: Result) -> list[str]:
     for target in next(iter(said.values())):
         title = UNITS.get(target, FIGURES.get(target))
         lines.append(f"| {title} | {' | '.join(_number(each[target]) for each in said.values())} |")
+    order = gives_way(fits, usual)
+    if order[0][1] is not None:
+        lines += ["", f"What gives way first, with {order[0][1]:,} executors: {LIMITS[order[0][0]][1]}."]
     lines += ["", "| what gives way | limit | with so many executors |", "| --- | ---: | ---: |"]
-    for target, executors in gives_way(fits, usual):
+    for target, executors in order:
         limit, what = LIMITS[target]
         lines.append(f"| {what} | {_number(limit)} | {'-' if executors is None else f'{executors:,}'} |")
     return lines
@@ -151,12 +154,16 @@ def draw(found: Result, path: Path) -> None:
             [result["epoch_ms"] - result["epoch_ms_min"] for result in results],
             [result["epoch_ms_max"] - result["epoch_ms"] for result in results],
         ]
-        place.errorbar(sizes, middle, yerr=spread, fmt="o-", color=plots.OURS, capsize=3)
-        place.plot(sizes, [result["driver_cpu_ms"] for result in results], "s--", color=plots.THEIRS)
+        place.errorbar(sizes, middle, yerr=spread, fmt="o-", color=plots.OURS, capsize=3, label="epoch, ms")
+        driver = [result["driver_cpu_ms"] for result in results]
+        place.plot(sizes, driver, "s--", color=plots.THEIRS, label="driver, CPU ms")
         place.set_xscale("log")
+        place.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=7, rotation=20)
+        place.minorticks_off()
         place.set_ylim(bottom=0)
-        place.set_title(f"by {name}: epoch, driver CPU (dashed), ms", fontsize=9)
+        place.set_title(f"by {name}", fontsize=10)
         place.grid(color=plots.FAINT)
+    places.flat[0].legend(fontsize=8)
     for place in list(places.flat)[len(axes_found) :]:
         place.set_visible(False)
     plots.save(figure, path)

@@ -133,7 +133,7 @@ def test_the_page_has_the_tables_the_model_and_what_they_mean(tmp_path: Path) ->
     page = (tmp_path / "how-it-grows.md").read_text()
     assert "### By keys" in page
     assert "| 100,000,000 |" in page
-    assert "with so many executors" in page
+    assert "What gives way first, with 31" in page
     for _, what in LIMITS.values():
         assert f"| {what} |" in page
     assert (tmp_path / report.PICTURE).exists()
