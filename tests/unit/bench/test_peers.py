@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ from bench.peers.contenders import BYTEWAX, PYFLINK, Contender, Trial, check_sum
 from bench.peers.environments import Environment, LeftOut, last_error
 from bench.peers.marks import Mark, merged, pace, read_marks
 from bench.workload import Workload
+from holdfast.chaos.processes import Life
 
 SMALL = Workload(keys=10, rows=100)
 
@@ -130,6 +132,14 @@ def test_a_peer_that_cannot_be_installed_is_left_out_and_tried_again(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(environments_module, "HERE", tmp_path)
     made.python()
+
+
+def test_a_peer_of_which_one_process_fails_is_ended_and_left_out(tmp_path: Path) -> None:
+    waiting = Life("a", [sys.executable, "-c", "import time; time.sleep(600)"], {}, tmp_path / "a.log")
+    failing = Life("b", [sys.executable, "-c", "raise ValueError('no port')"], {}, tmp_path / "b.log")
+    with pytest.raises(LeftOut, match="it failed: ValueError: no port"):
+        Trial(tmp_path, SMALL, slices=1).await_end([waiting, failing])
+    assert not waiting.running
 
 
 def test_versions_are_those_of_the_requirements() -> None:
