@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench latency nexmark nexmark-kills protection crash chaos java archive
+.PHONY: help demo test lint bench latency nexmark nexmark-kills protection scale crash chaos java archive
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -42,7 +42,7 @@ lint: $(INSTALLED) ## style, types and layers alone
 	@$(call title,import-linter: imports point down only)
 	@$(BIN)/lint-imports --no-logo
 
-bench: $(INSTALLED) java ## speed beside Spark's own stateful operators, on a quiet machine (about 15 minutes)
+bench: $(INSTALLED) java ## speed beside Spark's own stateful operators, PyFlink and bytewax, on a quiet machine (about 30 minutes)
 	@$(BIN)/python -m bench
 
 latency: $(INSTALLED) java ## how long rows take beside Structured Streaming, on a quiet machine (about 10 minutes; ARGS="--rates 100")
@@ -57,6 +57,9 @@ nexmark-kills: $(INSTALLED) java ## each Nexmark query in a job of its own, kill
 
 protection: $(INSTALLED) java ## what each protection of a part costs and gives, nodes killed, on a quiet machine (about an hour; ARGS=--quick)
 	@$(BIN)/python -m bench.protection $(ARGS)
+
+scale: $(INSTALLED) java ## what epochs cost as a job grows, and what gives way first, on a quiet machine (about two hours; ARGS=--quick)
+	@$(BIN)/python -m bench.scale $(ARGS)
 
 crash: $(INSTALLED) archive ## the crash matrix: a real process killed at every step of the protocol (long)
 	@$(call title,pytest tests/chaos)

@@ -2,9 +2,9 @@
 
     python -m bench [--quick] [--out bench-results]
 
-Prints ratios against Spark's own ways on the same data in the same session, writes everything as JSON, and
-draws the
-plots that docs/benchmarks.md shows. `--quick` leaves out the large states.
+Prints ratios against Spark's own ways on the same data in the same session, and against PyFlink and bytewax
+(bench.peers: those that can be had here), writes everything as JSON, and draws the plots that
+docs/benchmarks.md shows. `--quick` leaves out the large states.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import guarantees, holdfast_runs, plots, safeguards, spark_baselines, state_growth
+from bench.peers import comparison
 from bench.workload import FULL, SMALL, TINY
 
 SLICES = 9
@@ -68,12 +69,14 @@ def ratios(results: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-SECTIONS = ("throughput", "guarantees", "safeguards_ms", "state_growth")
+SECTIONS = ("throughput", "peers", "guarantees", "safeguards_ms", "state_growth")
 
 
 def measured(section: str, sizes: list[int]) -> Any:
     if section == "throughput":
         return throughput()
+    if section == "peers":
+        return comparison.run()
     if section == "guarantees":
         return guarantees.run()
     if section == "safeguards_ms":
@@ -103,8 +106,11 @@ def main() -> None:
         results.write_text(json.dumps(found, indent=2))
     if set(SECTIONS) <= found.keys():
         plots.draw(found, given.out)
-    shown = ("about", "ratios", "guarantees", "safeguards_ms")
-    print(json.dumps({name: found[name] for name in shown if name in found}, indent=2))
+    sections = ("about", "ratios", "guarantees", "safeguards_ms")
+    shown: dict[str, Any] = {name: found[name] for name in sections if name in found}
+    if "peers" in found:
+        shown["peers"] = found["peers"]["ratios"]
+    print(json.dumps(shown, indent=2))
     print(f"everything: {results}")
 
 

@@ -37,7 +37,9 @@ def report(found: dict[str, Any], soak: list[dict[str, Any]], operations: list[l
         measured,
         "`make bench` measures again and writes all figures to `results.json`.",
     ]
-    speed = (_throughput(found), _guarantees(found), _growth(found["state_growth"]))
+    speed = (
+        _throughput(found), _peers(found.get("peers")), _guarantees(found), _growth(found["state_growth"]),
+    )  # fmt: skip
     sections = (head, *speed, *operations, _soak(soak), _connectors())
     return "\n\n".join("\n".join(section) for section in sections) + "\n"
 
@@ -60,6 +62,31 @@ def _throughput(found: dict[str, Any]) -> list[str]:
         "",
         *_table("ratio", "measured", found["ratios"]),
     ]
+
+
+def _peers(found: dict[str, Any] | None) -> list[str]:
+    lines = [
+        "## A keyed running sum beside PyFlink and bytewax",
+        "",
+        "`python -m bench.peers`, and part of `make bench`: the same rows, two cores, exactly once, each in",
+        "processes of its own. A peer is installed into an environment of its own the first time; one that",
+        "cannot be had is left out. Rows per second from the first row read to the last one written; the",
+        "first quarter, in which Java compiles, does not count. What can be compared, and what cannot:",
+        "[decision 050](decisions/050-peers-in-the-benchmark.md).",
+    ]
+    if found is None:
+        return lines
+    lines += [
+        "",
+        "| who | rows | rows/s | with warm-up | first row (s) | start to end (s) |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for each in found["results"]:
+        who = f"{each['name']} {each['version']}"
+        figures = ("rows", "rows_per_s", "rows_per_s_with_warm_up", "first_row_s", "wall_s")
+        shown = [f"{each[name]:,}" for name in figures] if "rows" in each else [each["left_out"], *"----"]
+        lines.append(f"| {who} | {' | '.join(shown)} |")
+    return [*lines, "", *_table("ratio", "measured", found["ratios"])] if found["ratios"] else lines
 
 
 def _guarantees(found: dict[str, Any]) -> list[str]:
