@@ -17,11 +17,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 from bench import spark_baselines
@@ -32,15 +33,58 @@ SCHEMA = "k long, value long, text string"
 BASE = "df.write.parquet"
 
 
-def job(source: hf.Source, sink: hf.FileSink) -> hf.Job:
-    job = hf.Job("file-sink")
-    job.source(source, uid="rows").sink(sink, uid="out")
-    return job
-
-
 def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     number = sum(batch.num_rows for batch in batches)
     yield pa.RecordBatch.from_arrays([pa.array([number])], ["rows"])
+
+
+@dataclass(frozen=True)
+class Contenders:
+    """Who writes so many rows, each time into a new directory of `place`. `files`: the rows as Parquet."""
+
+    spark: SparkSession
+    rows: int
+    place: Path
+    files: Path
+    numbers: Iterator[int] = field(default_factory=count)
+
+    def generated(self) -> hf.Source:
+        return hf.GeneratorSource(COLUMNS, schema=SCHEMA, total=self.rows)
+
+    def of_files(self) -> hf.Source:
+        return hf.FileSource(self.files, format="parquet", schema=SCHEMA)
+
+    def frame(self) -> DataFrame:
+        """The generated rows."""
+        reader = self.generated().reader([])
+        slice = reader.next(None, self.rows, 0)
+        assert slice is not None
+        return reader.frame(self.spark, slice)
+
+    def own(self) -> None:
+        self.frame().write.parquet(str(self.place / f"out-{next(self.numbers)}"))
+
+    def copied(self) -> None:
+        frame = self.spark.read.schema(SCHEMA).parquet(str(self.files))
+        frame.write.parquet(str(self.place / f"out-{next(self.numbers)}"))
+
+    def handed_over(self) -> None:
+        handed = self.frame().mapInArrow(counted, "rows long").collect()
+        assert sum(row.rows for row in handed) == self.rows
+
+    def holdfast(self, source: Callable[[], hf.Source], max_file_rows: int | None) -> Callable[[], None]:
+        def run() -> None:
+            number, job = next(self.numbers), hf.Job("file-sink")
+            sink = hf.FileSink(self.place / f"out-{number}", format="parquet", max_file_rows=max_file_rows)
+            job.source(source(), uid="rows").sink(sink, uid="out")
+            checkpoint = self.place / f"ck-{number}"
+            job.run(checkpoint, spark=self.spark, until="exhausted", max_rows_per_epoch=self.rows)
+
+        return run
+
+    def emptied(self, name: str) -> None:
+        for path in self.place.iterdir():
+            shutil.rmtree(path)
 
 
 def main(rows: int, rounds: int) -> None:
@@ -48,63 +92,26 @@ def main(rows: int, rounds: int) -> None:
     spark = spark_baselines.session()
     # As sessions have it that Holdfast opens; Spark's own writer uses no Arrow.
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "250000")
-    numbers = count()
-
-    def frame() -> DataFrame:
-        reader = hf.GeneratorSource(COLUMNS, schema=SCHEMA, total=rows).reader([])
-        slice = reader.next(None, rows, 0)
-        assert slice is not None
-        return reader.frame(spark, slice)
-
-    def own() -> None:
-        frame().write.parquet(str(place / f"out-{next(numbers)}"))
-
-    def handed_over() -> None:
-        handed = frame().mapInArrow(counted, "rows long").collect()
-        assert sum(row.rows for row in handed) == rows
-
-    def holdfast(source: Callable[[], hf.Source], max_file_rows: int | None) -> Callable[[], None]:
-        def run() -> None:
-            number = next(numbers)
-            sink = hf.FileSink(place / f"out-{number}", format="parquet", max_file_rows=max_file_rows)
-            job(source(), sink).run(
-                place / f"ck-{number}", spark=spark, until="exhausted", max_rows_per_epoch=rows
-            )
-
-        return run
-
-    def generated() -> hf.Source:
-        return hf.GeneratorSource(COLUMNS, schema=SCHEMA, total=rows)
-
-    def of_files() -> hf.Source:
-        return hf.FileSource(files, format="parquet", schema=SCHEMA)
-
-    def copied() -> None:
-        spark.read.schema(SCHEMA).parquet(str(files)).write.parquet(str(place / f"out-{next(numbers)}"))
-
-    def emptied(name: str) -> None:
-        for path in place.iterdir():
-            shutil.rmtree(path)
-
     with tempfile.TemporaryDirectory(prefix="holdfast-file-sink-") as directory:
-        place, files = Path(directory, "out"), Path(directory, "in")
-        place.mkdir()
-        frame().write.parquet(str(files))
+        who = Contenders(spark, rows, Path(directory, "out"), Path(directory, "in"))
+        who.place.mkdir()
+        who.frame().write.parquet(str(who.files))
+        lane = 1_000_000
         for title, contenders in {
             "rows that Spark makes": {
-                BASE: own,
-                "to Python, counted": handed_over,
-                "FileSink, one file": holdfast(generated, None),
-                "FileSink, lanes": holdfast(generated, 1_000_000),
+                BASE: who.own,
+                "to Python, counted": who.handed_over,
+                "FileSink, one file": who.holdfast(who.generated, None),
+                "FileSink, lanes": who.holdfast(who.generated, lane),
             },
             "rows of Parquet files": {
-                BASE: copied,
-                "FileSink, one file": holdfast(of_files, None),
-                "FileSink, lanes": holdfast(of_files, 1_000_000),
+                BASE: who.copied,
+                "FileSink, one file": who.holdfast(who.of_files, None),
+                "FileSink, lanes": who.holdfast(who.of_files, lane),
             },
         }.items():
             print(f"\n{title}")
-            turns = Turns(contenders, emptied)
+            turns = Turns(contenders, who.emptied)
             turns.take(rounds, warm_up=2)
             turns.show(rows, BASE)
     spark.stop()
