@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from holdfast.connectors.lanes import LaneMark, Outcome
+from holdfast.connectors.postgres import lane_writer
 from holdfast.connectors.postgres.lane_writer import OpenPostgresLanes
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.errors import SinkWentBack, one_line
@@ -82,7 +83,7 @@ def test_a_table_that_was_made_again_between_two_runs_is_a_sink_that_went_back(
     assert f'sink "{UID}" had shown the rows of epochs up to 7: that one is gone' in why
     for lane, before in ((0, LaneMark(7, 2)), (1, LaneMark(6))):
         result = lanes.write(lane_rows(MORE, 8, lane=lane, before=before))
-        assert result.outcome is Outcome.WENT_BACK
+        assert result.outcome is Outcome.REFUSED
         assert result.reason == why
     assert shown(postgres.url, table) == []
     db.execute(why.rpartition("go on in it with ")[2])
@@ -98,8 +99,64 @@ def test_a_table_that_was_made_again_while_it_is_written_is_noticed_by_the_next_
     db.execute(f"DROP TABLE {table}")
     assert lanes.write(NEXT).outcome is Outcome.REFUSED, "there is none"
     db.execute(f"CREATE TABLE {table} {MADE}")
-    assert lanes.write(NEXT).outcome is Outcome.WENT_BACK
+    result = lanes.write(NEXT)
+    assert result.outcome is Outcome.REFUSED
     assert shown(postgres.url, table) == []
+    db.execute(result.reason.rpartition("go on in it with ")[2])
+    assert lanes.write(NEXT).outcome is Outcome.WRITTEN, "as the refusal says"
+
+
+@pytest.mark.parametrize("how", [{}, {"mode": "upsert", "key": "user"}])
+def test_a_name_that_goes_to_another_table_while_rows_are_written_takes_none_of_them(
+    postgres: Server, db: psycopg.Connection[Any], how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A schema can be renamed while a table in it is locked."""
+    shop = f"shop_{uuid.uuid4().hex[:8]}"
+    for schema in (shop, f"{shop}_next"):
+        db.execute(f"CREATE SCHEMA {schema}")
+        db.execute(f"CREATE TABLE {schema}.orders {MADE}")
+    lanes = opened(postgres.url, f"{shop}.orders", f"{shop}_marks", **how)
+    lanes.begin(7)
+    put = lane_writer._Prepared.put
+
+    def swapping(self: Any, *given: Any) -> None:
+        db.execute(f"ALTER SCHEMA {shop} RENAME TO {shop}_former")
+        db.execute(f"ALTER SCHEMA {shop}_next RENAME TO {shop}")
+        put(self, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lane_writer._Prepared, "put", swapping)
+        assert lanes.write(lane_rows(MORE, 8, before=LaneMark(7))).outcome is Outcome.BUSY
+    for schema in (shop, f"{shop}_former"):
+        assert shown(postgres.url, f"{schema}.orders") == []
+    assert lanes.marks()[0] == LaneMark(7)
+
+
+def test_a_schema_that_may_not_be_looked_into_is_met_by_what_writes_there(
+    postgres: Server, db: psycopg.Connection[Any]
+) -> None:
+    shop = f"shop_{uuid.uuid4().hex[:8]}"
+    db.execute(f"CREATE SCHEMA {shop}")
+    db.execute(f"CREATE TABLE {shop}.orders {MADE}")
+    begun(postgres.url, f"{shop}.orders", marks=f"{shop}_marks").close()
+    db.execute(f"CREATE ROLE {shop} LOGIN")
+    db.execute(f"GRANT ALL ON {shop}_marks TO {shop}")
+    lanes = opened(f"{postgres.url}?user={shop}", f"{shop}.orders", f"{shop}_marks")
+    assert lanes.marks()[0] == LaneMark(7, 2)
+    assert lanes.write(NEXT).outcome is Outcome.REFUSED
+
+
+def test_marks_of_an_older_version_that_someone_holds_do_not_hold_up_the_start(
+    postgres: Server, db: psycopg.Connection[Any], table: str
+) -> None:
+    begun(postgres.url, table).close()
+    db.execute(f"ALTER TABLE {table}_marks DROP COLUMN table_oid")
+    with psycopg.connect(postgres.url) as dump:
+        dump.execute(f"LOCK TABLE {table}_marks IN ACCESS SHARE MODE")
+        lanes = opened(postgres.url, table)
+        lanes.begin(7)
+        assert lanes.marks()[0] == LaneMark(7, 2)
+    assert lanes.write(NEXT).outcome is Outcome.WRITTEN
 
 
 def test_a_table_that_took_the_name_of_another_is_told_from_one_that_was_dropped(

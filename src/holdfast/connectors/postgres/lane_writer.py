@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -137,7 +138,7 @@ class OpenPostgresLanes:
                             "ORDER BY lane FOR UPDATE",
                             [writer.job, writer.uid],
                         ).fetchall()
-                        self._refuse_other_table()
+                        self._refuse_other_table_if_known()
                     return {lane: LaneMark(epoch, rows, input) for lane, epoch, rows, input in found}
                 except psycopg_driver().errors.LockNotAvailable:
                     self._end_stale("%", self._term)
@@ -159,8 +160,9 @@ class OpenPostgresLanes:
                     if result is not None:
                         return result
                     why = one_line(cause)
-        except SinkWentBack as gone:
-            return Result(Outcome.WENT_BACK, reason=one_line(gone))
+        except SinkWentBack as other:
+            # Whether that is as it should be a person has to say: the sink waits for it, alone.
+            return Result(Outcome.REFUSED, reason=one_line(other))
         except (DefinitionError, Unavailable) as failure:
             outcome = Outcome.REFUSED if isinstance(failure, DefinitionError) else Outcome.UNAVAILABLE
             return Result(outcome, reason=one_line(failure))
@@ -180,7 +182,7 @@ class OpenPostgresLanes:
 
     def _write(self, rows: LaneRows, prepared: _Prepared, silence: Silence) -> Result:
         writer, connection = self._writer, self._connection
-        with connection.transaction():
+        with connection.transaction() as writing:
             mark = self._locked_mark(rows)
             silence.heard()
             start = continues(mark, rows)
@@ -190,8 +192,8 @@ class OpenPostgresLanes:
             if locked_columns(connection, writer.table, given, writer.merge) != prepared.kinds:
                 # Numbers of one type are not refused as another of the same width, but taken for it.
                 return Result(Outcome.BUSY, mark, f"the columns of table {writer.table} have changed")
-            # The table is locked by now, and stays the one that is written.
-            self._refuse_other_table()
+            table = self._table()
+            self._refuse_other_table(table)
             silence.heard()
             put = partial(prepared.put, connection, silence)
             rejected, reason = 0, ""
@@ -203,9 +205,19 @@ class OpenPostgresLanes:
                     raise
                 rejects = None if writer.rejects is None else Rejects(writer.rejects)
                 rejected, reason = written_apart(connection, put, prepared.table, rows, writer, rejects)
-            self._move_mark(rows)
+            self._move_mark(rows, table)
+            # The table is locked and stays as it is; its name may have gone to another one, with its schema.
+            if self._table() != table:
+                raise psycopg_driver().Rollback(writing)
             silence.heard(WRITING_PATIENCE)
-        return Result(Outcome.WRITTEN, rows.end, reason, rejected)
+            return Result(Outcome.WRITTEN, rows.end, reason, rejected)
+        return Result(Outcome.BUSY, mark, f"another table has become {writer.table} meanwhile")
+
+    def _table(self) -> int | None:
+        """The number of the table that has the name now."""
+        asked = "SELECT to_regclass(%s)::oid::bigint"
+        found = self._connection.execute(asked, [quoted_name(self._writer.table)]).fetchone()
+        return None if found is None else found[0]
 
     def _locked_mark(self, rows: LaneRows) -> LaneMark | None:
         writer = self._writer
@@ -220,17 +232,24 @@ class OpenPostgresLanes:
         ).fetchone()
         return None if found is None else LaneMark(*found)
 
-    def _move_mark(self, rows: LaneRows) -> None:
-        writer, changed, given = self._writer, "", [rows.epoch, rows.rows, rows.input]
+    def _move_mark(self, rows: LaneRows, table: int | None) -> None:
+        writer, changed = self._writer, ""
+        given: list[Any] = [rows.epoch, rows.rows, rows.input]
         if self._marks_name_table:
-            changed, given = ", table_oid = to_regclass(%s)", [*given, quoted_name(writer.table)]
+            changed, given = ", table_oid = %s", [*given, table]
         self._connection.execute(
             f"UPDATE {self._marks} SET epoch = %s, rows = %s, input = %s{changed}, written = now() "
             "WHERE job = %s AND uid = %s AND lane = %s",
             [*given, writer.job, writer.uid, rows.lane],
         )
 
-    def _refuse_other_table(self) -> None:
+    def _refuse_other_table_if_known(self) -> None:
+        """The same before anything is written. A schema that the user may not look into is met by what writes
+        there, which is refused alone."""
+        with suppress(psycopg_driver().errors.InsufficientPrivilege), self._connection.transaction():
+            self._refuse_other_table(self._table())
+
+    def _refuse_other_table(self, table: int | None) -> None:
         """SinkWentBack: the rows that the marks tell of were shown in another table than the one that has the
         name now."""
         writer, connection = self._writer, self._connection
@@ -241,9 +260,8 @@ class OpenPostgresLanes:
         found = connection.execute(
             "SELECT mark.epoch, there.oid::regclass::text "
             f"FROM {self._marks} AS mark LEFT JOIN pg_class AS there ON there.oid = mark.table_oid "
-            "WHERE job = %s AND uid = %s AND table_oid <> to_regclass(%s) "
-            "ORDER BY mark.epoch DESC LIMIT 1",
-            [writer.job, writer.uid, quoted_name(writer.table)],
+            "WHERE job = %s AND uid = %s AND table_oid <> %s ORDER BY mark.epoch DESC LIMIT 1",
+            [writer.job, writer.uid, table],
         ).fetchone()
         if found is None:
             return
@@ -274,7 +292,7 @@ class OpenPostgresLanes:
             return None
         if isinstance(cause, errors.DeadlockDetected | errors.SerializationFailure):
             return None
-        if isinstance(cause, errors.UndefinedTable) and self._writer.marks_table in str(cause):
+        if isinstance(cause, errors.UndefinedTable) and f'"{self._writer.marks_table}"' in str(cause):
             return Result(Outcome.WENT_BACK, reason="its table of marks is gone")
         told = self._writer.server.error(cause, f"writing table {self._writer.table}")
         outcome = Outcome.UNAVAILABLE if is_outage(cause) else Outcome.REFUSED

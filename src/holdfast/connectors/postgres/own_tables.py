@@ -87,9 +87,10 @@ def names_table(connection: psycopg.Connection[Any], marks: str) -> bool:
 
 
 def let_marks_name_table(connection: psycopg.Connection[Any], marks: str) -> None:
-    """Add what an older version has made without it. Somebody else's table stays as it is."""
+    """Add what an older version has made without it. Where that cannot be (it is somebody else's table or a
+    view, someone else is at it, changes are forbidden) it stays as it is, until a later start."""
     if not names_table(connection, marks):
-        with suppress(psycopg_driver().errors.InsufficientPrivilege):
+        with suppress(psycopg_driver().errors.DatabaseError), connection.transaction():
             connection.execute(f"ALTER TABLE {quoted_name(marks)} ADD COLUMN IF NOT EXISTS table_oid oid")
 
 

@@ -46,9 +46,10 @@ _NEVER = re.compile(
 _STATEMENT = re.compile(r" LINE \d+: .* \^(?= |$)")
 """Where in a statement an error is: it is no statement of the user's."""
 
-_OUTAGES = ("08", "53", "57P", "58", "40", "55P03", "57014", "25006", "XX")
+_OUTAGES = ("08", "53", "57P", "58", "40", "55P03", "57014", "25P03", "25P04", "25006", "XX")
 """Beginnings of SQLSTATEs of servers that are not to be had, or in trouble, now: connections, resources (a
-full disk), operators who intervene, the machine, conflicts that pass, locks, read-only standbys."""
+full disk), operators who intervene, the machine, conflicts that pass, locks, transactions that took too long,
+read-only standbys."""
 
 
 @dataclass(frozen=True)
