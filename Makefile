@@ -42,10 +42,10 @@ lint: $(INSTALLED) ## style, types and layers alone
 	@$(call title,import-linter: imports point down only)
 	@$(BIN)/lint-imports --no-logo
 
-bench: $(INSTALLED) java ## speed beside Spark's own stateful operators, PyFlink and bytewax, on a quiet machine (about 30 minutes)
+bench: $(INSTALLED) java ## speed beside Spark's own stateful operators, PyFlink and bytewax, on a quiet machine (about an hour)
 	@$(BIN)/python -m bench
 
-latency: $(INSTALLED) java ## how long rows take beside Structured Streaming, on a quiet machine (about 10 minutes; ARGS="--rates 100")
+latency: $(INSTALLED) java ## how long rows take beside Structured Streaming, on a quiet machine (about 25 minutes; ARGS="--rates 100")
 	@$(BIN)/python -m bench.latency $(ARGS)
 
 nexmark: $(INSTALLED) java ## the Nexmark queries beside Spark's own streaming, on a quiet machine (about 7 minutes; ARGS="--queries 0,4")

@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="aggregate with and without combining, beside Spark's own")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--slices", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--keys", type=int, nargs="*", default=KEYS)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

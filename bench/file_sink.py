@@ -90,8 +90,6 @@ class Contenders:
 def main(rows: int, rounds: int) -> None:
     print(machine())
     spark = spark_baselines.session()
-    # As sessions have it that Holdfast opens; Spark's own writer uses no Arrow.
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "250000")
     with tempfile.TemporaryDirectory(prefix="holdfast-file-sink-") as directory:
         who = Contenders(spark, rows, Path(directory, "out"), Path(directory, "in"))
         who.place.mkdir()

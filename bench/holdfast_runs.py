@@ -114,8 +114,8 @@ def measure(
         "workload": str(workload),
         "slices": slices,
         "ms_per_batch": round(milliseconds, 1),
-        "ms_min": round(min(gaps), 1),
-        "ms_max": round(max(gaps), 1),
+        "ms_per_batch_min": round(min(gaps), 1),
+        "ms_per_batch_max": round(max(gaps), 1),
         "rows_per_s": round(workload.rows / milliseconds * 1_000),
     }
 

@@ -1,10 +1,10 @@
 """How long does a row take, beside Spark Structured Streaming?
 
-    python -m bench.latency [--rates 100 10000 100000] [--seconds 20] [--out latency.json]
+    python -m bench.latency [--rates 100 10000 100000] [--turns 5] [--seconds 10] [--out latency.json]
 
 A process of its own puts a Parquet file in place every 100 ms, with a tenth of the rows of a second. Every
 contender reads them, keeps a running sum for each of 100,000 keys, and writes the sums that changed as
-Parquet files, exactly once. The first WARM_UP_SECONDS do not count.
+Parquet files, exactly once. They take turns; the first WARM_UP_SECONDS of each turn do not count.
 
     holdfast                      as it comes
     holdfast, target 1 s          target_latency="1s"
@@ -42,6 +42,7 @@ from pyspark.sql.functions import sum as total
 
 import holdfast as hf
 from bench.spark_baselines import CORES, session, write_batch
+from bench.turns import over_turns
 from bench.workload import Workload, slice_table
 
 RATES = (100, 10_000, 100_000)
@@ -56,6 +57,7 @@ TUNED = {
 }
 PLAIN = {"spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "false"}
 """Spark's own defaults, where the session of all benches has others."""
+PERCENTS = ("p50", "p95", "p99")
 Result = dict[str, Any]
 
 
@@ -211,14 +213,15 @@ def ratios(results: list[Result]) -> dict[str, float]:
         for ours in list(CONTENDERS)[:2]
         for theirs in list(CONTENDERS)[2:]
         for rate in sorted({each["rate"] for each in results})
-        for percent in ("p50", "p95", "p99")
+        for percent in PERCENTS
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="latency beside Spark Structured Streaming")
     parser.add_argument("--rates", type=int, nargs="+", default=RATES, help="rows per second")
-    parser.add_argument("--seconds", type=float, default=20, help="measured, after the warm-up (20)")
+    parser.add_argument("--turns", type=int, default=5, help="how often each contender runs at a rate (5)")
+    parser.add_argument("--seconds", type=float, default=10, help="of a turn, after the warm-up (10)")
     parser.add_argument("--out", type=Path, help="write all figures as JSON")
     parser.add_argument("--feed", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -234,9 +237,12 @@ def main() -> None:
             # The JVM compiles what it runs often: the first run would pay for all others.
             measure(spark, name, max(given.rates), WARM_UP_SECONDS / 3)
         for rate in given.rates:
-            for name in CONTENDERS:
-                results.append(measure(spark, name, rate, given.seconds))
-                print(json.dumps(results[-1]), flush=True)
+            turns: dict[str, list[Result]] = {name: [] for name in CONTENDERS}
+            for _ in range(given.turns):
+                for name, taken in turns.items():
+                    taken.append(measure(spark, name, rate, given.seconds))
+                    print(json.dumps(taken[-1]), flush=True)
+            results += [over_turns(taken, *PERCENTS, "not_shown") for taken in turns.values()]
     finally:
         spark.stop()
     compared = ratios(results)

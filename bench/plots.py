@@ -13,17 +13,23 @@ from bench.workload import TINY
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import MultipleLocator
 
+PICTURES = ("throughput.svg", "state-growth.svg", "soak.svg", "recovery.svg")
 OURS, THEIRS, FAINT = "#0b6e4f", "#8d99ae", "#d9dee7"
 
 
-def draw(found: dict[str, Any], out: Path) -> None:
-    """All plots that the results allow."""
+def draw(place: Path) -> None:
+    """All plots that the results in a directory allow."""
     set_look()
-    _throughput(found["throughput"], out / "throughput.svg")
-    _growth(found["state_growth"], out / "state-growth.svg")
-    if (out / "soak.json").exists():
-        _soak(json.loads((out / "soak.json").read_text()), out / "soak.svg")
+    results = json.loads((place / "results.json").read_text()) if (place / "results.json").exists() else {}
+    if "throughput" in results:
+        _throughput(results["throughput"], place / "throughput.svg")
+    if "state_growth" in results:
+        _growth(results["state_growth"], place / "state-growth.svg")
+    for name, plot in (("soak", _soak), ("recovery", _recovery)):
+        if (place / f"{name}.json").exists():
+            plot(json.loads((place / f"{name}.json").read_text()), place / f"{name}.svg")
 
 
 def set_look() -> None:
@@ -63,6 +69,27 @@ def _growth(results: list[dict[str, Any]], path: Path) -> None:
     save(figure, path)
 
 
+def _recovery(found: dict[str, dict[str, Any]], path: Path) -> None:
+    """One bar for each size: what follows on what, by medians."""
+    phases = list(dict.fromkeys(phase for each in found.values() for phase in each["seconds"]))[:-1]
+    figure, axes = plt.subplots(figsize=(10, 1.6 + 0.7 * len(found)))
+    shades = matplotlib.colormaps["YlGn"]
+    for row, each in enumerate(found.values()):
+        start = 0.0
+        for number, phase in enumerate(phases):
+            took = each["seconds"][phase]["p50"]
+            color = shades(0.2 + 0.7 * number / len(phases))
+            axes.barh(row, took, left=start, color=color, label=phase if row == 0 else None)
+            start += took
+    lost = ("", ", working state lost")
+    axes.set_yticks(range(len(found)))
+    axes.set_yticklabels([f"{e['keys']:,} keys{lost[e['lost_working_state']]}" for e in found.values()])
+    axes.xaxis.set_minor_locator(MultipleLocator(0.1))
+    axes.set_xlabel("seconds after SIGKILL, medians")
+    axes.legend(ncols=4, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    save(figure, path)
+
+
 def _soak(samples: list[dict[str, Any]], path: Path) -> None:
     figure, axes = plt.subplots(2, 2, figsize=(10, 5.5))
     for place, (name, label) in zip(
@@ -90,5 +117,4 @@ def save(figure: Any, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1])
-    draw(json.loads((place / "results.json").read_text()), place)
+    draw(Path(sys.argv[1]))

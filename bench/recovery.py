@@ -3,11 +3,14 @@
     python -m bench.recovery --keys 100000 10000000 --kills 30
 
 For each size a state of that many keys is filled. Then the driver runs as a process of its own, under a
-steady load, is killed with SIGKILL at a random moment, and is started again at once, as a supervisor
-would. The time from the kill to the first new commit is split into
+steady load, is killed with SIGKILL at a random moment, and is started again at once, as a supervisor would.
+Its Spark session is the one that `holdfast run` opens, with the archive of `holdfast jvm-archive`. The time
+from the kill to the first new commit is split into
 
     detect    until the supervisor knows that the process is gone
-    restart   until Spark is up: a new process, its imports, a new JVM
+    python    until a new process has imported what it needs
+    jvm       until its JVM answers
+    spark     until the Spark session is there
     restore   until the checkpoint is loaded and the shards have their state
     replay    until the epoch that the kill interrupted is committed
 
@@ -28,15 +31,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkContext
+
 import holdfast as hf
 from bench.spark_baselines import session
 from bench.state_growth import FILL_ROWS
+from holdfast.runtime import jvm_archive
+from holdfast.runtime.spark_session import open_session
 
 ROWS = 10_000
 EPOCH_INTERVAL = "500ms"
 EPOCHS_BEFORE_KILL = 3
 DEADLINE_SECONDS = 300.0
-PHASES = ("detect", "restart", "restore", "replay")
+PHASES = ("detect", "python", "jvm", "spark", "restore", "replay")
 
 Result = dict[str, Any]
 
@@ -68,7 +75,12 @@ def child(keys: int, place: Path) -> None:
     def say(**event: Any) -> None:
         print(json.dumps({"at": time.time(), **event}), flush=True)
 
-    spark = session()
+    say(event="python")
+    jvm_archive.prepare_jvm()
+    # The first thing that needs the JVM starts it: here, so that it can be told apart from the session.
+    SparkContext.setSystemProperty("holdfast.bench", "recovery")
+    say(event="jvm")
+    spark = open_session("recovery")
     say(event="spark")
     told: dict[str, int] = {}
 
@@ -131,11 +143,11 @@ def one_kill(life: Life, keys: int, place: Path, pause: float, lost: bool) -> tu
     if lost:
         shutil.rmtree(place / "w")
     following = Life(keys, place)
-    up = following.wait_for("spark")["at"]
+    ups = [following.wait_for(event)["at"] for event in ("python", "jvm", "spark")]
     running = following.wait_for("running")["at"]
     restored = running + following.wait_for("epoch")["open_ms"] / 1_000
     committed = following.wait_for("committed")["at"]
-    times = (killed, gone, up, restored, committed)
+    times = (killed, gone, *ups, restored, committed)
     split = {phase: times[i + 1] - times[i] for i, phase in enumerate(PHASES)}
     return following, {**split, "total": committed - killed}
 
@@ -183,6 +195,7 @@ def main() -> None:
     if given.fill is not None:
         fill(given.fill, given.place)
         return
+    jvm_archive.make()
     given.out.parent.mkdir(parents=True, exist_ok=True)
     known = json.loads(given.out.read_text()) if given.out.exists() else {}
     for keys in given.keys:

@@ -1,6 +1,8 @@
-"""Writes docs/benchmarks.md and its pictures from the results of a run.
+"""Writes docs/benchmarks.md and its pictures from the results of runs.
 
-python -m bench.report bench-results
+    python -m bench.report bench-results
+
+Sections of which there are results are written again; all others of the page stay as they are.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +28,19 @@ CONNECTORS = {
     "rows from a socket and from RabbitMQ, logged and acknowledged, beside reading alone": "bench.received",
 }
 """What each of them measures, for a list of those whose figures are not on the page."""
-SOAKED = ("objects", "working_files", "shuffle_files", "driver_mb", "heap_mb")
+SOAKED = (
+    "objects", "working_files", "shuffle_files", "driver_mb", "heap_mb", "driver_threads", "java_threads",
+)  # fmt: skip
 
 
-def report(found: dict[str, Any], soak: list[dict[str, Any]], operations: list[list[str]]) -> str:
-    about = found["about"]
-    measured = f"Measured on {about['started']}: {about['machine']}; load before: {about['load_before']}."
-    head = [
-        "# Benchmarks",
-        "",
-        measured,
-        "`make bench` measures again and writes all figures to `results.json`.",
-    ]
-    speed = (
-        _throughput(found), _peers(found.get("peers")), _guarantees(found), _growth(found["state_growth"]),
-    )  # fmt: skip
-    sections = (head, *speed, *operations, _soak(soak), _connectors())
-    return "\n\n".join("\n".join(section) for section in sections) + "\n"
+def page(former: str, sections: list[list[str]]) -> str:
+    """The former page with these sections, each in the place of the one with its title or at the end."""
+    head, *others = former.strip().split("\n\n## ")
+    texts = {text.partition("\n")[0]: text for text in others}
+    for section in sections:
+        title = section[0].removeprefix("## ")
+        texts[title] = "\n".join([title, *section[1:]])
+    return "\n\n## ".join([head, *texts.values()]) + "\n"
 
 
 def _throughput(found: dict[str, Any]) -> list[str]:
@@ -50,13 +49,15 @@ def _throughput(found: dict[str, Any]) -> list[str]:
         "",
         "![throughput](pictures/throughput.svg)",
         "",
-        "100,000 keys, slices of 250,000 rows from Parquet files, one session with two cores, medians.",
+        "100,000 keys, slices of 250,000 rows from Parquet files, one session with two cores. Medians of "
+        f"{found['throughput'][0]['turns']} turns, in each of which everyone runs once.",
         "Spark's Python operators are slow, so they get smaller slices with as many rows for each key.",
         "",
-        "| who (sink) | workload | ms per slice | rows/s |",
-        "| --- | --- | --- | --- |",
+        "| who (sink) | workload | ms per slice | by turn | rows/s |",
+        "| --- | --- | --- | --- | --- |",
         *(
-            f"| {r['name']} ({r['sink']}) | {r['workload']} | {r['ms_per_batch']} | {r['rows_per_s']:,} |"
+            f"| {r['name']} ({r['sink']}) | {r['workload']} | {r['ms_per_batch']:,} "
+            f"| {r['ms_per_batch_min']:,} to {r['ms_per_batch_max']:,} | {r['rows_per_s']:,.0f} |"
             for r in found["throughput"]
         ),
         "",
@@ -64,7 +65,8 @@ def _throughput(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def _peers(found: dict[str, Any] | None) -> list[str]:
+def _peers(found: dict[str, Any]) -> list[str]:
+    peers = found["peers"]
     lines = [
         "## A keyed running sum beside PyFlink and bytewax",
         "",
@@ -74,26 +76,30 @@ def _peers(found: dict[str, Any] | None) -> list[str]:
         "first quarter, in which Java compiles, does not count. What can be compared, and what cannot:",
         "[decision 050](decisions/050-peers-in-the-benchmark.md).",
     ]
-    if found is None:
-        return lines
     lines += [
         "",
-        "| who | rows | rows/s | with warm-up | first row (s) | start to end (s) |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| who | rows | rows/s | by round | with warm-up | first row (s) | start to end (s) |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for each in found["results"]:
+    for each in peers["results"]:
         who = f"{each['name']} {each['version']}"
-        figures = ("rows", "rows_per_s", "rows_per_s_with_warm_up", "first_row_s", "wall_s")
-        shown = [f"{each[name]:,}" for name in figures] if "rows" in each else [each["left_out"], *"----"]
+        if "rows" in each:
+            shown = [f"{each[name]:,}" for name in ("rows", "rows_per_s")]
+            shown.append(f"{each['rows_per_s_min']:,} to {each['rows_per_s_max']:,}")
+            shown += [f"{each[name]:,}" for name in ("rows_per_s_with_warm_up", "first_row_s", "wall_s")]
+        else:
+            shown = [each["left_out"], *"-----"]
         lines.append(f"| {who} | {' | '.join(shown)} |")
-    return [*lines, "", *_table("ratio", "measured", found["ratios"])] if found["ratios"] else lines
+    return [*lines, "", *_table("ratio", "measured", peers["ratios"])] if peers["ratios"] else lines
 
 
 def _guarantees(found: dict[str, Any]) -> list[str]:
     costs = found["guarantees"]
-    ratios = {name: value for name, value in costs.items() if not name.endswith("_ms")}
+    ratios = {name: value for name, value in costs.items() if "/" in name}
     return [
         "## What exactly-once costs",
+        "",
+        f"Medians of {costs['turns']} turns.",
         "",
         *_table(
             "local disk with fsync", "ms per slice", {k: round(v, 1) for k, v in costs["local_ms"].items()}
@@ -103,11 +109,12 @@ def _guarantees(found: dict[str, Any]) -> list[str]:
         "",
         *_table("ratio", "measured", ratios),
         "",
-        *_table("price of a safeguard, per shard and slice", "ms", found["safeguards_ms"]),
+        *_table("price of a safeguard, per shard and slice", "ms", found.get("safeguards_ms", {})),
     ]
 
 
-def _growth(growth: list[dict[str, Any]]) -> list[str]:
+def _growth(found: dict[str, Any]) -> list[str]:
+    growth = found["state_growth"]
     small, large = growth[0], growth[-1]
     names = ("epoch_ms", "state_ms", "compute_ms", "delta_bytes", "snapshot_bytes", "restore_s")
     ratios = {
@@ -193,11 +200,14 @@ def _latency(found: dict[str, Any]) -> list[str]:
         "",
         f"`make latency`, load before: {found['load_before']}. From the arrival of a row to its visibility,",
         "seconds: a running sum by key, a Parquet file with new rows every 100 ms, Parquet files out.",
+        f"Medians of {found['results'][0]['turns']} turns, and the best and the worst of them.",
         "",
         "| who | rows/s | p50 | p95 | p99 |",
         "| --- | --- | --- | --- | --- |",
         *(
-            f"| {r['name']} | {r['rate']:,} | {r['p50']} | {r['p95']} | {r['p99']} |"
+            f"| {r['name']} | {r['rate']:,} | "
+            + " | ".join(f"{r[p]} ({r[f'{p}_min']} to {r[f'{p}_max']})" for p in ("p50", "p95", "p99"))
+            + " |"
             for r in found["results"]
         ),
         "",
@@ -216,9 +226,13 @@ def _recovery(found: dict[str, dict[str, Any]]) -> list[str]:
         "## From a kill to the next commit",
         "",
         "The driver is killed with SIGKILL and started again at once (`python -m bench.recovery`). *detect*:",
-        "until its supervisor knows; *restart*: until Spark is up in a new process; *restore*: until the",
-        "shards have their state; *replay*: until the interrupted epoch is committed. Working state *kept*:",
-        "same machine; *lost*: only the checkpoint is left. Seconds.",
+        "until its supervisor knows; *python*: until a new process has imported what it needs; *jvm*:",
+        "until its JVM answers, with Spark's classes from an archive (`holdfast jvm-archive`); *spark*:",
+        "until the Spark session is there; *restore*: until the shards have their state; *replay*: until the",
+        "interrupted epoch is committed. Working state *kept*: same machine; *lost*: only the checkpoint is",
+        "left. Seconds.",
+        "",
+        "![from a kill to the next commit](pictures/recovery.svg)",
         "",
         "| keys | working state | kills | phase | p50 | p95 | max |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -303,7 +317,7 @@ def _soak(soak: list[dict[str, Any]]) -> list[str]:
         "",
         "![soak](pictures/soak.svg)",
         "",
-        f"{soak[-1]['epoch']:,} epochs of a small job (`python -m bench.soak`).",
+        f"{soak[-1]['epoch']:,} epochs of a small job with all there is (`python -m bench.soak` says what).",
         "",
         *_table("what", "at most", most),
     ]
@@ -326,29 +340,48 @@ def _table(left: str, right: str, values: dict[str, Any]) -> list[str]:
     return [f"| {left} | {right} |", "| --- | --- |", *rows]
 
 
+def sections(place: Path) -> list[list[str]]:
+    """Of all the results in a directory."""
+    found = []
+    if (place / "results.json").exists():
+        results = json.loads((place / "results.json").read_text())
+        for name, make in OF_ONE_RUN.items():
+            if name in results:
+                about = results["about"][name]
+                when = f"Measured on {about['started']}, {about['machine']}; load before: "
+                found.append([*make(results), "", f"{when}{about['load_before']}."])
+    for name, make in OF_FILES.items():
+        if (place / name).exists():
+            found.append(make(json.loads((place / name).read_text())))
+    return [*found, _connectors()]
+
+
+OF_ONE_RUN: dict[str, Callable[[Any], list[str]]] = {
+    "throughput": _throughput, "peers": _peers, "guarantees": _guarantees, "state_growth": _growth,
+}  # fmt: skip
+OF_FILES: dict[str, Callable[[Any], list[str]]] = {
+    "combining.json": _combining,
+    "time-costs.json": _time_costs,
+    "nexmark.json": _nexmark,
+    "latency.json": _latency,
+    "recovery.json": _recovery,
+    "failover.json": _failover,
+    "savepoint.json": _savepoint,
+    "uncoordinated-files.json": _uncoordinated,
+    "uncoordinated-redis.json": _uncoordinated,
+    "soak.json": _soak,
+}
+"""What a bench writes, and its section."""
+
+
 def main() -> None:
     place = Path(sys.argv[1])
-    found = json.loads((place / "results.json").read_text())
-    plots.draw(found, place)
-    for name in ("throughput.svg", "state-growth.svg", "soak.svg"):
-        shutil.copy(place / name, DOCS / "pictures" / name)
-    operations = [
-        section(json.loads((place / name).read_text()))
-        for name, section in (
-            ("combining.json", _combining),
-            ("time-costs.json", _time_costs),
-            ("nexmark.json", _nexmark),
-            ("latency.json", _latency),
-            ("recovery.json", _recovery),
-            ("failover.json", _failover),
-            ("savepoint.json", _savepoint),
-            ("uncoordinated-files.json", _uncoordinated),
-            ("uncoordinated-redis.json", _uncoordinated),
-        )
-        if (place / name).exists()
-    ]
-    soak = json.loads((place / "soak.json").read_text())
-    (DOCS / "benchmarks.md").write_text(report(found, soak, operations))
+    plots.draw(place)
+    for name in plots.PICTURES:
+        if (place / name).exists():
+            shutil.copy(place / name, DOCS / "pictures" / name)
+    written = DOCS / "benchmarks.md"
+    written.write_text(page(written.read_text(), sections(place)))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from bench.workload import FULL, SCHEMA, SLIGHT, SMALL, TINY, Workload, expected_sums, write_slices
+from holdfast.runtime.spark_session import GOOD_SETTINGS
 
 CORES = 2
 WARM_UP = 2
@@ -42,10 +43,10 @@ QUERY_SECONDS_MAX = 180
 OUTPUT = "k long, total long"
 
 SETTINGS = {
+    **GOOD_SETTINGS,
     "spark.driver.memory": "4g",
+    "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": str(CORES),
-    "spark.sql.adaptive.enabled": "false",
-    "spark.python.unix.domain.socket.enabled": "true",
     # A slice is smaller than the default (4 MB), which would keep one core idle while reading.
     "spark.sql.files.openCostInBytes": "0",
     "spark.sql.streaming.stateStore.providerClass": (
@@ -171,8 +172,8 @@ def measure(spark: SparkSession, contender: Contender, workload: Workload, slice
         "workload": str(workload),
         "slices": slices,
         "ms_per_batch": round(milliseconds),
-        "ms_min": min(durations_ms),
-        "ms_max": max(durations_ms),
+        "ms_per_batch_min": min(durations_ms),
+        "ms_per_batch_max": max(durations_ms),
         "rows_per_s": round(workload.rows / milliseconds * 1000),
     }
 
@@ -226,7 +227,7 @@ def run_all(spark: SparkSession, slices: int) -> list[Result]:
 
 
 def _line(result: Result) -> str:
-    spread = f"{result['ms_min']}-{result['ms_max']}"
+    spread = f"{result['ms_per_batch_min']}-{result['ms_per_batch_max']}"
     return (
         f"{result['name']:<28} {result['sink']:<8} {result['workload']:<42} {result['slices']:>6} "
         f"{result['ms_per_batch']:>8} {spread:>13} {result['rows_per_s']:>10,}"

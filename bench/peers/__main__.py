@@ -1,6 +1,6 @@
 """How fast is Holdfast beside PyFlink and bytewax?
 
-    python -m bench.peers [--quick] [--rounds 3] [--out bench-results/peers.json]
+    python -m bench.peers [--quick] [--rounds 5] [--out bench-results/peers.json]
 
 A keyed running sum over the same rows, two cores, exactly once; each contender in processes of its own that
 are started for it. Peers are optional: each has a Python environment of its own, which is made the first time

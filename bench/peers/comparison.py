@@ -28,7 +28,7 @@ from bench.workload import FULL, Workload
 
 QUICK = Workload(keys=1_000, rows=5_000)
 QUICK_SLICES = 4
-ROUNDS = 3
+ROUNDS = 5
 CONTENDERS = (
     Contender("holdfast process", partial(run_holdfast, "process"), slices=12),
     Contender("holdfast aggregate", partial(run_holdfast, "aggregate"), slices=12),
