@@ -14,7 +14,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
-from holdfast.runtime.epoch import combining, runner
+from holdfast.runtime import spark_session
+from holdfast.runtime.epoch import combining, reading_tasks
+from holdfast.runtime.epoch.reading_tasks import ReadingTasks
 from holdfast.runtime.epoch.runner import EpochRunner
 from holdfast.testing import conformance
 from tests.spark.jobs import run
@@ -95,14 +97,14 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
     taken: Ways = []
 
     def told(way: str, original: Any) -> Any:
-        def job(self: EpochRunner, *given: Any) -> DataFrame:
+        def job(self: Any, *given: Any) -> DataFrame:
             taken.append(f"{way}, few" if way == "tasks" and given[2] else way)
             frame: DataFrame = original(self, *given)
             return frame
 
         return job
 
-    monkeypatch.setattr(EpochRunner, "_routed_job", told("tasks", EpochRunner._routed_job))
+    monkeypatch.setattr(ReadingTasks, "_operator_job", told("tasks", ReadingTasks._operator_job))
     monkeypatch.setattr(EpochRunner, "_operator_job", told("Spark", EpochRunner._operator_job))
     return taken
 
@@ -124,6 +126,21 @@ def chained(directory: Path, key: str, *, by_spark: bool) -> tuple[hf.Job, hf.Me
     return job, first, second
 
 
+class Failing(hf.KeyedFunction):
+    output = "seen long"
+
+    def process(self, row: Any, ctx: Any) -> Any:
+        raise LookupError("no such thing")
+        yield
+
+
+def failing(directory: Path) -> hf.Job:
+    job = hf.Job("failing")
+    rows = job.source(hf.FileSource(directory, format="parquet", schema=SCHEMA), uid="in")
+    rows.key_by("small").process(Failing(), uid="fails").sink(hf.MemorySink(), uid="out")
+    return job
+
+
 @pytest.mark.parametrize("key", list(key_names()))
 def test_all_ways_give_the_same(
     key: str, spark: SparkSession, tmp_path: Path, ways: Ways, monkeypatch: pytest.MonkeyPatch
@@ -131,7 +148,7 @@ def test_all_ways_give_the_same(
     directory, found = write(tmp_path / "in", spark), {}
     for name in ("few", "packed", "Spark"):
         if name == "packed":
-            monkeypatch.setattr(runner, "FEW_ROWS", 0)
+            monkeypatch.setattr(reading_tasks, "FEW_ROWS", 0)
         job, first, second = chained(directory, key, by_spark=name == "Spark")
         run(job, spark, tmp_path / name / "checkpoint", max_rows_per_epoch=ROWS)
         found[name] = [sorted(map(str, sink.table().to_pylist())) for sink in (first, second)]
@@ -142,12 +159,12 @@ def test_all_ways_give_the_same(
     assert ways == ["tasks, few"] * both + ["tasks"] * both + ["Spark"] * both
 
 
-@pytest.mark.parametrize("few", [runner.FEW_ROWS, 0])
+@pytest.mark.parametrize("few", [reading_tasks.FEW_ROWS, 0])
 def test_rows_of_a_channel_are_read_the_same_by_tasks_and_by_spark(
     few: int, spark: SparkSession, tmp_path: Path, ways: Ways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, found = write(tmp_path / "in", spark), []
-    monkeypatch.setattr(runner, "FEW_ROWS", few)
+    monkeypatch.setattr(reading_tasks, "FEW_ROWS", few)
     for by_spark in (False, True):
         job, sink = hf.Job("sent"), hf.MemorySink()
         source = hf.FileSource(directory, format="parquet", schema=SCHEMA)
@@ -197,7 +214,7 @@ def test_tasks_find_the_event_time_of_what_they_read(
     """Windows close at the same epochs, late rows are the same, and watermarks are where Spark finds them."""
     directory, found = write_in_time(tmp_path / "in", spark), []
     for name in ("few", "packed", "Spark"):
-        monkeypatch.setattr(runner, "FEW_ROWS", 0 if name == "packed" else 5_000)
+        monkeypatch.setattr(reading_tasks, "FEW_ROWS", 0 if name == "packed" else 5_000)
         job, sink, late, told = hf.Job("timed"), hf.MemorySink(), hf.MemorySink(), list[Any]()
         rows = job.source(hf.FileSource(directory, format="parquet", schema=SCHEMA), uid="in")
         if name == "Spark":
@@ -304,13 +321,56 @@ def test_pieces_have_the_rows_of_the_frame(spark: SparkSession, tmp_path: Path) 
     assert list(report.kept) == ["pieces"]
 
 
+@pytest.mark.parametrize("name", ["Etc/UTC", "GMT"])
+def test_utc_may_have_another_name(name: str, spark: SparkSession, tmp_path: Path, ways: Ways) -> None:
+    """Rows have the types that Spark gives them in that session: functions see the name of its zone."""
+    directory, found = write(tmp_path / "in", spark), {}
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", name)
+    for by_spark in (False, True):
+        job, first, second = chained(directory, "at", by_spark=by_spark)
+        run(job, session, tmp_path / str(by_spark), max_rows_per_epoch=ROWS)
+        found[by_spark] = [sorted(map(str, sink.table().to_pylist())) for sink in (first, second)]
+    assert found[False] == found[True]
+    assert f"tz={name}" in str(found[True])
+    assert set(ways[: len(ways) // 2]) == {"tasks, few"}
+
+
+def test_tasks_are_run_without_a_dataframe_where_workers_are_shared(
+    spark: SparkSession, tmp_path: Path, ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere Spark would start workers for them alone. Either way tasks tell of their errors alike."""
+    directory, kinds, found, errors = write(tmp_path / "in", spark), list[str](), [], []
+    numbered = reading_tasks.numbered_tasks
+
+    def told(*given: Any) -> Any:
+        job = numbered(*given)
+        kinds.append(type(job).__name__)
+        return job
+
+    monkeypatch.setattr(reading_tasks, "numbered_tasks", told)
+    for shared in (True, False):
+        if not shared:
+            monkeypatch.setattr(spark_session, "_ONE_KIND_OF_WORKER", "spark.executorEnv.NEVER_SET")
+        job, first, second = chained(directory, "text", by_spark=False)
+        run(job, spark, tmp_path / str(shared), max_rows_per_epoch=ROWS)
+        found.append([sorted(map(str, sink.table().to_pylist())) for sink in (first, second)])
+        with pytest.raises(hf.UserCodeError) as failure:
+            run(failing(directory), spark, tmp_path / f"{shared}-failing")
+        errors.append(str(failure.value))
+    assert found[0] == found[1]
+    assert errors[0] == errors[1]
+    half = len(kinds) // 2
+    assert (set(kinds[:half]), set(kinds[half:])) == ({"PipelinedRDD"}, {"DataFrame"})
+
+
 def test_a_job_may_change_its_way_between_epochs(
     spark: SparkSession, tmp_path: Path, ways: Ways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What decides is how many rows an epoch has: the shards are the same."""
     (tmp_path / "in").mkdir()
     sizes = [3, 400, 2, 300, 1]
-    monkeypatch.setattr(runner, "FEW_ROWS", 10)
+    monkeypatch.setattr(reading_tasks, "FEW_ROWS", 10)
     for number, size in enumerate(sizes):
         table = pa.table({"user": [f"u{n % 11}" for n in range(size)], "amount": [1] * size})
         pq.write_table(table, tmp_path / "in" / f"{number}.parquet")

@@ -153,8 +153,8 @@ class VerifyingReader(Protocol):
 @dataclass(frozen=True, slots=True)
 class Pieces:
     """Rows as tasks read them by themselves. `rows`: how many there are, if that is known. `read`: the rows
-    of a piece by its number, from 0, with the columns that Spark would hand to Python; the same every time.
-    It is sent to tasks."""
+    of a piece by its number, from 0, with the columns that Spark would hand to Python in a session
+    whose time zone is UTC; the same every time. It is sent to tasks."""
 
     count: int
     rows: int | None

@@ -13,14 +13,16 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.errors import MachineError, SessionLost
 from holdfast.runtime.jvm_archive import prepare_jvm
+from holdfast.tasks.numbered import GIVEN, Body, in_arrow, in_rows
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+    from pyspark import RDD, SparkContext
+    from pyspark.sql import DataFrame, SparkSession
 
 _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 _registering = threading.Lock()
@@ -31,11 +33,14 @@ CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
 written across what Holdfast shows."""
 PARTITIONS_PER_SHARD = 4
 """How many partitions a grouping may have for each shard, before they cost more than they save."""
+_ONE_KIND_OF_WORKER = "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK"
+"""Spark gives this to the Python workers of DataFrames alone. Where all have it, all tasks share workers."""
 GOOD_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.shuffle.reduceLocality.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "250000",
+    _ONE_KIND_OF_WORKER: "1",
 }
 """What makes a small epoch cheap and keeps shards on their executors."""
 
@@ -195,6 +200,17 @@ def default_parallelism(spark: SparkSession) -> int:
     """How many tasks run at once; through Spark Connect, which cannot say, PARALLELISM_UNKNOWN."""
     context = _context(spark)
     return PARALLELISM_UNKNOWN if context is None else max(1, context.defaultParallelism)
+
+
+def numbered_tasks(spark: SparkSession, count: int, body: Body) -> DataFrame | RDD[tuple[bytes]]:
+    """So many tasks, each given its number, from 0; to be collected: what they give, a value a row.
+
+    Without a DataFrame, unless those have workers of their own: to plan one takes longer than few rows do.
+    """
+    context = _context(spark)
+    if context is None or context.getConf().get(_ONE_KIND_OF_WORKER) is None:
+        return spark.range(0, count, 1, count).mapInArrow(partial(in_arrow, body), GIVEN)
+    return context.parallelize(range(count), count).mapPartitions(partial(in_rows, body))
 
 
 def is_idle(spark: SparkSession) -> bool:

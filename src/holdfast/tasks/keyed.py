@@ -7,7 +7,7 @@ have names of their own and count only if the driver chooses them, once Spark sa
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -30,6 +30,7 @@ from holdfast.tasks.messages import (
     StopWatch,
     TaskResult,
     as_batch,
+    encode_result,
     failed_here,
     result_here,
     this_partition,
@@ -37,7 +38,7 @@ from holdfast.tasks.messages import (
 from holdfast.tasks.operators.broadcast import BroadcastEntries
 from holdfast.tasks.operators.dispatch import keeps_times, next_due, run_function
 from holdfast.tasks.operators.shard_rows import cut
-from holdfast.tasks.routed_rows import RoutedRows, rows_of, unpacked
+from holdfast.tasks.routed_rows import SHARD_COLUMN, RoutedRows, as_spark_gives, rows_of, unpacked
 from holdfast.tasks.same_results import content_of, in_one_order
 from holdfast.tasks.task_output import TaskWriter
 from holdfast.tasks.working_state import (
@@ -67,20 +68,22 @@ def run_operator_on_packed(task: KeyedTask, batches: Iterator[pa.RecordBatch]) -
     yield as_batch(operator_result(task, this_partition(), unpacked(batches)))
 
 
-def run_operator_on_few(
-    task: KeyedTask, routed: RoutedRows, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def run_operator_on_few(task: KeyedTask, routed: RoutedRows, shards: Iterable[int]) -> Iterator[bytes]:
     """The same where the task reads all rows by itself, and is given the number of its shard alone."""
-    for batch in batches:
-        for shard in batch.column(0).to_pylist():
-            yield as_batch(operator_result(task, shard, routed.of_shard(shard)))
+    for shard in shards:
+        yield encode_result(operator_result(task, shard, routed.of_shard(shard)))
 
 
-def run_operator_grouped(
-    task: KeyedTask, key: tuple[pa.Scalar, ...], batches: list[pa.RecordBatch]
-) -> pa.Table:
-    """The body of an operator's task under `cogroup`: the key is the shard."""
-    return pa.Table.from_batches([as_batch(operator_result(task, key[0].as_py(), batches))])
+def operator_by_shard(
+    task: KeyedTask, rows_of: Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]] = list
+) -> Callable[..., pa.Table]:
+    """The body of an operator's task under `cogroup`, where the key is the shard."""
+
+    def body(key: tuple[pa.Scalar, ...], rows: pa.Table, placement: pa.Table) -> pa.Table:
+        batches = rows_of(rows.drop_columns([SHARD_COLUMN]).to_batches())
+        return pa.Table.from_batches([as_batch(operator_result(task, key[0].as_py(), batches))])
+
+    return body
 
 
 def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -89,14 +92,14 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 
 def run_stage_of_pieces(
-    task: StageTask, pieces: Pieces, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+    task: StageTask, pieces: Pieces, zone: str, numbers: Iterable[int]
+) -> Iterator[bytes]:
     """The same where the task reads the rows by itself, of the pieces whose numbers it is given."""
-    numbers = (number for batch in batches for number in batch.column(0).to_pylist())
-    yield as_batch(_staged(task, (rows for number in numbers for rows in rows_of(pieces, number))))
+    read = (rows for number in numbers for rows in rows_of(pieces, number))
+    yield encode_result(_staged(task, (as_spark_gives(rows, zone) for rows in read)))
 
 
-def _staged(task: StageTask, batches: Iterator[pa.RecordBatch]) -> TaskResult:
+def _staged(task: StageTask, batches: Iterable[pa.RecordBatch]) -> TaskResult:
     result = result_here(this_partition())
     given = [batch for batch in batches if batch.num_rows]
     if not given:

@@ -18,6 +18,7 @@ from holdfast.connectors.contract import Pieces
 from holdfast.errors import HoldfastError, one_line
 from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.encoding.routing import key_groups_of, routing_hash
+from holdfast.state.encoding.types import in_zone
 from holdfast.tasks.operators.partial_rows import Combined
 
 SHARD_COLUMN = "__hf_shard"
@@ -39,6 +40,8 @@ class RoutedRows:
     shards: int
     combined: Combined | None = None
     """How rows are combined before they are packed; None: they are not."""
+    zone: str = "UTC"
+    """The time zone of the Spark session."""
 
     def of_shard(self, shard: int) -> list[pa.RecordBatch]:
         """A shard's rows of all pieces, which are read whole: for few rows, and as they are."""
@@ -46,7 +49,8 @@ class RoutedRows:
         for number in range(self.pieces.count):
             for batch in rows_of(self.pieces, number):
                 groups, shards = self._places(batch)
-                found.append(_with_groups(batch, groups).filter(pa.array(shards == shard)))
+                rows = _with_groups(as_spark_gives(batch, self.zone), groups)
+                found.append(rows.filter(pa.array(shards == shard)))
         return found
 
     def pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -62,7 +66,7 @@ class RoutedRows:
         groups, shards = self._places(rows)
         order = np.argsort(shards, kind="stable")
         ends = np.searchsorted(shards[order], np.arange(self.shards + 1))
-        sorted_rows = _with_groups(rows, groups).take(pa.array(order))
+        sorted_rows = _with_groups(as_spark_gives(rows, self.zone), groups).take(pa.array(order))
         there = [shard for shard in range(self.shards) if ends[shard + 1] > ends[shard]]
         blobs = [_blob(sorted_rows.slice(ends[shard], ends[shard + 1] - ends[shard])) for shard in there]
         return pa.RecordBatch.from_arrays(
@@ -74,6 +78,13 @@ class RoutedRows:
         groups = key_groups_of(routing_hash([rows.column(name) for name in self.key]), self.key_groups)
         firsts = np.array([shard * self.key_groups // self.shards for shard in range(1, self.shards)])
         return groups, np.searchsorted(firsts, groups, side="right").astype(np.uint16)
+
+
+def as_spark_gives(rows: pa.RecordBatch, zone: str) -> pa.RecordBatch:
+    """The rows of a piece, with times in the zone of the session: in it Spark gives them to Python."""
+    if zone == "UTC":
+        return rows
+    return rows.cast(pa.schema([field.with_type(in_zone(field.type, zone)) for field in rows.schema]))
 
 
 def rows_of(pieces: Pieces, number: int) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint.store.records import Extent
 from holdfast.errors import CorruptionError, RestoreError
+from holdfast.state.encoding.types import in_zone
 from holdfast.state.files.evolution import widens
 from holdfast.storage.checksums import checksum, read_extent
 from holdfast.storage.contract import Storage
@@ -94,7 +95,8 @@ class ChannelRows(StagedReader):
                 columns.append(pa.nulls(rows.num_rows, wanted.type))
                 continue
             found = rows.column(wanted.name)
-            here, there = _in_utc(found.type), _in_utc(wanted.type)
+            # The zone is that of the session that wrote them.
+            here, there = in_zone(found.type, "UTC"), in_zone(wanted.type, "UTC")
             if not here.equals(there) and not widens(here, there):
                 raise RestoreError(
                     f"channel {self.channel!r} holds rows whose column {wanted.name!r} is {found.type}, and "
@@ -109,18 +111,6 @@ def read_as(columns: pa.Schema, reader: StagedReader, index: int) -> list[pa.Rec
     rows: pa.Table = pa.Table.from_batches(reader.read(index), reader.schema).cast(columns)
     batches: list[pa.RecordBatch] = rows.to_batches()
     return batches
-
-
-def _in_utc(type: pa.DataType) -> pa.DataType:
-    """The same type: the time zone of a timestamp, which is that of the session that wrote it, says how it is
-    shown and not what it is."""
-    if pa.types.is_timestamp(type) and type.tz is not None:
-        return pa.timestamp(type.unit, "UTC")
-    if pa.types.is_struct(type):
-        return pa.struct([field.with_type(_in_utc(field.type)) for field in type])
-    if pa.types.is_map(type):
-        return pa.map_(_in_utc(type.key_type), _in_utc(type.item_type))
-    return pa.list_(_in_utc(type.value_type)) if pa.types.is_list(type) else type
 
 
 class TaskWriter:

@@ -70,7 +70,7 @@ class Untold:
 
 @dataclass(frozen=True)
 class SparkColumns:
-    """How Spark hands columns to Python: with the time zone of its session. It is asked once for each DDL."""
+    """How Spark hands columns to Python where its session is in UTC. It is asked once for each DDL."""
 
     _known: dict[str, pa.Schema] = field(default_factory=dict)
 

@@ -22,10 +22,10 @@ from holdfast.checkpoint.store.records import PlanRecord, TableCopy
 from holdfast.clock import duration_ms
 from holdfast.errors import DefinitionError, EpochFailed
 from holdfast.graph.job_graph import LookupNode
+from holdfast.runtime.epoch.chosen_results import chosen_results
 from holdfast.runtime.epoch.looked_up import table_frame
 from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import frame_schema
-from holdfast.runtime.epoch.runner import chosen_results
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.placement import workspace_of
 from holdfast.runtime.spark_session import describe_jobs

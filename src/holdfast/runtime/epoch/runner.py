@@ -10,12 +10,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast import errors
 from holdfast.checkpoint.chain.channels import Channels
 from holdfast.checkpoint.chain.settled import Settled
 from holdfast.checkpoint.chain.shard_lines import Lines
@@ -28,10 +27,7 @@ from holdfast.connectors.contract import (
 from holdfast.errors import (
     CorruptionError,
     EpochFailed,
-    EpochInterrupted,
     HoldfastError,
-    InputVanished,
-    MachineError,
     MalformedInput,
     ObjectMissing,
 )
@@ -48,6 +44,7 @@ from holdfast.graph.job_graph import (
     StreamNode,
     UnkeyedNode,
 )
+from holdfast.runtime.epoch.chosen_results import chosen_results
 from holdfast.runtime.epoch.combining import combined
 from holdfast.runtime.epoch.epoch_frames import (
     Awaited,
@@ -60,24 +57,21 @@ from holdfast.runtime.epoch.list_state import Lists, broadcast_lists, take_lists
 from holdfast.runtime.epoch.outcome import EpochOutcome, take_state
 from holdfast.runtime.epoch.payload_bundle import Bundle
 from holdfast.runtime.epoch.program import Program, Stage
+from holdfast.runtime.epoch.reading_tasks import ReadingTasks
 from holdfast.runtime.epoch.rows_read import RowsRead
 from holdfast.runtime.epoch.set_aside import malformed_input, rows_aside
 from holdfast.runtime.latency import arrived_rows
 from holdfast.runtime.parts.damaged_epochs import damaged_epoch
 from holdfast.runtime.placement import Placement, shard_expression
-from holdfast.runtime.spark_failures import explained
 from holdfast.runtime.spark_session import describe_jobs
 from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.encoding.routing import quoted
 from holdfast.steps import Step, reached
 from holdfast.storage.contract import Storage
 from holdfast.tasks.keyed import (
+    operator_by_shard,
     run_operator,
-    run_operator_grouped,
-    run_operator_on_few,
-    run_operator_on_packed,
     run_stage,
-    run_stage_of_pieces,
 )
 from holdfast.tasks.messages import (
     RESULT_SCHEMA,
@@ -88,26 +82,16 @@ from holdfast.tasks.messages import (
     TaskResult,
     UnkeyedTask,
     Workspace,
-    decode_result,
 )
 from holdfast.tasks.operators.partial_rows import Combined
 from holdfast.tasks.operators.result import EventTime
 from holdfast.tasks.operators.two_inputs import SideOrder
-from holdfast.tasks.routed_rows import PACKED, SHARD_COLUMN, UNREADABLE, RoutedRows, unpacked
+from holdfast.tasks.routed_rows import SHARD_COLUMN, RoutedRows
 from holdfast.tasks.unkeyed import run_unkeyed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FEW_ROWS = 5_000
-"""Up to so many rows every shard's task reads all, and takes its own: less work than a shuffle."""
-UNLIKE_TASKS = (
-    # Texts have other types then.
-    "spark.sql.execution.arrow.useLargeVarTypes",
-    # What a task says of its failure does not come to the driver.
-    "spark.sql.execution.pyspark.udf.hideTraceback.enabled",
-)
-"""Settings of a session, not usually true, under which rows are read by Spark."""
 DAMAGE = (CorruptionError.__name__, ObjectMissing.__name__)
 """How the tasks of an epoch tell of files that are damaged or missing."""
 
@@ -153,10 +137,12 @@ class EpochRunner:
     """Asks a source once its server is there."""
     _proved_empty: set[str] = field(default_factory=set, init=False)
     """Streams whose input Spark once proved empty: its tasks are kept from then on."""
-    _read_by_spark: set[str] = field(default_factory=set, init=False)
-    """Streams whose input tasks once could not read by themselves."""
     _untold: Untold = field(default_factory=Untold, init=False)
     _spark_columns: SparkColumns = field(default_factory=SparkColumns, init=False)
+
+    @cached_property
+    def _reading_tasks(self) -> ReadingTasks:
+        return ReadingTasks(self.spark, self.placement)
 
     def run(self, start: EpochStart) -> EpochOutcome:
         """Run the epoch. EpochFailed: Spark gave up. UserCodeError: the user's function did. InputVanished:
@@ -393,13 +379,13 @@ class EpochRunner:
             placed = grouped.repartitionById(shards, expr(shard))
             return placed.mapInArrow(partial(run_operator, task), RESULT_SCHEMA)
         placed = grouped.selectExpr("*", f"{shard} as {SHARD_COLUMN}").repartitionById(shards, SHARD_COLUMN)
-        return self.placement.run(placed, SHARD_COLUMN, shards, _grouped(task), RESULT_SCHEMA)
+        return self.placement.run(placed, SHARD_COLUMN, shards, operator_by_shard(task), RESULT_SCHEMA)
 
     def _read_by_tasks(
         self, stage: Stage, node: OperatorNode, task: KeyedTask, frames: EpochFrames, what: str
     ) -> list[TaskResult] | None:
         """The results of an operator's job whose tasks read the rows without Spark. None: they cannot."""
-        if isinstance(node, ConnectNode) or not self._tasks_may_read(stage):
+        if isinstance(node, ConnectNode) or not self._reading_tasks.may_read(stage.stream):
             return None
         if not self.saves_state:
             # Spark may have to read after all, and state that is not saved cannot be taken back.
@@ -410,11 +396,9 @@ class EpochRunner:
         pieces = frames.pieces(node.parent)
         if pieces is None:
             return None
-        few = pieces.rows is not None and pieces.rows <= FEW_ROWS and self.placement.single_executor
-        # Partial rows come in another order: members of a set of replicas have to take the same.
-        few = few and partials is None
-        routed = RoutedRows(pieces, node.key, self.key_groups, len(task.shards), _combining(task))
-        results = self._by_tasks(stage, lambda: self._routed_job(task, routed, few), what)
+        zone = self._reading_tasks.zone
+        routed = RoutedRows(pieces, node.key, self.key_groups, len(task.shards), _combining(task), zone)
+        results = self._reading_tasks.run_operator(stage.stream, task, routed, what)
         if results is None or len(results) != len(task.shards):
             return None
         frames.read_by_tasks(node.parent, results)
@@ -425,48 +409,14 @@ class EpochRunner:
     ) -> list[TaskResult] | None:
         """The results of staging the rows of a source that tasks read without Spark. None: they cannot."""
         # Replicas have to cut the rows in one way.
-        if not isinstance(stage.node, SourceNode) or self.replicated or not self._tasks_may_read(stage):
+        if not isinstance(stage.node, SourceNode) or self.replicated:
+            return None
+        if not self._reading_tasks.may_read(stage.stream):
             return None
         pieces = frames.source_pieces(stage.node)
         if pieces is None or not pieces.count:
             return None
-        body = partial(run_stage_of_pieces, StageTask(self._work(plan), stage.stream), pieces)
-        numbers = self.spark.range(0, pieces.count, 1, pieces.count)
-        return self._by_tasks(stage, lambda: numbers.mapInArrow(body, RESULT_SCHEMA), what)
-
-    def _tasks_may_read(self, stage: Stage) -> bool:
-        """Whether tasks would read what Spark would, as far as the session tells."""
-        settings = self.spark.conf
-        return (
-            stage.stream not in self._read_by_spark
-            # Spark hands times to Python in the zone of its session.
-            and str(settings.get("spark.sql.session.timeZone")) == "UTC"
-            and not any(str(settings.get(name, "false")).lower() == "true" for name in UNLIKE_TASKS)
-        )
-
-    def _by_tasks(self, stage: Stage, job: Callable[[], DataFrame], what: str) -> list[TaskResult] | None:
-        """The results of a job whose tasks read the rows. None: they cannot, and Spark does from now on. If
-        it cannot, it says why."""
-        try:
-            return chosen_results(job, what)
-        except EpochFailed as failure:
-            if UNREADABLE not in str(failure):
-                raise
-            self._read_by_spark.add(stage.stream)
-            return None
-
-    def _routed_job(self, task: KeyedTask, routed: RoutedRows, few: bool) -> DataFrame:
-        shards, count = routed.shards, routed.pieces.count
-        if few:
-            every = self.spark.range(0, shards, 1, shards)
-            return every.mapInArrow(partial(run_operator_on_few, task, routed), RESULT_SCHEMA)
-        numbers = self.spark.range(0, count, 1, max(1, count))
-        packed = numbers.mapInArrow(routed.pack, f"{SHARD_COLUMN} int, {PACKED} binary")
-        placed = packed.repartitionById(shards, SHARD_COLUMN)
-        if self.placement.single_executor:
-            return placed.mapInArrow(partial(run_operator_on_packed, task), RESULT_SCHEMA)
-        body = _grouped(task, unpacked)
-        return self.placement.run(placed, SHARD_COLUMN, shards, body, RESULT_SCHEMA)
+        return self._reading_tasks.stage(StageTask(self._work(plan), stage.stream), pieces, what)
 
     def _take_outputs(
         self, outcome: EpochOutcome, stage: Stage, result: TaskResult, frames: EpochFrames, bundle: Bundle
@@ -552,40 +502,3 @@ def _combining(task: KeyedTask) -> Combined | None:
         return None
     assert isinstance(task.function, Aggregation), "panes are combined by Spark"
     return Combined(task.function, task.partials, task.key, task.layout.key, task.order_by)
-
-
-def _grouped(
-    task: KeyedTask, rows_of: Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]] = list
-) -> Callable[..., pa.Table]:
-    def body(key: tuple[pa.Scalar, ...], rows: pa.Table, placement: pa.Table) -> pa.Table:
-        batches = rows_of(rows.drop_columns([SHARD_COLUMN]).to_batches())
-        return run_operator_grouped(task, key, batches)
-
-    return body
-
-
-def chosen_results(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
-    """The results of a job that Spark reported successful: of each shard exactly the one that Spark kept."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        rows = job().collect()
-    except (PySparkException, Py4JError, ConnectionError, EOFError) as cause:
-        found = explained(cause)
-        if found.vanished:
-            raise InputVanished(found.vanished) from cause
-        if found.lacking:
-            raise MachineError(f"{what} failed in Spark: {found.reason}") from cause
-        kind = EpochInterrupted if found.outside else EpochFailed
-        raise kind(f"{what} failed in Spark: {found.reason}; nothing of it became visible") from cause
-    results = [decode_result(bytes(row[0])) for row in rows]
-    for result in results:
-        if result.failure is not None:
-            raise getattr(errors, result.failure.kind)(*result.failure.args)
-    shards = [result.shard for result in results]
-    if len(set(shards)) != len(shards):
-        raise EpochFailed(
-            f"{what} gave two results for one shard ({sorted(shards)}); nothing of it became visible"
-        )
-    return results

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from holdfast.state.encoding.coercion import Misfit, exact_class, hashable, settler
 from holdfast.state.encoding.row_objects import Row, row_class
+from holdfast.state.encoding.types import UTC_NAMES
 
 _NONE = type(None)
 _EPOCH = datetime(1970, 1, 1)
@@ -70,7 +71,7 @@ def _times_of(column: pa.Array) -> list[Any]:
     numbers = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
     edges = pc.min_max(numbers)
     within = edges["min"].as_py() >= FIRST_US and edges["max"].as_py() <= LAST_US
-    if not within or column.type.tz not in (None, "UTC") or column.type.unit == "ns":
+    if not within or column.type.tz not in (None, *UTC_NAMES) or column.type.unit == "ns":
         objects: list[Any] = column.to_pylist()
         return objects
     times: list[Any] = numbers.to_numpy().view("datetime64[us]").tolist()

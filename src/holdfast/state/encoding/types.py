@@ -19,6 +19,8 @@ DECIMAL_DIGITS_MAX = 38
 NESTING_MAX = 32
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
+UTC_NAMES = ("UTC", "Etc/UTC", "GMT")
+"""What the time zone of a Spark session may be called where it is UTC."""
 TIMESTAMP_NTZ = pa.timestamp("us")
 DAY_TIME = pa.duration("us")
 TIME = pa.time64("ns")
@@ -100,6 +102,21 @@ def parse_schema(ddl: str) -> pa.Schema:
     parser.end()
     parser.refuse_duplicates(fields)
     return pa.schema(fields)
+
+
+def in_zone(type: pa.DataType, zone: str) -> pa.DataType:
+    """The same type: the time zone of a timestamp says how it is shown and not what it is."""
+    if pa.types.is_timestamp(type) and type.tz is not None:
+        return pa.timestamp(type.unit, zone)
+    if pa.types.is_struct(type):
+        return pa.struct([_field_in(field, zone) for field in type])
+    if pa.types.is_map(type):
+        return pa.map_(_field_in(type.key_field, zone), _field_in(type.item_field, zone))
+    return pa.list_(_field_in(type.value_field, zone)) if pa.types.is_list(type) else type
+
+
+def _field_in(field: pa.Field, zone: str) -> pa.Field:
+    return field.with_type(in_zone(field.type, zone))
 
 
 def relaxed(type: pa.DataType) -> pa.DataType:
