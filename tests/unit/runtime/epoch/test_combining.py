@@ -14,7 +14,7 @@ from holdfast.graph.partials import Partials, partials_of
 from holdfast.runtime.epoch.combining import ROWS_PER_KEY, ROWS_PER_SHARD, STAYS, Combining, ShardLoad
 from holdfast.runtime.epoch.program import _partials
 from holdfast.runtime.epoch.runner import EpochRunner
-from holdfast.runtime.spark_session import groups_cheaply, missing_settings
+from holdfast.runtime.spark_session import GOOD_SETTINGS, groups_cheaply, missing_settings
 
 KEYS = ROWS_PER_SHARD // ROWS_PER_KEY
 MANY, SOME, FEW = ROWS_PER_SHARD, ROWS_PER_SHARD // STAYS, ROWS_PER_SHARD // STAYS - 1
@@ -65,11 +65,8 @@ def test_rows_that_are_late_and_wanted_as_they_are_end_combining() -> None:
 
 def session(**settings: str) -> Any:
     conf = {
-        "spark.sql.adaptive.enabled": "false",
+        **GOOD_SETTINGS,
         "spark.sql.shuffle.partitions": "2",
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.shuffle.reduceLocality.enabled": "false",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "250000",
     }
     conf |= {f"spark.sql.{name.replace('_', '.')}": value for name, value in settings.items()}
     return SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(defaultParallelism=2))
