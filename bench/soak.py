@@ -29,7 +29,7 @@ EVERY = 20
 USERS = 500
 LIMITS = {
     "objects": 600, "working_files": 60, "shuffle_files": 400, "driver_mb": 400, "heap_mb": 2_500,
-    "driver_threads": 60, "java_threads": 250,
+    "driver_threads": 60, "java_threads": 450,
 }  # fmt: skip
 """What every curve stays below. Objects: of both parts two manifest strides of records and plans, the data of
 retained epochs and two snapshots a shard; and what is kept for each user."""
@@ -81,7 +81,7 @@ def job_of(place: Path, epochs: int) -> hf.Job:
     visits.dead_letters().sink(hf.FileSink(place / "dead", format="json"), uid="dead")
     storage = hf.FileStateStorage(str(place / "keys"))
     saved = events.key_by("user").process(
-        Saved(), uid="saved", protection=hf.Uncoordinated(storage=storage, every="5s", events=10)
+        Saved(), uid="saved", protection=hf.Uncoordinated(storage=storage, events=10)
     )
     saved.sink(hf.FileSink(place / "saved", format="json"), uid="saved-files")
     windows = visits.into(job.part("windows"), uid="to-windows").key_by("user")
