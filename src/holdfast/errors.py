@@ -2,7 +2,8 @@
 
     HoldfastError
     ├─ DefinitionError      fix the job            (duplicate uid, guarantee not supported)
-    │   └─ MachineError         fix this machine, or run elsewhere (missing extra, no Java, no disk)
+    │   ├─ MachineError         fix this machine, or run elsewhere (missing extra, no Java, no disk)
+    │   └─ SinkRefused          the run has come to its end, and a sink refuses what it has still to show
     ├─ RetryableError       wait, try again
     │   ├─ StorageError         storage refused or cannot be reached: nothing was written
     │   │   └─ StorageRefused       it is there, and refuses: credentials, rights, no such bucket
@@ -49,6 +50,10 @@ class DefinitionError(HoldfastError):
 
 class MachineError(DefinitionError):
     """This machine lacks what the job needs: see to it, or run the job on another one."""
+
+
+class SinkRefused(DefinitionError):
+    """The run has read and committed everything, and a sink refuses what it has still to show of it."""
 
 
 class RetryableError(HoldfastError):
@@ -113,20 +118,34 @@ class StopUnfinished(RetryableError):
 
 
 class Unpublished(RetryableError):
-    """The run has stopped as it was told to, and sinks have not shown all that it has committed. The next
-    start shows it. `epochs`: sink -> how many; `lost`: they are in no checkpoint (at most once)."""
+    """The run has stopped as it was told to, and sinks have not shown all that it has run. The next start
+    shows it. `epochs`: sink -> how many; `lost`: they are in no checkpoint (at most once); `uncommitted`: how
+    many epochs are not committed, because a sink that comes before the commit has not shown them."""
 
     exit_code = 7
 
-    def __init__(self, epochs: dict[str, int], lost: bool = False, no_savepoint: bool = False) -> None:
-        super().__init__(epochs, lost, no_savepoint)
+    def __init__(
+        self,
+        epochs: dict[str, int],
+        lost: bool = False,
+        no_savepoint: bool = False,
+        uncommitted: int = 0,
+    ) -> None:
+        super().__init__(epochs, lost, no_savepoint, uncommitted)
         self.epochs, self.lost, self.no_savepoint = epochs, lost, no_savepoint
+        self.uncommitted = uncommitted
 
     def __str__(self) -> str:
-        sinks = ", ".join(f"{count} epochs unpublished in sink {uid!r}" for uid, count in self.epochs.items())
+        told = [f"{count} epochs unpublished in sink {uid!r}" for uid, count in self.epochs.items()]
         after = "they are not shown again (at most once)" if self.lost else "the next start publishes them"
+        if self.uncommitted:
+            told.append(f"{self.uncommitted} epochs run and not committed")
+            why = "because a sink that is written before the commit has not shown them (at least once)"
+            after = "the next start reads their rows again, and shows them in every sink"
+        else:
+            why = "though all is committed"
         without = "; no savepoint was left, because they would not be in it" if self.no_savepoint else ""
-        return f"the run has stopped, with {sinks}, though all is committed; {after}{without}"
+        return f"the run has stopped, with {', '.join(told)}, {why}; {after}{without}"
 
 
 class FencedOut(HoldfastError):

@@ -33,7 +33,7 @@ from holdfast.checkpoint.store.records import (
     PlanRecord,
 )
 from holdfast.connectors.contract import Mark
-from holdfast.errors import FencedOut, RetryableError, UnknownOutcome
+from holdfast.errors import DefinitionError, FencedOut, RetryableError, UnknownOutcome
 from holdfast.ids import CommitNumber
 from holdfast.runtime.epoch import planner
 from holdfast.runtime.epoch import recorded_plans as recorded
@@ -145,10 +145,10 @@ class _HeedlessOfSinks(Committer):
 
 
 def _out_of_turn(self: SinkQueues, uid: str, first: int, last: int, files: Any) -> None:
-    """An epoch that a sink failed on, or is not there for, is left out: the next one is shown."""
+    """An epoch that a sink failed on, is not there for, or refuses is left out: the next one is shown."""
     try:
         self._publishing.show(uid, first, last, files)
-    except RetryableError:
+    except (RetryableError, DefinitionError):
         through = self._publishing.through
         self._publishing.through = {**through, uid: max(last, through[uid])}
 

@@ -35,6 +35,8 @@ class Habits:
     """Whether the sink can say how far it was published; if not, it only recognises an epoch it shows."""
     away_chance: float = 0.0
     """Of the sink not being there for a while, when it is to show an epoch."""
+    refuse_chance: float = 0.0
+    """Of the sink refusing what it is given for a while. It is tried again when a person or a life comes."""
     stop_chance: float = 0.0
     """Of a lead that is told to stop at its end: it does not wait for the sink without end."""
     rest: int = 0

@@ -44,6 +44,7 @@ from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
 from holdfast.runtime.latency import Latency
 from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.parts.outlets import Outlets
+from holdfast.runtime.settings import Until
 from holdfast.storage.checksums import read_extent
 from tests.sim.event_time import (
     DELAY_US,
@@ -226,7 +227,9 @@ class Lead:
             latency=Latency(clock),
         )  # fmt: skip
         program: Any = SimpleNamespace(sinks={SINK: SINK}, graph=graph)
-        settings: Any = SimpleNamespace(guarantee=Guarantee.EXACTLY_ONCE, stop_within=STOP_STEPS / 1_000)
+        settings: Any = SimpleNamespace(
+            guarantee=Guarantee.EXACTLY_ONCE, stop_within=STOP_STEPS / 1_000, until=Until.EXHAUSTED
+        )
         return LeaderContext(
             program=program, settings=settings, spark=unused, checkpoint=self.checkpoint, term=self.term,
             run=self.run_name, clock=clock, monitor=told, wishes=self.wishes, recovery=unused,
@@ -268,6 +271,8 @@ class Lead:
                 self.world.seen["turn without room"] += 1
                 self.sleep_a_turn(pending)
                 pending = []
+                if self._ends_without_room():
+                    break
                 continue
             parent, open_times = self.committer.view.number, {OPERATOR: self.operator.open_times()}
             fresh = not recorded_left(self.planner)
@@ -291,6 +296,17 @@ class Lead:
         if pending:
             self.committer.submit(pending)
         self.world.scheduler.nap(10)
+
+    def _ends_without_room(self) -> bool:
+        """Whether the run ends because the sink refuses what it is given; else a person may say try again."""
+        if not self.habits.refuse_chance:
+            return False
+        if self.world.chance.random() < 0.3 and self.committer.ends_without_room():
+            self.world.seen["end without room"] += 1
+            return True
+        if self.world.chance.random() < 0.3:
+            self.wishes.retry(SINK)
+        return False
 
     def _ended(self) -> bool:
         return self.closes and self.planner.exhausted()
@@ -347,6 +363,7 @@ class Lead:
         world = self.world
         world.scheduler.step()
         world.reach_sink(self.habits.away_chance)
+        world.offer(self.habits.refuse_chance)
         world.tell(f"shows epoch {epoch}")
         world.check_first(epoch, [part.load.args[1].object for part in parts])  # type: ignore[attr-defined]
         if world.chance.random() >= world.fault_chance:

@@ -73,7 +73,7 @@ def _calm(world: World, setup: Control) -> None:
     world.scheduler = Scheduler(world.chance)
     world.scheduler.steps = steps
     world.fault_chance = world.linger_chance = 0.0
-    world.away_until = 0
+    world.away_until = world.refuses_until = 0
     world.story.append((steps, "", "the storm is over", ""))
     for _, name, data in world.late:
         world.create(name, data)

@@ -222,7 +222,7 @@ def _rivals(chance: random.Random) -> Weather:
 
 
 def _outages(chance: random.Random) -> Weather:
-    """The sink is not there for a while, again and again, while rows come all the time."""
+    """The sink is not there for a while, or refuses, again and again, while rows come all the time."""
     return Weather(
         leaders=chance.choice((1, 1, 2)),
         steps_max=400,
@@ -237,6 +237,7 @@ def _outages(chance: random.Random) -> Weather:
             rewind_chance=chance.choice((0.0, 0.2)),
             rows=60,
             away_chance=0.3,
+            refuse_chance=chance.choice((0.0, 0.1)),
             stop_chance=0.5,
             sink_knows=chance.random() < 0.5,
         ),

@@ -32,7 +32,7 @@ from holdfast.checkpoint.store.records import (
     SnapshotFile,
 )
 from holdfast.connectors.contract import Mark
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import DefinitionError, HoldfastError, Unavailable
 from holdfast.runtime.epoch.committer import COMMITS_IN_FLIGHT
 from holdfast.storage.checksums import checksum
 from holdfast.storage.contract import Put
@@ -80,6 +80,8 @@ class World:
     """How many rows the source has."""
     away_until: int = 0
     """Up to which step the sink is not there."""
+    refuses_until: int = 0
+    """Up to which step the sink refuses what it is given."""
     mark: Mark = field(default_factory=lambda: Mark(0))
     """What the sink remembers."""
     floor: int = 0
@@ -192,6 +194,16 @@ class World:
             self.seen["sink not there"] += 1
         if self.scheduler.steps < self.away_until:
             raise Unavailable("injected: the sink is not there")
+
+    def offer(self, refuse_chance: float) -> None:
+        """The sink is given an epoch. DefinitionError: it refuses it for now."""
+        takes = bool(refuse_chance) and self.refuses_until <= self.scheduler.steps
+        if takes and self.chance.random() < refuse_chance:
+            self.refuses_until = self.scheduler.steps + self.chance.choice((10, 60, 200))
+            self.tell("finds that the sink refuses")
+            self.seen["sink that refuses"] += 1
+        if self.scheduler.steps < self.refuses_until:
+            raise DefinitionError("injected: the sink refuses; mend it")
 
     def check_backlog(self, committed: int) -> None:
         """A leader that has committed so many epochs plans another one."""

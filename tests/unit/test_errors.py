@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.errors import first_line, one_line
+import pickle
+
+from holdfast.errors import Unpublished, first_line, one_line
 
 
 def test_the_first_line_is_the_first_that_says_something() -> None:
@@ -15,3 +17,21 @@ def test_one_line_holds_all_that_an_error_says() -> None:
 
 def test_an_error_that_says_nothing_is_told_by_its_type() -> None:
     assert (first_line(KeyError()), one_line(EOFError(" \n"))) == ("KeyError", "EOFError")
+
+
+def test_a_stop_says_what_is_committed_and_what_the_next_start_does() -> None:
+    told = str(Unpublished({"out": 3, "b": 1}))
+    assert told == (
+        "the run has stopped, with 3 epochs unpublished in sink 'out', 1 epochs unpublished in sink 'b', "
+        "though all is committed; the next start publishes them"
+    )
+    told = str(Unpublished({"out": 1}, no_savepoint=True, uncommitted=2))
+    assert told == (
+        "the run has stopped, with 1 epochs unpublished in sink 'out', 2 epochs run and not committed, "
+        "because a sink that is written before the commit has not shown them (at least once); the next start "
+        "reads their rows again, and shows them in every sink; no savepoint was left, because they would not "
+        "be in it"
+    )
+    assert str(pickle.loads(pickle.dumps(Unpublished({}, uncommitted=2)))).startswith(
+        "the run has stopped, with 2 epochs run and not committed, because"
+    )

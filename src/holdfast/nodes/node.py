@@ -23,7 +23,7 @@ from holdfast.cluster.node_records import in_short
 from holdfast.cluster.ranking import part_of
 from holdfast.cluster.seat_lease import Give, Limits, Lost, RunEnded, Stage, Suspended, Tick
 from holdfast.cluster.zookeeper import Connection, ZooKeeper
-from holdfast.errors import RetryableError, SessionLost, StopUnfinished, Unpublished
+from holdfast.errors import RetryableError, SessionLost, SinkRefused, StopUnfinished, Unpublished
 from holdfast.nodes.job_on_node import check_jobs, enter_checkpoints, jobs_on_node
 from holdfast.nodes.job_seat import JobSeat
 from holdfast.nodes.registration import NodeContext, NodeSettings, Registration
@@ -185,6 +185,11 @@ class Node:
             if failure is not None:
                 self._say(f"{job}: {failure}")
             self._keeper.end(job, "finished" if self._run_settings.until == Until.EXHAUSTED else "stopped")
+        elif isinstance(failure, SinkRefused):
+            # The other parts of its job come to their end, too.
+            self._failure = self._failure or failure
+            self._say(f"{job}: {failure}")
+            self._keeper.end(job, "finished", in_short(failure, 2_000))
         elif isinstance(failure, SessionLost):
             self._fail(failure)
         elif left_to_others:

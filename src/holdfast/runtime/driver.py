@@ -37,6 +37,7 @@ from holdfast.errors import (
     RestoreError,
     RetryableError,
     SeatLost,
+    SinkRefused,
     StopUnfinished,
     StorageError,
     Unpublished,
@@ -165,7 +166,7 @@ class Driver:
         except (FencedOut, SeatLost):
             # The leader by now has a term of its own, and writes its own ending.
             raise
-        except Unpublished:
+        except (SinkRefused, Unpublished):
             # All else ended in good order, which is written down.
             if self._replica is not None:
                 self._replica.leave()
@@ -234,16 +235,20 @@ class Driver:
             if self._replica is not None and self.wishes.leaving.is_set():
                 return
             savepoint = self.wishes.taken_savepoint()
-            behind = self._unpublished(last)
+            behind, uncommitted = self._unpublished(last), self._led.uncommitted if self._led else 0
+            is_whole = not (behind or uncommitted)
             if savepoint is not None:
                 # The next leader's commits are not those that this one has stopped with.
                 self._context.refuse_if_superseded()
                 _refuse_if_replaying(last)
-                if not behind:
+                if is_whole:
                     self.save(savepoint, "native", stopped_with=last.number)
             self._write_ending(ending.value, last)
-            if behind:
-                raise Unpublished(behind, not self.settings.saves_state, savepoint is not None)
+            if self._led is not None and self._led.refused:
+                raise SinkRefused("; ".join(self._led.refused.values()))
+            if not is_whole:
+                lost = not self.settings.saves_state
+                raise Unpublished(behind, lost, savepoint is not None, uncommitted)
 
     def _unpublished(self, last: CheckpointView) -> dict[str, int]:
         """Of each sink that has not shown all that is committed: how many epochs. By what it was given, or,

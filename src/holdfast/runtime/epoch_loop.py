@@ -20,7 +20,7 @@ from holdfast.checkpoint.chain.shard_lines import Line, Lines, as_committed, ext
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import PlanRecord
 from holdfast.connectors.contract import Mark
-from holdfast.errors import RestoreError
+from holdfast.errors import DefinitionError, RestoreError
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.ids import NO_EPOCH, shard_ranges
 from holdfast.runtime.epoch.acknowledgements import Acknowledgements
@@ -57,8 +57,8 @@ from holdfast.tasks.operators.dispatch import keeps_times
 
 
 class Ending(Enum):
-    """Why leading ended in good order: everything that was run is committed. It is published, too, unless the
-    loop says what is `unpublished`, or goes on with other shards."""
+    """Why leading ended in good order: everything that was run is committed, and published, unless the loop
+    says what is `uncommitted` and `unpublished`, or goes on with other shards."""
 
     STOPPED = "stopped"
     EXHAUSTED = "exhausted"
@@ -120,7 +120,12 @@ class EpochLoop:
         self._abandoned = False
         """Whether an epoch was begun, and given up because the run was told to stop."""
         self.unpublished: dict[str, int] = {}
-        """After the end: sink -> how many committed epochs it has not shown."""
+        """After the end: sink -> how many epochs that it was given it has not shown."""
+        self.uncommitted = 0
+        """After the end: how many epochs are not committed, because a sink that comes before the commit has
+        not shown them."""
+        self.refused: dict[str, str] = {}
+        """After an end that nobody has asked for: sink -> why it refuses what it has not shown."""
 
     def _prepare(self, in_force: InForce, view: CheckpointView) -> None:
         """Make what runs, saves and commits."""
@@ -196,13 +201,16 @@ class EpochLoop:
                 self._committer.close(wait=clean)
             finally:
                 self._publishing.close()
-        self.unpublished = self._committer.unpublished
+        self.unpublished, self.uncommitted = self._committer.unpublished, self._committer.uncommitted
+        self.refused = self._committer.refused
         monitor.update(published_through=self._publishing.through)
+        if self.refused and self._committer.is_cut_short:
+            raise DefinitionError("; ".join(self.refused.values()))
         return ending
 
     def _loop(self) -> Ending:
         clock, settings, wishes = self._context.clock, self._context.settings, self._context.wishes
-        while not wishes.stopping.is_set():
+        while not (wishes.stopping.is_set() or self._committer.is_cut_short):
             # Raises what a commit or a sink failed with since the last turn; waits for none.
             self._committer.check(allowed=1_000)
             self._context.look_around()
@@ -224,7 +232,8 @@ class EpochLoop:
             room = min(room, self._committer.room)
             if not room:
                 self._commit_pending()
-                self._wait_for_work()
+                if not self._committer.ends_without_room():
+                    self._wait_for_work()
                 continue
             parent, open_times = self._committer.view.number, self._open_times()
             limit = max(1, int(self._admission.limit * room))

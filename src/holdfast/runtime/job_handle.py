@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.clock import SystemClock
-from holdfast.errors import DefinitionError, Unpublished
+from holdfast.errors import DefinitionError, SinkRefused, Unpublished
 from holdfast.graph.job_graph import Graph
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import NOTHING, Driver, Prepared
@@ -141,9 +141,9 @@ class JobHandle:
     def _run(self) -> None:
         try:
             self._driver.run(self)
-        except Unpublished as unpublished:
-            self._failure = unpublished
-            self._monitor.update(error=str(unpublished))
+        except (SinkRefused, Unpublished) as unshown:
+            self._failure = unshown
+            self._monitor.update(error=str(unshown))
         except BaseException as failure:
             self._failure = failure
             self._monitor.update(phase="failed", error=str(failure))

@@ -193,7 +193,8 @@ def _before_it(self: Recovery, view: CheckpointView, epoch: int) -> CheckpointVi
 class _ShowsAgain(Committer):
     def publish_recovered(self) -> None:
         super().publish_recovered()
-        self._queues.await_shown(self._queues._queues, lambda: None)
+        self._queues.await_end(lambda: None)
+        self._queues._at_end = False
         shown, last = self._publishing.through, self.view.last_epoch
         self._publishing.through = {uid: min(epoch, last) for uid, epoch in shown.items()}
         for uid, queue in self._queues._queues.items():

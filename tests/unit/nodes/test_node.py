@@ -10,7 +10,14 @@ import pytest
 
 import holdfast as hf
 from holdfast.cluster.zookeeper import ZooKeeperSettings
-from holdfast.errors import DefinitionError, HoldfastError, SessionLost, StopUnfinished, Unpublished
+from holdfast.errors import (
+    DefinitionError,
+    HoldfastError,
+    SessionLost,
+    SinkRefused,
+    StopUnfinished,
+    Unpublished,
+)
 from holdfast.nodes.node import Node
 from holdfast.nodes.registration import NodeSettings
 
@@ -35,8 +42,8 @@ class Keeper:
         self.all_over = False
         self.lags: dict[str, Any] = {}
 
-    def end(self, job: str, how: str) -> None:
-        self.over.append(f"{job} {how}")
+    def end(self, job: str, how: str, error: str = "") -> None:
+        self.over.append(f"{job} {how} {error}".strip())
 
     def cool(self, job: str) -> None:
         self.left.append(job)
@@ -90,6 +97,18 @@ def test_a_seat_that_is_handed_over_with_epochs_unpublished_is_left_to_who_shows
     end(node, Unpublished({"out": 3}))
     keeper = cast(Any, node._keeper)
     assert (keeper.over, keeper.left, node._failure) == ([], ["counts"], None)
+
+
+@pytest.mark.parametrize("asked_to_end", [False, True])
+def test_a_job_that_has_come_to_its_end_with_a_sink_that_refuses_is_over_and_has_not_failed(
+    node: Node, asked_to_end: bool
+) -> None:
+    """Other parts of it come to their end, too; the node ends with the refusal."""
+    end(node, SinkRefused("sink 'out' refuses"), asked_to_end)
+    keeper = cast(Any, node._keeper)
+    assert (keeper.over, keeper.left) == (["counts finished sink 'out' refuses"], [])
+    assert isinstance(node._failure, SinkRefused)
+    assert not node._leaving.is_set()
 
 
 def test_a_node_that_ends_does_not_mind_that_its_jobs_are_led_with_other_code(node: Node) -> None:

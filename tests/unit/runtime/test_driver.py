@@ -36,6 +36,7 @@ from holdfast.errors import (
     RestoreError,
     RetryableError,
     SessionLost,
+    SinkRefused,
     StopUnfinished,
     StorageError,
     Unpublished,
@@ -79,6 +80,8 @@ class Played:
         self._act, self.view, self.running = act, view, 0
         self.replayed_through = 0
         self.unpublished: dict[str, int] = {}
+        self.uncommitted = 0
+        self.refused: dict[str, str] = {}
 
     def run(self) -> Ending:
         return self._act(self)
@@ -306,6 +309,40 @@ def test_a_stop_that_leaves_epochs_unpublished_says_so_and_leaves_no_savepoint(
     assert (stored is not None, run.monitor.progress.phase) == (True, "stopped")
     assert stored is not None
     assert stored.ending == "stopped"
+
+
+def test_a_stop_says_how_many_epochs_are_not_committed_and_leaves_no_savepoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held_up(led: Played) -> Ending:
+        led.view = CheckpointView(number=3, last_epoch=15)
+        led.uncommitted = 2
+        return Ending.STOPPED
+
+    run = Run(tmp_path, monkeypatch, [held_up])
+    run.wishes.leave_savepoint(str(tmp_path / "sp"))
+    with pytest.raises(Unpublished, match=r"2 epochs run and not committed.* no savepoint was left"):
+        run.run()
+    assert not (tmp_path / "sp").exists()
+
+
+def test_a_run_that_has_come_to_its_end_with_a_sink_that_refuses_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts that read from it come to their end, too."""
+
+    def refused(led: Played) -> Ending:
+        led.view = CheckpointView(number=3, last_epoch=15)
+        led.unpublished, led.refused = {"out": 4}, {"out": "sink 'out' cannot show epoch 12"}
+        return Ending.EXHAUSTED
+
+    run = Run(tmp_path, monkeypatch, [refused])
+    with pytest.raises(SinkRefused, match="sink 'out' cannot show epoch 12") as ended:
+        run.run()
+    assert (ended.value.exit_code, run.monitor.progress.phase) == (2, "stopped")
+    stored = newest_ending(run.storage)
+    assert stored is not None
+    assert (stored.ending, stored.commit) == ("exhausted", 3)
 
 
 def test_a_stop_while_a_server_is_waited_for_at_the_start_ends_in_good_order(

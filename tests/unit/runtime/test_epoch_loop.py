@@ -15,7 +15,7 @@ from holdfast.checkpoint.chain.commits import Committed
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import CommitRecord, NextDue
 from holdfast.connectors.contract import Mark
-from holdfast.errors import RestoreError
+from holdfast.errors import DefinitionError, RestoreError
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.epoch_loop import Ending, EpochLoop, _lines_of, _refuse_gone_on
 from holdfast.runtime.leader_context import LeaderContext
@@ -124,7 +124,7 @@ def test_what_is_kept_for_barriers_is_known_before_the_first_commit() -> None:
     """A run that is told to stop before its first turn commits, too: what it has shown."""
     kept: Any = object()
     asked: list[object] = []
-    committer = MagicMock(keep_from=None)
+    committer = MagicMock(keep_from=None, refused={})
     for name in ("publish_recovered", "begin_upstream", "record_published"):
         getattr(committer, name).side_effect = lambda *given: asked.append(committer.keep_from)
     loop: Any = MagicMock(
@@ -133,6 +133,26 @@ def test_what_is_kept_for_barriers_is_known_before_the_first_commit() -> None:
     )  # fmt: skip
     EpochLoop.run(loop)
     assert asked == [kept] * 3
+
+
+def test_a_run_that_a_refusal_has_cut_short_has_failed_and_one_that_was_at_its_end_has_not() -> None:
+    """Parts that read from the one come to their end without it, and from the other do not."""
+    committer = MagicMock(refused={"out": "sink 'out' refuses"}, is_cut_short=False)
+    loop: Any = MagicMock(_committer=committer, _loop=lambda: Ending.EXHAUSTED)
+    assert EpochLoop.run(loop) is Ending.EXHAUSTED
+    assert loop.refused == {"out": "sink 'out' refuses"}
+    committer.is_cut_short = True
+    with pytest.raises(DefinitionError, match="sink 'out' refuses"):
+        EpochLoop.run(loop)
+
+
+def test_no_turn_follows_where_the_run_was_cut_short() -> None:
+    committer = MagicMock(is_cut_short=True)
+    loop: Any = MagicMock(_committer=committer)
+    loop._context.wishes = Wishes()
+    assert EpochLoop._loop(loop) is Ending.STOPPED
+    committer.check.assert_not_called()
+    loop._commit_pending.assert_called_once()
 
 
 @pytest.mark.parametrize(

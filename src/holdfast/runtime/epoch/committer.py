@@ -73,6 +73,10 @@ class Committer:
         self._snapshots: list[SnapshotFile] = []
         self._snapshots_lock = threading.Lock()
         self._failed = False
+        self._newest = view.last_epoch
+        """The newest epoch that was given to be committed."""
+        self.refused: dict[str, str] = {}
+        """After the end: sink -> why it refuses what the run has ended without, told by nobody to stop."""
         self._replica = context.replica
         self._fellows: deque[CommitRecord] = deque()
         self._ahead: dict[int, tuple[CommitRecord, CheckpointView]] = {}
@@ -98,6 +102,7 @@ class Committer:
         """
         self.check(COMMITS_IN_FLIGHT - 1)
         if outcomes:
+            self._newest = outcomes[-1].plan.epoch
             self._pending.append(self._commits.submit(self._commit, outcomes, barrier))
         else:
             self._pending.append(self._commits.submit(self._commit_news, [], barrier=barrier))
@@ -116,6 +121,21 @@ class Committer:
         """Of each sink that has not shown all that it was given: how many epochs."""
         return self._queues.behind()
 
+    @property
+    def uncommitted(self) -> int:
+        """How many epochs are not committed because a sink has not shown them that is to do so before."""
+        return max(0, self._newest - self.view.last_epoch)
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the run ends now, before it is at its end: it cannot go on without a sink that it waits for
+        in vain."""
+        return self._queues.is_cut_short
+
+    def ends_without_room(self) -> bool:
+        """Whether that is so because there is no room, and no hope of any."""
+        return self._queues.ends_without_room()
+
     def submit_uncoordinated(self, shards: list[UncoordinatedShard]) -> None:
         """Commit news of shards whose keys are saved on their own, without an epoch."""
         self.check(COMMITS_IN_FLIGHT - 1)
@@ -131,7 +151,7 @@ class Committer:
         self.check(0)
         self._queues.await_end(look)
         in_parts = bool(self._outlets.nodes) or self._context.root is not None
-        recorded, ended = self.view.published_through, ended and in_parts
+        recorded, ended = self.view.published_through, ended and in_parts and not self.is_cut_short
         if ended or any(epoch > recorded.get(uid, 0) for uid, epoch in self._publishing.through.items()):
             self._pending.append(self._commits.submit(self._commit_news, [], ended))
 
@@ -206,13 +226,12 @@ class Committer:
 
     def close(self, wait: bool) -> None:
         """End the threads. `wait`: everything submitted is committed first, and shown by the sinks, unless
-        there is no time for that; or raises. DefinitionError: a sink refuses it, though nobody has told the
-        run to stop."""
+        there is no time for that, or they refuse it; or raises."""
         try:
             if wait:
                 self.check(0)
                 self._queues.await_end(lambda: None)
-                self._queues.raise_refusal()
+                self.refused = self._queues.refused()
         finally:
             self._failed = True
             # First, because the committing thread may wait for a sink.
@@ -231,8 +250,10 @@ class Committer:
         if self._failed:
             return
         with self._ending_with_a_failure():
-            if self._guarantee is Guarantee.AT_LEAST_ONCE:
-                self._queues.await_early(self._put(outcomes, Recipients.REPEATING))
+            if not self._shown_early(outcomes):
+                # The next start reads their rows again. Nothing may be committed after them.
+                self._failed = True
+                return
             self._permit.await_commit()
             if outcomes[-1].plan.epoch in self._ahead:
                 self._compare(outcomes)
@@ -246,6 +267,13 @@ class Committer:
             self._retire()
         else:
             self._checkpoint.chain.forget_below(self.view.given_up_below)
+
+    def _shown_early(self, outcomes: list[EpochOutcome]) -> bool:
+        """Let the sinks show these epochs that are to do so before the commit. False: the run ends without
+        that."""
+        if self._guarantee is not Guarantee.AT_LEAST_ONCE:
+            return True
+        return self._queues.await_early(self._put(outcomes, Recipients.REPEATING))
 
     @contextmanager
     def _ending_with_a_failure(self) -> Iterator[None]:

@@ -105,8 +105,9 @@ class Outages:
             )
         self.on_change()
 
-    def refused(self, uid: str, refusal: DefinitionError) -> None:
-        """A sink was tried, and does not take what it was given: it is tried again when a person says so."""
+    def refused(self, uid: str, refusal: DefinitionError, meanwhile: str) -> None:
+        """A sink was tried, and does not take what it was given: it is tried again when a person says so.
+        `meanwhile`: what goes on until then."""
         with self._lock:
             before = self._known.get(uid)
             before = before if before is not None and before.refuses else None
@@ -117,11 +118,7 @@ class Outages:
                 next_try_ms=None,
                 try_at=math.inf,
             )
-        url = self._context.checkpoint.storage.url
-        self._context.monitor.say(
-            f"REFUSED: {one_line(refusal)}; all else goes on until its queue is full; once it is mended, "
-            f"have it tried again with `holdfast sinks retry {uid} --checkpoint {url}`"
-        )
+        self._context.monitor.say(f"REFUSED: {one_line(refusal)}; {meanwhile}")
         self.on_change()
 
     def answered(self, uid: str) -> None:

@@ -1,8 +1,9 @@
 """Makes committed epochs visible in sinks: in order, whole, once.
 
 Always true: what an exactly-once sink shows is a prefix of the committed epochs; `through` never names an
-epoch that a sink has not shown. Rows go to the sinks that they were staged for, however the job has changed
-since; where the job no longer has such a sink the run is refused, and no row is dropped.
+epoch that a sink has not shown, but for those that broke off where no row may be shown twice. Rows go to the
+sinks that they were staged for, however the job has changed since; where the job no longer has such a sink
+the run is refused, and no row is dropped.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -31,11 +33,14 @@ from holdfast.errors import (
     RestoreError,
     SinkFailed,
     SinkWentBack,
+    Unavailable,
     first_line,
 )
+from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.job_graph import SinkNode
 from holdfast.runtime.epoch.lane_sinks import LanePublishing, lane_publisher_of, lane_writer_of
 from holdfast.runtime.epoch.outages import Outages
+from holdfast.runtime.epoch.showing import RowsOfPart, Showing, set_aside_command
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.steps import Step, reached
 from holdfast.tasks.task_output import load_extent
@@ -70,6 +75,9 @@ class Publishing:
         self._left: set[str] = set()
         self._lanes: dict[str, LanePublishing] = {}
         self._dedupes = {node.uid: node.sink.exactly_once for node in program.graph.sinks}
+        self._guarantee = context.settings.guarantee
+        self.broken_off: dict[str, int] = {}
+        """Sink -> the newest epoch of which it may show a part, and is not shown the rest."""
         self._lock = threading.Lock()
         self.shown: dict[str, Mark] = {}
         """What each exactly-once sink itself says that it shows, as of the start."""
@@ -215,8 +223,16 @@ class Publishing:
             if is_over():
                 return
             files = sorted(by_epoch.get(epoch, ()), key=lambda file: file.part)
-            with _named(uid, epoch, self._storage_url):
-                self._show(uid, epoch, self._parts(files))
+            parts = self._parts(files)
+            if self.showing(uid) is Showing.ONCE and not self._dedupes[uid]:
+                parts = [replace(part, load=RowsOfPart(part.load)) for part in parts]
+            try:
+                with _named(uid, epoch, self._storage_url, self.showing(uid)):
+                    self._show(uid, epoch, parts)
+            except (DefinitionError, Unavailable):
+                if any(isinstance(part.load, RowsOfPart) and part.load.taken for part in parts):
+                    self._break_off(uid, epoch, sum(part.rows for part in parts))
+                raise
             self._monitor.latency.shown(uid, epoch)
             self.outages.answered(uid)
             with self._lock:
@@ -228,6 +244,23 @@ class Publishing:
                     }
                 self.through = {**self.through, uid: max(epoch, self.through[uid])}
             reached(Step.SINK_PUBLISHED)
+
+    def showing(self, uid: str) -> Showing:
+        """When a sink is shown an epoch."""
+        if self._guarantee is Guarantee.AT_MOST_ONCE:
+            return Showing.ONCE
+        early = self._guarantee is Guarantee.AT_LEAST_ONCE and not self._dedupes[uid]
+        return Showing.BEFORE_COMMIT if early else Showing.AFTER_COMMIT
+
+    def _break_off(self, uid: str, epoch: int, rows: int) -> None:
+        """Go on after an epoch that a sink may show a part of, and cannot say which."""
+        self._monitor.say(
+            f"LOST: sink {uid!r} broke off in epoch {epoch}, and cannot say which of its {rows} rows it "
+            "shows: the others are lost, because none may be shown twice (at most once)"
+        )
+        with self._lock:
+            self.broken_off[uid] = epoch
+            self.through = {**self.through, uid: max(epoch, self.through[uid])}
 
     def _show(self, uid: str, epoch: int, parts: list[StagedPart]) -> None:
         """Show an epoch. What fails because another member of the set has shown it by then, and perhaps later
@@ -315,7 +348,7 @@ def sink_told(
 
 
 @contextlib.contextmanager
-def _named(uid: str, epoch: int, url: str) -> Iterator[None]:
+def _named(uid: str, epoch: int, url: str, showing: Showing = Showing.AFTER_COMMIT) -> Iterator[None]:
     """Errors of a sink's own say which sink it was, and the way out if they come again and again."""
     try:
         yield
@@ -323,17 +356,13 @@ def _named(uid: str, epoch: int, url: str) -> Iterator[None]:
         if epoch == 0:
             # Nothing is committed yet, so nothing can be put aside.
             raise DefinitionError(f"sink {uid!r} cannot begin: {refused}") from refused
-        raise DefinitionError(
-            f"sink {uid!r} cannot show epoch {epoch}, which is committed: {refused}; or, to go on without "
-            f"showing it there, stop the job and put its rows aside with `{set_aside_command(uid, url)}`"
-        ) from refused
+        raise DefinitionError(showing.refused(uid, epoch, str(refused), url)) from refused
     except (HoldfastError, AssertionError):
         raise
     except Exception as cause:
         raise SinkFailed(
-            f"sink {uid!r} did not show epoch {epoch} ({type(cause).__name__}: {first_line(cause)}); the "
-            "epoch is committed and is tried again; if the sink can never show it, stop the job and put its "
-            f"rows aside with `{set_aside_command(uid, url)}`"
+            f"sink {uid!r} did not show epoch {epoch} ({type(cause).__name__}: {first_line(cause)}); "
+            f"{showing.failed(uid, url)}"
         ) from cause
 
 
@@ -356,8 +385,3 @@ def _left_behind(what: str, waiting: list[StagedFile], uid: str, url: str) -> st
         "and the job no longer has it; start the former job once and stop it, which shows them, or put them "
         f"aside with `{set_aside_command(uid, url)}`"
     )
-
-
-def set_aside_command(uid: str, url: str) -> str:
-    """What a user types to put aside what waits for a sink."""
-    return f"holdfast sinks set-aside {uid} --checkpoint {url} --to DIRECTORY"

@@ -17,10 +17,11 @@ from functools import partial
 from typing import Any
 
 from holdfast.checkpoint.store.records import StagedFile
-from holdfast.errors import DefinitionError, StopUnfinished, Unavailable
+from holdfast.errors import DefinitionError, Unavailable
 from holdfast.runtime.epoch.publisher import Publishing, Recipients, sink_told
 from holdfast.runtime.epoch.sink_thread import LeftBehind, SinkThread
 from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.settings import Until
 
 LIMIT_EPOCHS = 1_000
 LIMIT_BYTES = 1 << 30
@@ -49,6 +50,8 @@ class SinkQueues:
         self._context, self._publishing, self._clock = context, publishing, context.clock
         self._lock = threading.Lock()
         self._closing = self._at_end = False
+        self._cut_short: dict[str, str] = {}
+        """Sink -> why the run does not wait for it any longer, and ends before it is at its end."""
         self._stop_by: float | None = None
         self._outages = publishing.outages
         self._outages.on_change = self.tell
@@ -99,34 +102,56 @@ class SinkQueues:
         left = {uid: queue.given - through[uid] for uid, queue in self._queues.items()}
         return {uid: epochs for uid, epochs in left.items() if epochs > 0 and (not sinks or uid in sinks)}
 
-    def await_shown(self, sinks: Collection[str], look: Callable[[], None]) -> bool:
-        """Wait until these sinks have shown what they were given, or have failed. False: the run was told to
-        stop, and they have not in the time that they are given then. `look`: called now and then; may
-        raise."""
-        return self._await(lambda: sinks, look)
-
     def await_end(self, look: Callable[[], None]) -> None:
         """Wait until all sinks have shown all, now that the run has nothing more to do; not for those that
-        refuse it. Raises what one failed with."""
+        refuse it, and if it was told to stop no longer than it then does. Raises what one failed with.
+        `look`: called now and then; may raise."""
         self._at_end = True
-        self._await(self._willing, look)
+        while (uid := self._unfinished(self._willing())) is not None:
+            if not self._queues[uid].thread.await_done(WAIT_SECONDS):
+                self.tell()
+                look()
+                if self._is_late():
+                    break
         self.check()
         self.tell()
 
-    def raise_refusal(self) -> None:
-        """DefinitionError: a sink refuses what is committed, and the run ends without having been told to."""
-        refusals = self._refusals()
-        if refusals and not self._is_told_to_stop:
-            raise DefinitionError("; ".join(refusals.values()))
-
-    def await_early(self, given: Mapping[str, Future[None]]) -> None:
+    def await_early(self, given: Mapping[str, Future[None]]) -> bool:
         """Wait until sinks have shown what they were given, which is not committed before. Raises what one
-        failed with. Of the committing thread. StopUnfinished: they have not in time."""
-        if not self.await_shown(given, lambda: None):
-            late = ", ".join(map(repr, self.behind(given)))
-            raise StopUnfinished(f"sink {late} did not show an epoch that is to be committed after it")
-        for future in given.values():
-            future.result()
+        failed with. Of the committing thread. False: the run ends without that."""
+        while waiting := [uid for uid, future in given.items() if not _is_done(future)]:
+            if not self._queues[waiting[0]].thread.await_done(WAIT_SECONDS):
+                self.tell()
+                if self._is_late() or self.ends_without(waiting):
+                    return False
+        return True
+
+    def ends_without_room(self) -> bool:
+        """Whether the run ends because the queue of a sink is full that it waits for in vain."""
+        return self.ends_without([uid for uid in self._queues if self._share(uid) >= 1])
+
+    def ends_without(self, sinks: Collection[str]) -> bool:
+        """Whether the run, which is to come to its end and cannot go on without these sinks, ends before
+        that: it waits for one of them in vain, and no sink is left that it waits for otherwise."""
+        vain, behind = self._in_vain(), self.behind().keys()
+        if not vain.keys() & set(sinks) or behind - vain.keys():
+            return False
+        if not self._cut_short and not self._context.wishes.stopping.is_set():
+            self._context.monitor.say(
+                f"ENDING before all is read: the run does not wait for {_named(vain)} any longer, without "
+                "which it cannot go on"
+            )
+        self._cut_short = vain
+        return True
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the run ends before its end because of sinks."""
+        return bool(self._cut_short)
+
+    def refused(self) -> dict[str, str]:
+        """Sink -> why it refuses what the run ends without, though nobody has told it to stop."""
+        return {} if self._is_told_to_stop else self._cut_short | self._refusals()
 
     def close(self) -> None:
         """End the threads. What was not shown waits in storage. A sink that does not come back in the time
@@ -184,15 +209,19 @@ class SinkQueues:
         found = {uid: self._outages.refusal(uid) for uid in self.behind()}
         return {uid: told["reason"] for uid, told in found.items() if told is not None}
 
-    def _await(self, sinks: Callable[[], Collection[str]], look: Callable[[], None]) -> bool:
-        """`sinks`: those that are waited for, as of now."""
-        while (uid := self._unfinished(sinks())) is not None:
-            if not self._queues[uid].thread.await_done(WAIT_SECONDS):
-                self.tell()
-                look()
-                if self._is_late():
-                    return False
-        return True
+    def _in_vain(self) -> dict[str, str]:
+        """Sink -> why a run that is to come to its end does not wait for what it has still to show: it
+        refuses it; or, once a drain was asked for, its server is away for as long as a stop waits."""
+        wishes, settings = self._context.wishes, self._context.settings
+        draining = wishes.draining.is_set()
+        if not (wishes.stopping.is_set() or draining or settings.until is Until.EXHAUSTED):
+            return {}
+        vain, now_ms = self._refusals(), self._clock.now_ms()
+        for uid in self.behind() if draining else ():
+            away = self._outages.told(uid)
+            if away is not None and now_ms - away["since_ms"] >= settings.stop_within * 1_000:
+                vain[uid] = away["reason"]
+        return vain
 
     def _unfinished(self, sinks: Collection[str]) -> str | None:
         return next((uid for uid in sinks if not self._queues[uid].thread.await_done(0)), None)
@@ -217,19 +246,33 @@ class SinkQueues:
             raise LeftBehind(f"sink {uid!r} is shown nothing after an epoch that it failed on")
         try:
             while not self._closing:
+                # Also where another member of a set of replicas shows it meanwhile.
+                self._outages.wait(uid, lambda: self._closing or self._publishing.through[uid] >= last)
                 try:
                     self._publishing.show(uid, first, last, files, lambda: self._closing)
                     if self._publishing.through[uid] >= last:
-                        # Also where another member of a set of replicas has shown it meanwhile.
                         self._outages.answered(uid)
                         return
                 except Unavailable as failure:
                     self._outages.failed(uid, failure)
                 except DefinitionError as refusal:
-                    self._outages.refused(uid, refusal)
-                self._outages.wait(uid, lambda: self._closing or self._publishing.through[uid] >= last)
+                    self._outages.refused(uid, refusal, self._publishing.showing(uid).meanwhile)
+                if self._publishing.broken_off.get(uid) == last:
+                    # It is not shown again, and the next epoch is what is waited with.
+                    return
             raise LeftBehind("the run has ended meanwhile; start it again")
         except BaseException:
             # Later epochs must not be shown before this one: a sink shows a prefix of the committed epochs.
             queue.failed = True
             raise
+
+
+def _is_done(future: Future[None]) -> bool:
+    """Raises what it failed with."""
+    if done := future.done():
+        future.result()
+    return done
+
+
+def _named(sinks: Iterable[str]) -> str:
+    return f"sink {', '.join(map(repr, sinks))}"

@@ -1,7 +1,8 @@
 """All parts of a job in one process.
 
 Each runs as a job of its own, in threads of its own, over one Spark session. One that fails for good ends the
-others in good order: nothing is lost by that, their channels keep what is not read.
+others in good order: nothing is lost by that, their channels keep what is not read. One that has come to its
+end with a sink that refuses its rows has not failed: the others come to their end, too.
 """
 
 from __future__ import annotations

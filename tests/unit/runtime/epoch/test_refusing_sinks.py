@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.connectors.contract import StagedPart
-from holdfast.errors import DefinitionError, StopUnfinished, Unavailable
+from holdfast.errors import DefinitionError, Unavailable
 from holdfast.graph.guarantees import Guarantee
 from holdfast.runtime.epoch import outages, sink_queues
+from holdfast.runtime.settings import Until
 from tests.unit.runtime.control.control_kit import wait_until
 from tests.unit.runtime.epoch.test_committer import Shown, outcome
 from tests.unit.runtime.epoch.test_sink_queues import Leading, commit
@@ -74,12 +76,17 @@ def test_a_sink_that_refuses_holds_up_no_other_and_goes_on_when_a_person_says_so
     job.work.check(0)
     told = refused(job, "strict")
     assert (told["tries"], "next_try_ms" in told) == (1, False)
-    assert told["reason"].startswith(f"sink 'strict' cannot show epoch 2, which is committed: {NO_TABLE}; or")
+    url = job.context.checkpoint.storage.url
+    assert told["reason"] == (
+        f"sink 'strict' cannot show epoch 2, which is committed: {NO_TABLE}; once that is mended, have the "
+        f"sink tried again with `holdfast sinks retry strict --checkpoint {url}`, or start the job again if "
+        "it has ended; or, to go on without showing it there, stop the job and put its rows aside with "
+        f"`holdfast sinks set-aside strict --checkpoint {url} --to DIRECTORY`"
+    )
     assert job.sinks["strict"]["unavailable"] is None
     assert (job.sinks["strict"]["epochs"], job.sinks["strict"]["through"]) == (10, 1)
-    url = job.context.checkpoint.storage.url
     said = [text for text in job.said if text.startswith("REFUSED: ")]
-    assert said[0].endswith(f"tried again with `holdfast sinks retry strict --checkpoint {url}`")
+    assert said == [f"REFUSED: {told['reason']}; all else goes on until its queue is full"]
 
     job.context.wishes.retry("strict")
     wait_until(lambda: refused(job, "strict")["tries"] == 2, "it is tried once more")
@@ -137,10 +144,10 @@ def test_a_run_that_comes_to_its_end_ends_with_the_refusal_once_all_others_have_
         job.work.submit([outcome(epoch)])
     refused(job, "strict")
     job.work.record_published(look=slow.wait.set)
-    with pytest.raises(
-        DefinitionError, match="sink 'strict' cannot show epoch 1, which is committed: the tab"
-    ):
-        job.work.close(wait=True)
+    job.work.close(wait=True)
+    (why,) = job.work.refused.values()
+    assert why.startswith("sink 'strict' cannot show epoch 1, which is committed: the table")
+    assert (job.work.unpublished, job.work.uncommitted, job.work.is_cut_short) == ({"strict": 2}, 0, False)
     assert slow.epochs == [1, 2]
     assert Chain(job.context.checkpoint.storage).load().published_through == {"strict": 0, "slow": 2}
 
@@ -173,11 +180,110 @@ def test_with_at_least_once_a_repeating_sink_that_refuses_holds_up_its_commit(le
     assert (job.work.view.last_epoch, strict.epochs) == (1, [1])
     strict.refuses.set()
     job.work.submit([outcome(2)])
+    told = refused(job, "strict")["reason"]
+    assert told.startswith(
+        f"sink 'strict' cannot show epoch 2, which is committed only after that: {NO_TABLE}"
+    )
+    assert told.endswith("; or, to go on without that sink, stop the job and start it without it")
+    assert job.said[-1].endswith("; nothing is committed until then")
+
+
+@pytest.mark.parametrize("asked", ["stopping", "draining", "exhausted"])
+def test_with_at_least_once_a_run_that_is_to_end_does_not_wait_for_a_person(leading: Any, asked: str) -> None:
+    """Nothing is lost: what is not committed is read again by the next start, and shown then."""
+    strict, other, alive = Strict(dedupes=False), Strict(dedupes=False), Strict()
+    until = Until.EXHAUSTED if asked == "exhausted" else Until.STOPPED
+    job = leading(Guarantee.AT_LEAST_ONCE, until, strict=strict, other=other, alive=alive)
+    commit_early(job, 1)
+    strict.refuses.set()
+    other.wait.clear()
+    for epoch in (2, 3):
+        job.work.submit([outcome(epoch)])
     refused(job, "strict")
-    job.context.wishes.stopping.set()
-    with pytest.raises(StopUnfinished):
-        job.work.check(0)
-    assert Chain(job.context.checkpoint.storage).load().last_epoch == 1
+    if asked != "exhausted":
+        getattr(job.context.wishes, asked).set()
+    assert (job.work.is_cut_short, job.work.settled) == (False, False), "others have not shown all yet"
+    other.wait.set()
+    job.work.record_published()
+    job.work.close(wait=True)
+    stored = Chain(job.context.checkpoint.storage).load()
+    assert (stored.last_epoch, other.epochs, alive.epochs, strict.epochs) == (1, [1, 2], [1], [1])
+    assert (job.work.unpublished, job.work.uncommitted) == ({"strict": 1}, 2)
+    assert list(job.work.refused) == (["strict"] if asked == "exhausted" else [])
+    strict.refuses.clear()
+    alive._through = 1
+    again = leading(Guarantee.AT_LEAST_ONCE, until, strict=strict, other=other, alive=alive)
+    again.work.publish_recovered()
+    for epoch in (2, 3):
+        again.work.submit([outcome(epoch)])
+    again.work.record_published()
+    again.work.close(wait=True)
+    assert (again.work.view.last_epoch, again.work.uncommitted, again.work.unpublished) == (3, 0, {})
+    assert (strict.epochs, other.epochs, alive.epochs) == ([1, 2, 3], [1, 2, 2, 3], [1, 2, 3])
+
+
+def commit_early(job: Leading, epoch: int) -> None:
+    job.work.submit([outcome(epoch)])
+    wait_until(lambda: job.work.unpublished == {} and job.work.view.last_epoch == epoch, "it is shown")
+
+
+@pytest.mark.parametrize("asked", ["draining", "exhausted"])
+def test_a_run_that_is_to_end_ends_when_the_queue_of_a_sink_that_refuses_is_full(
+    leading: Any, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """Once all others have shown everything, and only where it is to end."""
+    monkeypatch.setattr(sink_queues, "LIMIT_EPOCHS", 2)
+    strict, slow = Strict(), Strict()
+    until = Until.EXHAUSTED if asked == "exhausted" else Until.STOPPED
+    job = leading(Guarantee.EXACTLY_ONCE, until, strict=strict, slow=slow)
+    strict.refuses.set()
+    slow.wait.clear()
+    job.work.submit([outcome(1)])
+    refused(job, "strict")
+    if asked == "draining":
+        job.context.wishes.draining.set()
+    assert not job.work.ends_without_room(), "there is room"
+    job.work.submit([outcome(2)])
+    job.work.check(0)
+    assert (job.work.room, job.work.ends_without_room()) == (0.0, False)
+    slow.wait.set()
+    wait_until(lambda: job.work.unpublished == {"strict": 2}, "the other has shown all")
+    assert job.work.ends_without_room()
+    job.work.record_published()
+    job.work.close(wait=True)
+    assert (job.work.unpublished, job.work.uncommitted, slow.epochs) == ({"strict": 2}, 0, [1, 2])
+    assert list(job.work.refused) == (["strict"] if asked == "exhausted" else [])
+    assert Chain(job.context.checkpoint.storage).load().published_through == {"strict": 0, "slow": 2}
+
+
+def test_a_run_that_is_not_to_end_waits_for_room_for_as_long_as_a_person_takes(
+    leading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_queues, "LIMIT_EPOCHS", 1)
+    strict = Strict()
+    job = leading(strict=strict)
+    strict.refuses.set()
+    job.work.submit([outcome(1)])
+    refused(job, "strict")
+    assert (job.work.room, job.work.ends_without_room(), job.work.is_cut_short) == (0.0, False, False)
+
+
+def test_a_part_whose_end_was_cut_short_has_not_come_to_its_end(
+    leading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads its channels would take what is there for all."""
+    monkeypatch.setattr(sink_queues, "LIMIT_EPOCHS", 1)
+    strict = Strict()
+    job = leading(strict=strict)
+    job.work._context = dataclasses.replace(job.context, root=job.context.checkpoint.storage)
+    strict.refuses.set()
+    job.work.submit([outcome(1)])
+    refused(job, "strict")
+    job.context.wishes.draining.set()
+    assert job.work.ends_without_room()
+    job.work.record_published(ended=True)
+    job.work.close(wait=True)
+    assert not Chain(job.context.checkpoint.storage).load().ended
 
 
 def test_a_server_that_is_waited_for_is_tried_at_once_when_a_person_says_so(

@@ -13,13 +13,14 @@ import pytest
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.store.records import Extent, StagedFile
 from holdfast.connectors.contract import StagedPart
-from holdfast.errors import RetryableError, StopUnfinished, StorageError, Unavailable
+from holdfast.errors import RetryableError, StorageError, Unavailable
 from holdfast.graph.guarantees import Guarantee
 from holdfast.runtime.epoch import outages, sink_queues
 from holdfast.runtime.epoch.committer import Committer
 from holdfast.runtime.epoch.publisher import Publishing
 from holdfast.runtime.leader_context import LeaderContext, ToldToStop
 from holdfast.runtime.parts.outlets import Outlets
+from holdfast.runtime.settings import Until
 from holdfast.storage.local_directory import LocalStorage
 from tests.unit.runtime.control.control_kit import wait_until
 from tests.unit.runtime.epoch.test_committer import Shown, context_of, outcome
@@ -58,9 +59,17 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 class Leading:
     """A committer with two sinks, and what it says."""
 
-    def __init__(self, root: Path, guarantee: Guarantee = Guarantee.EXACTLY_ONCE, **sinks: Shown) -> None:
+    def __init__(
+        self,
+        root: Path,
+        guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
+        until: Until = Until.STOPPED,
+        **sinks: Shown,
+    ) -> None:
         self.context = context_of(LocalStorage(root), sinks)
-        settings = dataclasses.replace(self.context.settings, guarantee=guarantee, stop_within=0.05)
+        settings = dataclasses.replace(
+            self.context.settings, guarantee=guarantee, until=until, stop_within=0.05
+        )
         self.context = dataclasses.replace(self.context, settings=settings)
         self.said: list[str] = []
         self.context.monitor._messages.append(self.said.append)
@@ -229,10 +238,58 @@ def test_with_at_least_once_nothing_is_committed_that_a_repeating_sink_has_not_s
     wait_until(lambda: dead.tries > 3, "the sinks come there")
     assert (job.work.view.last_epoch, deduping.epochs) == (0, [])
     job.context.wishes.stopping.set()
-    with pytest.raises(StopUnfinished):
-        job.work.check(0)
-    assert Chain(job.context.checkpoint.storage).load().last_epoch == 0
+    job.work.submit([outcome(2)])
+    job.work.record_published()
+    job.work.close(wait=True)
+    assert (job.work.uncommitted, job.work.unpublished, job.work.refused) == (2, {"dead": 1}, {})
+    assert Chain(job.context.checkpoint.storage).load().number == 0
     assert deduping.epochs == []
+
+
+def test_a_drain_waits_for_a_server_that_is_away_before_a_commit_no_longer_than_a_stop_does(
+    leading: Any,
+) -> None:
+    dead, alive = Server(dedupes=False), Server()
+    job = leading(Guarantee.AT_LEAST_ONCE, dead=dead, alive=alive)
+    commit(job, 1)
+    dead.away.set()
+    job.work.submit([outcome(2)])
+    wait_until(lambda: dead.tries > 3, "the sink is waited for")
+    job.context.wishes.draining.set()
+    job.work.record_published()
+    job.work.close(wait=True)
+    assert (job.work.uncommitted, job.work.unpublished) == (1, {"dead": 1})
+    assert Chain(job.context.checkpoint.storage).load().last_epoch == 1
+    ending = [text for text in job.said if text.startswith("ENDING before all is read: ")]
+    assert [text.count("sink 'dead'") for text in ending] == [1]
+
+
+def test_a_drain_without_room_waits_for_a_server_that_is_away_no_longer_than_a_stop_does(
+    leading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_queues, "LIMIT_EPOCHS", 2)
+    dead = Server()
+    job = leading(dead=dead)
+    dead.away.set()
+    for epoch in (1, 2):
+        job.work.submit([outcome(epoch)])
+    wait_until(lambda: job.work.room == 0.0, "it is full")
+    assert not job.work.ends_without_room(), "nobody has asked it to end"
+    job.context.wishes.draining.set()
+    wait_until(job.work.ends_without_room, "it has waited for as long as a stop does")
+
+
+def test_a_run_that_comes_to_its_end_by_itself_waits_for_a_server_for_as_long_as_it_takes(
+    leading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_queues, "LIMIT_EPOCHS", 2)
+    dead = Server()
+    job = leading(Guarantee.EXACTLY_ONCE, Until.EXHAUSTED, dead=dead)
+    dead.away.set()
+    for epoch in (1, 2):
+        job.work.submit([outcome(epoch)])
+    wait_until(lambda: dead.tries > 20, "the sink is waited for")
+    assert (job.work.room, job.work.ends_without_room()) == (0.0, False)
 
 
 def test_with_at_least_once_nothing_is_committed_when_a_run_ends_before_a_repeating_sink_has_it(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.connectors.memory import MemorySink, MemorySource
-from holdfast.errors import DefinitionError, RestoreError, SessionLost, StopUnfinished
+from holdfast.errors import DefinitionError, RestoreError, SessionLost, SinkRefused, StopUnfinished
 from holdfast.graph.job_graph import Graph
 from holdfast.graph.streams import Declaration
 from holdfast.runtime.parts.parts_handle import PartsHandle
@@ -67,8 +67,8 @@ class Played:
 
     def end(self, failure: Exception | None = None) -> None:
         self._failure: Any = failure
-        phase, error = ("failed", str(failure)) if failure else ("stopped", None)
-        self._progress = Progress(job=self.name, phase=phase, error=error)
+        phase = "stopped" if failure is None or isinstance(failure, SinkRefused) else "failed"
+        self._progress = Progress(job=self.name, phase=phase, error=str(failure) if failure else None)
         self._running = False
 
 
@@ -171,6 +171,18 @@ def test_a_part_that_has_ended_well_ends_no_other() -> None:
     assert run.handle.running
     assert run.handle.status().phase == "running"
     run.let_go()
+
+
+def test_a_part_that_has_come_to_its_end_with_a_refusal_ends_no_other_and_is_told() -> None:
+    run = Run("main", "scoring", "alerts", stubborn=("scoring",))
+    run.parts["main"].end(SinkRefused("sink 'raw' refuses"))
+    run.look_on()
+    assert (run.log, run.handle.running) == ([], True)
+    assert (run.handle.status().phase, run.handle.status().error) == ("running", "sink 'raw' refuses")
+    for name in ("scoring", "alerts"):
+        run.parts[name].end()
+    with pytest.raises(SinkRefused, match="sink 'raw' refuses"):
+        run.handle.wait(PATIENCE_SECONDS)
 
 
 def test_waiting_in_vain_is_told() -> None:
