@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast import errors
 from holdfast.checkpoint.chain.channels import Channels
 from holdfast.checkpoint.chain.settled import Settled
 from holdfast.checkpoint.chain.shard_lines import Lines
@@ -65,7 +64,7 @@ from holdfast.runtime.epoch.set_aside import malformed_input, rows_aside
 from holdfast.runtime.latency import arrived_rows
 from holdfast.runtime.parts.damaged_epochs import damaged_epoch
 from holdfast.runtime.placement import Placement, shard_expression
-from holdfast.runtime.spark_failures import explained
+from holdfast.runtime.spark_failures import explained, raised_by_task
 from holdfast.runtime.spark_session import describe_jobs
 from holdfast.state.encoding.keys import GROUP_COLUMN
 from holdfast.state.encoding.routing import quoted
@@ -582,7 +581,7 @@ def chosen_results(job: Callable[[], DataFrame], what: str) -> list[TaskResult]:
     results = [decode_result(bytes(row[0])) for row in rows]
     for result in results:
         if result.failure is not None:
-            raise getattr(errors, result.failure.kind)(*result.failure.args)
+            raise raised_by_task(result.failure)
     shards = [result.shard for result in results]
     if len(set(shards)) != len(shards):
         raise EpochFailed(
