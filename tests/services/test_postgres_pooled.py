@@ -22,7 +22,7 @@ from tests.services.servers import Server, pooler
 __all__ = ["db", "postgres"]
 
 TWO = rows_of(("anna", 1), ("ben", 2))
-TOTALS = '"user" text, total bigint'
+TOTALS = '"user" text NOT NULL, total bigint'
 EVENTS = "txid xid8 NOT NULL DEFAULT pg_current_xact_id(), part float8"
 A_PART = 0.1 + 0.2
 """Seventeen digits tell it from 0.3."""
@@ -43,6 +43,7 @@ def shop(db: psycopg.Connection[Any]) -> str:
     name = f"shop_{uuid.uuid4().hex[:8]}"
     db.execute(f"CREATE SCHEMA {name}")
     db.execute(f"CREATE TABLE {name}.totals ({TOTALS})")
+    db.execute(f'CREATE UNIQUE INDEX ON {name}.totals ("user")')
     db.execute(f"CREATE TABLE {name}.events ({EVENTS})")
     return name
 
@@ -57,10 +58,13 @@ def parts(dsn: str, table: str) -> list[str]:
     return [text for batch in reader.tasks(slice).all_rows() for text in batch.column("part").to_pylist()]
 
 
-def test_settings_of_the_dsn_hold_in_a_sink(postgres: Server, url: str, shop: str) -> None:
+@pytest.mark.parametrize("how", [{}, {"mode": "upsert", "key": "user"}], ids=["append", "upsert"])
+def test_settings_of_the_dsn_hold_in_a_sink(
+    postgres: Server, url: str, shop: str, how: dict[str, Any]
+) -> None:
     dsn = f"{url}?options=-csearch_path%3D{shop}"
-    PostgresSink("totals", dsn=dsn).check_schema(SCHEMA)
-    lanes = opened(dsn, "totals")
+    PostgresSink("totals", dsn=dsn, **how).check_schema(SCHEMA)
+    lanes = opened(dsn, "totals", **how)
     for outcome in (Outcome.WRITTEN, Outcome.ALREADY):
         assert lanes.write(lane_rows(TWO)).outcome is outcome
     assert lanes.marks()[0] == LaneMark(1, 2)
