@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from holdfast.connectors.contract import StagedPart
 from holdfast.connectors.lanes import LaneMark, LaneRows
+from holdfast.connectors.postgres.lane_writer import OpenPostgresLanes
+from holdfast.connectors.postgres.sink import PostgresSink
 
 SCHEMA = pa.schema([("user", pa.string()), ("total", pa.int64())])
 
@@ -27,6 +29,13 @@ def lane_rows(table: pa.Table, epoch: int = 1, **more: Any) -> LaneRows:
     given = {"lane": 0, "before": LaneMark(0), "term": 1, "input": f"of epoch {epoch}"} | more
     part = StagedPart(given["lane"], table.num_rows, lambda: table, given["input"])
     return LaneRows(epoch=epoch, rows=table.num_rows, parts=(part,), **given)
+
+
+def opened(url: str, table: str, term: int = 1, **how: Any) -> OpenPostgresLanes:
+    """A sink whose marks are there, and are of this table alone."""
+    lanes = PostgresSink(table, dsn=url, **how).lane_writer("job", table).open(term)
+    lanes.begin(0)
+    return lanes
 
 
 def shown(url: str, table: str) -> list[tuple[Any, ...]]:
@@ -59,5 +68,5 @@ def stopped_in_copy(url: str, table: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", STOPS_IN_COPY, url, table]
     other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": "src:."})
     assert other.stdout is not None
-    assert other.stdout.readline() == "stopped\n"
+    assert (line := other.stdout.readline()) == "stopped\n", line
     return other

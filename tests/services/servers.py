@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 START_SECONDS = 240.0
 USER = "nobody"
@@ -110,8 +111,7 @@ class PostgresDirectory:
         self._initdb = program("initdb", "postgresql", place)
         self._postgres = program("postgres", "postgresql", place)
         self._guests, self._settings = guests, settings
-        # It refuses to run as root.
-        self._as_user = ["setpriv", f"--reuid={USER}", "--clear-groups"] if os.getuid() == 0 else []
+        self._as_user = _not_as_root()
         self.port = free_port()
         self.url = f"postgresql://holdfast@127.0.0.1:{self.port}/postgres"
 
@@ -152,6 +152,28 @@ class PostgresDirectory:
 
     def _by_user(self, *command: str) -> None:
         subprocess.run([*self._as_user, *command], check=True, capture_output=True, cwd=self.path)
+
+
+@contextmanager
+def pooler(database: Server, mode: str, size: int = 4) -> Iterator[str]:
+    """Where a pgbouncer is in front of a Postgres, by which everybody comes in as its owner. `mode`: what it
+    pools (session, transaction, statement); `size`: how many sessions it has at the server."""
+    path, port = program("pgbouncer", "pgbouncer", "/usr/sbin"), free_port()
+    there = urlsplit(database.url)
+    with tempfile.TemporaryDirectory(prefix="holdfast-pooler-") as made:
+        settings, log = Path(made) / "settings", Path(made) / "log"
+        settings.write_text(
+            f"[databases]\n* = host=127.0.0.1 port={there.port} user={there.username}\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+            f"auth_type = any\npool_mode = {mode}\ndefault_pool_size = {size}\n"
+        )
+        Path(made).chmod(0o755)
+        with _running([*_not_as_root(), path, str(settings)], log, lambda: _listens(port)) as process:
+            try:
+                yield database.url.replace(f":{there.port}/", f":{port}/")
+            finally:
+                # It would wait for its clients.
+                process.kill()
 
 
 @contextmanager
@@ -236,6 +258,11 @@ def _running(command: list[str], log: Path, ready: Callable[[], bool]) -> Iterat
             process.wait()
 
 
+def _not_as_root() -> list[str]:
+    """Before a command that refuses to be run by root."""
+    return ["setpriv", f"--reuid={USER}", "--clear-groups"] if os.getuid() == 0 else []
+
+
 def _tree(pid: int) -> list[int]:
     found = [pid]
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -255,3 +282,11 @@ def _answers(port: int) -> bool:
             return connection.recv(7).startswith((b"+PONG", b"-NOAUTH"))
     except OSError:
         return False
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -21,6 +21,7 @@ from holdfast.connectors.lanes import LANES, LaneMark, Outcome
 from holdfast.errors import DefinitionError, SinkWentBack, Unavailable
 from holdfast.secret import Secret
 from holdfast.testing import conformance
+from tests.services.cable import Cable
 from tests.services.kafka_broker import API, PASSWORD, QUIET, USER, KafkaBroker, kafka, topic
 from tests.services.kafka_lanes import MORE, TWO, lane_rows, rows_of, stopped_in_transaction
 
@@ -391,6 +392,24 @@ def test_what_the_cluster_will_never_allow_is_refused_in_one_line(
         with pytest.raises(DefinitionError, match="refuses us") as told:
             fails()
         assert "not-the-password" not in str(told.value)
+
+
+def test_a_connection_that_ends_while_the_user_is_looked_at_is_no_refusal(
+    kafka: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    """As where a broker is started again: the sink would wait for a person."""
+    kafka.make(topic)
+    (tmp_path / "secret").write_text(PASSWORD)
+    options = {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER,
+        "sasl.password": Secret.file(tmp_path / "secret"),
+    }  # fmt: skip
+    with Cable(int(kafka.guarded.rpartition(":")[2])) as cable:
+        cable.break_every = 2  # the first piece asks for versions, the second says how the user is told
+        with pytest.raises(Unavailable, match="handshake failed: Local"):
+            opened(cable.hosts, topic, options=options)
+        cable.break_every = 0
+        opened(cable.hosts, topic, options=options).close()
 
 
 def test_a_user_who_may_not_write_is_told_so_and_rows_come_later(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -15,14 +14,18 @@ from holdfast.connectors.postgres import lane_writer
 from holdfast.connectors.postgres.lane_writer import OpenPostgresLanes
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.errors import SinkWentBack, one_line
+from tests.services.postgres_kit import created, db, postgres
 from tests.services.postgres_lanes import lane_rows, rows_of, shown
-from tests.services.servers import PostgresDirectory, Server, program
+from tests.services.servers import Server, program
+
+__all__ = ["db", "postgres"]
 
 TWO = rows_of(("anna", 1), ("ben", 2))
 MORE = rows_of(("cleo", 3))
 NEXT = lane_rows(MORE, 8, before=LaneMark(7, 2))
 UID = "anna's"
-MADE = '("user" text PRIMARY KEY, total bigint)'
+COLUMNS = '"user" text PRIMARY KEY, total bigint'
+MADE = f"({COLUMNS})"
 FORMER_MARKS = """
     CREATE TABLE {0}_marks (job text, uid text, lane int, epoch bigint NOT NULL, rows bigint NOT NULL,
                             input text NOT NULL, written timestamptz NOT NULL DEFAULT now(),
@@ -30,23 +33,9 @@ FORMER_MARKS = """
 """
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with PostgresDirectory() as directory, directory.running() as server:
-        yield server
-
-
-@pytest.fixture
-def db(postgres: Server) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        yield connection
-
-
 @pytest.fixture
 def table(db: psycopg.Connection[Any]) -> str:
-    name = f"totals_{uuid.uuid4().hex[:8]}"
-    db.execute(f"CREATE TABLE {name} {MADE}")
-    return name
+    return created(db, COLUMNS)
 
 
 def opened(url: str, table: str, marks: str = "", **how: Any) -> OpenPostgresLanes:
@@ -81,6 +70,7 @@ def test_a_table_that_was_made_again_between_two_runs_is_a_sink_that_went_back(
     why = refused(lanes)
     assert f"table {table} of Postgres at 127.0.0.1" in why
     assert f'sink "{UID}" had shown the rows of epochs up to 7: that one is gone' in why
+    assert f"UPDATE public.{table}_marks SET table_oid = NULL" in why, "whatever the search_path is"
     for lane, before in ((0, LaneMark(7, 2)), (1, LaneMark(6))):
         result = lanes.write(lane_rows(MORE, 8, lane=lane, before=before))
         assert result.outcome is Outcome.REFUSED
@@ -169,6 +159,19 @@ def test_a_table_that_took_the_name_of_another_is_told_from_one_that_was_dropped
     followed = opened(postgres.url, f"{table}_former", f"{table}_marks")
     assert followed.write(NEXT).outcome is Outcome.WRITTEN, "a new name is the same table"
     assert len(shown(postgres.url, f"{table}_former")) == 3
+
+
+def test_a_table_that_is_rotated_by_its_name_goes_on_in_the_next_one(
+    postgres: Server, db: psycopg.Connection[Any], table: str
+) -> None:
+    lanes = begun(postgres.url, table)
+    with db.transaction():
+        db.execute(f"UPDATE {table}_marks SET table_oid = NULL WHERE job = 'job' AND uid = %s", [UID])
+        db.execute(f"ALTER TABLE {table} RENAME TO {table}_former")
+        db.execute(f"CREATE TABLE {table} {MADE}")
+    assert lanes.write(NEXT).outcome is Outcome.WRITTEN
+    assert shown(postgres.url, table) == [("cleo", 3)]
+    assert len(shown(postgres.url, f"{table}_former")) == 2
 
 
 def test_a_table_that_was_made_again_before_anything_was_shown_is_as_good(

@@ -20,44 +20,24 @@ from holdfast.connectors.contract import StagedPart
 from holdfast.connectors.lane_publisher import LaneConnection
 from holdfast.connectors.lanes import LANES, LaneMark, Outcome
 from holdfast.connectors.postgres import lane_writer
-from holdfast.connectors.postgres.lane_writer import OpenPostgresLanes
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.errors import DefinitionError, Unavailable
 from holdfast.testing import conformance
 from tests.services.cable import Cable
 from tests.services.harness import wait_until
-from tests.services.postgres_lanes import lane_rows, rows_of, shown, stopped_in_copy
+from tests.services.postgres_kit import created, db, postgres
+from tests.services.postgres_lanes import SCHEMA, lane_rows, opened, rows_of, shown, stopped_in_copy
 from tests.services.servers import PostgresDirectory, Server
+
+__all__ = ["db", "postgres"]
 
 TWO = rows_of(("anna", 1), ("ben", 2))
 MORE = rows_of(("cleo", 3))
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    directory = PostgresDirectory(guests=["guest"])
-    with directory, directory.running() as server:
-        yield server
-
-
-@pytest.fixture
-def db(postgres: Server) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        yield connection
-
-
 @pytest.fixture
 def table(db: psycopg.Connection[Any]) -> str:
-    name = f"totals_{uuid.uuid4().hex[:8]}"
-    db.execute(f'CREATE TABLE {name} ("user" text, total bigint)')
-    return name
-
-
-def opened(url: str, table: str, term: int = 1, **how: Any) -> OpenPostgresLanes:
-    """A sink whose marks are there, and are of this table alone."""
-    lanes = PostgresSink(table, dsn=url, **how).lane_writer("job", how.get("uid", table)).open(term)
-    lanes.begin(0)
-    return lanes
+    return created(db, '"user" text, total bigint')
 
 
 def test_it_keeps_what_is_promised_of_a_lane_sink(postgres: Server, db: psycopg.Connection[Any]) -> None:
@@ -287,35 +267,21 @@ def test_a_client_that_is_lost_while_it_reads_marks_is_ended_by_a_newer_term(
 
 
 def test_a_server_that_falls_silent_is_not_waited_for_without_end(postgres: Server, table: str) -> None:
-    """As it is asked for the first time, and as a holder of the lane is looked for."""
+    """As the table is looked at, as the sink is asked for the first time, and as a holder of the lane is
+    looked for."""
     with Cable(port_of(postgres)) as cable, psycopg.connect(postgres.url) as other:
         dsn = f"postgresql://holdfast@127.0.0.1:{cable.port}/postgres"
         sink = PostgresSink(table, dsn=dsn, timeout_seconds=3)
         lanes = opened(dsn, table, timeout_seconds=3)
+        cable.lose_answers_to = b"relkind"
+        sink.check_schema(SCHEMA)  # the run meets it again, and waits
         cable.lose_answers_to = b"synchronous_commit"
         with pytest.raises(Unavailable):
-            sink.lane_writer("job", table).open(1)
+            sink.lane_writer("job", table).open(1).marks()
         other.execute("SELECT FROM holdfast_marks WHERE uid = %s AND lane = 0 FOR UPDATE", [table])
         cable.lose_answers_to = b"pg_terminate_backend"
         assert lanes.write(lane_rows(TWO)).outcome is Outcome.BUSY
-        assert cable.answers_lost == 2
-
-
-def test_one_of_the_same_term_is_ended_when_it_has_waited_for_its_client_for_long(
-    postgres: Server, table: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    same = PostgresSink(table, dsn=postgres.url).lane_writer("job", "out").open(1)
-    same.begin(0)
-    other = stopped_in_copy(postgres.url, table)
-    try:
-        assert same.write(lane_rows(TWO)).outcome is Outcome.BUSY
-        monkeypatch.setattr(lane_writer, "STALLED_SECONDS", 0)
-        assert same.write(lane_rows(TWO)).outcome is Outcome.WRITTEN
-    finally:
-        other.send_signal(signal.SIGCONT)
-        assert other.communicate(timeout=60)[0] == "UNAVAILABLE\n"
-    assert shown(postgres.url, table) == [("anna", 1), ("ben", 2)]
-    same._connection.execute("DELETE FROM holdfast_marks WHERE uid = 'out'")
+        assert cable.answers_lost == 3
 
 
 @pytest.mark.parametrize("hurt", ["cut", "refuse"])
@@ -332,17 +298,22 @@ def test_a_server_that_is_not_there_is_a_result(postgres: Server, table: str, hu
     wait_until(lambda: len(shown(postgres.url, table)) == 2, "the rows to be shown once")
 
 
-def test_an_answer_lost_after_the_commit_shows_nothing_twice(postgres: Server, table: str) -> None:
+def test_an_answer_lost_after_the_commit_shows_nothing_twice(
+    postgres: Server, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_writer, "WRITING_PATIENCE", 1.0)
     with Cable(port_of(postgres)) as cable:
         dsn = f"postgresql://holdfast@127.0.0.1:{cable.port}/postgres"
         lanes = opened(dsn, table, timeout_seconds=6)
+        assert lanes.write(lane_rows(TWO)).outcome is Outcome.WRITTEN
         cable.lose_answers_to = b"COMMIT\0"
-        lost = lanes.write(lane_rows(TWO))
+        more = lane_rows(MORE, 2, before=LaneMark(1, 2))
+        lost = lanes.write(more)
         assert lost.outcome is Outcome.UNAVAILABLE, "it may or may not be shown"
-        assert shown(postgres.url, table) == [("anna", 1), ("ben", 2)]
+        assert shown(postgres.url, table) == [("anna", 1), ("ben", 2), ("cleo", 3)]
         cable.lose_answers_to = b""
-        assert opened(dsn, table).write(lane_rows(TWO)).outcome is Outcome.ALREADY
-    assert shown(postgres.url, table) == [("anna", 1), ("ben", 2)]
+        assert opened(dsn, table).write(more).outcome is Outcome.ALREADY
+    assert shown(postgres.url, table) == [("anna", 1), ("ben", 2), ("cleo", 3)]
 
 
 def port_of(postgres: Server) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -14,15 +13,11 @@ from holdfast.connectors.lanes import Outcome
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.errors import DefinitionError
 from holdfast.secret import Secret
+from tests.services.postgres_kit import postgres
 from tests.services.postgres_lanes import SCHEMA, lane_rows, rows_of
-from tests.services.servers import PostgresDirectory, Server
+from tests.services.servers import Server
 
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    directory = PostgresDirectory(guests=["guest"])
-    with directory, directory.running() as server:
-        yield server
+__all__ = ["postgres"]
 
 
 REFUSALS: dict[str, tuple[str, dict[str, Any], pa.Schema]] = {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -15,25 +13,19 @@ import pytest
 from holdfast.connectors.lanes import LaneMark, Outcome
 from holdfast.connectors.postgres.lane_writer import OpenPostgresLanes
 from holdfast.connectors.postgres.sink import PostgresSink
-from tests.services.postgres_lanes import SCHEMA, lane_rows, rows_of, shown
-from tests.services.servers import Server, postgres_server
-from tests.services.test_postgres_sink import opened
+from tests.services.postgres_kit import created, db, postgres
+from tests.services.postgres_lanes import SCHEMA, lane_rows, opened, rows_of, shown
+from tests.services.servers import Server
+
+__all__ = ["db", "postgres"]
 
 WITH_GONE = SCHEMA.append(pa.field("gone", pa.bool_()))
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with postgres_server() as server:
-        yield server
-
-
 @pytest.fixture
-def table(postgres: Server) -> str:
-    name = f"latest_{uuid.uuid4().hex[:8]}"
-    with psycopg.connect(postgres.url, autocommit=True) as db:
-        db.execute(f'CREATE TABLE {name} ("user" text PRIMARY KEY, total bigint, touched bool DEFAULT true)')
-        db.execute(f"ALTER TABLE {name} DROP COLUMN touched")
+def table(db: psycopg.Connection[Any]) -> str:
+    name = created(db, '"user" text PRIMARY KEY, total bigint, touched bool DEFAULT true', "latest")
+    db.execute(f"ALTER TABLE {name} DROP COLUMN touched")
     return name
 
 

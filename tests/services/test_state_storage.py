@@ -15,19 +15,16 @@ from holdfast.storage.key_saves.postgres import PostgresStateStorage
 from holdfast.storage.key_saves.redis import RedisStateStorage
 from holdfast.tasks.uncoordinated import saver
 from tests.contract.state_storage_suite import ANN, StateStorageContract, save_of
-from tests.services.servers import Server, free_port, postgres_server, redis_server
+from tests.services.postgres_kit import postgres
+from tests.services.servers import Server, free_port, pooler, postgres_server, redis_server
 from tests.unit.tasks.uncoordinated.kit import Shard, uncoordinated
+
+__all__ = ["postgres"]
 
 
 @pytest.fixture(scope="module")
 def redis() -> Iterator[Server]:
     with redis_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with postgres_server() as server:
         yield server
 
 
@@ -41,6 +38,18 @@ class TestPostgres(StateStorageContract):
     @pytest.fixture
     def storage(self, postgres: Server) -> StateStorage:
         return PostgresStateStorage(postgres.url, table=f"t{uuid.uuid4().hex}")
+
+
+@pytest.fixture(scope="module")
+def pooled(postgres: Server) -> Iterator[str]:
+    with pooler(postgres, "transaction") as url:
+        yield url
+
+
+class TestPooledPostgres(StateStorageContract):
+    @pytest.fixture
+    def storage(self, pooled: str) -> StateStorage:
+        return PostgresStateStorage(pooled, table=f"t{uuid.uuid4().hex}")
 
 
 @pytest.mark.parametrize("kind", ["redis", "postgres"])

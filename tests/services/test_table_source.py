@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -21,30 +19,17 @@ from holdfast.secret import Secret
 from holdfast.testing import conformance
 from tests.services.cable import Cable
 from tests.services.harness import wait_until
+from tests.services.postgres_kit import created, db, postgres
 from tests.services.servers import PostgresDirectory, Server
+
+__all__ = ["db", "postgres"]
 
 ROWS = 12
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    directory = PostgresDirectory(guests=["guest"], max_prepared_transactions="4")
-    with directory, directory.running() as server:
-        yield server
-
-
-@pytest.fixture
-def db(postgres: Server) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        yield connection
-
-
 def new_table(db: psycopg.Connection[Any]) -> str:
-    name = f"events_{uuid.uuid4().hex[:8]}"
-    db.execute(
-        f"CREATE TABLE {name} (id bigserial PRIMARY KEY, txid xid8 NOT NULL DEFAULT pg_current_xact_id(), "
-        "n int)"
-    )
+    columns = "id bigserial PRIMARY KEY, txid xid8 NOT NULL DEFAULT pg_current_xact_id(), n int"
+    name = created(db, columns, "events")
     db.execute(f"CREATE INDEX ON {name} (txid, id)")
     return name
 

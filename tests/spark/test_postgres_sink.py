@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from tests.services.servers import Server, postgres_server
+from tests.services.postgres_kit import db, postgres
+from tests.services.servers import Server
+
+__all__ = ["db", "postgres"]
 
 USERS = 7
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture
-def db(postgres: Server) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        yield connection
 
 
 def totals_job(url: str, name: str, total: int, **how: Any) -> hf.Job:

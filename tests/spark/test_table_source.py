@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -15,16 +14,13 @@ import holdfast as hf
 from holdfast.cli.load_job import load_job
 from holdfast.testing import conformance
 from tests.contract.test_sources import NEED_SPARK
-from tests.services.servers import Server, postgres_server
+from tests.services.postgres_kit import postgres
+from tests.services.servers import Server
 from tests.services.test_table_source import add, new_table
 
+__all__ = ["postgres"]
+
 WRITERS, TRANSACTIONS = 4, 25
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with postgres_server() as server:
-        yield server
 
 
 def test_it_keeps_what_is_promised_about_its_rows(spark: SparkSession, postgres: Server) -> None:

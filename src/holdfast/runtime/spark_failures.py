@@ -13,7 +13,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from holdfast.errors import first_line
+from holdfast import errors
+from holdfast.errors import HoldfastError, MachineError, first_line
+from holdfast.tasks.messages import Failure
 
 REASON_CHARS_MAX = 1_500
 
@@ -39,6 +41,7 @@ _OUTSIDE_PYTHON = re.compile(
 """How the last line of a Python traceback begins where the code met what was not to be had."""
 
 _VANISHED = "holdfast.errors.InputVanished: "
+_MACHINE = "holdfast.errors.MachineError: "
 
 _LACKS = (
     (
@@ -95,6 +98,8 @@ def explained(failure: Exception) -> SparkFailure:
         raised = _shortened(_last_of_traceback(text))
         if raised.startswith(_VANISHED):
             return SparkFailure(raised, vanished=raised.removeprefix(_VANISHED))
+        if raised.startswith(_MACHINE):
+            return SparkFailure(_of_executors(raised.removeprefix(_MACHINE)), lacking=True)
         return _lacked(raised) or SparkFailure(raised, _OUTSIDE_PYTHON.match(raised) is not None)
     chain = _chain(text)
     if isinstance(failure, PySparkException) and (failure.getCondition() or not chain):
@@ -102,6 +107,13 @@ def explained(failure: Exception) -> SparkFailure:
         return SparkFailure(_shortened(_SQLSTATE.sub("", first_line(failure))), outside=ended)
     known = next(filter(None, map(_lost, chain)), None) or next(filter(None, map(_lacked, chain)), None)
     return known or SparkFailure(_shortened("; caused by ".join(chain) or first_line(failure)))
+
+
+def raised_by_task(failure: Failure) -> HoldfastError:
+    """An error that a task has told, as it is told on the driver: a machine that lacks something is an
+    executor."""
+    error: HoldfastError = getattr(errors, failure.kind)(*failure.args)
+    return MachineError(_of_executors(str(error))) if isinstance(error, MachineError) else error
 
 
 def _is_connection(failure: Exception) -> bool:
@@ -124,6 +136,10 @@ def _lacked(said: str) -> SparkFailure | None:
             lacks = meaning.format(_shortened(match[1]))
             return SparkFailure(f"the executors {lacks}; {_REMEDY}", lacking=True)
     return None
+
+
+def _of_executors(said: str) -> str:
+    return f"the executors lack something: {said}; {_REMEDY}"
 
 
 def _chain(text: str) -> list[str]:

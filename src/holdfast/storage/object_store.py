@@ -54,6 +54,8 @@ _REMEDIES = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
+_PLAIN_HTTP = {"s3": "AWS_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
+"""Variables that allow it. Of the library they count only where no options are given."""
 
 
 class ObjectStorage:
@@ -64,7 +66,9 @@ class ObjectStorage:
         self._scheme = urlsplit(self.url).scheme
         options: ClientConfig = {"connect_timeout": CONNECT_TIMEOUT, "timeout": request_timeout}
         endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
-        if self._scheme == "s3" and endpoint.scheme == "http" and endpoint.hostname in _LOOPBACK:
+        on_this_machine = endpoint.scheme == "http" and endpoint.hostname in _LOOPBACK
+        allowed = os.environ.get(_PLAIN_HTTP.get(self._scheme, ""), "").lower() in ("true", "1")
+        if allowed or (self._scheme == "s3" and on_this_machine):
             options["allow_http"] = True
         self._store = self._connect(options, {"max_retries": RETRIES_MAX, "retry_timeout": RETRY_TIMEOUT})
         self._once = self._connect(options, {"max_retries": 0})
@@ -219,7 +223,8 @@ class ObjectStorage:
             remedy = "create the bucket, or correct the url"
         elif "BadScheme" in text:
             kind = StorageRefused
-            remedy = "use https, or set AWS_ALLOW_HTTP=true if the network is trusted"
+            allowed = _PLAIN_HTTP.get(self._scheme, "")
+            remedy = "use https" + (f", or set {allowed}=true if the network is trusted" if allowed else "")
         elif status == 409:
             remedy = "another write of it was under way; try again"
         else:

@@ -6,7 +6,9 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import AnalysisException, PySparkRuntimeError, PythonException
 
-from holdfast.runtime.spark_failures import REASON_CHARS_MAX, explained
+from holdfast.errors import CorruptionError, MachineError
+from holdfast.runtime.spark_failures import REASON_CHARS_MAX, explained, raised_by_task
+from holdfast.tasks.messages import Failure
 
 AT = (
     "\n\tat org.apache.spark.sql.execution.datasources.FileScanRDD$$anon$1.hasNext(FileScanRDD.scala:153)"
@@ -202,6 +204,19 @@ def test_what_the_executors_lack_is_one_sentence_with_what_to_do(text: str, lack
     assert not found.outside
     assert found.reason.startswith(f"{lacks}; give them the environment that the driver has (--archives")
     assert found.reason.endswith("docs/how-to/deploy.md")
+
+
+def test_what_a_task_misses_on_its_machine_is_missing_on_the_executors() -> None:
+    said = "Postgres needs the package psycopg; install it: pip install 'holdfast[postgres]'"
+    found = explained(PythonException(TRACEBACK.format(raised=f"holdfast.errors.MachineError: {said}\n")))
+    told = raised_by_task(Failure("MachineError", (said,)))
+    assert found.lacking
+    assert isinstance(told, MachineError)
+    assert found.reason == str(told)
+    assert str(told).startswith(f"the executors lack something: {said}; give them the environment that the")
+    assert str(told).endswith("docs/how-to/deploy.md")
+    other = raised_by_task(Failure("CorruptionError", ("damaged",)))
+    assert (type(other), str(other)) == (CorruptionError, "damaged")
 
 
 def test_a_python_that_could_not_be_started_this_once_is_not_missing() -> None:

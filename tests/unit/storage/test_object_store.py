@@ -178,10 +178,20 @@ def test_an_unreachable_endpoint_is_an_error_and_nothing_was_written(monkeypatch
         storage().put_new("a", b"1")
 
 
-def test_plain_http_is_refused_beyond_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_http_is_refused_beyond_this_machine_unless_it_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     keys(monkeypatch, "http://store.invalid:9000")
-    with pytest.raises(StorageError, match="use https"):
-        storage().put_new("a", b"1")
+    for name, value in {"ACCOUNT_NAME": "anna", "ACCOUNT_KEY": "a2V5"}.items():
+        monkeypatch.setenv(f"AZURE_STORAGE_{name}", value)
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "http://store.invalid:9000")
+    for url, variable in (("s3://bucket/job", "AWS_ALLOW_HTTP"), ("az://container/job", "AZURE_ALLOW_HTTP")):
+        with pytest.raises(StorageRefused, match=f"use https, or set {variable}=true"):
+            ObjectStorage(url).put_new("a", b"1")
+        monkeypatch.setenv(variable, "true")
+        with pytest.raises(StorageError) as reached:
+            ObjectStorage(url).put_new("a", b"1")
+        assert "use https" not in str(reached.value)
 
 
 def test_azure_without_an_account_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:

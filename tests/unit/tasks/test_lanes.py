@@ -13,7 +13,7 @@ from pyspark.errors import PythonException
 
 from holdfast.connectors.contract import StagedPart
 from holdfast.connectors.lanes import LaneMark, LaneRows, Outcome, Result
-from holdfast.errors import CorruptionError
+from holdfast.errors import CorruptionError, MachineError
 from holdfast.runtime.epoch.lane_jobs import TURN_BYTES, LaneJobs, _told, grouped, next_turn
 from holdfast.tasks.lanes import LaneTask, decode_answer, run_lanes
 
@@ -86,6 +86,16 @@ def test_a_sink_that_is_away_is_an_answer_for_every_lane() -> None:
     found = answers(Writer(away=True), 0, 5)
     reason = "ConnectionRefusedError: nobody listens"
     assert found == [Result(Outcome.UNAVAILABLE, reason=reason)] * 2
+
+
+def test_a_package_that_only_the_executors_lack_is_told_as_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(writer: Writer, term: int) -> Writer:
+        raise MachineError("the package acme is missing; install it")
+
+    monkeypatch.setattr(Writer, "open", lacking)
+    (found,) = answers(Writer(), 0)
+    with pytest.raises(MachineError, match="the executors lack something: the package acme is missing"):
+        raise found  # type: ignore[misc]
 
 
 def test_lanes_are_dealt_to_tasks_by_their_size() -> None:

@@ -39,6 +39,11 @@ SECRET_OPTIONS = {
 }  # fmt: skip
 
 
+_ENDED = "mechanism handshake failed: Local: "
+"""In what the library calls a failure to authenticate: the connection ended in the middle of it, as it does
+where a broker is started again."""
+
+
 class Refused(DefinitionError):
     """The cluster is there and does not let us in."""
 
@@ -130,7 +135,7 @@ class Troubles:
             kafka.KafkaError._SSL,
         )  # fmt: skip
         with self._lock:
-            if error.code() in refusals:
+            if error.code() in refusals and _ENDED not in error.str():
                 self._refused = error.str()
             elif error.code() != kafka.KafkaError._ALL_BROKERS_DOWN:
                 self._newest = error.str()

@@ -1,6 +1,6 @@
 """Lanes in Postgres: one transaction locks a lane's mark, writes its rows and moves the mark.
 
-A transaction says in its `application_name` which lane it writes or that it reads all marks, and under which
+A transaction says in its `application_name` which lane it writes or that it is at all marks, and under which
 term. Whoever waits for a lane in vain looks there: a transaction of a lower term, or one that has waited for
 its own client for long, is ended. Without that, a client that was stopped in the middle of a COPY would hold
 its lane for ever: no time-out of the server counts there.
@@ -12,8 +12,8 @@ that name.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -31,7 +31,7 @@ from holdfast.connectors.postgres.own_tables import (
     rejects_table,
 )
 from holdfast.connectors.postgres.refused_rows import Rejects, is_refusal, written_apart
-from holdfast.connectors.postgres.server import PostgresServer, Silence, is_outage, psycopg_driver
+from holdfast.connectors.postgres.server import PostgresServer, Silence, psycopg_driver
 from holdfast.connectors.postgres.table import quoted_name
 from holdfast.connectors.postgres.target import (
     ROW_NUMBER,
@@ -55,6 +55,11 @@ TRIES_MAX = 3
 WRITING_PATIENCE = 12.0
 """How many times as long as usual a server may be silent while it merges or commits."""
 
+_DURABLE = (
+    "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+)
+"""Marks must outlive a crash of the server."""
+
 _STALE = """
     SELECT pid, application_name, pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE pid <> pg_backend_pid() AND application_name LIKE ANY (%s) AND (
@@ -76,21 +81,7 @@ class PostgresLaneWriter:
     rejects: str | None = None
 
     def open(self, term: int) -> OpenPostgresLanes:
-        patience = self.server.timeout_seconds
-        # Sooner than the silence of a server that waits for a lock is taken for its end.
-        lock = f"{int(1_000 * min(LOCK_SECONDS, patience / 2))}ms"
-        connection = self.server.connect(f"holdfast sink {self.uid}", lock_timeout=lock)
-        try:
-            with self.server.told("opening the sink"), Silence(connection, patience):
-                # Marks must outlive a crash of the server.
-                connection.execute(
-                    "SELECT set_config('synchronous_commit', 'on', false) "
-                    "WHERE current_setting('synchronous_commit') = 'off'"
-                )
-        except BaseException:
-            connection.close()
-            raise
-        return OpenPostgresLanes(self, connection, term)
+        return OpenPostgresLanes(self, self.server.connect(f"holdfast sink {self.uid}"), term)
 
     @property
     def digest(self) -> str:
@@ -110,7 +101,11 @@ class OpenPostgresLanes:
 
     def begin(self, through: int) -> None:
         writer = self._writer
-        with writer.server.told(f"making the table of marks {writer.marks_table}"), self._listening():
+        with (
+            writer.server.told(f"making the table of marks {writer.marks_table}"),
+            self._listening(),
+            self._transaction(ALL_LANES, self._term),
+        ):
             marks_table(writer.marks_table).create(self._connection)
             let_marks_name_table(self._connection, writer.marks_table)
             if writer.rejects is not None:
@@ -125,14 +120,14 @@ class OpenPostgresLanes:
         """The rows are locked for a moment: what is being written is waited for, or ended."""
         writer = self._writer
         with writer.server.told("reading the marks"), self._listening() as silence:
-            exists = self._connection.execute("SELECT to_regclass(%s) IS NOT NULL", [self._marks]).fetchone()
-            if exists is None or not exists[0]:
-                return {}
             for _ in range(TRIES_MAX):
                 silence.heard()
                 try:
-                    with self._connection.transaction():
-                        self._say_what(ALL_LANES, self._term)
+                    with self._transaction(ALL_LANES, self._term):
+                        asked = "SELECT to_regclass(%s) IS NOT NULL"
+                        exists = self._connection.execute(asked, [self._marks]).fetchone()
+                        if exists is None or not exists[0]:
+                            return {}
                         found = self._connection.execute(
                             f"SELECT lane, epoch, rows, input FROM {self._marks} WHERE job = %s AND uid = %s "
                             "ORDER BY lane FOR UPDATE",
@@ -175,14 +170,18 @@ class OpenPostgresLanes:
         """All that can be done before the lane is locked."""
         writer = self._writer
         if self._kinds is None or self._kinds[0] != table.schema:
-            with writer.server.told(f"looking at table {writer.table}"), self._listening():
+            with (
+                writer.server.told(f"looking at table {writer.table}"),
+                self._listening(),
+                writer.server.transaction(self._connection),
+            ):
                 kinds = fitting_columns(self._connection, writer.table, table.schema, writer.merge)
             self._kinds = table.schema, kinds
         return _Prepared(writer, table, self._kinds[1])
 
     def _write(self, rows: LaneRows, prepared: _Prepared, silence: Silence) -> Result:
         writer, connection = self._writer, self._connection
-        with connection.transaction() as writing:
+        with self._transaction(rows.lane, rows.term) as writing:
             mark = self._locked_mark(rows)
             silence.heard()
             start = continues(mark, rows)
@@ -221,8 +220,6 @@ class OpenPostgresLanes:
 
     def _locked_mark(self, rows: LaneRows) -> LaneMark | None:
         writer = self._writer
-        self._connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        self._say_what(rows.lane, rows.term)
         # What is checked at the commit could not be told by rows.
         self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         found = self._connection.execute(
@@ -258,27 +255,38 @@ class OpenPostgresLanes:
         if not self._marks_name_table:
             return
         found = connection.execute(
-            "SELECT mark.epoch, there.oid::regclass::text "
-            f"FROM {self._marks} AS mark LEFT JOIN pg_class AS there ON there.oid = mark.table_oid "
+            "SELECT mark.epoch, there.oid::regclass::text, "
+            "marks.relnamespace::regnamespace::text || '.' || quote_ident(marks.relname) "
+            f"FROM {self._marks} AS mark JOIN pg_class AS marks ON marks.oid = to_regclass(%s) "
+            "LEFT JOIN pg_class AS there ON there.oid = mark.table_oid "
             "WHERE job = %s AND uid = %s AND table_oid <> %s ORDER BY mark.epoch DESC LIMIT 1",
-            [writer.job, writer.uid, table],
+            [self._marks, writer.job, writer.uid, table],
         ).fetchone()
         if found is None:
             return
-        epoch, renamed = found
+        epoch, renamed, marks = found
         became = f"is {renamed} now" if renamed else "is gone (it was dropped, or is not in a restored dump)"
         raise SinkWentBack(
             f"table {writer.table} of Postgres at {writer.server.place} is not the one in which sink "
             f"{writer.uid!r} had shown the rows of epochs up to {epoch}: that one {became}; put it back, or, "
             "where this one has these rows or need not have them, let the sink go on in it with "
-            f"UPDATE {self._marks} SET table_oid = NULL WHERE job = {_literal(writer.job)} "
+            f"UPDATE {marks} SET table_oid = NULL WHERE job = {_literal(writer.job)} "
             f"AND uid = {_literal(writer.uid)}"
         )
 
-    def _say_what(self, lane: int | str, term: int) -> None:
-        """In the transaction that has begun."""
-        name = self._writer.application(lane, term)
-        self._connection.execute("SELECT set_config('application_name', %s, true)", [name])
+    @contextmanager
+    def _transaction(self, lane: int | str, term: int) -> Iterator[psycopg.Transaction]:
+        """It says in its name what it is at."""
+        server = self._writer.server
+        # Sooner than the silence of a server that waits for a lock is taken for its end.
+        patience = min(LOCK_SECONDS, server.timeout_seconds / 2)
+        settings = {
+            "application_name": self._writer.application(lane, term),
+            "lock_timeout": f"{int(1_000 * patience)}ms",
+        }
+        with server.transaction(self._connection, **settings) as begun:
+            self._connection.execute(_DURABLE)
+            yield begun
 
     def _failed(self, rows: LaneRows, cause: Exception) -> Result | None:
         """What an error of the server means; None: it is worth another try at once."""
@@ -293,9 +301,10 @@ class OpenPostgresLanes:
         if isinstance(cause, errors.DeadlockDetected | errors.SerializationFailure):
             return None
         if isinstance(cause, errors.UndefinedTable) and f'"{self._writer.marks_table}"' in str(cause):
-            return Result(Outcome.WENT_BACK, reason="its table of marks is gone")
+            reason = f"its table of marks {self._writer.marks_table} is gone"
+            return Result(Outcome.WENT_BACK, reason=reason)
         told = self._writer.server.error(cause, f"writing table {self._writer.table}")
-        outcome = Outcome.UNAVAILABLE if is_outage(cause) else Outcome.REFUSED
+        outcome = Outcome.UNAVAILABLE if isinstance(told, Unavailable) else Outcome.REFUSED
         return Result(outcome, reason=one_line(told))
 
     def _end_stale(self, lane: str, term: int) -> None:
@@ -334,11 +343,17 @@ class _Prepared:
         chunks: Iterable[bytes | memoryview] = chain([HEADER], encoded, [TRAILER])
         for statement in self._before:
             connection.execute(statement)
-        with connection.cursor() as cursor, cursor.copy(self._copy) as sent:
-            for chunk in chunks:
-                sent.write(chunk)
-                silence.heard()
-            silence.heard(WRITING_PATIENCE)
+        try:
+            with connection.cursor() as cursor, cursor.copy(self._copy) as sent:
+                for chunk in chunks:
+                    sent.write(chunk)
+                    silence.heard()
+                silence.heard(WRITING_PATIENCE)
+        except ValueError as cause:
+            # The last words of a server, and those of its pooler, are one error more than the library takes.
+            if not connection.broken:
+                raise
+            raise psycopg_driver().OperationalError("the connection was lost inside COPY") from cause
         for statement in self._after:
             connection.execute(statement)
             silence.heard(WRITING_PATIENCE)

@@ -61,10 +61,11 @@ class OwnTable:
         if found is not None and found[0] is not None:
             return
         errors = psycopg_driver().errors
-        try:
+        with (
+            suppress(errors.DuplicateTable, errors.DuplicateObject, errors.UniqueViolation),
+            connection.transaction(),
+        ):
             connection.execute(self._statement)
-        except (errors.DuplicateTable, errors.DuplicateObject, errors.UniqueViolation):
-            return
 
     @property
     def _statement(self) -> str:

@@ -60,7 +60,12 @@ class TableRead:
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         place = f"reading table {self.table.table}"
         connection = self.server.connect("holdfast source")
-        with self.server.told(place), connection, Silence(connection, self.server.timeout_seconds) as silence:
+        with (
+            self.server.told(place),
+            connection,
+            Silence(connection, self.server.timeout_seconds) as silence,
+            self.server.transaction(connection),
+        ):
             if (identity := look(connection).server) != self.identity:
                 raise InputVanished(
                     f"table {self.table.table} was planned at server {self.identity}, and this is "

@@ -2,7 +2,9 @@
 
 Always true: no password is in a value, an error or a log; every error is told by what is to be done about it:
 the server is not there now (Unavailable), or what was asked can never be (DefinitionError). A connection
-that hears nothing for too long is broken off, so nobody waits for a dead server without end.
+that hears nothing for too long is broken off, so nobody waits for a dead server without end. Settings are
+given in each transaction and end with it: a pooler (pgbouncer) in front of the server may refuse or forget
+those that a connection begins with, and give the next transaction another session.
 """
 
 from __future__ import annotations
@@ -25,23 +27,35 @@ if TYPE_CHECKING:
 APPLICATION_CHARS_MAX = 63
 """Postgres cuts longer names of applications off."""
 
-_SESSION = {
+_SETTINGS = {
     "TimeZone": "UTC",
     "DateStyle": "ISO",
     "IntervalStyle": "iso_8601",
     "bytea_output": "hex",
     "extra_float_digits": "1",
     "client_encoding": "UTF8",
-    "default_transaction_isolation": "read\\ committed",
 }
 """Values as text are read back elsewhere: they must not depend on how a server or a role is set up."""
+
+_OPTION = re.compile(r"(?:-c\s*|--)([\w.-]+)=((?:\\.|[^\\\s])*)\s*")
+"""A setting in `options` of a dsn."""
 
 _NEVER = re.compile(
     r"password authentication failed|no password supplied|does not exist|no pg_hba\.conf entry"
     r"|not permitted to log in|permission denied|invalid (?:connection option|dsn|port|URI)|missing \"=\""
     r"|invalid sslmode|unsupported authentication|requires? (?:SSL|SCRAM)"
+    r"|SASL authentication failed|no such (?:user|database)"
 )
-"""What a refused connection says where another try cannot help. There is no SQLSTATE in it to go by."""
+"""What a refused connection says where another try cannot help. There is no SQLSTATE in it to go by. The last
+line is what pgbouncer says."""
+
+_POOLER_REFUSES = {
+    "unsupported startup parameter": "put these settings into options= of the dsn, where they are given in "
+    "each transaction, and not into the environment (PGOPTIONS) or a service file",
+    "transaction blocks not allowed": "let it pool sessions or transactions, not statements (pool_mode)",
+}
+"""What a pooler (pgbouncer) says where it can never be used as it is, and what to do. It gives these the
+SQLSTATEs of outages."""
 
 _STATEMENT = re.compile(r" LINE \d+: .* \^(?= |$)")
 """Where in a statement an error is: it is no statement of the user's."""
@@ -65,28 +79,62 @@ class PostgresServer:
         refuse_password_in(self.dsn, "dsn")
         refuse_text(self.password, "password")
 
-    def connect(self, application: str, **settings: str) -> psycopg.Connection[Any]:
-        """A new connection, in autocommit mode. `settings` are for the session (`lock_timeout`)."""
+    def connect(self, application: str) -> psycopg.Connection[Any]:
+        """A new connection, in autocommit mode. What is asked of the server goes into a `transaction`."""
         driver = psycopg_driver()
-        options = " ".join(f"-c {name}={value}" for name, value in (_SESSION | settings).items())
-        secret = {} if self.password is None else {"password": self.password.resolve()}
+        own = {} if self.password is None else {"password": self.password.resolve()}
         try:
+            if self._given:
+                own["options"] = ""
             connection: psycopg.Connection[Any] = driver.connect(
                 self.dsn,
                 autocommit=True,
                 prepare_threshold=None,
                 application_name=application[:APPLICATION_CHARS_MAX],
+                client_encoding="UTF8",
                 connect_timeout=max(2, int(self.timeout_seconds)),
                 keepalives_idle=max(1, int(self.timeout_seconds)),
                 keepalives_interval=2,
                 keepalives_count=3,
                 tcp_user_timeout=int(self.timeout_seconds * 1_000),
-                options=options,
-                **secret,
+                **own,
             )
         except driver.Error as cause:
             raise self._refused(cause) from None
+        connection.isolation_level = driver.IsolationLevel.READ_COMMITTED
         return connection
+
+    @contextmanager
+    def transaction(
+        self, connection: psycopg.Connection[Any], **settings: str
+    ) -> Iterator[psycopg.Transaction]:
+        """A transaction under READ COMMITTED. `settings` hold until it ends, and so do those that `options`
+        of the dsn asks for."""
+        given = self._given | _SETTINGS | settings
+        asked = ", ".join(["set_config(%s, %s, true)"] * len(given))
+        with connection.transaction() as begun:
+            connection.execute(f"SELECT {asked}", [text for setting in given.items() for text in setting])
+            yield begun
+
+    @contextmanager
+    def looking(self, application: str, what: str) -> Iterator[psycopg.Connection[Any]]:
+        """A connection for one transaction."""
+        connection = self.connect(application)
+        silence = Silence(connection, self.timeout_seconds)
+        with self.told(what), connection, silence, self.transaction(connection):
+            yield connection
+
+    @property
+    def _given(self) -> dict[str, str]:
+        """The settings that `options` of the dsn asks for."""
+        options = psycopg_driver().conninfo.conninfo_to_dict(self.dsn).get("options") or ""
+        found = list(_OPTION.finditer(options))
+        if "".join(each[0] for each in found) != options.lstrip():
+            raise DefinitionError(
+                f"dsn={self.dsn!r} has options={options!r}, which are not settings alone; write each of them "
+                "as -c name=value"
+            )
+        return {each[1].replace("-", "_"): re.sub(r"\\(.)", r"\1", each[2]) for each in found}
 
     @property
     def place(self) -> str:
@@ -108,7 +156,9 @@ class PostgresServer:
 
     def error(self, cause: Exception, what: str) -> HoldfastError:
         text = self._hidden(_STATEMENT.sub("", one_line(cause)))
-        if is_outage(cause):
+        if (refusal := self._pooler_refusal(text)) is not None:
+            return refusal
+        if _is_outage(cause):
             return Unavailable(
                 f"Postgres at {self.place} is not to be had, {what}: {text}; see to the server"
             )
@@ -118,6 +168,8 @@ class PostgresServer:
 
     def _refused(self, cause: Exception) -> HoldfastError:
         text = self._hidden(one_line(cause))
+        if (refusal := self._pooler_refusal(text)) is not None:
+            return refusal
         if _NEVER.search(text):
             return DefinitionError(
                 f"Postgres lets nobody in with dsn={self.dsn!r}: {text}; correct the dsn, the password or "
@@ -125,11 +177,19 @@ class PostgresServer:
             )
         return Unavailable(f"Postgres at {self.place} cannot be reached: {text}; see to the server")
 
+    def _pooler_refusal(self, text: str) -> DefinitionError | None:
+        for said, remedy in _POOLER_REFUSES.items():
+            if said in text:
+                return DefinitionError(
+                    f"the pooler in front of Postgres at {self.place} (pgbouncer) refuses: {text}; {remedy}"
+                )
+        return None
+
     def _hidden(self, text: str) -> str:
         return text if self.password is None else self.password.hide_in(text)
 
 
-def is_outage(cause: Exception) -> bool:
+def _is_outage(cause: Exception) -> bool:
     """Whether an error of the client library says that the server is not to be had now."""
     state = getattr(cause, "sqlstate", None)
     if state is None:

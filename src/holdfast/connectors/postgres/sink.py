@@ -89,14 +89,13 @@ class PostgresSink:
     def check_schema(self, schema: pa.Schema) -> None:
         """Against the table as it is. A server that is not there now is met again by the run, which waits."""
         try:
-            connection = self.server.connect("holdfast check")
+            with self.server.looking("holdfast check", f"looking at table {self.table}") as connection:
+                fitting_columns(connection, self.table, schema, self._merge)
+                marks_table(self.marks).check(connection)
+                if self.rejects is not None:
+                    rejects_table(self.rejects).check(connection)
         except Unavailable:
             return
-        with self.server.told(f"looking at table {self.table}"), connection:
-            fitting_columns(connection, self.table, schema, self._merge)
-            marks_table(self.marks).check(connection)
-            if self.rejects is not None:
-                rejects_table(self.rejects).check(connection)
 
     def lane_writer(self, job: str, uid: str) -> PostgresLaneWriter:
         return PostgresLaneWriter(self.server, self.table, job, uid, self.marks, self._merge, self.rejects)

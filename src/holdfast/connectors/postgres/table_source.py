@@ -110,8 +110,7 @@ class TableSource:
         return TableReader(self, *notes[-1:])
 
     def _facts(self) -> TableFacts:
-        connection = self.server.connect("holdfast source")
-        with self.server.told(f"looking at table {self.table}"), connection:
+        with self.server.looking("holdfast source", f"looking at table {self.table}") as connection:
             return look_at(connection, self.table, self.by)
 
 
@@ -225,6 +224,7 @@ class TableReader:
             with (
                 source.server.told(f"looking at table {source.table}"),
                 Silence(connection, source.server.timeout_seconds),
+                source.server.transaction(connection),
             ):
                 self._table = self._table or self._checked_table(connection)
                 now = look(connection)

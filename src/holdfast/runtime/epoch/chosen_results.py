@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast import errors
 from holdfast.errors import EpochFailed, EpochInterrupted, InputVanished, MachineError
-from holdfast.runtime.spark_failures import explained
+from holdfast.runtime.spark_failures import explained, raised_by_task
 from holdfast.tasks.messages import TaskResult, decode_result
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def chosen_results(job: Callable[[], Job], what: str) -> list[TaskResult]:
     results = [decode_result(bytes(row[0])) for row in rows]
     for result in results:
         if result.failure is not None:
-            raise getattr(errors, result.failure.kind)(*result.failure.args)
+            raise raised_by_task(result.failure)
     shards = [result.shard for result in results]
     if len(set(shards)) != len(shards):
         raise EpochFailed(

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast import errors
 from holdfast.connectors.lanes import LaneRows, LaneWriter, Outcome, Result
-from holdfast.runtime.spark_failures import SparkFailure, explained
+from holdfast.runtime.spark_failures import SparkFailure, explained, raised_by_task
 from holdfast.runtime.spark_session import default_parallelism, describe_jobs, is_idle
 from holdfast.tasks.lanes import LaneAnswer, LaneTask, decode_answer, run_lanes
 from holdfast.tasks.messages import RESULT_SCHEMA
@@ -115,5 +114,4 @@ def _told(answer: LaneAnswer) -> Result | Exception:
         return answer.result
     if not answer.failure.kind:
         return RuntimeError(*answer.failure.args)
-    error: Exception = getattr(errors, answer.failure.kind)(*answer.failure.args)
-    return error
+    return raised_by_task(answer.failure)

@@ -43,7 +43,7 @@ class PostgresStateStorage(StateStorage):
         )
 
         def work(connection: Any) -> int:
-            with connection.transaction(), connection.cursor() as cursor:
+            with connection.cursor() as cursor:
                 # In one order everywhere, so that two savers never wait for each other.
                 rows = sorted((id.operator, id.key, data) for id, data in saves)
                 cursor.executemany(statement, rows)
@@ -73,7 +73,9 @@ class PostgresStateStorage(StateStorage):
     def _call(self, work: Any) -> Any:
         psycopg = _psycopg()
         try:
-            return work(self._connection(psycopg))
+            connection = self._connection(psycopg)
+            with self._transaction(connection):
+                return work(connection)
         except psycopg.Error as cause:
             self._forget()
             raise StorageError(f"Postgres refused: {' '.join(str(cause).split())}") from cause
@@ -82,12 +84,11 @@ class PostgresStateStorage(StateStorage):
         """One for each thread, opened again after an error."""
         mine: dict[PostgresStateStorage, Any] = _open.__dict__.setdefault("connections", {})
         if self not in mine:
-            milliseconds = int(self.timeout_seconds * 1_000)
             connection = psycopg.connect(
                 self.dsn,
                 autocommit=True,
+                prepare_threshold=None,
                 connect_timeout=max(2, int(self.timeout_seconds)),
-                options=f"-c statement_timeout={milliseconds}",
             )
             # Two that create it at once: IF NOT EXISTS lets one of them fail, at its name, type or row.
             made = (
@@ -95,13 +96,21 @@ class PostgresStateStorage(StateStorage):
                 psycopg.errors.DuplicateObject,
                 psycopg.errors.UniqueViolation,
             )
-            with contextlib.suppress(*made):
+            with contextlib.suppress(*made), self._transaction(connection):
                 connection.execute(
                     f"CREATE TABLE IF NOT EXISTS {self.table} "
                     "(operator text, key bytea, data bytea NOT NULL, PRIMARY KEY (operator, key))"
                 )
             mine[self] = connection
         return mine[self]
+
+    @contextlib.contextmanager
+    def _transaction(self, connection: Any) -> Iterator[None]:
+        """It has its time-out with it: behind a pooler the next one may be another session's."""
+        patience = f"{int(self.timeout_seconds * 1_000)}ms"
+        with connection.transaction():
+            connection.execute("SELECT set_config('statement_timeout', %s, true)", [patience])
+            yield
 
     def _forget(self) -> None:
         connection = _open.__dict__.setdefault("connections", {}).pop(self, None)

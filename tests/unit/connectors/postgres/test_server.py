@@ -1,13 +1,15 @@
-"""A connection that nothing is heard on is broken off, and no other."""
+"""A connection that nothing is heard on is broken off, and no other; settings in a dsn."""
 
 from __future__ import annotations
 
 import socket
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
-from holdfast.connectors.postgres.server import Silence
+from holdfast.connectors.postgres.server import PostgresServer, Silence
+from holdfast.errors import DefinitionError
 
 
 class Connection:
@@ -54,3 +56,23 @@ def test_an_end_that_comes_while_something_is_heard_is_not_missed(connection: An
 def test_silence_breaks_a_connection_off(connection: Any) -> None:
     Silence(connection, 0.01)._watch()
     assert not connection.is_whole
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ("", {}),
+        ("-c search_path=shop", {"search_path": "shop"}),
+        (r" --lock-timeout=5s  -csearch_path=a,\ b\\c ", {"lock_timeout": "5s", "search_path": r"a, b\c"}),
+    ],
+)
+def test_options_of_a_dsn_are_settings(options: str, settings: dict[str, str]) -> None:
+    escaped = options.replace("\\", r"\\")
+    assert PostgresServer(f"host=127.0.0.1 options='{escaped}'")._given == settings
+    assert PostgresServer(f"postgresql://127.0.0.1/?options={quote(options)}")._given == settings
+
+
+@pytest.mark.parametrize("options", ["-S 5MB", "search_path=shop", "-c search_path=a -f s", "-c search_path"])
+def test_options_of_a_dsn_that_are_something_else_are_refused(options: str) -> None:
+    with pytest.raises(DefinitionError, match="are not settings alone; write each of them as -c name=value"):
+        PostgresServer(f"postgresql://127.0.0.1/?options={quote(options)}").connect("a test")
