@@ -58,10 +58,17 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 class Leading:
     """A committer with two sinks, and what it says."""
 
-    def __init__(self, root: Path, guarantee: Guarantee = Guarantee.EXACTLY_ONCE, **sinks: Shown) -> None:
+    def __init__(
+        self,
+        root: Path,
+        guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
+        goes_on: bool = False,
+        asked: bool = False,
+        **sinks: Shown,
+    ) -> None:
         self.context = context_of(LocalStorage(root), sinks)
         settings = dataclasses.replace(self.context.settings, guarantee=guarantee, stop_within=0.05)
-        self.context = dataclasses.replace(self.context, settings=settings)
+        self.context = dataclasses.replace(self.context, settings=settings, goes_on=goes_on, asked=asked)
         self.said: list[str] = []
         self.context.monitor._messages.append(self.said.append)
         view = self.context.checkpoint.chain.load()
