@@ -270,9 +270,10 @@ def test_a_topic_that_was_made_again_between_two_runs_is_a_sink_that_went_back(
     said = f"topic '{topic}' .* was deleted and made again: the rows of epochs up to 7 .*'out'.* another uid"
     with pytest.raises(SinkWentBack, match=said):
         again.marks()
-    result = again.write(lane_rows(MORE, 8, before=LaneMark(7, 2)))
-    assert result.outcome is Outcome.WENT_BACK
-    assert "was deleted and made again" in result.reason
+    for lane, before in ((0, LaneMark(7, 2)), (1, LaneMark(0))):
+        result = again.write(lane_rows(MORE, 8, lane=lane, before=before))
+        assert result.outcome is Outcome.REFUSED
+        assert "was deleted and made again" in result.reason
     assert shown(kafka, topic) == []
     other = KafkaSink(kafka.servers, topic).lane_writer("job", "another").open(1)
     other.begin(7)
@@ -288,7 +289,7 @@ def test_a_topic_that_was_made_again_while_it_is_written_is_noticed_by_the_next_
     kafka.delete(topic)
     kafka.make(topic)
     result = lanes.write(lane_rows(MORE, 2, before=LaneMark(1, 2)))
-    assert result.outcome is Outcome.WENT_BACK
+    assert result.outcome is Outcome.REFUSED
     assert "the rows of epochs up to 1 that sink 'out' had shown are gone" in result.reason
     assert shown(kafka, topic) == []
 

@@ -7,6 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,14 +102,16 @@ def test_a_sink_whose_rights_were_revoked_stops_alone_and_goes_on_when_a_person_
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("refusal", ["columns", "rejects"])
 def test_a_node_takes_over_while_a_sink_refuses_and_a_start_by_a_person_is_refused(
-    spark: SparkSession, postgres: Server, db: psycopg.Connection[Any], tmp_path: Path
+    spark: SparkSession, postgres: Server, db: psycopg.Connection[Any], tmp_path: Path, refusal: str
 ) -> None:
-    """What the sink refuses was shown to it by the same code before: all else goes on."""
+    """The sink has taken from the same code before what it refuses: all else goes on."""
     name = f"takeover_{uuid.uuid4().hex[:8]}"
     db.execute(f"CREATE TABLE {name} (id bigint)")
     db.execute(f"CREATE ROLE {name}_writer LOGIN")
-    db.execute(f"GRANT CREATE ON SCHEMA public TO {name}_writer")
+    db.execute(f"CREATE SCHEMA {name}_own")
+    db.execute(f"GRANT USAGE, CREATE ON SCHEMA {name}_own TO {name}_writer")
     db.execute(f"GRANT SELECT, INSERT ON {name} TO {name}_writer")
     alive, said = hf.MemorySink(), list[str]()
 
@@ -117,7 +120,8 @@ def test_a_node_takes_over_while_a_sink_refuses_and_a_start_by_a_person_is_refus
         rows = job.source(hf.GeneratorSource({"id": "id"}, schema="id long", rows_per_second=200), uid="in")
         rows = rows.transform(change) if change is not None else rows
         dsn = postgres.url.replace("holdfast@", f"{name}_writer@")
-        rows.sink(hf.PostgresSink(name, dsn=dsn, marks=f"{name}_marks"), uid="table")
+        marks, rejects = f"{name}_own.marks", f"{name}_own.rejects"
+        rows.sink(hf.PostgresSink(name, dsn=dsn, marks=marks, rejects=rejects), uid="table")
         rows.sink(alive, uid="alive")
         return job
 
@@ -131,21 +135,27 @@ def test_a_node_takes_over_while_a_sink_refuses_and_a_start_by_a_person_is_refus
     handle = declared().start(tmp_path / "ck", spark=spark, on_message=said.append, **given)
     assert isinstance(handle, hf.JobHandle)
     wait_until(handle, lambda: handle.status().sinks.get("table", {}).get("through", 0) > 0, "it has rows")
-    db.execute(f"REVOKE INSERT ON {name} FROM {name}_writer")
-    wait_until(handle, lambda: handle.status().sinks["table"]["refused"] is not None, "it refuses rows")
+    if refusal == "columns":
+        right, lacks = f"INSERT ON {name}", "lacks INSERT"
+        db.execute(f"REVOKE {right} FROM {name}_writer")
+        wait_until(handle, lambda: handle.status().sinks["table"]["refused"] is not None, "it refuses rows")
     handle.stop()
-    with pytest.raises(hf.Unpublished):
+    with pytest.raises(hf.Unpublished) if refusal == "columns" else suppress(hf.Unpublished):
         handle.wait(DEADLINE_SECONDS)
+    if refusal == "rejects":
+        right, lacks = f"CREATE ON SCHEMA {name}_own", f"no table {name}_own.rejects"
+        db.execute(f"REVOKE {right} FROM {name}_writer")
+        db.execute(f"DROP TABLE {name}_own.rejects")
 
-    with pytest.raises(hf.DefinitionError, match="lacks INSERT"):
+    with pytest.raises(hf.DefinitionError, match=lacks):
         declared().start(tmp_path / "ck", spark=spark, **given)
-    with pytest.raises(hf.DefinitionError, match="lacks INSERT"):
+    with pytest.raises(hf.DefinitionError, match=lacks):
         taken_over(declared(lambda rows: rows.where("id >= 0"))).wait(DEADLINE_SECONDS)
     shown = len(alive.rows())
     next_run = taken_over(declared())
     wait_until(next_run, lambda: len(alive.rows()) > shown + 200, "the other sink goes on")
     wait_until(next_run, lambda: next_run.status().sinks["table"]["refused"] is not None, "it is shown so")
-    db.execute(f"GRANT INSERT ON {name} TO {name}_writer")
+    db.execute(f"GRANT {right} TO {name}_writer")
     next_run.retry("table")
     wait_until(next_run, lambda: next_run.status().sinks["table"]["epochs"] <= 1, "it has caught up")
     next_run.stop()
@@ -153,3 +163,38 @@ def test_a_node_takes_over_while_a_sink_refuses_and_a_start_by_a_person_is_refus
     count = len(alive.rows())
     assert sorted(id for (id,) in alive.rows()) == list(range(count))
     assert db.execute(f"SELECT count(*), count(DISTINCT id) FROM {name}").fetchone() == (count, count)
+
+
+def test_a_running_job_is_rescaled_while_the_server_of_a_sink_lets_nobody_in(
+    spark: SparkSession, postgres: Server, db: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    """All sinks are asked again then; this run knows by its commits what that one shows."""
+    name = f"rescaled_{uuid.uuid4().hex[:8]}"
+    db.execute(f"CREATE SCHEMA {name}")
+    db.execute(f"CREATE TABLE {name}.rows (id bigint)")
+    db.execute(f"CREATE ROLE {name}_writer LOGIN")
+    db.execute(f"GRANT USAGE, CREATE ON SCHEMA {name} TO {name}_writer")
+    db.execute(f"GRANT SELECT, INSERT ON {name}.rows TO {name}_writer")
+    alive, job = hf.MemorySink(), hf.Job(name)
+    rows = job.source(hf.GeneratorSource({"id": "id"}, schema="id long", rows_per_second=200), uid="in")
+    dsn = postgres.url.replace("holdfast@", f"{name}_writer@")
+    rows.sink(hf.PostgresSink(f"{name}.rows", dsn=dsn, marks=f"{name}.marks"), uid="table")
+    rows.sink(alive, uid="alive")
+    handle = job.start(
+        tmp_path / "ck", spark=spark, parallelism=2, working_dir=tmp_path / "working", restart=hf.NoRestart()
+    )
+    assert isinstance(handle, hf.JobHandle)
+    wait_until(handle, lambda: handle.status().sinks.get("table", {}).get("through", 0) > 0, "it has rows")
+    db.execute(f"REVOKE USAGE ON SCHEMA {name} FROM {name}_writer")
+    handle.rescale(1)
+    wait_until(handle, lambda: handle.status().parallelism == 1, "it is rescaled")
+    shown = len(alive.rows())
+    wait_until(handle, lambda: len(alive.rows()) > shown + 200, "the other sink goes on")
+    wait_until(handle, lambda: handle.status().sinks["table"]["refused"] is not None, "it is shown so")
+    db.execute(f"GRANT USAGE ON SCHEMA {name} TO {name}_writer")
+    handle.retry("table")
+    wait_until(handle, lambda: handle.status().sinks["table"]["epochs"] <= 1, "it has caught up")
+    handle.stop()
+    handle.wait(DEADLINE_SECONDS)
+    count = len(alive.rows())
+    assert db.execute(f"SELECT count(*), count(DISTINCT id) FROM {name}.rows").fetchone() == (count, count)

@@ -524,9 +524,10 @@ class RememberingPublisher(Publisher, Protocol):
         first."""
 
     def begin(self, through: int) -> None:
-        """Called once, when the run can no longer be refused and before anything is planned. From here on
-        `mark` is never None again, and never names an epoch before `through`: up to there the sink has shown
-        its epochs elsewhere, or was not a part of the job."""
+        """Called when the run can no longer be refused, and before it shows anything; again if that raised.
+        At a start that is before anything is planned; where a job goes on, by the thread that publishes. From
+        here on `mark` is never None again, and never names an epoch before `through`: up to there the sink
+        has shown its epochs elsewhere, or was not a part of the job."""
 
 
 @runtime_checkable

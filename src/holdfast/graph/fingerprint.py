@@ -6,10 +6,11 @@ made.
 
 Covered: bytecode, constants, names and defaults of functions, and those of the functions, classes and plain
 values of the same module that they name; closures; configuration of sources, sinks and functions (attributes
-without a leading underscore).
-Not covered: installed libraries (only the names used of them), other values that are not plain data (only
-their type counts), comments, line numbers, file paths. Another minor version of Python compiles to other
-bytecode and so gives another fingerprint: plans are then made again.
+without a leading underscore). Of other modules that ship with the job: the code of what they name, no value
+(see shipped_code).
+Not covered: libraries (only the names used of them), what is imported within a function, other values that
+are not plain data (only their type counts), comments, line numbers, file paths. Another minor version of
+Python compiles to other bytecode and so gives another fingerprint: plans are then made again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
-import sysconfig
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -40,6 +40,7 @@ from holdfast.graph.job_graph import (
     WatermarkNode,
     parents_of,
 )
+from holdfast.graph.shipped_code import INSTALLED, ShippedCode, names_in, package_of
 
 _PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _CLASS_MACHINERY = {
@@ -53,12 +54,11 @@ _CLASS_MACHINERY = {
     "__slotnames__",  # written into a class when an object of it is first pickled or copied
     "__static_attributes__",
 }
-_INSTALLED = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def fingerprint(graph: Graph) -> str:
     """The same text for the same job, in every process."""
-    walk = _Walk(_own_packages(graph))
+    walk = _Walk(_own_packages(graph), graph.place.file)
     numbers = {node: number for number, node in enumerate(graph.nodes)}
     parts = [graph.name]
     for node in graph.nodes:
@@ -71,10 +71,12 @@ def fingerprint_parts(graph: Graph) -> dict[str, str]:
     """A short name for each part of a job, by what people call the part. Two jobs with equal parts have equal
     fingerprints, apart from their names.
     """
-    own, names = _own_packages(graph), _part_names(graph)
+    own, names, file = _own_packages(graph), _part_names(graph), graph.place.file
     return {
         names[node]: _digest(
-            type(node).__name__, *(names[parent] for parent in parents_of(node)), *_settings(node, _Walk(own))
+            type(node).__name__,
+            *(names[parent] for parent in parents_of(node)),
+            *_settings(node, _Walk(own, file)),
         )
         for node in graph.nodes
     }
@@ -97,7 +99,7 @@ def _own_packages(graph: Graph) -> frozenset[str]:
     roots: list[object] = [node.fn for node in graph.nodes if isinstance(node, TransformNode)]
     roots += [node.table for node in graph.lookups]
     roots += [type(node.function) for node in graph.operators]
-    return frozenset(_package(getattr(root, "__module__", None) or "") for root in roots)
+    return frozenset(package_of(getattr(root, "__module__", None) or "") for root in roots)
 
 
 def _settings(node: Node, walk: _Walk) -> list[str]:
@@ -131,10 +133,11 @@ class _Walk:
     """Digests values; functions and classes that lead back to themselves are met once.
 
     `own` names the packages of the job itself: they are looked into even where they are installed.
+    `file`: where it is declared.
     """
 
-    def __init__(self, own: frozenset[str]) -> None:
-        self._own = own
+    def __init__(self, own: frozenset[str], file: str) -> None:
+        self._own, self._shipped = own, ShippedCode(own, file, self.of)
         self._met: dict[int, int] = {}
         self._kept: list[object] = []
         """Keeps what was met alive, so that no other object gets its id."""
@@ -195,14 +198,18 @@ class _Walk:
             return _digest("empty")
 
     def _globals(self, function: types.FunctionType) -> Iterator[str]:
-        """What the function's code names in its own module: helpers, classes and plain constants."""
-        for name in sorted(_names_in(function.__code__)):
+        """What the function's code names in its own module: helpers, classes and plain constants; and what it
+        names of other modules that ship with the job."""
+        names = frozenset(names_in(function.__code__))
+        for name in sorted(names):
             if name not in function.__globals__:
                 continue
             value = function.__globals__[name]
             own = getattr(value, "__module__", None) == function.__module__
             if (own and isinstance(value, types.FunctionType | type)) or _is_plain(value):
                 yield _digest("global", name, self.of(value))
+            elif code := self._shipped.reached_from(value, names):
+                yield _digest("global", name, *code)
 
     def _class(self, cls: type) -> str:
         """A user's class with everything in it; an installed one by its name."""
@@ -217,11 +224,11 @@ class _Walk:
         return _digest("class", *parts)
 
     def _is_foreign(self, value: types.FunctionType | type) -> bool:
-        package = _package(value.__module__ or "")
+        package = package_of(value.__module__ or "")
         if package == "holdfast" or package in sys.builtin_module_names:
             return True
         file = getattr(sys.modules.get(value.__module__), "__file__", None) or ""
-        return package not in self._own and file.startswith(_INSTALLED)
+        return package not in self._own and file.startswith(INSTALLED)
 
     def _configuration(self, value: object) -> Iterator[str]:
         slots = [slot for cls in type(value).__mro__ for slot in getattr(cls, "__slots__", ())]
@@ -231,14 +238,10 @@ class _Walk:
                 yield _digest("attribute", name, self.of(getattr(value, name, None)))
 
 
-def _package(module: str) -> str:
-    return module.partition(".")[0]
-
-
 def _named(value: types.FunctionType | type) -> str:
     module = value.__module__ or ""
     # Where Holdfast keeps its own classes does not belong to the job: another release may move them.
-    return _digest("named", "holdfast" if _package(module) == "holdfast" else module, value.__qualname__)
+    return _digest("named", "holdfast" if package_of(module) == "holdfast" else module, value.__qualname__)
 
 
 def _is_plain(value: object) -> bool:
@@ -247,11 +250,6 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, dict):
         return all(_is_plain(key) and _is_plain(item) for key, item in value.items())
     return isinstance(value, _PLAIN_TYPES)
-
-
-def _names_in(code: types.CodeType) -> set[str]:
-    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
-    return set(code.co_names).union(*map(_names_in, inner))
 
 
 def _digest(*parts: str) -> str:

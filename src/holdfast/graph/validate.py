@@ -7,7 +7,7 @@ can know (the columns after a transform) is checked when the program is compiled
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import get_args
 
@@ -81,16 +81,22 @@ def check(graph: Graph) -> None:
         raise DefinitionError("\n".join(map(str, found)))
 
 
-def check_places(graph: Graph) -> None:
-    """Let every source and sink that can say so refuse a run that could never use it: DefinitionError."""
+def check_places(graph: Graph, goes_on: Callable[[], bool] = lambda: False) -> None:
+    """Let every source and sink that can say so refuse a run that could never use it: DefinitionError.
+    `goes_on`: asked where a sink refuses, whether it has taken this job before: then it stops alone."""
     for source in graph.sources:
         if isinstance(source.source, CheckedSource):
             with _placed(source):
                 source.source.check()
     for sink in graph.sinks:
         if isinstance(sink.sink, CheckedSink):
-            with _placed(sink):
-                sink.sink.check()
+            try:
+                with _placed(sink):
+                    sink.sink.check()
+            except DefinitionError as refusal:
+                # What this machine lacks another one may have.
+                if isinstance(refusal, MachineError) or not goes_on():
+                    raise
 
 
 @contextmanager

@@ -104,6 +104,11 @@ class Prepared:
 NOTHING = Prepared()
 
 
+def takes_over(prepared: Prepared, graph: Graph, storage: Storage, settings: RunSettings) -> bool:
+    """Whether a node goes on with what the same code has committed."""
+    return prepared is not NOTHING and is_of_same_code(graph, storage, settings)
+
+
 class Driver:
     """One run of a job by one process."""
 
@@ -141,14 +146,19 @@ class Driver:
         """The newest committed epoch when working state was last lost that is in no file."""
         self.leading = False
         """Whether the checkpoint was loaded and leading has begun."""
+        self._committed = 0
+        """The newest commit that this run has led to."""
+        self._found_begun = False
+        """Whether others have committed here before this run."""
 
     def run(self, controls: Controls) -> None:
         """Run until stopped or exhausted. Raises what ended the run otherwise. `controls`: does what others
         ask of the run through storage.
         """
         self._program = self._program or compile_graph(
-            self._graph, self._spark, self._stored_columns, self._takes_over
-        )
+            self._graph, self._spark, self._stored_columns,
+            lambda: takes_over(self._prepared, self._graph, self._storage, self.settings),
+        )  # fmt: skip
         known = self._prepared.view
         if known is None:
             layouts = {uid: form.layout for uid, form in self._program.forms.items()}
@@ -160,7 +170,8 @@ class Driver:
         # A node that lost its seat while Spark was starting must not take the lead from its successor.
         self.wishes.permit.await_valid()
         # What a savepoint says, before it is copied here, is of the terms of another checkpoint.
-        self._claim(known.parallelism, newest=known if has_begun(self._storage) else EMPTY)
+        self._found_begun = has_begun(self._storage)
+        self._claim(known.parallelism, newest=known if self._found_begun else EMPTY)
         try:
             self._run_term(controls)
         except (FencedOut, SeatLost):
@@ -295,10 +306,12 @@ class Driver:
         copy = stored_view(Chain(self._storage), self._graph.name, self.settings).tables.get(lookup)
         return copy.columns if copy is not None else None
 
-    def _takes_over(self) -> bool:
-        """Whether a node goes on with what the same code has committed."""
-        on_node = self._prepared is not NOTHING
-        return on_node and is_of_same_code(self._graph, self._storage, self.settings)
+    def _goes_on(self, view: CheckpointView) -> bool:
+        """Whether the sinks have taken this code before, from this run or from the leader before it."""
+        if self.leading:
+            return True
+        on_node = self._prepared is not NOTHING and self._found_begun
+        return on_node and view.fingerprint == fingerprint(self._graph)
 
     def _write_ending(self, ending: str, last: CheckpointView) -> None:
         """Before a stop is answered, so that who waited for it finds the job stopped."""
@@ -386,8 +399,15 @@ class Driver:
         if self._replica is None:
             self._shards = self.wishes.taken_parallelism() or self._shards
         self._shards = self._shards or view.parallelism or self._cores()
+        if self._led is not None:
+            self._committed = max(self._committed, self._led.view.number)
         self._led = None
-        led = self._led = EpochLoop(self._context, gone_back(self._context, view), self._shards)
+        context = replace(
+            self._context,
+            goes_on=self._goes_on(view),
+            asked=self.leading and view.number >= self._committed,
+        )
+        led = self._led = EpochLoop(context, gone_back(context, view), self._shards)
         self.leading = True
         return led.run(), led.view
 

@@ -17,11 +17,12 @@ from holdfast.graph.streams import Declaration
 from holdfast.graph.survive import check_survival, nodes_for
 from holdfast.graph.validate import check, check_places
 from holdfast.runtime.control.run_flags import Wishes
-from holdfast.runtime.driver import NOTHING, Prepared
+from holdfast.runtime.driver import NOTHING, Prepared, takes_over
 from holdfast.runtime.job_handle import JobHandle, launch
 from holdfast.runtime.parts.parts_handle import PartsHandle, start_parts
 from holdfast.runtime.progress import Listener, Message
 from holdfast.runtime.settings import RunOptions, check_settings
+from holdfast.storage.urls import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +93,7 @@ class Job(Declaration):
         """
         graph = self.graph()
         settings = check_settings(checkpoint, options)
-        check_places(graph)
+        check_places(graph, lambda: takes_over(prepared, graph, open_storage(settings.checkpoint), settings))
         return launch(graph, settings, wishes, spark, on_progress, on_message, prepared)
 
 

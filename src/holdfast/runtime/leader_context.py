@@ -58,6 +58,13 @@ class LeaderContext:
     """Of a part: where the barriers of the whole job are."""
     replica: Replica | None = None
     """Of a part that a set of replicas leads: this process as a member of it."""
+    goes_on: bool = False
+    """Whether the same code has led before, here or on another node, so that its sinks have taken the job:
+    what one of them refuses by now stops that sink alone. Otherwise it is a start, which is refused.
+    """
+    asked: bool = False
+    """Whether this run has asked its sinks before, and the chain has all that was committed since: then none
+    shows what the commits do not know."""
 
     chance: Callable[[], float] = random.random
     """From 0 to 1: by how much waits differ."""

@@ -53,7 +53,10 @@ def refuse_misfit(
 
 
 def is_of_same_code(graph: Graph, storage: Storage, settings: RunSettings) -> bool:
-    """Whether this code ran the newest epoch that is committed: its sinks have taken its columns."""
+    """Whether this code ran the newest epoch that is committed here: its sinks have taken it."""
+    if not has_begun(storage):
+        # The sinks of the job whose savepoint it begins with are not these.
+        return False
     return stored_view(Chain(storage), graph.name, settings).fingerprint == fingerprint(graph)
 
 

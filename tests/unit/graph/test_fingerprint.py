@@ -243,3 +243,127 @@ def test_how_much_a_channel_keeps_does_not_belong_to_the_job() -> None:
 
     assert "sink orders" in declared(1)
     assert declared(1) == declared(2)
+
+
+APP = """
+from holdfast.connectors.memory import MemorySink, MemorySource
+from holdfast.graph.fingerprint import fingerprint
+from holdfast.graph.streams import Declaration
+import helpers
+from shapes import Shape
+from wrapped import rounded
+
+def change(frame):
+    return rounded(helpers.shaped(Shape().of(frame)))
+
+job = Declaration("job")
+job.source(MemorySource([], schema="user string"), uid="in").transform(change).sink(MemorySink(), uid="out")
+"""
+HELPERS = """
+import os
+import sys
+from numbers_of import doubled
+
+HERE, STARTED = os.path.dirname(__file__), []
+
+def shaped(frame):
+    STARTED.append(frame)
+    return doubled(frame, HERE, __file__)
+
+def unused(frame):
+    return frame.limit(1)
+"""
+BESIDE = {
+    "helpers.py": HELPERS,
+    "numbers_of.py": "def doubled(frame, *places):\n    return frame.select('user', '2')\n",
+    "shapes.py": """
+from numbers_of import doubled
+
+class Base:
+    seen = []
+
+    def kept(self, frame):
+        return frame.where('true')
+
+class Shape(Base):
+    @staticmethod
+    def of(frame):
+        return Shape().kept(frame)
+""",
+    "wrapped.py": """
+import functools
+
+def told(function):
+    @functools.wraps(function)
+    def telling(frame):
+        return function(frame)
+    return telling
+
+@told
+def rounded(frame):
+    return frame.select('round(n)')
+""",
+}
+
+
+def fingerprint_beside(directory: Path, before: str = "", after: str = "", *, more: str = "") -> str:
+    directory.mkdir()
+    for name, text in BESIDE.items():
+        (directory / name).write_text(text.replace(before, after) if before else text)
+    return fingerprint_elsewhere(f"{APP}\n{more}\nfound = fingerprint(job.graph())", directory, 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("'2'", "'3'"),
+        ("return doubled(frame, HERE", "return doubled(doubled(frame), HERE"),
+        ("where('true')", "where('false')"),
+        ("Shape().kept(frame)", "Shape().kept(frame).distinct()"),
+        ("round(n)", "floor(n)"),
+    ],
+)
+def test_a_change_in_a_module_that_ships_with_the_job_gives_another(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    assert any(before in text for text in BESIDE.values())
+    assert fingerprint_beside(tmp_path / "a") != fingerprint_beside(tmp_path / "b", before, after)
+
+
+def test_another_directory_and_what_has_been_done_there_give_the_same(tmp_path: Path) -> None:
+    """Two nodes must not take each other's code for another one."""
+    here = fingerprint_beside(tmp_path / "here")
+    there = fingerprint_beside(tmp_path / "there", more="helpers.STARTED.append(1); Shape.seen.append(2)")
+    assert here == there
+    assert fingerprint_beside(tmp_path / "more", "frame.limit(1)", "frame.limit(2)") == here, "it is not used"
+
+
+def test_a_module_from_elsewhere_counts_by_its_name(tmp_path: Path) -> None:
+    """A library is not of the job, wherever it is installed."""
+
+    def found(number: int) -> str:
+        app, library = tmp_path / f"app{number}", tmp_path / f"library{number}"
+        library.mkdir()
+        (library / "numbers_of.py").write_text(BESIDE["numbers_of.py"].replace("2", str(number)))
+        app.mkdir()
+        for name in BESIDE.keys() - {"numbers_of.py"}:
+            (app / name).write_text(BESIDE[name])
+        path = f"import sys; sys.path.append({str(library)!r})"
+        return fingerprint_elsewhere(f"{path}\n{APP}\nfound = fingerprint(job.graph())", app, 1)
+
+    assert found(2) == found(3)
+
+
+def test_modules_of_the_package_that_the_job_is_in_ship_with_it(tmp_path: Path) -> None:
+    def found(number: int) -> str:
+        package = tmp_path / str(number) / "shop"
+        (package / "jobs").mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "tables.py").write_text(f"def shaped(frame):\n    return frame.limit({number})\n")
+        text = APP.partition("import helpers")[0] + APP.partition("wrapped import rounded\n")[2]
+        text = text.replace("rounded(helpers.", "(").replace("Shape().of(", "(")
+        text = f"from shop.tables import shaped\n{text}"
+        path = f"import sys; sys.path.append({str(package.parent)!r})"
+        return fingerprint_elsewhere(f"{path}\n{text}\nfound = fingerprint(job.graph())", package / "jobs", 1)
+
+    assert found(1) != found(2)

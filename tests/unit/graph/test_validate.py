@@ -551,6 +551,24 @@ def test_what_a_source_or_a_sink_refuses_says_where_it_was_declared() -> None:
         check_places(other.graph())
 
 
+class Refused(MemorySink):
+    def check(self) -> None:
+        raise DefinitionError("there is no exchange orders; create it")
+
+
+def test_where_a_job_goes_on_a_sink_that_refuses_does_not_keep_it_from_starting() -> None:
+    """It has taken the job before, and stops alone. What this machine lacks another one may have."""
+    job = Declaration("shop")
+    job.source(source(), uid="orders").sink(Refused(), uid="out")
+    with pytest.raises(DefinitionError, match="there is no exchange"):
+        check_places(job.graph())
+    check_places(job.graph(), lambda: True)
+    lacking = Declaration("shop")
+    lacking.source(source(), uid="orders").sink(Unwritable(), uid="out")
+    with pytest.raises(MachineError):
+        check_places(lacking.graph(), lambda: True)
+
+
 def test_a_column_that_is_a_field_of_another_one_is_told_how_to_be_had() -> None:
     job = Declaration("shop")
     rows = job.source(source("value struct<user string, n long>, at timestamp"), uid="orders")

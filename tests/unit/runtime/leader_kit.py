@@ -54,7 +54,9 @@ def leader_of(
         graph=declared or graph, sinks={uid: stream for uid, (_, stream) in sinks.items()}
     )
     unused: Any = None
-    named = SimpleNamespace(storage=SimpleNamespace(url="url"), job=SimpleNamespace(identity="id"))
+    named = SimpleNamespace(
+        storage=SimpleNamespace(url="url"), job=SimpleNamespace(identity="id"), chain=unused
+    )
     opened: Any = open_checkpoint(storage, "job", 4, clock, identity="id") if storage is not None else named
     return LeaderContext(
         program=program,

@@ -138,9 +138,10 @@ class OpenKafkaLanes:
         except NotWritten as why:
             self._drop(rows.lane)
             return Result(why.outcome, reason=f"lane {rows.lane}, epoch {rows.epoch}: {why.reason}")
-        except SinkWentBack as gone:
+        except SinkWentBack as other:
+            # Whether that is as it should be a person has to say: the sink waits for it, alone.
             self._drop(rows.lane)
-            return Result(Outcome.WENT_BACK, reason=one_line(gone))
+            return Result(Outcome.REFUSED, reason=one_line(other))
         except (DefinitionError, Unavailable) as failure:
             self._drop(rows.lane)
             outcome = Outcome.REFUSED if isinstance(failure, DefinitionError) else Outcome.UNAVAILABLE
@@ -190,6 +191,10 @@ class OpenKafkaLanes:
                     f"a transaction of somebody else is open in {self._marks.name}-{min(under_way)}, which "
                     "is for marks of this sink alone; it is waited for",
                 )
+            if any(lane not in found or not found[lane].mark.rows for lane in lanes):
+                # Whether the topic is another one is in the marks of lanes that have shown rows.
+                others, _ = self._reader.read(set(range(LANES)) - set(lanes), 0.0)
+                found = {**others, **found}
             self._refuse_other_topic(found)
         except BaseException:
             for producer in taken.values():

@@ -101,6 +101,13 @@ class OpenPostgresLanes:
 
     def begin(self, through: int) -> None:
         writer = self._writer
+        if writer.rejects is not None:
+            with (
+                writer.server.told(f"making the table of rejects {writer.rejects}"),
+                self._listening(),
+                self._transaction(ALL_LANES, self._term),
+            ):
+                rejects_table(writer.rejects).create(self._connection)
         with (
             writer.server.told(f"making the table of marks {writer.marks_table}"),
             self._listening(),
@@ -108,8 +115,6 @@ class OpenPostgresLanes:
         ):
             marks_table(writer.marks_table).create(self._connection)
             let_marks_name_table(self._connection, writer.marks_table)
-            if writer.rejects is not None:
-                rejects_table(writer.rejects).create(self._connection)
             self._connection.execute(
                 f"INSERT INTO {self._marks} (job, uid, lane, epoch, rows, input) "
                 "SELECT %s, %s, lane, %s, 0, '' FROM generate_series(0, %s) AS lane ON CONFLICT DO NOTHING",

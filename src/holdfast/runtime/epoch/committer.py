@@ -301,7 +301,7 @@ class Committer:
                 if not self._replica.vote(record, self.view, lambda: self._failed):
                     raise AdoptedOther(f"epoch {record.last_epoch} was planned again; going on by that")
             before = self.view
-            done = self._checkpoint.chain.commit(before, record, self.keep_from(before))
+            done = self._checkpoint.chain.commit(before, record, self._kept_from(before))
             if isinstance(done, Adopted):
                 raise self._adopted(done)
             self._go_on_from(done.view)
@@ -312,6 +312,11 @@ class Committer:
                 self._take(done.record, is_ours=isinstance(done, Committed) and not done.is_fellows)
             if isinstance(done, Committed):
                 return
+
+    def _kept_from(self, view: CheckpointView) -> int | None:
+        """The oldest commit that is kept for barriers, or for what a sink has to show again."""
+        wanted = (self.keep_from(view), self._publishing.keep_from)
+        return min((number for number in wanted if number is not None), default=None)
 
     def _of_epochs(self, outcomes: list[EpochOutcome]) -> CommitRecord:
         if self._is_over() or self._ended_at_barrier():

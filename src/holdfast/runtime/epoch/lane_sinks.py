@@ -9,9 +9,9 @@ Never here: what marks mean (see lane_marks), and the order of epochs (see publi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
+from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.connectors.contract import Mark, StagedPart
@@ -47,48 +47,55 @@ class LanePublishing:
     """The publisher of one lane sink."""
 
     def __init__(
-        self, context: LeaderContext, node: SinkNode, writer: LaneWriter, view: CheckpointView
+        self,
+        context: LeaderContext,
+        node: SinkNode,
+        writer: LaneWriter,
+        view: CheckpointView,
+        history: History,
     ) -> None:
-        """Asks the sink. Raises as `lane_marks.standing` does, and if it cannot be reached."""
-        self._uid, self._context, self._view = node.uid, context, view
+        """Asks the sink, and `history` of what led to `view`. Raises as `lane_marks.standing` does, and if it
+        cannot be reached."""
+        self._uid, self._context = node.uid, context
         self._remembers = node.sink.exactly_once
         self._lanes = lane_publisher_of(context, node.uid, writer)
         try:
-            self.standing = self._asked()
+            self.standing = self._asked(view, history)
         except BaseException:
             self.close()
             raise
         self._lanes.shown = dict(self.standing.shown)
+        self.lost: dict[int, list[StagedFile]] = {}
+        """Epoch -> rows of it that the sink had shown and does not show now. To be shown again after `begin`,
+        in order."""
+        for file in sorted(self.standing.again, key=lambda file: file.epoch):
+            self.lost.setdefault(file.epoch, []).append(file)
 
-    def _asked(self) -> LaneStanding:
+    def _asked(self, view: CheckpointView, history: History) -> LaneStanding:
         question = LaneQuestion(
             self._uid,
             self._lanes.marks() if self._remembers else {},
-            self._view,
-            self._context.checkpoint.chain,
+            view,
+            history,
             replaces=self._context.settings.guarantee is not Guarantee.AT_MOST_ONCE,
         )
         if not self._remembers:
             return LaneStanding(question.recorded, Mark(0), {}, 0)
-        return standing(question, self._gone_on)
 
-    def _gone_on(self) -> HoldfastError | None:
-        """The leader before us may have committed, and published, after we had read the chain."""
-        if max(self._context.checkpoint.chain.numbers(), default=0) > self._view.number:
-            return AdoptedOther(f"commit {self._view.number + 1} came first; going on from it")
-        return None
+        def gone_on() -> HoldfastError | None:
+            """The leader before us may have committed, and published, after we had read the chain."""
+            if max(history.numbers(), default=0) > view.number:
+                return AdoptedOther(f"commit {view.number + 1} came first; going on from it")
+            return None
 
-    def begin(self, parts_of: Callable[[Sequence[StagedFile]], list[StagedPart]]) -> None:
-        """Make the marks, and show again what the sink has lost."""
-        if not self._remembers:
-            return
-        self._lanes.begin(self.standing.begins)
-        if self.standing.news:
-            self._context.monitor.say(self.standing.news)
-        for epoch in sorted({file.epoch for file in self.standing.again}):
-            files = [file for file in self.standing.again if file.epoch == epoch]
-            self._lanes.publish(epoch, parts_of(files))
-        self.standing = replace(self.standing, again=())
+        return standing(question, gone_on)
+
+    def begin(self) -> None:
+        """Make the marks."""
+        if self._remembers:
+            self._lanes.begin(self.standing.begins)
+            if self.standing.news:
+                self._context.monitor.say(self.standing.news)
 
     @property
     def lanes_through(self) -> dict[str, tuple[int, int]]:

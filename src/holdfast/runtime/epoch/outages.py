@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from holdfast.errors import DefinitionError, Unavailable, one_line
+from holdfast.errors import DefinitionError, SinkWentBack, Unavailable, one_line
 from holdfast.runtime.leader_context import LeaderContext, ToldToStop
 
 FIRST_SECONDS = 0.5
@@ -105,7 +105,7 @@ class Outages:
             )
         self.on_change()
 
-    def refused(self, uid: str, refusal: DefinitionError, meanwhile: str) -> None:
+    def refused(self, uid: str, refusal: DefinitionError | SinkWentBack, meanwhile: str) -> None:
         """A sink was tried, and does not take what it was given: it is tried again when a person says so.
         `meanwhile`: what goes on until then."""
         with self._lock:

@@ -14,11 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.history import History
 from holdfast.checkpoint.chain.view import CheckpointView, LanesThrough
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.connectors.contract import (
+    CheckedSink,
     KeepingPublisher,
     Mark,
     Publisher,
@@ -30,6 +33,7 @@ from holdfast.errors import (
     CorruptionError,
     DefinitionError,
     HoldfastError,
+    MachineError,
     RestoreError,
     SinkFailed,
     SinkWentBack,
@@ -54,8 +58,22 @@ class Recipients(Enum):
     ALL = "all"
 
 
+class Answer(NamedTuple):
+    """What a sink says that it shows; the epochs, and those with rows, that it has shown by that and by the
+    commits."""
+
+    mark: Mark
+    through: int
+    rows_through: int
+
+
 class Publishing:
-    """The open sinks of a run. Once they are open each is used by one thread alone."""
+    """The open sinks of a run. Once they are open each is used by one thread alone.
+
+    A start asks all of them, and binds them to the job before anything is planned: one that refuses is an
+    error of the start. Where the job goes on, its sinks have taken it before: each is bound by its own thread
+    (`show`), and refuses alone.
+    """
 
     def __init__(self, context: LeaderContext, view: CheckpointView) -> None:
         """`view`: says what was published. A sink that shows more is believed, never one that shows less. A
@@ -65,12 +83,13 @@ class Publishing:
         be told. ToldToStop: the run was, while the server of a sink was not there.
         """
         program, checkpoint = context.program, context.checkpoint
-        self._storage_url, self._monitor = checkpoint.storage.url, context.monitor
+        self._context, self._storage_url, self._monitor = context, checkpoint.storage.url, context.monitor
         self.outages = Outages(context, "sink")
         self.outages.on_change = self._tell
         self._shared = context.replica is not None
         """Whether other processes show the same epochs in the same sinks at the same time."""
         self._streams = program.sinks
+        self._nodes = {node.uid: node for node in program.graph.sinks}
         self._publishers: dict[str, Publisher] = {}
         self._left: set[str] = set()
         self._lanes: dict[str, LanePublishing] = {}
@@ -79,55 +98,136 @@ class Publishing:
         self.broken_off: dict[str, int] = {}
         """Sink -> the newest epoch of which it may show a part, and is not shown the rest."""
         self._lock = threading.Lock()
+        self._unbound = set(self._nodes) if context.goes_on else set[str]()
+        """Sinks that their own threads have still to bind; of these, what is asked again before that:"""
+        self._unasked: set[str] = set()
+        self._retained_from = view.retained_from
+        self._last_epoch = _last_known(view)
         self.shown: dict[str, Mark] = {}
         """What each exactly-once sink itself says that it shows, as of the start."""
-        self.through: dict[str, int] = {}
+        self.through = {uid: _recorded(view, uid) for uid in self._nodes}
         self.rows_through = {uid: view.rows_through.get(uid, 0) for uid in program.sinks}
         """The newest epoch with rows that each sink has shown. Read after `through`, it misses none of those
         up to there."""
         try:
             self._refuse_removed(view)
-            for node in program.graph.sinks:
-                mark = self.outages.awaited(node.uid, partial(self._opened, node, context, view))
-                begins = max(view.last_epoch, view.whole_after)
-                recorded = view.published_through.get(node.uid, begins)
-                self.through[node.uid] = max(recorded, mark.epoch)
-                if node.uid in self._lanes:
-                    # Of an epoch that it shows by half, the rest is still to be shown.
-                    self.through[node.uid] = self._lanes[node.uid].standing.through
-                elif mark.epoch > recorded:
-                    self.rows_through[node.uid] = max(mark.epoch, self.rows_through[node.uid])
-                if node.sink.exactly_once:
-                    # Others are shown epochs before these are committed, and are given them again.
-                    self.shown[node.uid] = mark
+            for uid, node in self._nodes.items():
+                try:
+                    answer = self.outages.awaited(uid, partial(self._ask, node, checkpoint.chain, view))
+                except HoldfastError as refusal:
+                    if not (context.goes_on and _no_plan_needs(node, refusal, context)):
+                        raise
+                    self._unasked.add(uid)
+                else:
+                    self._go_by(uid, answer)
+                    if node.sink.exactly_once:
+                        # Others are shown epochs before these are committed, and are given them again.
+                        self.shown[uid] = answer.mark
         except BaseException:
             # The run tries again, and opens all of them again.
             self.close()
             raise
 
-    def _opened(self, node: SinkNode, context: LeaderContext, view: CheckpointView) -> Mark:
+    def _ask(self, node: SinkNode, history: History, view: CheckpointView) -> Answer:
+        """Have a sink say what it shows."""
+        uid, mark = node.uid, self._opened(node, history, view)
+        recorded, rows_through = _recorded(view, uid), view.rows_through.get(uid, 0)
+        if uid in self._lanes:
+            # Of an epoch that it shows by half, the rest is still to be shown.
+            return Answer(mark, self._lanes[uid].standing.through, rows_through)
+        if mark.epoch > recorded:
+            rows_through = max(mark.epoch, rows_through)
+        return Answer(mark, max(recorded, mark.epoch), rows_through)
+
+    def _go_by(self, uid: str, answer: Answer) -> None:
+        with self._lock:
+            rows_through = max(answer.rows_through, self.rows_through.get(uid, 0))
+            self.rows_through = {**self.rows_through, uid: rows_through}
+            self.through = {**self.through, uid: max(answer.through, self.through.get(uid, 0))}
+
+    def _opened(self, node: SinkNode, history: History, view: CheckpointView) -> Mark:
         """Open a sink, if it is not open yet, and ask it what it shows."""
+        uid, context = node.uid, self._context
         name = f"{context.program.graph.name} ({context.checkpoint.job.identity})"
         writer = lane_writer_of(node, name)
         if writer is not None:
-            lanes = LanePublishing(context, node, writer, view)
-            self._publishers[node.uid] = self._lanes[node.uid] = lanes
+            if uid in self._lanes:
+                self._lanes[uid].close()
+            lanes = LanePublishing(context, node, writer, view, history)
+            self._lanes, self._publishers = {**self._lanes, uid: lanes}, {**self._publishers, uid: lanes}
             return lanes.standing.newest
-        if node.uid not in self._publishers:
-            publisher = self._publishers[node.uid] = node.sink.publisher(name, node.uid)
+        if uid not in self._publishers:
+            publisher = node.sink.publisher(name, uid)
             if isinstance(publisher, FilingPublisher):
-                publisher.write_with(partial(lane_publisher_of, context, node.uid))
-        return self._asked(node.uid, self._publishers[node.uid], view)
+                publisher.write_with(partial(lane_publisher_of, context, uid))
+            self._publishers = {**self._publishers, uid: publisher}
+        return self._asked(uid, self._publishers[uid], view)
 
     def begin(self) -> None:
-        """Bind the sinks to this job. Called before anything is planned, when the run can no longer be
-        refused: a refused one leaves no trace in a sink that it was not to write to."""
-        for uid, publisher in self._publishers.items():
-            if isinstance(publisher, RememberingPublisher):
-                self.outages.awaited(uid, partial(publisher.begin, self.through[uid]))
-        for uid, lanes in self._lanes.items():
-            with _named(uid, lanes.standing.through, self._storage_url):
-                self.outages.awaited(uid, partial(lanes.begin, self._parts))
+        """Bind the sinks to this job, where it does not go on. Called before anything is planned, when the
+        run can no longer be refused: a refused one leaves no trace in a sink that it was not to write to."""
+        for uid in [uid for uid in self._nodes if uid not in self._unbound]:
+            self.outages.awaited(uid, partial(self._bind, uid))
+
+    def _bind(self, uid: str) -> None:
+        """Bind a sink to this job, and have it show again what it has lost."""
+        publisher, lanes, sink = self._publishers[uid], self._lanes.get(uid), self._nodes[uid].sink
+        with _beginning(uid):
+            if self._context.goes_on and isinstance(sink, CheckedSink):
+                sink.check()
+            if lanes is not None:
+                lanes.begin()
+            elif isinstance(publisher, RememberingPublisher):
+                publisher.begin(self.through[uid])
+        if lanes is None:
+            return
+        for epoch, files in lanes.lost.items():
+            with _named(uid, epoch, self._storage_url):
+                lanes.publish(epoch, self._parts(files))
+        lanes.lost = {}
+
+    def _bind_late(self, uid: str) -> None:
+        """By the thread of the sink. What a sink that refused says may be something else by the next try."""
+        if uid in self._unasked:
+            self._ask_late(uid)
+        self._unasked.add(uid)
+        self._bind(uid)
+        self._unasked.discard(uid)
+        self._unbound.discard(uid)
+
+    def _ask_late(self, uid: str) -> None:
+        """SinkFailed: it shows less than by its own word before, which no commit tells of. RestoreError: it
+        shows what this checkpoint lacks, and plans were made without knowing it."""
+        known = self.through[uid]
+        # The chain of the run is read by the thread that commits.
+        history = Chain(self._context.checkpoint.storage)
+        with _beginning(uid):
+            answer = self._ask(self._nodes[uid], history, history.load())
+        if answer.through < known:
+            raise SinkFailed(
+                f"sink {uid!r} went back while it refused the job, from epoch {known} to {answer.through}; "
+                "all sinks are asked again"
+            )
+        if answer.mark.epoch > max(self._last_epoch, known) and not self._shared:
+            raise RestoreError(
+                f"sink {uid!r} shows epochs up to {answer.mark.epoch}, and this checkpoint ended with epoch "
+                f"{self._last_epoch} when it was asked last: what those were made of is not known here; "
+                "restore a newer copy of the checkpoint, or give the sink another uid"
+            )
+        self._go_by(uid, answer)
+
+    def has_shown(self, uid: str, epoch: int) -> bool:
+        """Whether a sink that is bound to the job shows all up to an epoch."""
+        return uid not in self._unbound and self.through[uid] >= epoch
+
+    def lost(self, uid: str) -> int:
+        """How many epochs a sink has to show again."""
+        return len(self._lanes[uid].lost) if uid in self._lanes else 0
+
+    @property
+    def keep_from(self) -> int | None:
+        """The oldest commit that may name rows which a sink has to show again; None: there are none."""
+        return self._retained_from if self._unbound else None
 
     def _tell(self) -> None:
         """Show which servers are waited for, before there is anything to show in them."""
@@ -214,6 +314,8 @@ class Publishing:
     ) -> None:
         """Make epochs `first` to `last` visible in a sink: those that it has not shown already. `staged`: the
         rows for it. `is_over`: begin no more of them."""
+        if uid in self._unbound:
+            self._bind_late(uid)
         reached(Step.BEFORE_PUBLISH)
         by_epoch: dict[int, list[StagedFile]] = {}
         for file in staged:
@@ -316,6 +418,17 @@ class Publishing:
         ]
 
 
+def _recorded(view: CheckpointView, uid: str) -> int:
+    """The epoch up to which commits say that a sink is published. A new one begins with the next."""
+    return view.published_through.get(uid, max(view.last_epoch, view.whole_after))
+
+
+def _last_known(view: CheckpointView) -> int:
+    """The newest epoch that any sink may show of what this checkpoint knows."""
+    told = [*view.settled.through.values(), *view.published_through.values()]
+    return max([view.last_epoch, view.whole_after, *told])
+
+
 def _keeps_rows(publisher: Publisher) -> bool:
     return isinstance(publisher, KeepingPublisher) and publisher.keeps_rows
 
@@ -347,15 +460,37 @@ def sink_told(
     return {**waits, "unavailable": unavailable, "refused": refused, "latency": latency}
 
 
+def _no_plan_needs(node: SinkNode, refusal: HoldfastError, context: LeaderContext) -> bool:
+    """Whether what is planned is the same whatever a sink would say that refuses to be asked: it shows less
+    than the commits say, or no more. What this machine lacks another one may have."""
+    if isinstance(refusal, MachineError):
+        return False
+    no_more = context.asked or not node.sink.exactly_once
+    return isinstance(refusal, SinkWentBack) or (isinstance(refusal, DefinitionError) and no_more)
+
+
+@contextlib.contextmanager
+def _beginning(uid: str) -> Iterator[None]:
+    """Errors of a sink that cannot be bound to the job say which sink it was."""
+    try:
+        yield
+    except DefinitionError as refused:
+        kind = MachineError if isinstance(refused, MachineError) else DefinitionError
+        raise kind(f"sink {uid!r} cannot begin: {refused}") from refused
+    except (HoldfastError, AssertionError):
+        raise
+    except Exception as cause:
+        raise SinkFailed(
+            f"sink {uid!r} cannot begin ({type(cause).__name__}: {first_line(cause)}); it is tried again"
+        ) from cause
+
+
 @contextlib.contextmanager
 def _named(uid: str, epoch: int, url: str, showing: Showing = Showing.AFTER_COMMIT) -> Iterator[None]:
     """Errors of a sink's own say which sink it was, and the way out if they come again and again."""
     try:
         yield
     except DefinitionError as refused:
-        if epoch == 0:
-            # Nothing is committed yet, so nothing can be put aside.
-            raise DefinitionError(f"sink {uid!r} cannot begin: {refused}") from refused
         raise DefinitionError(showing.refused(uid, epoch, str(refused), url)) from refused
     except (HoldfastError, AssertionError):
         raise

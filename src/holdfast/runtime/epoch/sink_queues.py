@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.checkpoint.store.records import StagedFile
-from holdfast.errors import DefinitionError, Unavailable
+from holdfast.errors import DefinitionError, SinkWentBack, Unavailable
 from holdfast.runtime.epoch.publisher import Publishing, Recipients, sink_told
 from holdfast.runtime.epoch.sink_thread import LeftBehind, SinkThread
 from holdfast.runtime.leader_context import LeaderContext
@@ -99,7 +99,10 @@ class SinkQueues:
     def behind(self, sinks: Collection[str] | None = None) -> dict[str, int]:
         """Of each sink that has not shown all that it was given: how many epochs it has still to show."""
         through = self._publishing.through
-        left = {uid: queue.given - through[uid] for uid, queue in self._queues.items()}
+        left = {
+            uid: queue.given - through[uid] + self._publishing.lost(uid)
+            for uid, queue in self._queues.items()
+        }
         return {uid: epochs for uid, epochs in left.items() if epochs > 0 and (not sinks or uid in sinks)}
 
     def await_end(self, look: Callable[[], None]) -> None:
@@ -206,7 +209,10 @@ class SinkQueues:
 
     def _refusals(self) -> dict[str, str]:
         """Sink -> why it refuses what it has still to show."""
-        found = {uid: self._outages.refusal(uid) for uid in self.behind()}
+        behind = [
+            uid for uid, queue in self._queues.items() if not self._publishing.has_shown(uid, queue.given)
+        ]
+        found = {uid: self._outages.refusal(uid) for uid in behind}
         return {uid: told["reason"] for uid, told in found.items() if told is not None}
 
     def _in_vain(self) -> dict[str, str]:
@@ -247,15 +253,15 @@ class SinkQueues:
         try:
             while not self._closing:
                 # Also where another member of a set of replicas shows it meanwhile.
-                self._outages.wait(uid, lambda: self._closing or self._publishing.through[uid] >= last)
+                self._outages.wait(uid, lambda: self._closing or self._publishing.has_shown(uid, last))
                 try:
                     self._publishing.show(uid, first, last, files, lambda: self._closing)
-                    if self._publishing.through[uid] >= last:
+                    if self._publishing.has_shown(uid, last):
                         self._outages.answered(uid)
                         return
                 except Unavailable as failure:
                     self._outages.failed(uid, failure)
-                except DefinitionError as refusal:
+                except (DefinitionError, SinkWentBack) as refusal:
                     self._outages.refused(uid, refusal, self._publishing.showing(uid).meanwhile)
                 if self._publishing.broken_off.get(uid) == last:
                     # It is not shown again, and the next epoch is what is waited with.

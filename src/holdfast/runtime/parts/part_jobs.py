@@ -22,7 +22,7 @@ from holdfast.graph.parts import PartGraph, homes_of, split
 from holdfast.graph.protection import ActiveReplicas
 from holdfast.graph.validate import check, check_places
 from holdfast.runtime.control.run_flags import Wishes
-from holdfast.runtime.driver import NOTHING, Prepared
+from holdfast.runtime.driver import NOTHING, Prepared, takes_over
 from holdfast.runtime.epoch.program import state_layouts
 from holdfast.runtime.job_handle import JobHandle, launch
 from holdfast.runtime.parts.channel_source import PartChannel
@@ -82,7 +82,8 @@ class PartJob:
     ) -> JobHandle:
         """Run the part in a thread. Assumes a job that was checked."""
         settings = self._settings(checkpoint, options)
-        check_places(self._graph)
+        storage = open_storage(settings.checkpoint)
+        check_places(self._graph, lambda: takes_over(prepared, self._graph, storage, settings))
         return launch(self._graph, settings, wishes, spark, on_progress, on_message, prepared)
 
     def refuse_misfit(self, options: RunOptions, open_spark: Callable[[], SparkSession]) -> None:

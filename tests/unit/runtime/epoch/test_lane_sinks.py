@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -308,3 +309,85 @@ def test_rows_that_were_set_aside_stay_aside_when_the_sink_goes_back(tmp_path: P
     world.alter("update marks set epoch = 0, rows = 0, input = '' where lane = 1")
     world.start(Refusing(world.sink.path, 1))
     assert world.shown() == [1, 2, 3]
+
+
+def lost_and_refused(world: World) -> Publishing:
+    """The sink has lost the 13 of epoch 2, and a job that goes on finds that it takes no 13 any more."""
+    world.commit((0, [1]), (1, [2]))
+    first = world.start()
+    world.commit((0, [13]), publishing=first)
+    world.tell(world.start())
+    world.alter("delete from shown where epoch = 2")
+    world.alter("update marks set epoch = 1, rows = 1, input = 'i1' where lane = 0")
+    goes_on = replace(world.leader(Refusing(world.sink.path, 1)), goes_on=True)
+    publishing = Publishing(goes_on, world.view)
+    publishing.begin()
+    return publishing
+
+
+def test_where_a_job_goes_on_rows_that_a_sink_lost_and_refuses_stop_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, chunk_rows=1)
+    publishing = lost_and_refused(world)
+    assert world.shown() == [1, 2], "its own thread shows it what it has lost"
+    assert (publishing.lost("out"), publishing.keep_from) == (1, 1)
+    for _ in range(2):
+        with pytest.raises(DefinitionError, match="sink 'out' cannot show epoch 2, which is committed: in"):
+            publishing.show("out", 3, 2, [])
+    assert not publishing.has_shown("out", 2)
+    world.commit((0, [3]), publishing=publishing)
+    with monkeypatch.context() as mended:
+        mended.setattr(RefusingLanes, "_write", OpenSqliteLanes._write)
+        publishing.show("out", 3, 3, world.view.staged)
+    assert world.shown() == [1, 13, 3, 2]
+    assert (publishing.lost("out"), publishing.keep_from, publishing.through) == (0, None, {"out": 3})
+    world.tell(publishing)
+    assert world.view.lanes_through == {"out": {"0": (3, 1), "1": (1, 1)}}
+
+
+def test_what_a_sink_has_lost_is_known_to_who_comes_after_one_that_could_not_show_it(tmp_path: Path) -> None:
+    world = World(tmp_path, chunk_rows=1)
+    publishing = lost_and_refused(world)
+    world.commit((1, [4]), publishing=publishing)
+    world.start()
+    assert world.shown() == [1, 13, 2, 4]
+
+
+def test_a_start_on_which_rows_that_a_sink_lost_are_refused_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path, chunk_rows=1)
+    lost_and_refused(world).close()
+    with pytest.raises(DefinitionError, match="sink 'out' cannot show epoch 2, which is committed: in lane"):
+        world.start(Refusing(world.sink.path, 1))
+
+
+def test_where_a_job_goes_on_the_marks_are_read_again_before_what_was_lost_is_shown(tmp_path: Path) -> None:
+    """A newer copy of the sink may have come back meanwhile."""
+    world = World(tmp_path, chunk_rows=1)
+    publishing = lost_and_refused(world)
+    with pytest.raises(DefinitionError):
+        publishing.show("out", 3, 2, [])
+    world.alter("insert into shown values ('out', 0, 2, 0, '{\"n\": 13}')")
+    world.alter("update marks set epoch = 2, rows = 1, input = 'i2' where lane = 0")
+    publishing.show("out", 3, 2, [])
+    assert publishing.lost("out") == 0
+    assert publishing.has_shown("out", 2)
+
+
+def test_a_sink_that_goes_back_while_it_refuses_loses_nothing(tmp_path: Path) -> None:
+    """That it had shown epoch 2 was its own word, which no commit has written down."""
+    world = World(tmp_path)
+    world.commit((0, [1]))
+    world.commit((0, [2]), publishing=world.start())
+    world.start()
+    closed = replace(world.leader(Closed(world.sink.path)), goes_on=True)
+    publishing = Publishing(closed, world.view)
+    assert publishing.through == {"out": 2}
+    with pytest.raises(DefinitionError, match=r"^sink 'out' cannot begin: .* cannot be made; grant it$"):
+        publishing.show("out", 3, 2, [])
+    world.alter("delete from shown where epoch = 2")
+    world.alter("update marks set epoch = 1, rows = 1, input = 'i1' where lane = 0")
+    with pytest.raises(SinkFailed, match="went back while it refused the job, from epoch 2 to 1"):
+        publishing.show("out", 3, 2, [])
+    world.start()
+    assert world.shown() == [1, 2]

@@ -64,13 +64,15 @@ class Leading:
         root: Path,
         guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
         until: Until = Until.STOPPED,
+        goes_on: bool = False,
+        asked: bool = False,
         **sinks: Shown,
     ) -> None:
         self.context = context_of(LocalStorage(root), sinks)
         settings = dataclasses.replace(
             self.context.settings, guarantee=guarantee, until=until, stop_within=0.05
         )
-        self.context = dataclasses.replace(self.context, settings=settings)
+        self.context = dataclasses.replace(self.context, settings=settings, goes_on=goes_on, asked=asked)
         self.said: list[str] = []
         self.context.monitor._messages.append(self.said.append)
         view = self.context.checkpoint.chain.load()
