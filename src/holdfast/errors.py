@@ -123,7 +123,10 @@ class Unpublished(RetryableError):
         self.epochs, self.lost, self.no_savepoint = epochs, lost, no_savepoint
 
     def __str__(self) -> str:
-        sinks = ", ".join(f"{count} epochs unpublished in sink {uid!r}" for uid, count in self.epochs.items())
+        sinks = ", ".join(
+            f"{count} epoch{'s' * (count != 1)} unpublished in sink {uid!r}"
+            for uid, count in self.epochs.items()
+        )
         after = "they are not shown again (at most once)" if self.lost else "the next start publishes them"
         without = "; no savepoint was left, because they would not be in it" if self.no_savepoint else ""
         return f"the run has stopped, with {sinks}, though all is committed; {after}{without}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.errors import first_line, one_line
+from holdfast.errors import Unpublished, first_line, one_line
+from holdfast.ids import epochs_told
+from holdfast.runtime.savepoints.run_savepoints import waiting_in_words
 
 
 def test_the_first_line_is_the_first_that_says_something() -> None:
@@ -15,3 +17,15 @@ def test_one_line_holds_all_that_an_error_says() -> None:
 
 def test_an_error_that_says_nothing_is_told_by_its_type() -> None:
     assert (first_line(KeyError()), one_line(EOFError(" \n"))) == ("KeyError", "EOFError")
+
+
+def test_one_epoch_is_told_as_one() -> None:
+    told = str(Unpublished({"a": 1, "b": 3}))
+    assert "with 1 epoch unpublished in sink 'a', 3 epochs unpublished in sink 'b'" in told
+    assert waiting_in_words({"a": 1, "b": 0}).startswith(
+        "1 epoch for sink 'a' is still to be shown and is not"
+    )
+    assert waiting_in_words({"a": 2}).startswith(
+        "2 epochs for sink 'a' are still to be shown and are not in it"
+    )
+    assert (epochs_told(15, 15), epochs_told(15, 17)) == ("epoch 15", "epochs 15 to 17")
