@@ -81,12 +81,12 @@ def test_a_sink_whose_rights_were_revoked_stops_alone_and_goes_on_when_a_person_
     command = next(text for text in said if text.startswith("REFUSED: sink 'table'")).split("`")[-2].split()
     assert command[:4] == ["holdfast", "sinks", "retry", "table"]
 
-    again = CliRunner().invoke(app, command[1:])
-    assert again.exit_code == 0, again.output
-    wait_until(handle, lambda: told()["refused"]["tries"] == 2, "it is tried, and refuses again")
+    told_in_vain(command, stopped_at)
     db.execute(f"GRANT INSERT ON {name} TO {name}_writer")
     done = CliRunner().invoke(app, [*command[1:], "--json"])
-    assert json.loads(done.stdout)["state"] == "done", done.output
+    answered = json.loads(done.stdout)
+    assert answered["state"] == "done", done.output
+    assert answered["result"]["epoch"] > stopped_at
     wait_until(handle, lambda: told()["refused"] is None, "it takes rows again")
     wait_until(handle, lambda: told()["epochs"] <= 1, "it has caught up")
     vain = CliRunner().invoke(app, command[1:])
@@ -99,6 +99,18 @@ def test_a_sink_whose_rights_were_revoked_stops_alone_and_goes_on_when_a_person_
     assert db.execute(f"SELECT count(*), count(DISTINCT id), max(id) FROM {name}").fetchone() == (
         count, count, count - 1,
     )  # fmt: skip
+
+
+def told_in_vain(command: list[str], stopped_at: int) -> None:
+    """Having the sink `table` tried again says that it refuses again; it is listed so."""
+    again = CliRunner().invoke(app, command[1:])
+    assert again.exit_code == 1, again.output
+    told = r"retry failed: it was tried, and refuses again: sink 'table' .*(denied|lacks)"
+    assert re.search(told, again.stderr)
+    listed = CliRunner().invoke(app, ["sinks", "list", *command[4:], "--json"])
+    (table,) = (each for each in map(json.loads, listed.stdout.splitlines()) if each["sink"] == "table")
+    assert (table["says"], table["shown"]) == ("run", stopped_at), listed.output
+    assert table["refused"]["tries"] == 2
 
 
 def test_a_node_takes_over_while_a_sink_refuses_and_a_start_by_a_person_is_refused(
