@@ -74,6 +74,17 @@ _LOST = (
 )
 """How a throwable begins where a part of Spark is lost, and what that means; a group is told with it."""
 
+_GIVEN_UP = re.compile(
+    r"Spark context stopped while waiting for backend|stopped SparkContext|on a running MetricsSystem"
+    r"|All masters are unresponsive"
+)
+"""A standalone master is tried for a minute. Then Spark stops the context that it is making, and fails at
+whatever it does with that."""
+_NO_CONNECTION = re.compile(
+    r"\b(?:Connect|UnknownHost|NoRouteToHost|SocketTimeout|ConnectTimeout)Exception\b"
+    r"|failed to connect to all addresses"
+)
+
 _SESSION_CONDITIONS = ("SESSION_OR_CONTEXT_NOT_EXISTS", "INVALID_HANDLE.SESSION_CLOSED")
 
 _THROWABLE = re.compile(r"(?:: |Caused by: )?(?P<kind>[A-Za-z_][\w$]*(?:\.[\w$]+)+)(?:: (?P<said>.*))?")
@@ -102,6 +113,15 @@ def explained(failure: Exception) -> SparkFailure:
         return SparkFailure(_shortened(_SQLSTATE.sub("", first_line(failure))), outside=ended)
     known = next(filter(None, map(_lost, chain)), None) or next(filter(None, map(_lacked, chain)), None)
     return known or SparkFailure(_shortened("; caused by ".join(chain) or first_line(failure)))
+
+
+def no_cluster(failure: Exception) -> str:
+    """Why there is no Spark session, if that is because its cluster does not answer; empty: it is not."""
+    text = str(failure)
+    if _GIVEN_UP.search(text):
+        return "Spark has tried, and given up"
+    lines = [*_chain(text), first_line(failure)]
+    return _shortened(next(filter(_NO_CONNECTION.search, lines), ""))
 
 
 def _is_connection(failure: Exception) -> bool:
