@@ -136,16 +136,20 @@ class Unpublished(RetryableError):
         self.uncommitted = uncommitted
 
     def __str__(self) -> str:
-        told = [f"{count} epochs unpublished in sink {uid!r}" for uid, count in self.epochs.items()]
+        told = [f"{_epochs(count)} unpublished in sink {uid!r}" for uid, count in self.epochs.items()]
         after = "they are not shown again (at most once)" if self.lost else "the next start publishes them"
         if self.uncommitted:
-            told.append(f"{self.uncommitted} epochs run and not committed")
+            told.append(f"{_epochs(self.uncommitted)} run and not committed")
             why = "because a sink that is written before the commit has not shown them (at least once)"
             after = "the next start reads their rows again, and shows them in every sink"
         else:
             why = "though all is committed"
         without = "; no savepoint was left, because they would not be in it" if self.no_savepoint else ""
         return f"the run has stopped, with {', '.join(told)}, {why}; {after}{without}"
+
+
+def _epochs(count: int) -> str:
+    return f"{count} epoch{'s' * (count != 1)}"
 
 
 class FencedOut(HoldfastError):

@@ -32,6 +32,11 @@ ShardId = NewType("ShardId", int)
 NO_EPOCH = EpochId(0)
 
 
+def epochs_told(first: int, last: int) -> str:
+    """`epoch 15`, `epochs 15 to 17`: both are in."""
+    return f"epoch {first}" if first == last else f"epochs {first} to {last}"
+
+
 @dataclass(frozen=True, slots=True)
 class KeyGroupRange:
     """Half-open range of key groups: `first` is in, `end` is out."""

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tomllib
@@ -92,6 +93,26 @@ def test_executors_without_holdfast_are_one_line_with_what_to_do(cluster: Cluste
     assert "revenue failed in Spark: the executors " in errors[0]
     assert errors[0].endswith("see docs/how-to/deploy.md")
     assert "Traceback" not in done.stderr
+
+
+def test_a_master_that_is_not_there_is_named_and_is_worth_another_start(tmp_path: Path) -> None:
+    """Spark tries it for a minute, and then fails at something else."""
+    with socket.socket() as taken:
+        # Nobody listens there, and nobody else comes to.
+        taken.bind(("127.0.0.1", 0))
+        master = f"spark://127.0.0.1:{taken.getsockname()[1]}"
+        (tmp_path / "app.py").write_text(
+            "import holdfast as hf\n"
+            "job = hf.Job('numbers')\n"
+            "job.source(hf.MemorySource([1]), uid='in').sink(hf.MemorySink(), uid='out')\n"
+        )
+        asked = [sys.executable, "-m", "holdfast", "run", str(tmp_path / "app.py"), "--master", master]
+        done = subprocess.run([*asked, "--checkpoint", str(tmp_path / "ck")], capture_output=True, text=True)
+    assert done.returncode == 75, done.stderr[-3000:]
+    (told,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert told.startswith(
+        f"error: the Spark master {master} does not answer (Spark has tried, and given up)"
+    )
 
 
 def file_named(name: str) -> str:

@@ -77,6 +77,7 @@ def test_latency_is_counted_from_the_clock_of_the_rows_to_that_of_the_sink(
     rows.sink(slow, uid="slow")
     rows.sink(also, uid="also")
     told = run(job, spark, tmp_path, target_latency="1s", max_rows_per_epoch=60)
+    assert told[-1].target_latency == 1.0
     ended_ms, started_ms = time.time() * 1_000, source.opened._started_ms
     assert started_ms is not None
     assert sorted(slow.shown_ms) == list(range(ROWS))

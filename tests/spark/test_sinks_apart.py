@@ -82,12 +82,12 @@ def test_a_sink_whose_rights_were_revoked_stops_alone_and_goes_on_when_a_person_
     text = next(text for text in said if text.startswith("REFUSED: sink 'table'"))
     command = text[text.index("`holdfast sinks retry table ") + 1 :].split("`")[0].split()
 
-    again = CliRunner().invoke(app, command[1:])
-    assert again.exit_code == 0, again.output
-    wait_until(handle, lambda: told()["refused"]["tries"] == 2, "it is tried, and refuses again")
+    told_in_vain(command, stopped_at)
     db.execute(f"GRANT INSERT ON {name} TO {name}_writer")
     done = CliRunner().invoke(app, [*command[1:], "--json"])
-    assert json.loads(done.stdout)["state"] == "done", done.output
+    answered = json.loads(done.stdout)
+    assert answered["state"] == "done", done.output
+    assert answered["result"]["epoch"] > stopped_at
     wait_until(handle, lambda: told()["refused"] is None, "it takes rows again")
     wait_until(handle, lambda: told()["epochs"] <= 1, "it has caught up")
     vain = CliRunner().invoke(app, command[1:])
@@ -100,6 +100,18 @@ def test_a_sink_whose_rights_were_revoked_stops_alone_and_goes_on_when_a_person_
     assert db.execute(f"SELECT count(*), count(DISTINCT id), max(id) FROM {name}").fetchone() == (
         count, count, count - 1,
     )  # fmt: skip
+
+
+def told_in_vain(command: list[str], stopped_at: int) -> None:
+    """Having the sink `table` tried again says that it refuses again; it is listed so."""
+    again = CliRunner().invoke(app, command[1:])
+    assert again.exit_code == 1, again.output
+    told = r"retry failed: it was tried, and refuses again: sink 'table' .*(denied|lacks)"
+    assert re.search(told, again.stderr)
+    listed = CliRunner().invoke(app, ["sinks", "list", *command[4:], "--json"])
+    (table,) = (each for each in map(json.loads, listed.stdout.splitlines()) if each["sink"] == "table")
+    assert (table["says"], table["shown"]) == ("run", stopped_at), listed.output
+    assert table["refused"]["tries"] == 2
 
 
 @pytest.mark.parametrize("refusal", ["columns", "rejects"])

@@ -58,6 +58,7 @@ def rehearse_job(
         problems=(*problems, *(problem for each in found.values() for problem in each.problems)),
         is_new=all(each.is_new for each in found.values()),
         epochs={name: each.epoch or 0 for name, each in found.items()},
+        unasked=tuple(uid for each in found.values() for uid in each.unasked),
     )
 
 

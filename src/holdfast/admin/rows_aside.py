@@ -15,6 +15,7 @@ from holdfast.checkpoint.store.records import SentFile, StagedFile
 from holdfast.connectors.lanes import lane_of
 from holdfast.errors import RestoreError
 from holdfast.storage.contract import Put, Storage
+from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.task_output import load_extent
 
 
@@ -33,7 +34,11 @@ def write_aside(
     for file in each:
         lane = f"-{lane_of(file.part):02d}" if by_lane else ""
         together.setdefault(f"{uid}-{file.epoch:012d}{lane}.parquet", []).append(file)
-    return tuple(_write(storage, target, name, its) for name, its in sorted(together.items()))
+    names = tuple(_write(storage, target, name, its) for name, its in sorted(together.items()))
+    if isinstance(target, LocalStorage):
+        # A place of the user's, where nothing else is written.
+        target.tidy()
+    return names
 
 
 def _write(storage: Storage, target: Storage, name: str, files: Sequence[StagedFile | SentFile]) -> str:

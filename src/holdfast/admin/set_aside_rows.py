@@ -9,7 +9,9 @@ and writes the same files. A leader that is there, or may be, is left alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from holdfast.admin.brief_term import brief_term, look_for_leader
 from holdfast.admin.rows_aside import write_aside
@@ -25,15 +27,32 @@ from holdfast.storage.contract import Storage
 
 @dataclass(frozen=True)
 class Standing:
-    """How a sink stands: epochs up to `shown` are recorded as shown, `rows` of later epochs are not. After a
-    kill the first of those may be shown all the same: the sink knows, and is asked when the job starts.
-    `by_lane`: it may show the beginning of each lane of that epoch."""
+    """How a sink stands: it shows epochs up to `shown`, `rows` of later epochs are committed and wait.
+
+    `says`: who says so. A run that lives knows what its sinks show now, and why one does not: `full`,
+    `unavailable` and `refused` are as in its progress. The newest commit may know less: after a kill the
+    first of the epochs that wait may be shown all the same, which the sink knows, and is asked when the job
+    starts. `by_lane`: it may show the beginning of each lane of that epoch."""
 
     sink: str
     shown: int
     waiting_epochs: tuple[int, ...]
     rows: int
     by_lane: bool = False
+    says: Literal["run", "commit"] = "commit"
+    full: bool = False
+    unavailable: dict[str, Any] | None = None
+    refused: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What would be put aside: `rows`, of these epochs, that take `bytes` in the checkpoint."""
+
+    sink: str
+    epochs: tuple[int, ...]
+    rows: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -47,16 +66,34 @@ class SetAside:
     files: tuple[str, ...]
 
 
-def standings(view: CheckpointView) -> list[Standing]:
-    """Every sink that the newest commit knows."""
-    found = []
-    for sink in sorted(view.published_through):
-        files = _waiting(view, sink)
-        epochs = tuple(sorted({file.epoch for file in files}))
-        rows = sum(file.rows for file in files)
-        by_lane = sink in view.lanes_through
-        found.append(Standing(sink, view.published_through[sink], epochs, rows, by_lane))
-    return found
+def standings(view: CheckpointView, live: Mapping[str, Mapping[str, Any]] | None = None) -> list[Standing]:
+    """Every sink of the newest commit and of the run. `live`: how sinks stand by the word of a run that
+    lives, as its progress has it; None: none does."""
+    live = live or {}
+    return [_standing(view, sink, live.get(sink)) for sink in sorted({*view.published_through, *live})]
+
+
+def _standing(view: CheckpointView, sink: str, told: Mapping[str, Any] | None) -> Standing:
+    shown = view.published_through.get(sink, 0)
+    if told is not None:
+        # Of one that is not asked yet, as at a start, the commit knows more.
+        shown = max(shown, told["through"])
+    files = _waiting(view, sink, shown)
+    standing = Standing(
+        sink, shown, _epochs(files), sum(file.rows for file in files), by_lane=sink in view.lanes_through
+    )
+    if told is None:
+        return standing
+    # A leader of another version may tell less.
+    away, refused = told.get("unavailable"), told.get("refused")
+    return replace(standing, says="run", full=bool(told.get("full")), unavailable=away, refused=refused)
+
+
+def choose(view: CheckpointView, sink: str, through: int | None) -> Choice:
+    """What `set_aside` would put aside. RestoreError: there is nothing."""
+    files, _ = _chosen(view, sink, through)
+    rows, size = sum(file.rows for file in files), sum(file.extent.length for file in files)
+    return Choice(sink, _epochs(files), rows, size)
 
 
 def set_aside(
@@ -79,10 +116,9 @@ def set_aside(
         chain = Chain(storage, retain=RETAIN_ALL)
         view = chain.load()
         files, last = _chosen(view, sink, through)
-        epochs = tuple(sorted({file.epoch for file in files}))
         names = write_aside(storage, target, sink, files, by_lane=sink in view.lanes_through)
         _commit(chain, view, sink, last, term, run)
-    return SetAside(sink, epochs, sum(file.rows for file in files), target.url, names)
+    return SetAside(sink, _epochs(files), sum(file.rows for file in files), target.url, names)
 
 
 def _chosen(view: CheckpointView, sink: str, through: int | None) -> tuple[list[StagedFile], int]:
@@ -93,16 +129,22 @@ def _chosen(view: CheckpointView, sink: str, through: int | None) -> tuple[list[
     # After a rewind rows may wait of later epochs as well, up to the first that is to be computed again.
     last = max(view.last_epoch, view.settled.ready_through(sink))
     last = last if through is None else min(through, last)
-    files = [file for file in _waiting(view, sink) if file.epoch <= last]
+    shown = view.published_through[sink]
+    files = [file for file in _waiting(view, sink, shown) if file.epoch <= last]
     if not files:
         raise RestoreError(f"no rows wait for sink {sink!r}; start the job instead")
     return files, last
 
 
-def _waiting(view: CheckpointView, sink: str) -> list[StagedFile]:
-    """Records of format 2 do not name the sinks of their rows: those count for every sink. Of a lane that
-    the commits know to be shown nothing waits, though others of its epoch do."""
-    shown, lanes = view.published_through[sink], marks_in(view, sink)
+def _epochs(files: list[StagedFile]) -> tuple[int, ...]:
+    return tuple(sorted({file.epoch for file in files}))
+
+
+def _waiting(view: CheckpointView, sink: str, shown: int) -> list[StagedFile]:
+    """What waits for a sink that shows epochs up to `shown`. Records of format 2 do not name the sinks of
+    their rows: those count for every sink. Of a lane that the commits know to be shown nothing waits, though
+    others of its epoch do."""
+    lanes = marks_in(view, sink)
     files = [
         file
         for file in view.staged

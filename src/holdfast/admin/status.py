@@ -13,6 +13,7 @@ import msgspec
 from holdfast.admin.replica_standing import ask_members, one_of, set_plainly
 from holdfast.checkpoint.chain.checkpoint import cluster_of, read_job
 from holdfast.checkpoint.chain.history import History
+from holdfast.checkpoint.chain.replica_sets import is_over
 from holdfast.checkpoint.chain.terms import ending_of, newest_term
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.log.incidents import read_failures
@@ -57,6 +58,17 @@ def standing(storage: Storage, clock: Clock, seconds: float) -> dict[str, Any]:
         "failures": failures,
         "now_ms": clock.now_ms(),
     }
+
+
+def word_of_run(storage: Storage, clock: Clock, seconds: float, *, by: str) -> dict[str, Any] | None:
+    """Where the run stands, by its own word; of a set of replicas, by that of one member. None: it has ended,
+    or nobody answers within `seconds`. Leaves nothing behind."""
+    leader = newest_term(storage)
+    if leader is None or is_over(storage, leader):
+        return None
+    if leader.members:
+        return one_of(ask_members(storage, leader, clock, seconds), None)
+    return status_of_leader(storage, clock, seconds, by=asker(by))
 
 
 def _heard_ms(

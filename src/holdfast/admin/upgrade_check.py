@@ -1,16 +1,18 @@
 """Rehearses an upgrade: whether this code can go on from that state, and what would change. For a job, or for
 one part of it; all parts of one are in job_check.
 
-Always true: it reads records and nothing else, writes nothing, opens no source and no sink.
+Always true: it writes nothing. It reads records, asks sources and sinks what they are asked before Spark
+starts, and sinks what they show where that changes nothing (see sinks_asked).
 Never here: what fits what (see state.files.evolution); showing it (see cli.check).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from holdfast.admin.sinks_asked import Word, ask_sinks
 from holdfast.checkpoint.chain.checkpoint import find_job, other_job, refuse_parts
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.history import DamagedChain
@@ -22,8 +24,8 @@ from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.guarantees import Guarantee, check_guarantee
 from holdfast.graph.job_graph import Graph
 from holdfast.graph.parts import is_in_parts
-from holdfast.graph.validate import check
-from holdfast.ids import EpochId
+from holdfast.graph.validate import check, check_places
+from holdfast.ids import EpochId, epochs_told
 from holdfast.runtime.epoch.program import state_layouts
 from holdfast.runtime.epoch.publisher import left_behind
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
@@ -63,6 +65,8 @@ class Rehearsal:
     """There is no checkpoint yet."""
     epochs: dict[str, int] = field(default_factory=dict)
     """Of a job in parts: part -> the newest epoch that it has committed."""
+    unasked: tuple[str, ...] = ()
+    """Sinks that a start asks what they show, and that were not asked here."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,8 @@ class _Origin:
     job: str
     chain: Chain | None
     """None: a savepoint, which has no plans; or there is nothing yet."""
+    identity: str = ""
+    """Of the checkpoint."""
 
     @property
     def is_new(self) -> bool:
@@ -139,17 +145,23 @@ def _compared(
     operators = [Finding("operator", uid, _of(uid in stored, uid in declared)) for uid in in_force.changes]
     problems += unfired_timers(graph, view, start.allow_dropped_state)
     settings, more = _settings(graph, origin, start)
+    words: dict[str, Word] = {}
+    if origin.chain is not None:
+        words = ask_sinks(graph, origin.chain, view, origin.identity, start.guarantee)
     return Rehearsal(
         place=storage.url,
         job=graph.name,
         epoch=view.last_epoch,
-        findings=(*_sources(graph, view), *operators, *findings, *_sinks(graph, view), *settings),
+        findings=(*_sources(graph, view), *operators, *findings, *_sinks(graph, view, words), *settings),
         problems=(
             *more,
+            *_refused_places(graph),
             *problems,
             *left_behind(view, [node.uid for node in graph.sinks], storage.url),
+            *(word.problem for word in words.values() if word.problem),
             *_unread(graph, view, storage, start.allow_dropped_state),
         ),
+        unasked=tuple(uid for uid, word in words.items() if word.through is None and not word.problem),
         is_new=origin.is_new,
     )
 
@@ -171,6 +183,15 @@ def _part_of(graph: Graph, origin: _Origin, storage: Storage) -> tuple[Graph, st
     return found or (graph, "")
 
 
+def _refused_places(graph: Graph) -> list[str]:
+    """What a source or a sink refuses before Spark is started."""
+    try:
+        check_places(graph)
+    except DefinitionError as refusal:
+        return [str(refusal)]
+    return []
+
+
 def _unread(graph: Graph, view: CheckpointView, storage: Storage, allow_dropped_state: bool) -> list[str]:
     """What the channels hold that the job has no more."""
     try:
@@ -188,7 +209,7 @@ def _origin(storage: Storage) -> _Origin:
     if owner is None:
         return _Origin(EMPTY, "", None)
     try:
-        return _Origin(chain.load(), owner.job, chain)
+        return _Origin(chain.load(), owner.job, chain, owner.identity)
     except DamagedChain as damage:
         raise RestoreError(
             f"the newest checkpoint in {storage.url} is damaged ({'; '.join(damage.problems)}); "
@@ -212,14 +233,18 @@ def _sources(graph: Graph, view: CheckpointView) -> Iterator[Finding]:
             yield Finding("source", uid, "dropped", "read no more; its position stays in the checkpoint")
 
 
-def _sinks(graph: Graph, view: CheckpointView) -> Iterator[Finding]:
+def _sinks(graph: Graph, view: CheckpointView, words: Mapping[str, Word]) -> Iterator[Finding]:
     uids = [node.uid for node in graph.sinks]
     for uid in uids:
         shown = view.published_through.get(uid)
         if shown is None:
             yield Finding("sink", uid, "added", "begins with the next epoch")
         else:
-            yield Finding("sink", uid, "kept", f"shows epochs up to {shown} of {view.last_epoch}")
+            word = words.get(uid, Word(None))
+            through = shown if word.through is None else word.through
+            who = "by the newest commit" if word.through is None else "by its own word"
+            told = f"shows epochs up to {through} of {view.last_epoch}, {who}"
+            yield Finding("sink", uid, "kept", "; ".join(filter(None, (told, word.told))))
     for uid in view.published_through:
         if uid not in uids:
             yield Finding("sink", uid, "dropped", "shown nothing more")
@@ -228,7 +253,7 @@ def _sinks(graph: Graph, view: CheckpointView) -> Iterator[Finding]:
         if channel is None:
             yield Finding("sink", uid, "added", "a channel that begins with the next epoch")
         else:
-            yield Finding("sink", uid, "kept", f"holds epochs {channel.released + 1} to {channel.through}")
+            yield Finding("sink", uid, "kept", f"holds {epochs_told(channel.released + 1, channel.through)}")
 
 
 def _settings(graph: Graph, origin: _Origin, start: Start) -> tuple[list[Finding], list[str]]:
@@ -276,6 +301,6 @@ def _plans(
     obstacle = next((each.obstacle for each in recorded if each.obstacle), None)
     last = recorded[-1].plan.epoch
     if obstacle:
-        detail = f"epochs {next_epoch} to {last} read the same rows in new attempts: {obstacle}"
+        detail = f"{epochs_told(next_epoch, last)}: the same rows are read in new attempts: {obstacle}"
         return Finding("job", "plans", "replanned", detail), []
-    return Finding("job", "plans", "followed", f"epochs {next_epoch} to {last}"), []
+    return Finding("job", "plans", "followed", epochs_told(next_epoch, last)), []

@@ -40,9 +40,10 @@ def check(
     verbose: Verbose = False,
 ) -> None:
     """Say whether a job can go on from a checkpoint, and what would change; where there is none yet, whether
-    the job is right. A job in parts is checked part by part, or one part at its own place. Touches nothing;
-    exit code 4: it cannot. Starts a local Spark only where a transform comes before an operator, to learn its
-    columns.
+    the job is right. A job in parts is checked part by part, or one part at its own place. Sources and sinks
+    are asked what a start asks them before Spark is there; of a job that has ended in good order, sinks that
+    are written from tasks also what they show. Touches nothing; exit code 4: it cannot. Starts a local Spark
+    only where a transform comes before an operator, to learn its columns.
     """
     with one_line_errors(verbose):
         graph = load_job(file, job).graph()
@@ -70,11 +71,14 @@ def check(
             style=lambda finding: _STYLES.get(finding.what),
             empty="",
         )
-        verdict = {"can_continue": not found.problems, "problems": found.problems}
+        verdict = {"can_continue": not found.problems, "problems": found.problems, "unasked": found.unasked}
         begins = (
             f"there is no checkpoint in {found.place} yet, and `run` would begin one; nothing was touched"
         )
         goes_on = "`run` can go on from here; nothing was touched"
+        if found.unasked:
+            sinks = ", ".join(map(repr, found.unasked))
+            goes_on += f"; not asked what they show, which `run` does: sink {sinks}"
         good_news = [] if found.problems else [begins if found.is_new else goes_on]
         place = {"job": found.job, "place": found.place, "epoch": found.epoch}
         epochs = {"epochs": found.epochs} if found.epochs else {}

@@ -22,6 +22,7 @@ from holdfast.cli.format import answer, counted, fact_grid, moment, new_table, p
 from holdfast.cli.options import AsJson, Checkpoint, Verbose, one_line_errors, open_checkpoint
 from holdfast.clock import SystemClock, duration_ms
 from holdfast.errors import CorruptionError, RestoreError
+from holdfast.ids import epochs_told
 from holdfast.runtime.recovery import Inspector
 from holdfast.storage.contract import Storage
 
@@ -148,7 +149,7 @@ def _show(console: Console, record: CommitRecord, view: CheckpointView) -> None:
     }
     kept = sorted({file.epoch for file in view.staged if file.epoch > view.last_epoch})
     if kept:
-        told["waiting for sinks"] = f"rows of epochs {kept[0]} to {kept[-1]}, committed before a rewind"
+        told["waiting for sinks"] = f"rows of {epochs_told(kept[0], kept[-1])}, committed before a rewind"
     console.print(fact_grid(told.items()), highlight=False)
     table = new_table("state that it leads to", "operator", "key", "states", "snapshots", "deltas", "lists")
     for schema in view.operators:

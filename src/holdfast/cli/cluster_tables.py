@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.format import age
+from holdfast.cli.format import age, counted
 
 FAILOVERS_SHOWN = 10
 
@@ -67,7 +67,7 @@ def lag_of(job: str, lag: dict[str, Any]) -> str:
         return f"{job}: CANNOT FOLLOW since epoch {lag['epoch']}: {lag['problem']}"
     if not lag["epochs"]:
         return f"{job}: nothing, at epoch {lag['epoch']}"
-    return f"{job}: {lag['epochs']} epochs, {lag['ms'] / 1_000:.1f} s"
+    return f"{job}: {counted(lag['epochs'], 'epoch')}, {lag['ms'] / 1_000:.1f} s"
 
 
 def _failovers(job: str, failovers: list[dict[str, Any]], now_ms: int) -> Table:

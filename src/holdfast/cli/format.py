@@ -247,6 +247,7 @@ def facts(progress: Progress, now_ms: int) -> list[tuple[str, str]]:
             for uid, one in progress.sinks.items()
             if (latency := one.get("latency"))
         ),
+        *([("target latency", f"{target:g} s")] if (target := progress.target_latency) else []),
         *([("idle sources", f"{', '.join(idle)}; event time does not wait for them")] if idle else []),
         ("checkpoint age", age(progress.committed_ms, now_ms)),
         ("restarts", str(progress.restarts)),

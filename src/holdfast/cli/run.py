@@ -184,7 +184,7 @@ def parallelism_of(text: str | None) -> Any:
 def start_again(display: Display, lost: SessionLost) -> None:
     """PySpark starts one JVM per process: when that has died, the process starts again, under its old pid."""
     display.message(f"{str(lost).partition(';')[0]}: this process starts again")
-    display.__exit__(None, None, None)
+    display.__exit__(type(lost), lost, None)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

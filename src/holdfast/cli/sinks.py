@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import msgspec
 import typer
 
-from holdfast.admin.set_aside_rows import Standing, set_aside, standings
+from holdfast.admin.set_aside_rows import Choice, Standing, choose, set_aside, standings
+from holdfast.admin.status import word_of_run
 from holdfast.checkpoint.chain.history import History
 from holdfast.cli.control import NoWait, Timeout, ask_and_tell
-from holdfast.cli.format import answer, new_table, print_rows
+from holdfast.cli.format import answer, counted, new_table, print_rows, sink_told, size
 from holdfast.cli.options import (
     AsJson,
     Checkpoint,
@@ -22,7 +24,10 @@ from holdfast.cli.options import (
     open_checkpoint,
 )
 from holdfast.clock import SystemClock
+from holdfast.ids import epochs_told
 from holdfast.storage.urls import open_storage
+
+ANSWER_SECONDS = 2.0
 
 sinks = typer.Typer(
     name="sinks",
@@ -33,23 +38,43 @@ sinks = typer.Typer(
 
 @sinks.command("list")
 def list_command(checkpoint: Checkpoint, json: AsJson = False, verbose: Verbose = False) -> None:
-    """List the sinks of a checkpoint: up to which epoch each has shown rows, and how many wait for it."""
+    """List the sinks of a job: up to which epoch each has shown rows, how many wait for it, and why one does
+    not show them. Its run says so, and is given two seconds; without a run the newest commit does, which may
+    know less."""
     with one_line_errors(verbose):
         storage, job = open_checkpoint(checkpoint)
+        clock = SystemClock()
+        run = word_of_run(storage, clock, ANSWER_SECONDS, by="holdfast sinks list")
+        live = run.get("sinks", {}) if run is not None else {}
+        found = standings(History(storage).load(), live)
+        unheard = "no run answers" if run is None else "its run has not asked them yet"
+        says = "as its run says" if live else f"as the newest commit says; {unheard}"
         numbers = ("shown through epoch", "epochs that wait", "rows that wait")
         print_rows(
-            standings(History(storage).load()),
+            found,
             as_json=json,
             plain=msgspec.to_builtins,
             cells=_cells,
-            table=new_table(f"{job.job}: sinks", "sink", *numbers, right=numbers),
+            table=new_table(f"{job.job}: sinks, {says}", "sink", "state", *numbers, right=numbers),
         )
+        if not json:
+            for standing in found:
+                if standing.refused or standing.unavailable or standing.full:
+                    print(f"sink {standing.sink}: {sink_told(live[standing.sink], clock.now_ms())}")
 
 
 def _cells(standing: Standing) -> tuple[str, ...]:
     epochs = standing.waiting_epochs
-    waiting = f"{epochs[0]} to {epochs[-1]}" if epochs else "none"
-    return standing.sink, f"{standing.shown:,}", waiting, f"{standing.rows:,}"
+    waiting = epochs_told(epochs[0], epochs[-1]).partition(" ")[2] if epochs else "none"
+    return standing.sink, _state(standing), f"{standing.shown:,}", waiting, f"{standing.rows:,}"
+
+
+def _state(standing: Standing) -> str:
+    if standing.says == "commit":
+        return "not known"
+    if standing.refused:
+        return "REFUSED"
+    return "WAITING" if standing.unavailable else "FULL" if standing.full else "goes on"
 
 
 @sinks.command("retry")
@@ -62,7 +87,8 @@ def retry_command(
     verbose: Verbose = False,
 ) -> None:
     """Have a running job try a sink again, now: one that refused an epoch, once that is mended, or one whose
-    server is waited for. `holdfast status` shows what came of it."""
+    server is waited for. Waits until it has shown rows again, and names the epoch; exit code 1: it was tried
+    in vain, and why."""
     with one_line_errors(verbose):
         ask_and_tell(checkpoint, "retry", {"sink": sink}, timeout, wait=not no_wait, as_json=json)
 
@@ -91,11 +117,20 @@ def set_aside_command(
     """
     with one_line_errors(verbose):
         storage, _ = open_checkpoint(checkpoint)
+        chosen = choose(History(storage).load(), sink, through)
+        print(_described(chosen, to), file=sys.stderr if json else sys.stdout)
         question = f"sink {sink!r} will never show these rows, which will be written to {to}; go on?"
         confirm(question, yes, "nothing was written")
         done = set_aside(
             storage, sink, open_storage(to), SystemClock(), through=through, not_running=not_running
         )
-        epochs = f"epochs {done.epochs[0]} to {done.epochs[-1]}"
-        told = f"{done.rows:,} rows of {epochs} are in {done.place}; the job goes on after them"
+        epochs = epochs_told(done.epochs[0], done.epochs[-1])
+        told = f"{counted(done.rows, 'row')} of {epochs} are in {done.place}; the job goes on after them"
         answer(json, msgspec.to_builtins(done), told)
+
+
+def _described(chosen: Choice, to: str) -> str:
+    """What would be put aside, for people."""
+    epochs = epochs_told(chosen.epochs[0], chosen.epochs[-1])
+    what = f"{counted(chosen.rows, 'row')} of {epochs}, {size(chosen.bytes)} in the checkpoint"
+    return f"to be put aside: {what}, which wait for sink {chosen.sink!r}; to be written to {to}"

@@ -283,19 +283,25 @@ def grouped(failures: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     return [list(same) for _, same in runs]
 
 
-def _failures(groups: list[list[dict[str, Any]]], now_ms: int) -> Table:
-    headings = ("ago", "times", "term", "epoch", "what", "then")
-    table = new_table("failures and restarts, newest last", *headings)
+def _failures(groups: list[list[dict[str, Any]]], now_ms: int) -> RenderableType:
+    """Each below one another: causes are too long for a column."""
+    said: list[RenderableType] = [Text("failures and restarts, newest last", style="italic")]
     for same in groups:
-        first, last = same[0], same[-1]
-        ago, terms = age(last["at_ms"], now_ms), str(last["term"])
-        if len(same) > 1:
-            ago = f"{age(first['at_ms'], now_ms)} to {ago}"
-        if first["term"] != last["term"]:
-            terms = f"{first['term']} to {last['term']}"
-        cells = (ago, len(same), terms, last["epoch"] or "-", last["message"] or "-", _then(last))
-        table.add_row(*(Text(str(cell)) for cell in cells))
-    return table
+        said += [Text(_when(same, now_ms)), Padding(Text(same[-1]["message"] or "-"), (0, 0, 0, 2))]
+    return Group(*said)
+
+
+def _when(same: list[dict[str, Any]], now_ms: int) -> str:
+    """`9.0 s to 6.0 s ago, 4 times, terms 1 to 2, epoch 7: restart after 1.5 s`."""
+    first, last = same[0], same[-1]
+    ago = f"{age(last['at_ms'], now_ms)} ago"
+    if len(same) > 1:
+        ago = f"{age(first['at_ms'], now_ms)} to {ago}, {counted(len(same), 'time')}"
+    terms = f"term {last['term']}"
+    if first["term"] != last["term"]:
+        terms = f"terms {first['term']} to {last['term']}"
+    epoch = f", epoch {last['epoch']}" if last["epoch"] else ""
+    return f"{ago}, {terms}{epoch}: {_then(last)}"
 
 
 def _then(failure: dict[str, Any]) -> str:

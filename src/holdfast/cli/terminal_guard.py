@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from types import TracebackType
 from typing import Self
 
 from rich.console import Console, ConsoleDimensions
@@ -20,6 +21,7 @@ from holdfast.errors import DefinitionError
 
 STANDARD = (1, 2)
 """Standard output and standard error, as children inherit them."""
+UNKNOWN_SIZE = ConsoleDimensions(80, 25)
 
 
 class OwnConsole(Console):
@@ -31,9 +33,11 @@ class OwnConsole(Console):
     @property
     def size(self) -> ConsoleDimensions:
         try:
-            return ConsoleDimensions(*os.get_terminal_size(self.file.fileno()))
+            columns, lines = os.get_terminal_size(self.file.fileno())
         except OSError:
             return super().size
+        # Some terminals do not know: of consoles in containers and jobs both are 0.
+        return ConsoleDimensions(columns or UNKNOWN_SIZE.width, lines or UNKNOWN_SIZE.height)
 
     @size.setter
     def size(self, new_size: tuple[int, int]) -> None:
@@ -41,7 +45,8 @@ class OwnConsole(Console):
 
 
 class LogFile:
-    """While its `with` block runs, what others write to the terminal goes to the file `path` instead."""
+    """While its `with` block runs, what others write to the terminal goes to the file `path` instead. The
+    file stays if the block ends with an error and something is in it."""
 
     def __init__(self) -> None:
         try:
@@ -53,7 +58,7 @@ class LogFile:
             ) from cause
         self._kept: dict[int, int] = {}
         self.used = False
-        """Whether anything was written, as of the end of the block; if not, the file is removed."""
+        """Whether anything was written, as of the end of the block."""
 
     def __enter__(self) -> Self:
         _flush()
@@ -62,14 +67,16 @@ class LogFile:
             os.dup2(self._log, number)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         _flush()
         for number, terminal in self._kept.items():
             os.dup2(terminal, number)
             os.close(terminal)
         self._kept = {}
         self.used = os.fstat(self._log).st_size > 0
-        if not self.used:
+        if error is None or not self.used:
             os.unlink(self.path)
 
 

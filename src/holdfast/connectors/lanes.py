@@ -161,8 +161,9 @@ class OpenLanes(Protocol):
 
         Never more than is shown, and durable: what was said here once is not taken back by a crash of the
         sink. A write of which the outcome was unknown, and which is still under way, is waited for or ended
-        first, for some seconds at most. Changes no mark. Asked on the driver once per start and restart, and
-        by people. Raises if the sink cannot be reached. Not called where `exactly_once` is False.
+        first, for some seconds at most. Changes no mark. Asked on the driver once per start and restart, and,
+        under term 0, by `holdfast check` where no run lives. Raises if the sink cannot be reached. Not called
+        where `exactly_once` is False.
         """
 
     def write(self, rows: LaneRows) -> Result:
@@ -192,9 +193,9 @@ class LaneWriter(Protocol):
     is made)."""
 
     def open(self, term: int) -> OpenLanes:
-        """Connect. Called on the driver and inside tasks, any number of times; raises if the sink cannot be
-        reached, within seconds. Does not take the place of another connection by itself: that is for `write`
-        to do, in the lane that it writes."""
+        """Connect. Called on the driver, inside tasks and by `holdfast check`, any number of times; raises if
+        the sink cannot be reached, within seconds. Makes nothing: that is for `begin` to do. Does not take
+        the place of another connection by itself: that is for `write`, in the lane that it writes."""
 
 
 Atomic = Literal["epoch", "lane", "chunk"]

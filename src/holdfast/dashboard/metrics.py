@@ -217,12 +217,8 @@ class Metrics(Collector):
         ):
             if value is not None:
                 yield self._gauge(name, text, value)
-        yield self._by_label(
-            "holdfast_published_epoch",
-            "The newest epoch that a sink shows.",
-            "sink",
-            newest.published_through,
-        )
+        text = "The newest epoch that a sink shows."
+        yield self._by_label("holdfast_published_epoch", text, "sink", _shown(newest))
         yield from self._event_time(newest)
         # A phase that is new here is shown too, rather than none at all.
         phases = {phase: int(phase == newest.phase) for phase in (*PHASES, newest.phase)}
@@ -274,3 +270,12 @@ class Metrics(Collector):
         for key, value in sorted(values.items()):
             family.add_metric([self._job, key], value)
         return family
+
+
+def _shown(newest: Progress) -> dict[str, int]:
+    """Sink -> the newest epoch that it shows. The newest commit is older than what was shown since, and a run
+    that waits for input adds none; before a sink was asked, all that is known of it is what the commit says.
+    """
+    now = {uid: one["through"] for uid, one in newest.sinks.items()}
+    known = newest.published_through
+    return {uid: max(known.get(uid, 0), now.get(uid, 0)) for uid in {**known, **now}}

@@ -84,7 +84,7 @@ def news(lag: Lag, told: Told) -> tuple[str, Told]:
     if lag.epochs == 0 and told is not Told.FOLLOWING:
         return f"HOT: the working state here is at epoch {lag.epoch} and follows the leader's", Told.FOLLOWING
     if seconds >= BEHIND_SECONDS and told in (Told.FOLLOWING, Told.FAILING):
-        behind = f"{lag.epochs} epochs and {seconds:.1f} s behind"
+        behind = f"{lag.epochs} epoch{'s' * (lag.epochs != 1)} and {seconds:.1f} s behind"
         return f"following, {behind}; a takeover would have to catch up", Told.BEHIND
     return "", told
 

@@ -176,6 +176,7 @@ class EpochLoop:
             commit=view.number,
             rows=view.rows,
             parallelism=self._shards,
+            target_latency=self._context.settings.target_latency,
         )
         clean = False
         self._committer.keep_from = self._edges.keep_from

@@ -11,6 +11,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import DefinitionError, SinkRefused, Unpublished
 from holdfast.graph.job_graph import Graph
 from holdfast.runtime.control.run_flags import Wishes
+from holdfast.runtime.control.tried_again import await_shown
 from holdfast.runtime.driver import NOTHING, Driver, Prepared
 from holdfast.runtime.progress import Listener, Message, Monitor, Progress
 from holdfast.runtime.savepoints.run_savepoints import TakenSavepoint, await_commit, taken_beside
@@ -91,10 +92,12 @@ class JobHandle:
         """Go on with this many shards from the next epoch on; returns at once."""
         self._wishes.parallelism = check_shards(parallelism, self._driver.settings.key_groups)
 
-    def retry(self, sink: str) -> None:
-        """Try a sink again, now, that refuses an epoch or whose server is waited for; returns at once.
+    def retry(self, sink: str) -> int:
+        """Try a sink again, now, that refuses an epoch or whose server is waited for. Returns when it has
+        shown what waits for it, or some of that: the newest epoch that it shows by then.
 
-        DefinitionError: it does not wait, or there is no such sink.
+        DefinitionError: it does not wait, or there is no such sink. RetryableError: it was tried, and refuses
+        again or its server is not there; or the run ended meanwhile.
         """
         known = self.status().sinks
         if sink not in known:
@@ -106,6 +109,7 @@ class JobHandle:
                 f"sink {sink!r} waits neither for a person nor for its server; look at status"
             )
         self._wishes.retry(sink)
+        return await_shown(self._monitor, self._wishes, sink, known[sink], SystemClock())
 
     def wait(self, timeout: float | None = None) -> Progress:
         """Wait for the end of the run and give its last progress. Raises what the run failed with.

@@ -83,6 +83,8 @@ class Progress:
     `p99` of the last minute (None: it showed none), and the sum of `seconds` over all `rows` that this
     process has shown.
     """
+    target_latency: float | None = None
+    """How long rows may take by the settings of the run, in seconds; None: they say nothing of that."""
     divergences: int = 0
     """How often this member of a set of replicas has come to other results than were committed."""
     epochs_run: int = 0

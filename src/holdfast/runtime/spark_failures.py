@@ -77,6 +77,17 @@ _LOST = (
 )
 """How a throwable begins where a part of Spark is lost, and what that means; a group is told with it."""
 
+_GIVEN_UP = re.compile(
+    r"Spark context stopped while waiting for backend|stopped SparkContext|on a running MetricsSystem"
+    r"|All masters are unresponsive"
+)
+"""A standalone master is tried for a minute. Then Spark stops the context that it is making, and fails at
+whatever it does with that."""
+_NO_CONNECTION = re.compile(
+    r"\b(?:Connect|UnknownHost|NoRouteToHost|SocketTimeout|ConnectTimeout)Exception\b"
+    r"|failed to connect to all addresses"
+)
+
 _SESSION_CONDITIONS = ("SESSION_OR_CONTEXT_NOT_EXISTS", "INVALID_HANDLE.SESSION_CLOSED")
 
 _THROWABLE = re.compile(r"(?:: |Caused by: )?(?P<kind>[A-Za-z_][\w$]*(?:\.[\w$]+)+)(?:: (?P<said>.*))?")
@@ -114,6 +125,15 @@ def raised_by_task(failure: Failure) -> HoldfastError:
     executor."""
     error: HoldfastError = getattr(errors, failure.kind)(*failure.args)
     return MachineError(_of_executors(str(error))) if isinstance(error, MachineError) else error
+
+
+def no_cluster(failure: Exception) -> str:
+    """Why there is no Spark session, if that is because its cluster does not answer; empty: it is not."""
+    text = str(failure)
+    if _GIVEN_UP.search(text):
+        return "Spark has tried, and given up"
+    lines = [*_chain(text), first_line(failure)]
+    return _shortened(next(filter(_NO_CONNECTION.search, lines), ""))
 
 
 def _is_connection(failure: Exception) -> bool:

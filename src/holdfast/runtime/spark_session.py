@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.errors import MachineError, SessionLost
+from holdfast.errors import MachineError, RetryableError, SessionLost
 from holdfast.runtime.jvm_archive import prepare_jvm
+from holdfast.runtime.spark_failures import no_cluster
 from holdfast.tasks.numbered import GIVEN, Body, in_arrow, in_rows
 
 if TYPE_CHECKING:
@@ -74,10 +75,14 @@ def open_session(name: str) -> SparkSession:
         # packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         prepare_jvm()
-    builder = SparkSession.builder.appName(f"holdfast {name}")
-    for key, value in own_settings(_given(name), os.environ).items():
+    builder, given = SparkSession.builder.appName(f"holdfast {name}"), _given(name)
+    for key, value in own_settings(given, os.environ).items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except Exception as failure:
+        refuse_if_away(os.environ.get("SPARK_REMOTE") or given.get("spark.master", ""), failure)
+        raise
     if not os.environ.get("SPARK_REMOTE"):
         session.sparkContext.setLogLevel("ERROR")
         if not session.sparkContext.getConf().contains(SHUFFLE_PARTITIONS):
@@ -94,6 +99,17 @@ def _given(name: str) -> dict[str, str]:
     # Only a JVM can tell. This starts the one that the Spark session is going to use, if none has started it.
     SparkContext.setSystemProperty("holdfast.job", name)
     return dict(SparkConf().getAll())
+
+
+def refuse_if_away(cluster: str, failure: Exception) -> None:
+    """RetryableError: there is no Spark session because the cluster that was asked for one does not answer.
+    `cluster`: its master."""
+    if not cluster or _is_local(cluster) or not (why := no_cluster(failure)):
+        return
+    raise RetryableError(
+        f"the Spark master {cluster} does not answer ({why}); see that it runs and can be reached from this "
+        "machine, or name another one (--master, or spark.master in spark-defaults.conf), and start again"
+    ) from failure
 
 
 def own_settings(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -166,6 +166,10 @@ class LocalStorage:
             raise refusal(cause, "write", path) from cause
         return True
 
+    def tidy(self) -> None:
+        """Remove the directory of unfinished writes, if none is under way; the next write makes it again."""
+        self._remove_if_empty(RESERVED_DIRECTORY)
+
     def _sync_file(self, fd: int) -> None:
         if self._fsync:
             os.fsync(fd)

@@ -55,6 +55,8 @@ class SqliteLaneSink:
         if not Path(self.path).exists():
             return []
         with closing(sqlite3.connect(self.path)) as file:
+            if not _is_begun(file):
+                return []
             query = "select row from shown where uid = ? order by lane, epoch, number, rowid"
             return [json.loads(row) for (row,) in file.execute(query, [uid])]
 
@@ -69,8 +71,6 @@ class SqliteLaneWriter:
     def open(self, term: int) -> OpenSqliteLanes:
         # No transaction is begun by itself: each is written out.
         file = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        for table in _TABLES:
-            file.execute(table)
         return OpenSqliteLanes(self, file)
 
 
@@ -80,10 +80,14 @@ class OpenSqliteLanes:
         self._job, self._uid = writer.job, writer.uid
 
     def begin(self, through: int) -> None:
+        for table in _TABLES:
+            self._file.execute(table)
         marks = [(self._job, self._uid, lane, through) for lane in range(LANES)]
         self._file.executemany("insert or ignore into marks values (?, ?, ?, ?, 0, '')", marks)
 
     def marks(self) -> Mapping[int, LaneMark]:
+        if not _is_begun(self._file):
+            return {}
         query = "select lane, epoch, rows, input from marks where job = ? and uid = ?"
         found = self._file.execute(query, [self._job, self._uid])
         return {lane: LaneMark(epoch, rows, input) for lane, epoch, rows, input in found}
@@ -120,8 +124,14 @@ class OpenSqliteLanes:
         return Result(Outcome.WRITTEN, rows.end) if end == rows.rows else None
 
     def _mark(self, lane: int) -> LaneMark | None:
+        if not _is_begun(self._file):
+            return None
         found = self._file.execute(_READ, [self._job, self._uid, lane]).fetchone()
         return None if found is None else LaneMark(*found)
 
     def close(self) -> None:
         self._file.close()
+
+
+def _is_begun(file: sqlite3.Connection) -> bool:
+    return file.execute("select 1 from sqlite_master where name = 'marks'").fetchone() is not None

@@ -124,3 +124,8 @@ def test_latency_is_told_of_each_sink_that_knows_it() -> None:
     assert found["latency to a"] == "p50 0.41 s, p95 0.90 s, p99 1,100.50 s"
     assert found["latency to b"] == "no rows in the last minute"
     assert not {"latency to c", "latency to older"} & found.keys()
+
+
+def test_the_target_of_the_latency_is_told_where_there_is_one() -> None:
+    assert ("target latency", "2.5 s") in facts(Progress(job="j", target_latency=2.5), 0)
+    assert "target latency" not in dict(facts(Progress(job="j"), 0))

@@ -24,9 +24,11 @@ from holdfast.cli import options
 from holdfast.cli.main import app
 from holdfast.clock import SystemClock
 from holdfast.ids import CommitNumber
+from holdfast.runtime.control.request_server import Control
 from holdfast.storage.checksums import checksum
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.task_output import pack_rows
+from tests.unit.runtime.control.control_kit import FakeJob
 
 
 @pytest.fixture(autouse=True)
@@ -68,8 +70,8 @@ def _staged(storage: LocalStorage, epoch: int, part: int) -> StagedFile:
     )
 
 
-def called(*arguments: str, code: int = 0) -> Any:
-    done = CliRunner().invoke(app, ["sinks", *arguments])
+def called(*arguments: str, code: int = 0, width: int = 80) -> Any:
+    done = CliRunner().invoke(app, ["sinks", *arguments], env={"COLUMNS": str(width)})
     assert done.exit_code == code, done.output + (done.stderr or "")
     return done
 
@@ -77,9 +79,40 @@ def called(*arguments: str, code: int = 0) -> Any:
 def test_sinks_are_listed_with_what_waits_for_them(checkpoint: LocalStorage) -> None:
     done = called("list", "--checkpoint", checkpoint.url, "--json")
     good, stuck = (json.loads(line) for line in done.stdout.splitlines())
-    assert good == {"sink": "good", "shown": 3, "waiting_epochs": [], "rows": 0, "by_lane": False}
-    assert stuck == {"sink": "stuck", "shown": 1, "waiting_epochs": [2, 3], "rows": 20, "by_lane": False}
-    assert "2 to 3" in called("list", "--checkpoint", checkpoint.url).stdout
+    by_commit = {"says": "commit", "full": False, "unavailable": None, "refused": None, "by_lane": False}
+    assert good == {"sink": "good", "shown": 3, "waiting_epochs": [], "rows": 0, **by_commit}
+    assert stuck == {"sink": "stuck", "shown": 1, "waiting_epochs": [2, 3], "rows": 20, **by_commit}
+    said = called("list", "--checkpoint", checkpoint.url).stdout
+    assert "2 to 3" in said
+    assert "as the newest commit says; no run answers" in " ".join(said.split())
+
+
+REFUSED = {"since_ms": 0, "tries": 2, "reason": "the table is gone; make it"}
+AS_IT_SHOULD = {"bytes": 0, "full": False, "unavailable": None, "refused": None, "latency": None}
+
+
+def test_while_a_run_lives_sinks_are_listed_by_its_own_word(checkpoint: LocalStorage) -> None:
+    """The newest commit is older than what was shown since, and knows nothing of a refusal."""
+    job = FakeJob(checkpoint)
+    good = {**AS_IT_SHOULD, "through": 4, "epochs": 0}
+    stuck = {**AS_IT_SHOULD, "through": 2, "epochs": 2, "bytes": 50, "refused": REFUSED}
+    new = {**AS_IT_SHOULD, "through": 0, "epochs": 0}
+    job.monitor.update(sinks={"good": good, "stuck": stuck, "new": new})
+    term = claim(checkpoint, "run-2", "here", 1, 0)
+    with Control(checkpoint, term, job, SystemClock(), lambda text: None, grace_seconds=1):
+        done = called("list", "--checkpoint", checkpoint.url, "--json")
+        said = called("list", "--checkpoint", checkpoint.url, width=200).stdout
+    by_uid = {each["sink"]: each for each in map(json.loads, done.stdout.splitlines())}
+    assert {each["says"] for each in by_uid.values()} == {"run"}
+    assert [by_uid[uid]["shown"] for uid in ("good", "new", "stuck")] == [4, 0, 2]
+    assert (by_uid["stuck"]["waiting_epochs"], by_uid["stuck"]["rows"]) == ([3], 10)
+    assert by_uid["stuck"]["refused"] == REFUSED
+    assert "sinks, as its run says" in said
+    rows = [line.replace("│", " ").split() for line in said.splitlines()]
+    assert ["stuck", "REFUSED", "2", "3", "10"] in rows
+    assert "sink stuck: REFUSED for" in said
+    assert "the table is gone; make it (tried 2 times, again by `holdfast sinks retry`)" in said
+    assert checkpoint.list("requests/") == []
 
 
 def test_rows_that_a_sink_cannot_show_are_put_aside_whole_and_the_job_goes_on(
@@ -213,6 +246,27 @@ def test_a_person_at_a_terminal_is_asked(
     assert f"never show these rows, which will be written to {to}; go on? [y/N]" in done.stderr
     assert ("nothing was written" in done.stderr) == (code == 1)
     assert Chain(checkpoint).load().number == after
+
+
+def test_without_a_terminal_it_says_what_would_be_done_before_it_asks_for_a_word(
+    checkpoint: LocalStorage, tmp_path: Path
+) -> None:
+    to = str(tmp_path / "aside")
+    asked = ("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", to, "--through", "2")
+    done = called(*asked, code=2)
+    assert done.stdout.startswith("to be put aside: 10 rows of epoch 2, ")
+    assert f"which wait for sink 'stuck'; to be written to {to}" in done.stdout
+    assert "look at what would be done, then add --yes" in done.stderr
+    assert called(*asked, "--json", code=2).stdout == ""
+    assert "10 rows of epoch 2 are in" in called(*asked, "--yes").stdout
+
+
+def test_nothing_but_the_rows_is_left_where_they_were_put(checkpoint: LocalStorage, tmp_path: Path) -> None:
+    aside = tmp_path / "aside"
+    called("set-aside", "stuck", "--checkpoint", checkpoint.url, "--to", str(aside), "--yes")
+    assert sorted(path.name for path in aside.iterdir()) == [
+        f"stuck-{epoch:012d}.parquet" for epoch in (2, 3)
+    ]
 
 
 def test_check_tells_that_a_removed_sink_leaves_rows_behind(checkpoint: LocalStorage, tmp_path: Path) -> None:

@@ -36,10 +36,17 @@ print("at the end")
 """
 
 
-def seen(tmp_path: Path, ending: str, *, times: int = 50, stderr: Path | None = None) -> str:
+def seen(
+    tmp_path: Path,
+    ending: str,
+    *,
+    times: int = 50,
+    stderr: Path | None = None,
+    size: tuple[int, int] = (24, COLUMNS),
+) -> str:
     """What a person sees of it, escape sequences left out; `stderr` goes to a file if one is given."""
     leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
     (tmp_path / "app.py").write_text(APP.format(ending=ending, times=times))
     environment = {**os.environ, "TMPDIR": str(tmp_path), "TERM": "xterm"}
     errors = follower if stderr is None else os.open(stderr, os.O_CREAT | os.O_WRONLY)
@@ -68,8 +75,7 @@ def log_of(tmp_path: Path) -> str:
 def test_nothing_that_others_write_reaches_the_terminal(tmp_path: Path) -> None:
     screen = seen(tmp_path, ending="pass")
     assert "NOISE" not in screen
-    log = log_of(tmp_path)
-    assert [log.count(f"NOISE-{who}") for who in ("OUT", "ERR", "OWN")] == [50, 50, 50]
+    assert list(tmp_path.glob("holdfast-*.log")) == [], "a run that ended well leaves no log"
     for text in ("said by the app itself", "a message", "holdfast: sums", "at the end"):
         assert text in screen
     assert screen.replace("\n", "").count(f"what Spark logs is in {tmp_path}/holdfast-") == 1
@@ -80,7 +86,16 @@ def test_an_error_names_the_log_and_the_streams_are_there_again(tmp_path: Path) 
     screen = seen(tmp_path, ending="raise ValueError")
     assert f"what Spark logged is in {tmp_path}/holdfast-" in screen.replace("\n", "")
     assert "AFTER" in screen
-    assert "AFTER" not in log_of(tmp_path)
+    log = log_of(tmp_path)
+    assert "AFTER" not in log
+    assert [log.count(f"NOISE-{who}") for who in ("OUT", "ERR", "OWN")] == [50, 50, 50]
+
+
+def test_a_terminal_that_does_not_know_its_size_shows_the_panel(tmp_path: Path) -> None:
+    """As of a console of a container, or of a command that a supervisor gives a terminal."""
+    screen = seen(tmp_path, ending="pass", times=1, size=(0, 0))
+    for text in ("holdfast: sums", "running", "a message"):
+        assert text in screen
 
 
 def test_a_mistake_before_anything_was_logged_leaves_no_log(tmp_path: Path) -> None:
@@ -89,7 +104,7 @@ def test_a_mistake_before_anything_was_logged_leaves_no_log(tmp_path: Path) -> N
 
 
 def test_a_stream_that_leads_elsewhere_stays_there(tmp_path: Path) -> None:
-    screen = seen(tmp_path, ending="pass", stderr=tmp_path / "errors")
+    screen = seen(tmp_path, ending="raise ValueError", stderr=tmp_path / "errors")
     assert "NOISE" not in screen
     assert (tmp_path / "errors").read_text().count("NOISE-ERR") == 50
     assert "NOISE-ERR" not in log_of(tmp_path)

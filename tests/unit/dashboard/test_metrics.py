@@ -153,6 +153,27 @@ def test_each_sink_has_its_published_epoch() -> None:
     assert watched.value("holdfast_published_epoch", 'a "b"\n') == 6
 
 
+def test_a_sink_shows_what_it_shows_now_and_not_what_the_newest_commit_says() -> None:
+    """A run that waits for input commits nothing: by the commits it would be one epoch behind for ever."""
+    watched = Watched()
+    one = {"epochs": 0, "bytes": 0, "full": False, "unavailable": None, "refused": None, "latency": None}
+    # Of a sink that is not asked yet, as at a start, the commit knows more.
+    sinks = {"files": {**one, "through": 8}, "asked later": {**one, "through": 0}}
+    watched.monitor.update(published_through={"files": 7, "asked later": 7, "gone": 3}, sinks=sinks)
+    for sink, epoch in {"files": 8, "asked later": 7, "gone": 3}.items():
+        assert watched.value("holdfast_published_epoch", sink) == epoch
+
+
+def test_every_metric_that_the_page_would_alert_on_is_one_of_the_table() -> None:
+    page = PAGE.read_text()
+    rows = [row for row in page.splitlines() if row.startswith("| `")]
+    table = {name for row in rows for name in re.findall(r"`(holdfast_\w+)`", row)}
+    (alerts,) = re.findall(r"Worth an alert:\n\n```\n(.*?)```", page, re.DOTALL)
+    named = set(re.findall(r"\bholdfast_\w+", alerts))
+    assert {"holdfast_sink_refused", "holdfast_sink_full", "holdfast_sink_unavailable_seconds"} <= named
+    assert named <= table
+
+
 def test_every_metric_is_named_and_documented_as_prometheus_wants_it() -> None:
     watched = Watched()
     watched.monitor.update(lag_rows=1, committed_ms=NOW, published_through={"files": 1})

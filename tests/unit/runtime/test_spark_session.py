@@ -6,9 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 
-from holdfast.errors import DefinitionError
-from holdfast.runtime.spark_session import own_settings, register_data_sources, require_java
+from holdfast.errors import DefinitionError, RetryableError
+from holdfast.runtime.spark_session import (
+    own_settings,
+    refuse_if_away,
+    register_data_sources,
+    require_java,
+)
 
 
 def test_missing_java_is_one_line_with_the_command_to_install_it(
@@ -82,3 +88,38 @@ def test_the_progress_that_spark_turns_on_by_itself_is_off() -> None:
     assert (
         own_settings({"spark.ui.showConsoleProgress": "true"}, {})["spark.ui.showConsoleProgress"] == "false"
     )
+
+
+STOPPED = (
+    "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+    ": java.lang.IllegalStateException: Spark context stopped while waiting for backend\n"
+    "\tat org.apache.spark.scheduler.TaskSchedulerImpl.waitBackendReady(TaskSchedulerImpl.scala:1265)\n"
+)
+UNPARSED = (
+    "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+    ": org.apache.spark.SparkException: Could not parse Master URL: 'spork://host:7077'\n"
+    "\tat org.apache.spark.SparkContext$.org$apache$spark$SparkContext$$createTaskScheduler(S.scala:3232)\n"
+)
+
+
+def test_a_master_that_does_not_answer_is_named_and_worth_another_start() -> None:
+    with pytest.raises(RetryableError) as told:
+        refuse_if_away("spark://host:7077", Py4JError(STOPPED))
+    said = "the Spark master spark://host:7077 does not answer (Spark has tried, and given up); see"
+    assert str(told.value).startswith(said)
+    assert (told.value.exit_code, "\n" in str(told.value)) == (75, False)
+
+
+def test_a_cluster_that_cannot_be_connected_to_is_told_with_what_spark_says_of_it() -> None:
+    refused = "java.net.ConnectException: Call From here to rm.example:8032 failed: Connection refused"
+    with pytest.raises(
+        RetryableError, match=r"master yarn does not answer \(ConnectException: Call From here"
+    ):
+        refuse_if_away("yarn", Py4JError(f"An error occurred\n: {refused}\n\tat org.apache.X.y(X.java:1)\n"))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "text"), [("local[2]", STOPPED), ("", STOPPED), ("spork://host:7077", UNPARSED)]
+)
+def test_what_is_no_silence_of_a_cluster_is_left_as_it_is(cluster: str, text: str) -> None:
+    refuse_if_away(cluster, Py4JError(text))

@@ -256,7 +256,7 @@ class Control:
             case RescaleArguments():
                 return lambda: controls.rescale(arguments.parallelism)
             case RetryArguments():
-                return lambda: controls.retry(arguments.sink)
+                return lambda: {"epoch": controls.retry(arguments.sink)}
         raise AssertionError(f"{request.verb} is a verb that nothing carries out")
 
     def _carry_out(self, id: str, work: Callable[[], Any]) -> None:

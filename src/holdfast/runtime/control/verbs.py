@@ -65,7 +65,7 @@ VERBS: dict[str, type[Arguments]] = {
 }
 
 
-SHORT_VERBS = ("status", "rescale", "retry")
+SHORT_VERBS = ("status", "rescale")
 """Carried out at once; the others take as long as they take."""
 
 
@@ -88,8 +88,8 @@ class Controls(Protocol):
     def rescale(self, parallelism: int) -> Any:
         """Go on with another number of shards from the next epoch on. Returns at once."""
 
-    def retry(self, sink: str) -> None:
-        """Try a sink again that waits. Returns at once."""
+    def retry(self, sink: str) -> int:
+        """Try a sink again that waits. Returns when it shows more than before: the newest epoch."""
 
 
 def checked(verb: str, arguments: Any) -> Arguments:

@@ -179,12 +179,12 @@ class PartsHandle:
         for handle in self.parts.values():
             handle.rescale(parallelism)
 
-    def retry(self, sink: str) -> None:
-        """Try a sink again, now, that refuses an epoch or whose server is waited for; returns at once."""
+    def retry(self, sink: str) -> int:
+        """Try a sink again that refuses an epoch or whose server is waited for: see `JobHandle.retry`."""
         owner = next((each for each in self.parts.values() if sink in each.status().sinks), None)
         if owner is None:
             raise DefinitionError(f"no part that runs here has a sink {sink!r}; see holdfast status")
-        owner.retry(sink)
+        return owner.retry(sink)
 
     def wait(self, timeout: float | None = None) -> Progress:
         """Wait for the end of the run and give its last progress. Raises what a part failed with."""

@@ -162,12 +162,16 @@ def taken_beside(record: SavepointRecord, sinks: Mapping[str, Mapping[str, Any]]
 
 def waiting_in_words(left: Mapping[str, int]) -> str:
     """`left`: of each sink, how many epochs up to a savepoint it has still to show."""
-    sinks = ", ".join(f"{epochs} epochs for sink {uid!r}" for uid, epochs in left.items() if epochs > 0)
-    if not sinks:
+    waiting = {uid: epochs for uid, epochs in left.items() if epochs > 0}
+    if not waiting:
         return ""
+    sinks = ", ".join(
+        f"{epochs} epoch{'s' * (epochs != 1)} for sink {uid!r}" for uid, epochs in waiting.items()
+    )
+    are = "is" if sum(waiting.values()) == 1 else "are"
     return (
-        f"{sinks} are still to be shown and are not in it: before a job goes on from it, let this one show "
-        "them (see `holdfast status`), or stop it with a savepoint"
+        f"{sinks} {are} still to be shown and {are} not in it: before a job goes on from it, let this one "
+        "show them (see `holdfast status`), or stop it with a savepoint"
     )
 
 
