@@ -44,7 +44,7 @@ from holdfast.graph.guarantees import Guarantee
 from holdfast.graph.job_graph import SinkNode
 from holdfast.runtime.epoch.lane_sinks import LanePublishing, lane_publisher_of, lane_writer_of
 from holdfast.runtime.epoch.outages import Outages
-from holdfast.runtime.epoch.showing import RowsOfPart, Showing, set_aside_command
+from holdfast.runtime.epoch.showing import RowsOfPart, Showing, set_aside_command, tried_again
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.steps import Step, reached
 from holdfast.tasks.task_output import load_extent
@@ -172,7 +172,7 @@ class Publishing:
     def _bind(self, uid: str) -> None:
         """Bind a sink to this job, and have it show again what it has lost."""
         publisher, lanes, sink = self._publishers[uid], self._lanes.get(uid), self._nodes[uid].sink
-        with _beginning(uid):
+        with _beginning(uid, self._storage_url if self._context.goes_on else ""):
             if self._context.goes_on and isinstance(sink, CheckedSink):
                 sink.check()
             if lanes is not None:
@@ -201,7 +201,7 @@ class Publishing:
         known = self.through[uid]
         # The chain of the run is read by the thread that commits.
         history = Chain(self._context.checkpoint.storage)
-        with _beginning(uid):
+        with _beginning(uid, self._storage_url):
             answer = self._ask(self._nodes[uid], history, history.load())
         if answer.through < known:
             raise SinkFailed(
@@ -470,13 +470,15 @@ def _no_plan_needs(node: SinkNode, refusal: HoldfastError, context: LeaderContex
 
 
 @contextlib.contextmanager
-def _beginning(uid: str) -> Iterator[None]:
-    """Errors of a sink that cannot be bound to the job say which sink it was."""
+def _beginning(uid: str, url: str) -> Iterator[None]:
+    """Errors of a sink that cannot be bound to the job say which sink it was. `url`: of the checkpoint, where
+    the job goes on meanwhile."""
     try:
         yield
     except DefinitionError as refused:
         kind = MachineError if isinstance(refused, MachineError) else DefinitionError
-        raise kind(f"sink {uid!r} cannot begin: {refused}") from refused
+        again = f"; {tried_again(uid, url)}" if url else ""
+        raise kind(f"sink {uid!r} cannot begin: {refused}{again}") from refused
     except (HoldfastError, AssertionError):
         raise
     except Exception as cause:

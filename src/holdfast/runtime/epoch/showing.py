@@ -46,8 +46,8 @@ class Showing(Enum):
             Showing.ONCE: "what waits for it is lost when the run ends (at most once)",
         }[self]
         return (
-            f"sink {uid!r} cannot show epoch {epoch}{committed}: {why}; once that is mended, have the sink "
-            f"tried again with `holdfast sinks retry {uid} --checkpoint {url}`{again}; {without}"
+            f"sink {uid!r} cannot show epoch {epoch}{committed}: {why}; "
+            f"{tried_again(uid, url)}{again}; {without}"
         )
 
     def failed(self, uid: str, url: str) -> str:
@@ -79,6 +79,12 @@ class RowsOfPart:
         # Another process takes them.
         self.taken = True
         return RowsOfPart, (self._load,)
+
+
+def tried_again(uid: str, url: str) -> str:
+    """How a person has a sink tried again that refuses."""
+    command = f"holdfast sinks retry {uid} --checkpoint {url}"
+    return f"once that is mended, have the sink tried again with `{command}`"
 
 
 def set_aside_command(uid: str, url: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from holdfast.checkpoint.store.records import StagedFile
 from holdfast.errors import DefinitionError, SinkWentBack, Unavailable
 from holdfast.runtime.epoch.publisher import Publishing, Recipients, sink_told
+from holdfast.runtime.epoch.showing import tried_again
 from holdfast.runtime.epoch.sink_thread import LeftBehind, SinkThread
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.settings import Until
@@ -261,8 +262,12 @@ class SinkQueues:
                         return
                 except Unavailable as failure:
                     self._outages.failed(uid, failure)
-                except (DefinitionError, SinkWentBack) as refusal:
+                except DefinitionError as refusal:
                     self._outages.refused(uid, refusal, self._publishing.showing(uid).meanwhile)
+                except SinkWentBack as back:
+                    again = tried_again(uid, self._context.checkpoint.storage.url)
+                    meanwhile = f"{again}; {self._publishing.showing(uid).meanwhile}"
+                    self._outages.refused(uid, back, meanwhile)
                 if self._publishing.broken_off.get(uid) == last:
                     # It is not shown again, and the next epoch is what is waited with.
                     return

@@ -78,6 +78,12 @@ def going_on(tmp_path: Path) -> Iterator[Callable[..., Leading]]:
         each.work.close(wait=False)
 
 
+def told_how(job: Leading) -> int:
+    """How often it was said how to have the sink tried again."""
+    command = f"`holdfast sinks retry strict --checkpoint {job.context.checkpoint.storage.url}`"
+    return sum(text.startswith("REFUSED: ") and command in text for text in job.said)
+
+
 def looked(job: Leading) -> bool:
     """What the leading thread does between two epochs; raises what has ended the run."""
     job.work.check(0)
@@ -92,7 +98,10 @@ def test_a_sink_that_refuses_the_job_stops_alone_and_goes_on_when_a_person_says_
     strict.fails[what] = DefinitionError(NO_RIGHT)
     job = going_on(strict=strict, alive=alive)
     told = refused(job, "strict")
-    assert told["reason"] == f"sink 'strict' cannot begin: {NO_RIGHT}"
+    assert told["reason"].startswith(
+        f"sink 'strict' cannot begin: {NO_RIGHT}; once that is mended, have the "
+    )
+    assert told_how(job) == 1
     for epoch in range(1, 6):
         job.work.submit([outcome(epoch)])
     wait_until(lambda: alive.epochs == [1, 2, 3, 4, 5], "the other sink shows all")
@@ -135,6 +144,7 @@ def test_a_sink_that_went_back_stops_alone_and_goes_on_when_it_is_back(going_on:
     job = going_on(strict=strict, alive=alive)
     job.work.submit([outcome(1)])
     assert refused(job, "strict")["reason"] == WENT_BACK
+    assert told_how(job) == 1
     job.work.submit([outcome(2)])
     wait_until(lambda: alive.epochs == [1, 2], "the other sink shows all")
     job.work.check(0)
@@ -201,7 +211,8 @@ def test_a_sink_that_was_asked_in_this_run_stops_alone_also_where_it_does_not_sa
     strict, alive = Strict(), Strict()
     strict.fails["mark"] = DefinitionError("the marks may not be read")
     job = going_on(asked=True, strict=strict, alive=alive)
-    assert refused(job, "strict")["reason"] == "sink 'strict' cannot begin: the marks may not be read"
+    why = refused(job, "strict")["reason"]
+    assert why.startswith("sink 'strict' cannot begin: the marks may not be read; once that is mended")
     job.work.submit([outcome(1)])
     wait_until(lambda: alive.epochs == [1], "the other sink shows it")
     strict.fails.clear()

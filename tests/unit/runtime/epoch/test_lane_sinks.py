@@ -383,7 +383,9 @@ def test_a_sink_that_goes_back_while_it_refuses_loses_nothing(tmp_path: Path) ->
     closed = replace(world.leader(Closed(world.sink.path)), goes_on=True)
     publishing = Publishing(closed, world.view)
     assert publishing.through == {"out": 2}
-    with pytest.raises(DefinitionError, match=r"^sink 'out' cannot begin: .* cannot be made; grant it$"):
+    with pytest.raises(
+        DefinitionError, match=r"^sink 'out' cannot begin: .* cannot be made; grant it; once that"
+    ):
         publishing.show("out", 3, 2, [])
     world.alter("delete from shown where epoch = 2")
     world.alter("update marks set epoch = 1, rows = 1, input = 'i1' where lane = 0")
