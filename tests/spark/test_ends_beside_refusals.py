@@ -102,7 +102,7 @@ def test_with_at_least_once_a_run_ends_with_the_newest_commit_and_the_next_start
         refused(handle)
         handle.stop(drain=True)
         with pytest.raises(
-            hf.Unpublished, match=r"1 epochs unpublished in sink 'strict', .* not committed"
+            hf.Unpublished, match=r"1 epoch unpublished in sink 'strict', .* not committed"
         ) as stop:
             handle.wait(DEADLINE_SECONDS)
         assert stop.value.uncommitted >= 1
