@@ -15,7 +15,6 @@ Always true: a barrier whose process has died holds no part for longer than it w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 
 from holdfast.checkpoint.chain.barriers import (
     BarrierRecord,
@@ -26,9 +25,10 @@ from holdfast.checkpoint.chain.barriers import (
     end_barrier,
 )
 from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store import names
 from holdfast.clock import Clock
 from holdfast.connectors.contract import Json, SourceReader
-from holdfast.errors import CorruptionError, ObjectMissing, StorageError
+from holdfast.errors import CorruptionError, ObjectMissing, StorageError, StorageRefused
 from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.storage.contract import Storage
 
@@ -69,6 +69,8 @@ class Alignment:
         self._looked: float | None = None
         self.has_looked = root is None
         """Whether it is known which barrier is under way: nothing is to be read before that."""
+        self.unseen = ""
+        """Why that is not known; empty: it is."""
         self._begun: BarrierRecord | None = None
         """The newest barrier that was seen under way, which was since `_seen`."""
         self._seen = 0.0
@@ -141,13 +143,21 @@ class Alignment:
         now, seconds = self._clock.monotonic(), LOOK_SECONDS if self._standing.under_way else IDLE_SECONDS
         if self._looked is None or now - self._looked >= seconds:
             # What cannot be read now is read later: the barrier waits, or is aborted.
-            with suppress(StorageError, ObjectMissing):
+            try:
                 standing = self._given_up_if_left(newest.root, newest.look(), now)
                 if self._keeps and (self._kept is None or standing != self._standing):
                     complete = complete_barriers(newest.root, self._keeps)
                     commits = (record.commits.get(self._part) for record in complete)
                     self._kept = frozenset(commit for commit in commits if commit is not None)
-                self._standing, self._looked, self.has_looked = standing, now, True
+                self._standing, self._looked, self.has_looked, self.unseen = standing, now, True, ""
+            except StorageRefused as refusal:
+                raise StorageRefused(
+                    f"{refusal}; a part has to see whether the job stops at a barrier: it needs the rights to "
+                    f"list, read and write below {names.BARRIERS} in {newest.root.url}"
+                ) from refusal
+            except (StorageError, ObjectMissing) as away:
+                if not self.has_looked:
+                    self.unseen = str(away)
 
     def _given_up_if_left(self, root: Storage, standing: Standing, now: float) -> Standing:
         """The newest barrier, after it was aborted if it should have ended: it would hold this part for good.

@@ -39,6 +39,7 @@ class Edges:
             keeps=BARRIERS_RETAINED if settings.barrier_interval else 0,
             part=graph.name if graph.whole is None else graph.name.removeprefix(f"{graph.whole.name}."),
         )  # fmt: skip
+        self._says_unseen = False
         self._coordinator = coordinator_of(context)
         self._inlets = {uid: each for uid, each in readers.items() if isinstance(each, ChannelReader)}
         for uid, inlet in self._inlets.items():
@@ -54,6 +55,12 @@ class Edges:
         if self._coordinator is not None:
             self._coordinator.step()
         barrier = self._alignment.next(positions, epoch)
+        if self._alignment.unseen and not self._says_unseen:
+            self._says_unseen = True
+            self._monitor.say(
+                f"WAITING for the storage of the whole job: {self._alignment.unseen}; nothing is read before "
+                "it is known whether the job stops here, and it is tried again until then"
+            )
         if barrier:
             self._alignment.carry(barrier)
         return barrier

@@ -19,7 +19,7 @@ from holdfast.checkpoint.chain.channels import Channel
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import BarrierPlace, Json
-from holdfast.errors import StorageError
+from holdfast.errors import StorageError, StorageRefused
 from holdfast.runtime.parts import alignment as alignment_module
 from holdfast.runtime.parts.alignment import Alignment
 from holdfast.runtime.parts.channel_source import ChannelReader
@@ -216,13 +216,41 @@ def test_a_part_has_no_room_before_it_knows_whether_the_job_stops_where_it_is(tm
     root, clock = Away(tmp_path), ManualClock()
     begin_barrier(LocalStorage(tmp_path), "holdfast stop", 0, 10_000, ends=True)
     alignment = takes_over(root, clock)
-    edges: Any = SimpleNamespace(_alignment=alignment, _outlets=SimpleNamespace(nodes=()))
+    said: list[str] = []
+    edges: Any = SimpleNamespace(
+        _alignment=alignment, _outlets=SimpleNamespace(nodes=()), _coordinator=None, _says_unseen=False,
+        _monitor=SimpleNamespace(say=said.append),
+    )  # fmt: skip
+    assert (Edges.barrier(edges, {}, 3), Edges.barrier(edges, {}, 3)) == (0, 0)
+    assert len(said) == 1, "it is said once"
+    assert said[0].startswith("WAITING for the storage of the whole job: injected")
     assert (Edges.room(edges, {}, 3), alignment.last) == (0.0, 0)
     root.away = False
-    alignment.next({}, 3)
+    assert Edges.barrier(edges, {}, 3) == 0
     assert (Edges.room(edges, {}, 3), alignment.last) == (1.0, 1)
     edges._alignment = Alignment(None, EMPTY, {}, clock, waits=True, keeps=0)
     assert Edges.room(edges, {}, 3) == 1.0, "a job without parts has no barriers"
+
+
+def test_storage_that_refuses_the_barriers_of_the_job_fails_the_part(tmp_path: Path) -> None:
+    class Refusing(LocalStorage):
+        refuses = True
+
+        def list(self, prefix: str) -> list[Entry]:
+            if self.refuses and prefix.startswith("barriers"):
+                raise StorageRefused(f"cannot list {self.url}/{prefix}: 403; check the credentials")
+            return super().list(prefix)
+
+    root, clock = Refusing(tmp_path), ManualClock()
+    with pytest.raises(StorageRefused, match=f"403.*list, read and write below barriers/ in {root.url}"):
+        takes_over(root, clock)
+    root.refuses = False
+    begun = Alignment(root, EMPTY, {}, clock, waits=True, keeps=0)
+    assert begun.next({}, 0) == 0
+    root.refuses = True
+    clock.advance(timedelta(seconds=LIST_SECONDS))
+    with pytest.raises(StorageRefused):
+        begun.next({}, 0)
 
 
 def test_a_barrier_that_a_channel_shows_first_is_waited_at_though_its_beginning_was_not_seen(
