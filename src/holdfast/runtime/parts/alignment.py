@@ -152,8 +152,8 @@ class Alignment:
                 self._standing, self._looked, self.has_looked, self.unseen = standing, now, True, ""
             except StorageRefused as refusal:
                 raise StorageRefused(
-                    f"{refusal}; a part has to see whether the job stops at a barrier: it needs the rights to "
-                    f"list, read and write below {names.BARRIERS} in {newest.root.url}"
+                    f"{refusal}; a part has to see whether the job stops at a barrier: it needs the rights "
+                    f"to list, read and write below {names.BARRIERS} in {newest.root.url}"
                 ) from refusal
             except (StorageError, ObjectMissing) as away:
                 if not self.has_looked:
