@@ -6,21 +6,29 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
+import holdfast as hf
+from holdfast.admin.upgrade_check import _plans
 from holdfast.checkpoint.chain.channels import answering
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
 from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.layout import keep_layout
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.store.records import CommitRecord, LayoutRecord, PlannedSlice, PlanRecord
+from holdfast.clock import SystemClock
 from holdfast.connectors.contract import Mark, Slice
 from holdfast.errors import DefinitionError, InputVanished, RestoreError, RetryableError
+from holdfast.graph.fingerprint import fingerprint
 from holdfast.graph.job_graph import Place, SourceNode
 from holdfast.runtime.doors.channel_source import ChannelSource, doors_of
 from holdfast.runtime.doors.door_reader import DoorReader
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
+from holdfast.runtime.epoch_loop import _planner_after
 from holdfast.runtime.parts.damaged_epochs import damaged_epoch
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.task_output import pack_rows
+from tests.unit.runtime.leader_kit import leader_of
 from tests.unit.runtime.parts.channel_kit import CHANNEL, Producer, door, outlet, plan_of, rows_of
 
 SCHEMA = "user string"
@@ -208,6 +216,7 @@ class Damaged:
         assert first is not None
         second = self.reader.next(first.end, None, 0)
         assert second is not None
+        open_checkpoint(self.storage, "job", 4, SystemClock(), identity="id")
         self.chain, self.plans = Chain(self.storage), Plans(self.storage)
         self.plan = self._planned(2, second)
         self._planned(1, first)
@@ -269,6 +278,24 @@ def test_a_plan_that_sinks_show_is_not_dropped_for_what_was_computed_again(tmp_p
     job.sender.storage.put(named, former)
     assert job.followed(Mark(2)) == [2], "the rows of then can be read"
     assert job.followed() == [], "nothing shows them"
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_leader_and_a_check_look_at_what_was_computed_again(tmp_path: Path, is_replaced: bool) -> None:
+    job, declared = Damaged(tmp_path), hf.Job("door")
+    declared.source(job.node.source, uid="in").sink(hf.MemorySink(), uid="out")
+    graph = declared.graph()
+    code = fingerprint(graph)
+    job.plans.write(replace(job.plan, attempt=2, fingerprint=code))
+    if is_replaced:
+        job.compute_again()
+    context, view = leader_of(job.storage, declared=graph), job.chain.load()
+    context.program.tables = {}  # type: ignore[misc]
+    finding, _ = _plans(graph, job.chain, view, code, 1)
+    assert finding.what == ("replanned" if is_replaced else "followed")
+    plan = _planner_after(context, view, 1, {}).next(100, view.number)
+    assert plan is not None
+    assert plan.attempt == (3 if is_replaced else 2)
 
 
 def test_a_run_that_meets_what_was_computed_again_plans_anew(tmp_path: Path) -> None:
