@@ -14,7 +14,7 @@ Always true: a barrier whose process has died holds no part for longer than it w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from holdfast.checkpoint.chain.barriers import (
     BarrierRecord,
@@ -53,9 +53,12 @@ class Alignment:
         waits: bool,
         keeps: int,
         part: str = "",
+        begun_again_ms: Callable[[int], int | None] = lambda barrier: None,
     ) -> None:
         """`waits`: nothing is read behind a barrier before all inputs show it. `keeps`: so many complete
-        barriers can be gone back to. `part`: as they name this one."""
+        barriers can be gone back to. `part`: as they name this one. `begun_again_ms`: when the first leader
+        began after the one that carried a barrier; None: not known."""
+        self._begun_again_ms = begun_again_ms
         self._clock, self._waits, self._keeps = clock, waits, keeps
         self._newest = NewestBarrier(root, clock) if root is not None else None
         self._part = part
@@ -161,8 +164,9 @@ class Alignment:
 
     def _given_up_if_left(self, root: Storage, standing: Standing, now: float) -> Standing:
         """The newest barrier, after it was aborted if it should have ended: it would hold this part for good.
-        Counted since this part first saw it, because the clocks of machines differ; by the date where the job
-        stops at it and the part has come to it: a run that ends at it sees it once."""
+        Counted since this part first saw it, because the clocks of machines differ; where the job stops at it
+        and the part has come to it since it was started again, or by the date: a run that ends at it sees it
+        once."""
         if not standing.under_way:
             return standing
         number, why = standing.number, ""
@@ -171,7 +175,10 @@ class Alignment:
                 self._begun, self._seen = begun_barrier(root, number), now
             over = now - self._seen >= self._begun.lasts_seconds
             if self._begun.ends and number == self._carried:
-                over = self._clock.now_ms() >= self._begun.expires_ms
+                now_ms, again_ms = self._clock.now_ms(), self._begun_again_ms(number)
+                over = now_ms >= self._begun.expires_ms
+                if again_ms is not None:
+                    over = over or now_ms - again_ms >= self._begun.lasts_seconds * 1_000
             if over:
                 why = f"it was left behind by {self._begun.by}"
         except CorruptionError as damage:

@@ -16,6 +16,7 @@ from holdfast.checkpoint.chain.barriers import (
     ending_of_barrier,
 )
 from holdfast.checkpoint.chain.channels import Channel
+from holdfast.checkpoint.chain.terms import claim
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import BarrierPlace, Json
@@ -26,10 +27,11 @@ from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.runtime.parts.coordinator import Coordinator
 from holdfast.runtime.parts.edges import Edges
 from holdfast.runtime.parts.outlets import Outlets
+from holdfast.runtime.settings import check_settings
 from holdfast.storage.contract import Entry, Storage
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
-from tests.unit.runtime.parts.channel_kit import CHANNEL, COLUMNS, Producer, outlet
+from tests.unit.runtime.parts.channel_kit import CHANNEL, COLUMNS, Producer, lead, outlet
 
 
 class Part:
@@ -202,6 +204,35 @@ def test_a_job_whose_stop_has_died_goes_on_when_its_time_is_over(tmp_path: Path)
     ended = ending_of_barrier(root, 1)
     assert ended is not None
     assert (ended.outcome, ended.reason) == ("aborted", "it was left behind by holdfast stop")
+
+
+def test_a_part_that_is_started_again_goes_on_though_the_clock_of_the_stop_was_ahead(tmp_path: Path) -> None:
+    """By the clocks of its own nodes, since it was first started again."""
+    root, clock = LocalStorage(tmp_path / "root"), ManualClock()
+    part = Producer(LocalStorage(tmp_path / "part"), outlet(str(tmp_path / "reader")))
+    lead(part.storage)
+    begin_barrier(root, "holdfast stop", clock.now_ms() + 7_200_000, 10_000, ends=True)
+    part.commit([b"a"])
+    carry(part, 1)
+
+    def is_last() -> int:
+        claim(part.storage, "again", "host", 1, clock.now_ms())
+        context = part.context
+        context.root, context.clock, context.settings = root, clock, check_settings(part.storage.url, {})
+        context.program = SimpleNamespace(graph=SimpleNamespace(name="main", whole=None))
+        edges = Edges(context, part.view, Outlets((), clock), {})
+        assert edges.barrier({}, 9) == 0
+        return edges.last_barrier
+
+    clock.advance(timedelta(hours=1))
+    assert is_last() == 1, "it has just been started"
+    clock.advance(timedelta(seconds=9))
+    assert is_last() == 1
+    clock.advance(timedelta(seconds=1))
+    assert is_last() == 0
+    ended = ending_of_barrier(root, 1)
+    assert ended is not None
+    assert ended.reason == "it was left behind by holdfast stop"
 
 
 def test_a_part_has_no_room_before_it_knows_whether_the_job_stops_where_it_is(tmp_path: Path) -> None:
